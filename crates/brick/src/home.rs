@@ -1,0 +1,138 @@
+//! Data files: one plain file for each shard. `docs/format/data.md` is the document.
+
+use crate::storage::{Storage, StorageFile};
+use hekate_proto::{BLOCK_BYTES, Error, Result, ShardId};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Open data files kept; a process has 1,024 descriptors unless told otherwise.
+const OPEN_FILES_MAX: usize = 256;
+/// Directories that data files are spread over.
+const DIRECTORIES: u32 = 256;
+
+/// The data files of a brick.
+pub struct Home {
+    storage: Arc<dyn Storage>,
+    open: Mutex<OpenFiles>,
+}
+
+#[derive(Default)]
+struct OpenFiles {
+    files: HashMap<ShardId, (Arc<dyn StorageFile>, u64)>,
+    clock: u64,
+    /// Files whose names may not be on stable storage yet.
+    unnamed: HashSet<ShardId>,
+}
+
+impl Home {
+    pub fn new(storage: Arc<dyn Storage>) -> Self {
+        Self { storage, open: Mutex::default() }
+    }
+
+    /// Makes the directories of a new brick.
+    pub fn create(storage: &dyn Storage) -> Result<()> {
+        let failed = |e| Error::io("make the data directories", e);
+        for number in 0..DIRECTORIES {
+            storage.create_directory(&format!("data/{number:02x}")).map_err(failed)?;
+        }
+        storage.sync_directory("data").map_err(failed)
+    }
+
+    fn directory(shard: ShardId) -> String {
+        format!("data/{:02x}", shard.position().0 % DIRECTORIES)
+    }
+
+    /// The path of a shard's data file in its brick.
+    pub fn path(shard: ShardId) -> String {
+        format!("{}/{:08x}-{:032x}-{:08x}", Self::directory(shard), shard.volume.0, shard.data.0, shard.index)
+    }
+
+    fn file(&self, shard: ShardId, create: bool) -> std::io::Result<Arc<dyn StorageFile>> {
+        let mut open = self.open.lock();
+        open.clock += 1;
+        let clock = open.clock;
+        if let Some((file, used)) = open.files.get_mut(&shard) {
+            *used = clock;
+            return Ok(file.clone());
+        }
+        let file = match self.storage.open(&Self::path(shard), false) {
+            Err(error) if create && error.kind() == std::io::ErrorKind::NotFound => {
+                open.unnamed.insert(shard);
+                self.storage.open(&Self::path(shard), true)?
+            }
+            other => other?,
+        };
+        if open.files.len() >= OPEN_FILES_MAX {
+            // The older half goes at once, so that finding it costs little on average.
+            let mut uses: Vec<u64> = open.files.values().map(|(_, used)| *used).collect();
+            let (_, middle, _) = uses.select_nth_unstable(OPEN_FILES_MAX / 2);
+            let middle = *middle;
+            open.files.retain(|_, (_, used)| *used > middle);
+        }
+        open.files.insert(shard, (file.clone(), clock));
+        Ok(file)
+    }
+
+    /// Writes whole blocks.
+    pub fn write(&self, shard: ShardId, first_block: u32, bytes: &[&[u8]]) -> Result<()> {
+        let offset = u64::from(first_block) * BLOCK_BYTES as u64;
+        self.file(shard, true).and_then(|file| file.write_at(bytes, offset)).map_err(|e| failed("write", shard, e))
+    }
+
+    /// Reads whole blocks into `buffer`; what the file does not have is left as it is.
+    pub fn read(&self, shard: ShardId, first_block: u32, buffer: &mut [u8]) -> Result<()> {
+        let offset = u64::from(first_block) * BLOCK_BYTES as u64;
+        match self.file(shard, false) {
+            Ok(file) => file.read_at(buffer, offset).map(|_| ()).map_err(|e| failed("read", shard, e)),
+            // The checksums tell whether something was to be there.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed("read", shard, error)),
+        }
+    }
+
+    /// Puts the file's bytes and its name on stable storage.
+    pub fn sync(&self, shard: ShardId) -> Result<()> {
+        let sync = || -> std::io::Result<()> {
+            self.file(shard, false)?.sync()?;
+            if self.open.lock().unnamed.contains(&shard) {
+                self.storage.sync_directory(&Self::directory(shard))?;
+                self.open.lock().unnamed.remove(&shard);
+            }
+            Ok(())
+        };
+        sync().map_err(|e| Error::Poisoned { what: format!("syncing {}: {e}", Self::path(shard)) })
+    }
+
+    /// An earlier process may have made the file and not synced its name.
+    pub fn assume_unnamed(&self, shard: ShardId) {
+        self.open.lock().unnamed.insert(shard);
+    }
+
+    /// Gives back the space of the blocks `from..to`.
+    pub fn punch(&self, shard: ShardId, from: u32, to: u32) -> Result<()> {
+        let block = BLOCK_BYTES as u64;
+        let punch = |file: Arc<dyn StorageFile>| file.punch(u64::from(from) * block, u64::from(to - from) * block);
+        match self.file(shard, false) {
+            Ok(file) => punch(file).map_err(|e| failed("punch", shard, e)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed("open", shard, error)),
+        }
+    }
+
+    /// Removes the file.
+    pub fn remove(&self, shard: ShardId) -> Result<()> {
+        let mut open = self.open.lock();
+        open.files.remove(&shard);
+        open.unnamed.remove(&shard);
+        drop(open);
+        self.storage.remove(&Self::path(shard)).map_err(|e| failed("remove", shard, e))
+    }
+}
+
+fn failed(doing: &str, shard: ShardId, error: std::io::Error) -> Error {
+    if error.raw_os_error() == Some(28) {
+        return Error::NoSpace { what: format!("to {doing} {}", Home::path(shard)) };
+    }
+    Error::io(format!("{doing} {}", Home::path(shard)), error)
+}

@@ -1,0 +1,160 @@
+//! Who a brick is: `brick.toml`, and the incarnation that it is in. `docs/format/brick.md` is the document.
+
+use hekate_proto::{BrickId, Error, Incarnation, Result};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// The version of everything in a brick.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// How a brick is laid out; fixed when it is made.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
+pub struct BrickSettings {
+    /// Segments of the journal, at least 3.
+    pub journal_segments: u64,
+    /// Bytes of a segment, at least 8 MiB so that the greatest op fits.
+    pub segment_bytes: u64,
+    /// Bytes of the index that are kept in memory.
+    pub index_cache_bytes: usize,
+}
+
+impl Default for BrickSettings {
+    fn default() -> Self {
+        Self { journal_segments: 8, segment_bytes: 16 << 20, index_cache_bytes: 64 << 20 }
+    }
+}
+
+/// `brick.toml`.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Identity {
+    /// Version of the formats.
+    pub format: u32,
+    /// The brick, 32 hex digits.
+    pub brick: String,
+    /// The cluster, 32 hex digits.
+    pub cluster: String,
+    /// Its layout.
+    pub settings: BrickSettings,
+}
+
+/// When the brick was last opened, to tell a new boot or mount from a restarted process.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, Default)]
+struct Life {
+    incarnation: u64,
+    boot: String,
+    mount: u64,
+}
+
+const IDENTITY_FILE: &str = "brick.toml";
+const LIFE_FILE: &str = "life.toml";
+
+impl Identity {
+    /// For a new brick.
+    pub fn new(brick: BrickId, cluster: &str, settings: BrickSettings) -> Self {
+        Self { format: FORMAT_VERSION, brick: brick.text(), cluster: cluster.into(), settings }
+    }
+
+    /// The brick's id.
+    pub fn brick_id(&self) -> Result<BrickId> {
+        let bits = u128::from_str_radix(&self.brick, 16);
+        bits.map(BrickId).map_err(|_| Error::Damaged { what: format!("{:?} is no brick id", self.brick) })
+    }
+
+    /// Makes the directory, or checks that it is empty.
+    pub fn check_empty(directory: &Path) -> Result<()> {
+        let shown = directory.display();
+        std::fs::create_dir_all(directory).map_err(|e| Error::io(format!("make the brick directory {shown}"), e))?;
+        let mut entries = std::fs::read_dir(directory).map_err(|e| Error::io(format!("read {shown}"), e))?;
+        // `lost+found` is what mkfs leaves in a fresh file system.
+        if entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found")) {
+            return Err(Error::invalid(format!("{shown} is not empty; a brick needs a directory of its own")));
+        }
+        Ok(())
+    }
+
+    /// Writes `brick.toml`, the last step of making a brick: without it a directory is none.
+    pub fn write_new(&self, directory: &Path) -> Result<()> {
+        let text = toml::to_string(self).map_err(|e| Error::bug(e.to_string()))?;
+        write_file_durably(&directory.join(IDENTITY_FILE), &text)
+    }
+
+    /// Reads and checks `brick.toml`.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let path = directory.join(IDENTITY_FILE);
+        let text = std::fs::read_to_string(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Error::invalid(format!(
+                "{} is not a brick (no {IDENTITY_FILE}); is its disk mounted?",
+                directory.display()
+            )),
+            _ => Error::io(format!("read {}", path.display()), e),
+        })?;
+        let identity: Self = toml::from_str(&text)
+            .map_err(|e| Error::Damaged { what: format!("{}: {}", path.display(), e.message()) })?;
+        if identity.format != FORMAT_VERSION {
+            return Err(Error::NotSupported {
+                what: format!(
+                    "{} has format {}, this program knows {FORMAT_VERSION}; use the release that wrote it, or a newer one",
+                    directory.display(),
+                    identity.format
+                ),
+            });
+        }
+        Ok(identity)
+    }
+}
+
+/// Takes the brick for this process, until the file is dropped.
+pub fn lock(directory: &Path) -> Result<File> {
+    let path = directory.join(IDENTITY_FILE);
+    let file = File::open(&path).map_err(|e| Error::io(format!("open {}", path.display()), e))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| Error::Unavailable {
+        what: format!("the brick {} is in use by another process", directory.display()),
+    })?;
+    Ok(file)
+}
+
+/// The brick's incarnation: one more if the machine booted or the disk was mounted since it was last opened.
+/// -> it, and whether it is a new one.
+pub fn enter_life(directory: &Path) -> Result<(Incarnation, bool)> {
+    let path = directory.join(LIFE_FILE);
+    let before: Life = match std::fs::read_to_string(&path) {
+        Ok(text) => toml::from_str(&text).unwrap_or_default(),
+        Err(_) => Life::default(),
+    };
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_err(|e| Error::io("read /proc/sys/kernel/random/boot_id", e))?;
+    let now = Life { boot: boot.trim().into(), mount: mount_id(directory)?, ..before };
+    if now == before {
+        return Ok((Incarnation(now.incarnation), false));
+    }
+    let now = Life { incarnation: before.incarnation + 1, ..now };
+    write_file_durably(&path, &toml::to_string(&now).map_err(|e| Error::bug(e.to_string()))?)?;
+    Ok((Incarnation(now.incarnation), true))
+}
+
+fn mount_id(directory: &Path) -> Result<u64> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    // STATX_MNT_ID_UNIQUE (Linux 6.8) is never re-used; older kernels give the reusable STATX_MNT_ID.
+    const UNIQUE: u32 = 0x4000;
+    let wanted = StatxFlags::from_bits_retain(UNIQUE);
+    let unique = statx(CWD, directory, AtFlags::empty(), wanted).ok().filter(|s| s.stx_mask & UNIQUE != 0);
+    let stat = match unique {
+        Some(stat) => stat,
+        None => statx(CWD, directory, AtFlags::empty(), StatxFlags::MNT_ID)
+            .map_err(|e| Error::io(format!("statx {}", directory.display()), e.into()))?,
+    };
+    Ok(stat.stx_mnt_id)
+}
+
+fn write_file_durably(path: &Path, text: &str) -> Result<()> {
+    let failed = |e| Error::io(format!("write {}", path.display()), e);
+    let new = path.with_extension("new");
+    let mut file = File::create(&new).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    std::fs::rename(&new, path).map_err(failed)?;
+    let parent = path.parent().unwrap_or(Path::new("."));
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed)
+}

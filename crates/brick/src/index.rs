@@ -1,0 +1,127 @@
+//! The index: an ordered key-value store whose durable state moves only in `commit`.
+//!
+//! A trait of four methods with two implementations: [`RedbIndex`] on a brick's storage, and [`MemoryIndex`] in memory.
+//! Which library and why: `docs/adr/0002-index.md`. Every value rests with a CRC32C of key and value behind it, checked
+//! whenever it is read, since the library checks none.
+
+mod memory;
+mod redb;
+
+pub use self::memory::MemoryIndex;
+pub use self::redb::RedbIndex;
+
+use bytes::Bytes;
+use hekate_proto::{Error, Result};
+
+/// A change of the index: `None` deletes.
+pub type IndexChange<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// See the module.
+pub trait Index: Send + Sync {
+    /// The value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// Visits the entries of `from..to` in order until the visitor answers false.
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()>;
+
+    /// Takes all changes and `meta` in one durable step.
+    fn commit(&self, changes: &mut dyn Iterator<Item = IndexChange<'_>>, meta: &[u8]) -> Result<()>;
+
+    /// What the last commit said.
+    fn meta(&self) -> Result<Option<Bytes>>;
+}
+
+/// A value with its checksum behind it.
+fn seal(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(value);
+    out.extend_from_slice(&crc32c::crc32c_append(crc32c::crc32c(key), value).to_le_bytes());
+}
+
+/// The value, if its checksum is right.
+fn unseal(key: &[u8], sealed: &[u8]) -> Result<Bytes> {
+    let damaged = || Error::Damaged {
+        what: format!("the index entry {:?}", hekate_proto::Key::from_bytes(Bytes::copy_from_slice(key))),
+    };
+    let (value, sum) = sealed.split_last_chunk::<4>().ok_or_else(damaged)?;
+    if crc32c::crc32c_append(crc32c::crc32c(key), value).to_le_bytes() != *sum {
+        return Err(damaged());
+    }
+    Ok(Bytes::copy_from_slice(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::MemoryStorage;
+
+    /// One suite for every implementation.
+    fn conforms(index: &dyn Index) {
+        assert_eq!(index.get(b"a").unwrap(), None);
+        assert_eq!(index.meta().unwrap(), None);
+        let first: [IndexChange; 3] = [(b"a", Some(b"1")), (b"b", Some(b"2")), (b"c", Some(b""))];
+        index.commit(&mut first.into_iter(), b"m1").unwrap();
+        assert_eq!(index.get(b"b").unwrap().unwrap(), "2");
+        assert_eq!(index.get(b"c").unwrap().unwrap(), "");
+        assert_eq!(index.meta().unwrap().unwrap(), "m1");
+        let second: [IndexChange; 3] = [(b"a", None), (b"b", Some(b"3")), (b"zz", None)];
+        index.commit(&mut second.into_iter(), b"m2").unwrap();
+        let mut seen = Vec::new();
+        let mut visit = |key: &[u8], value: Bytes| {
+            seen.push((key.to_vec(), value));
+            true
+        };
+        index.scan(b"a", b"z", &mut visit).unwrap();
+        assert_eq!(seen, [(b"b".to_vec(), Bytes::from("3")), (b"c".to_vec(), Bytes::new())]);
+        let mut count = 0;
+        index
+            .scan(b"b", b"c", &mut |_, _| {
+                count += 1;
+                true
+            })
+            .unwrap();
+        assert_eq!(count, 1, "the end is exclusive");
+        let mut count = 0;
+        index
+            .scan(b"a", b"z", &mut |_, _| {
+                count += 1;
+                false
+            })
+            .unwrap();
+        assert_eq!(count, 1, "the visitor can stop");
+    }
+
+    #[test]
+    fn the_memory_index_conforms() {
+        conforms(&MemoryIndex::default());
+    }
+
+    #[test]
+    fn the_redb_index_conforms() {
+        let storage = MemoryStorage::new();
+        RedbIndex::create(&storage).unwrap();
+        conforms(&RedbIndex::open(&storage, 1 << 20).unwrap());
+    }
+
+    #[test]
+    fn a_commit_of_the_redb_index_survives_a_power_cut() {
+        let storage = MemoryStorage::new();
+        RedbIndex::create(&storage).unwrap();
+        let index = RedbIndex::open(&storage, 1 << 20).unwrap();
+        let changes: [IndexChange; 1] = [(b"key", Some(b"value"))];
+        index.commit(&mut changes.into_iter(), b"meta").unwrap();
+        let after = RedbIndex::open(&storage.after_power_cut(), 1 << 20).unwrap();
+        assert_eq!(after.get(b"key").unwrap().unwrap(), "value");
+    }
+
+    #[test]
+    fn a_changed_value_is_noticed() {
+        let mut sealed = Vec::new();
+        seal(b"k", b"value", &mut sealed);
+        assert_eq!(unseal(b"k", &sealed).unwrap(), "value");
+        assert!(unseal(b"j", &sealed).is_err(), "a value under another key");
+        sealed[0] ^= 1;
+        assert!(unseal(b"k", &sealed).is_err());
+        assert!(unseal(b"k", b"abc").is_err());
+    }
+}

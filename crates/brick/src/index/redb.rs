@@ -1,0 +1,144 @@
+//! The index on redb: one B-tree of entries, one of meta, on one file of the brick's storage.
+//!
+//! Reads use a snapshot that each commit replaces, so they neither wait for a checkpoint nor see half of one.
+
+use super::{Index, IndexChange, seal, unseal};
+use crate::storage::{Storage, StorageFile};
+use bytes::Bytes;
+use hekate_proto::{Error, Result};
+use parking_lot::RwLock;
+use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
+use std::sync::Arc;
+
+const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
+const META: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
+const META_KEY: &[u8] = b"checkpoint";
+const FILE: &str = "index/index.redb";
+
+type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+/// See the module.
+pub struct RedbIndex {
+    database: Database,
+    snapshot: RwLock<Arc<Snapshot>>,
+}
+
+impl RedbIndex {
+    /// Makes the index of a new brick. A power cut in the middle of it leaves something that cannot be opened, which
+    /// is why a directory is a brick only once `brick.toml` is there.
+    pub fn create(storage: &dyn Storage) -> Result<()> {
+        let failed = |e: std::io::Error| Error::io("make the index", e);
+        storage.create_directory("index").map_err(failed)?;
+        let file = storage.open(FILE, true).map_err(failed)?;
+        storage.sync_directory("index").map_err(failed)?;
+        let database = Database::builder().create_with_backend(Backend(file)).map_err(index_error)?;
+        let mut transaction = database.begin_write().map_err(index_error)?;
+        transaction.set_quick_repair(true);
+        transaction.open_table(ENTRIES).map_err(index_error)?;
+        transaction.open_table(META).map_err(index_error)?;
+        transaction.commit().map_err(index_error)
+    }
+
+    /// Opens the index of a brick; at most `cache_bytes` of it are kept in memory.
+    pub fn open(storage: &dyn Storage, cache_bytes: usize) -> Result<Self> {
+        let file = storage.open(FILE, false).map_err(|e| Error::io("open the index", e))?;
+        let mut builder = Database::builder();
+        builder.set_cache_size(cache_bytes);
+        let database = builder.create_with_backend(Backend(file)).map_err(index_error)?;
+        let snapshot = RwLock::new(Arc::new(snapshot_of(&database)?));
+        Ok(Self { database, snapshot })
+    }
+}
+
+fn snapshot_of(database: &Database) -> Result<Snapshot> {
+    database.begin_read().map_err(index_error)?.open_table(ENTRIES).map_err(index_error)
+}
+
+fn index_error(error: impl Into<redb::Error>) -> Error {
+    match error.into() {
+        redb::Error::Corrupted(what) => Error::Damaged { what: format!("the index: {what}") },
+        other => Error::Io { what: format!("the index: {other}") },
+    }
+}
+
+impl Index for RedbIndex {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let snapshot = self.snapshot.read().clone();
+        let sealed = snapshot.get(key).map_err(index_error)?;
+        sealed.map(|sealed| unseal(key, sealed.value())).transpose()
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()> {
+        let snapshot = self.snapshot.read().clone();
+        for entry in snapshot.range(from..to).map_err(index_error)? {
+            let (key, sealed) = entry.map_err(index_error)?;
+            if !visit(key.value(), unseal(key.value(), sealed.value())?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&self, changes: &mut dyn Iterator<Item = IndexChange<'_>>, meta: &[u8]) -> Result<()> {
+        let mut transaction = self.database.begin_write().map_err(index_error)?;
+        // Without it, opening after a crash reads every page, and damage to one can pass for an unfinished commit.
+        transaction.set_quick_repair(true);
+        {
+            let mut entries = transaction.open_table(ENTRIES).map_err(index_error)?;
+            let mut sealed = Vec::new();
+            for (key, value) in changes {
+                match value {
+                    Some(value) => {
+                        seal(key, value, &mut sealed);
+                        entries.insert(key, &sealed[..]).map_err(index_error)?;
+                    }
+                    None => {
+                        entries.remove(key).map_err(index_error)?;
+                    }
+                }
+            }
+            seal(META_KEY, meta, &mut sealed);
+            let mut table = transaction.open_table(META).map_err(index_error)?;
+            table.insert(META_KEY, &sealed[..]).map_err(index_error)?;
+        }
+        transaction.commit().map_err(index_error)?;
+        *self.snapshot.write() = Arc::new(snapshot_of(&self.database)?);
+        Ok(())
+    }
+
+    fn meta(&self) -> Result<Option<Bytes>> {
+        let table = self.database.begin_read().map_err(index_error)?.open_table(META).map_err(index_error)?;
+        let sealed = table.get(META_KEY).map_err(index_error)?;
+        sealed.map(|sealed| unseal(META_KEY, sealed.value())).transpose()
+    }
+}
+
+/// redb's storage on ours.
+struct Backend(Arc<dyn StorageFile>);
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(FILE)
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.length()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        if self.0.read_at(out, offset)? < out.len() {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
+    }
+    fn set_len(&self, length: u64) -> std::io::Result<()> {
+        self.0.set_length(length)
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.sync()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write_at(&[data], offset)
+    }
+}

@@ -1,0 +1,139 @@
+//! Reading the journal: recovery, and records for replicas that lack them.
+
+use super::format::*;
+use super::{Geometry, Lsn};
+use crate::storage::{Storage, StorageFile};
+use bytes::Bytes;
+use hekate_proto::{Error, Result, Wire};
+use std::sync::Arc;
+
+/// A record as it rests in the journal.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub kind: EntryKind,
+    pub end: Lsn,
+    pub generation: u32,
+    pub body: Bytes,
+}
+
+/// Goes through the log from a position on.
+pub struct Reader<'a> {
+    storage: &'a dyn Storage,
+    geometry: Geometry,
+    at: Lsn,
+    generation: u32,
+    current: Option<(u64, Arc<dyn StorageFile>)>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(storage: &'a dyn Storage, geometry: Geometry, from: Lsn) -> Self {
+        Self { storage, geometry, at: from, generation: 0, current: None }
+    }
+
+    /// Where the log ends, once `next` has said `None`.
+    pub fn position(&self) -> Lsn {
+        self.at
+    }
+
+    /// The next record, or `None` at the end of the log.
+    pub fn next(&mut self) -> Result<Option<Found>> {
+        loop {
+            let Some(file) = self.segment(self.geometry.number_of(self.at))? else { return Ok(None) };
+            let Some(found) = self.record_at(&*file, self.at)? else { return Ok(None) };
+            // What a power cut left beyond an earlier end is older than what came after it.
+            if found.generation < self.generation {
+                return Ok(None);
+            }
+            self.generation = found.generation;
+            if found.kind != EntryKind::End {
+                self.at = found.end;
+                return Ok(Some(found));
+            }
+            let next = self.geometry.number_of(self.at) + 1;
+            if self.segment(next)?.is_none() {
+                // The end mark was written and the next segment was not begun: the log ends before the mark.
+                return Ok(None);
+            }
+            self.at = self.geometry.start_of(next);
+        }
+    }
+
+    /// The file of a segment, if it holds that number now.
+    fn segment(&mut self, number: u64) -> Result<Option<Arc<dyn StorageFile>>> {
+        if let Some((held, file)) = &self.current
+            && *held == number
+        {
+            return Ok(Some(file.clone()));
+        }
+        let path = self.geometry.path_of(number);
+        let failed = |e| Error::io(format!("read {path}"), e);
+        let file = self.storage.open(&path, false).map_err(failed)?;
+        let mut header = [0u8; 64];
+        file.read_at(&mut header, 0).map_err(failed)?;
+        match SegmentHeader::decode(&header) {
+            Ok(header) if header.number == number && header.brick == self.geometry.brick => {
+                self.current = Some((number, file.clone()));
+                Ok(Some(file))
+            }
+            Ok(header) if header.brick != self.geometry.brick => Err(Error::Damaged {
+                what: format!("{path} belongs to brick {}, not to {}", header.brick.text(), self.geometry.brick.text()),
+            }),
+            _ => Ok(None),
+        }
+    }
+
+    fn record_at(&self, file: &dyn StorageFile, lsn: Lsn) -> Result<Option<Found>> {
+        let offset = self.geometry.offset_of(lsn);
+        let failed = |e| Error::io("read the journal", e);
+        let mut header = [0u8; RECORD_HEADER_BYTES];
+        file.read_at(&mut header, offset).map_err(failed)?;
+        let Ok(header) = RecordHeader::decode(&header) else { return Ok(None) };
+        let end = offset + RECORD_HEADER_BYTES as u64 + u64::from(header.body_bytes);
+        if header.lsn != lsn || end > self.geometry.segment_bytes {
+            return Ok(None);
+        }
+        let mut body = vec![0u8; header.body_bytes as usize];
+        file.read_at(&mut body, offset + RECORD_HEADER_BYTES as u64).map_err(failed)?;
+        if crc32c::crc32c(&body) != header.body_checksum {
+            return Ok(None);
+        }
+        Ok(Some(Found {
+            kind: header.kind,
+            end: Lsn(lsn.0 + (RECORD_HEADER_BYTES + body.len()) as u64),
+            generation: header.generation,
+            body: Bytes::from(body),
+        }))
+    }
+
+    /// After the end: a whole record further on which says that the log was stable beyond `end` proves that something
+    /// that had been synced is unreadable. -> that record's position.
+    pub fn evidence_of_damage(&mut self, end: Lsn) -> Result<Option<Lsn>> {
+        let last = self.geometry.number_of(end) + self.geometry.segments - 1;
+        for number in self.geometry.number_of(end)..=last {
+            let Some(file) = self.segment(number)? else { continue };
+            let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
+            file.read_at(&mut bytes, 0).map_err(|e| Error::io("read the journal", e))?;
+            let from = if number == self.geometry.number_of(end) { self.geometry.offset_of(end) } else { 0 };
+            for offset in from as usize..bytes.len() - RECORD_HEADER_BYTES {
+                let here = Lsn(number * self.geometry.segment_bytes + offset as u64);
+                if bytes[offset] != b'H' {
+                    continue;
+                }
+                match RecordHeader::decode(&bytes[offset..]) {
+                    Ok(header) if header.lsn == here && header.stable > end && header.generation >= self.generation => {
+                        return Ok(Some(here));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Found {
+    /// The body as a mark.
+    pub fn mark(&self) -> Result<Mark> {
+        Ok(Mark::from_bytes(self.body.clone())?)
+    }
+}

@@ -1,0 +1,108 @@
+//! Storage on a real directory.
+
+use super::{Storage, StorageFile};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use std::fs::File;
+use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory of the local file system.
+pub struct RealStorage {
+    root: PathBuf,
+}
+
+impl RealStorage {
+    /// Everything is below `root`.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.into() }
+    }
+}
+
+impl Storage for RealStorage {
+    fn open(&self, path: &str, create: bool) -> Result<Arc<dyn StorageFile>> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | if create { OFlags::CREATE } else { OFlags::empty() };
+        let fd = rustix::fs::open(self.root.join(path), flags, Mode::from_raw_mode(0o600))?;
+        Ok(Arc::new(RealFile(fd.into())))
+    }
+
+    fn create_directory(&self, path: &str) -> Result<()> {
+        std::fs::create_dir_all(self.root.join(path))
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        match std::fs::remove_file(self.root.join(path)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>> {
+        let entries = std::fs::read_dir(self.root.join(path))?;
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn sync_directory(&self, path: &str) -> Result<()> {
+        File::open(self.root.join(path))?.sync_all()
+    }
+
+    fn space(&self) -> Result<(u64, u64)> {
+        let s = rustix::fs::statvfs(&self.root)?;
+        Ok((s.f_blocks * s.f_frsize, s.f_bavail * s.f_frsize))
+    }
+}
+
+struct RealFile(File);
+
+impl StorageFile for RealFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.0.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
+        let slices: Vec<IoSlice> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let written = rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.0, &slices, offset))?;
+        // A short write (a full disk, a signal) is finished part by part, so that the true error shows.
+        let mut skip = written;
+        let mut at = offset + written as u64;
+        for part in parts.iter().filter(|_| written < total) {
+            let rest = &part[skip.min(part.len())..];
+            skip -= skip.min(part.len());
+            self.0.write_all_at(rest, at)?;
+            at += rest.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn length(&self) -> Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn set_length(&self, length: u64) -> Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.0, flags, offset, length) {
+            // Without holes the space stays taken until the file goes; nothing reads it.
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            other => other.map_err(Error::from),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,297 @@
+//! A brick as its server uses it: append, read, checkpoint, crash, power cut.
+
+use crate::storage::MemoryStorage;
+use crate::*;
+use bytes::Bytes;
+use hekate_proto::*;
+use std::sync::Arc;
+
+const RING: RingId = RingId(1);
+const PARTITION: PartitionNumber = PartitionNumber(0);
+
+fn identity() -> Identity {
+    let settings = BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20 };
+    Identity::new(BrickId(7), "c", settings)
+}
+
+fn new_storage() -> MemoryStorage {
+    let storage = MemoryStorage::new();
+    Brick::create_on(&storage, &identity()).unwrap();
+    storage
+}
+
+fn open(storage: &MemoryStorage, reborn: bool) -> (Brick, RecoveryReport) {
+    Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), reborn).unwrap()
+}
+
+fn key(name: &str) -> Key {
+    let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+    Key::name(place, ROOT, name.as_bytes())
+}
+
+fn shard(index: u64) -> ShardId {
+    ShardId { volume: VolumeId(1), data: DataId(3), index }
+}
+
+fn append(brick: &Brick, changes: Vec<Change>) -> Lsn {
+    let sequence = Sequence(brick.position(RING, PARTITION).sequence.0 + 1);
+    let (session, op_id) = (SessionId(1), OpId(sequence.0));
+    let record = Record { ring: RING, partition: PARTITION, epoch: Epoch(1), sequence, session, op_id, changes };
+    brick.append(&LogEntry::new(record)).unwrap()
+}
+
+fn put(brick: &Brick, name: &str, value: &'static str) -> Lsn {
+    append(brick, vec![Change::Put { key: key(name), value: Bytes::from_static(value.as_bytes()) }])
+}
+
+fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRecord, BlockRun, Bytes) {
+    let bytes = Bytes::from(vec![fill; count as usize * BLOCK_BYTES]);
+    let block = |b: u32| block_checksum(shard(0), first + b, &bytes[..BLOCK_BYTES]);
+    let checksums = (0..count).map(block).collect();
+    let stamp = Stamp { count: writes, session: SessionId(1), op: OpId(writes) };
+    let end = first + count;
+    let record = ShardRecord { stamp, length: end * BLOCK_BYTES as u32, home_blocks: end };
+    (record, BlockRun { first, checksums }, bytes)
+}
+
+fn write_blocks(brick: &Brick, first: u32, fill: u8, count: u32, writes: u64) -> Lsn {
+    let (record, run, bytes) = blocks(first, fill, count, writes);
+    append(brick, vec![Change::WriteBlocks { shard: shard(0), record, run, bytes }])
+}
+
+fn write_fresh(brick: &Brick, first: u32, fill: u8, count: u32, writes: u64) {
+    let (record, run, bytes) = blocks(first, fill, count, writes);
+    brick.write_fresh(shard(0), first, &[&bytes]).unwrap();
+    append(brick, vec![Change::FreshBlocks { shard: shard(0), record, run }]);
+}
+
+fn names(brick: &Brick, limit: usize) -> Vec<String> {
+    let found = brick.scan(&key(""), &key("").prefix_end(), limit).unwrap();
+    found.into_iter().map(|(key, _)| String::from_utf8(key.rest().to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn reads_and_scans_see_journal_and_index_as_one() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    for name in ["b", "d", "f"] {
+        put(&brick, name, "1");
+    }
+    brick.checkpoint().unwrap();
+    put(&brick, "a", "2");
+    put(&brick, "d", "2");
+    append(&brick, vec![Change::Delete { key: key("f") }]);
+    put(&brick, "g", "2");
+    assert_eq!(names(&brick, 100), ["a", "b", "d", "g"]);
+    assert_eq!(names(&brick, 2), ["a", "b"]);
+    assert_eq!(brick.get(&key("d")).unwrap().unwrap(), "2");
+    assert_eq!(brick.get(&key("f")).unwrap(), None);
+    brick.checkpoint().unwrap();
+    assert_eq!(names(&brick, 100), ["a", "b", "d", "g"]);
+}
+
+#[test]
+fn a_killed_process_loses_nothing_and_a_power_cut_nothing_that_was_synced() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    let synced = put(&brick, "synced", "1");
+    brick.sync(synced).unwrap();
+    put(&brick, "unsynced", "1");
+    drop(brick);
+    let (brick, report) = open(&storage, false);
+    assert_eq!(names(&brick, 9), ["synced", "unsynced"]);
+    assert_eq!((report.records, brick.position(RING, PARTITION).sequence), (2, Sequence(2)));
+    drop(brick);
+    // Opening synced what recovery had found; what comes after it is at risk again.
+    let (brick, _) = open(&storage, false);
+    put(&brick, "late", "1");
+    drop(brick);
+    let (brick, _) = open(&storage.after_power_cut(), true);
+    assert_eq!(names(&brick, 9), ["synced", "unsynced"]);
+    put(&brick, "again", "1");
+    assert_eq!(names(&brick, 9), ["again", "synced", "unsynced"]);
+}
+
+#[test]
+fn checkpoints_free_the_journal_again_and_again() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    for round in 0..40u64 {
+        write_blocks(&brick, (round % 8) as u32, round as u8, 8, round + 1);
+        if brick.wants_checkpoint() {
+            brick.checkpoint().unwrap();
+        }
+    }
+    let (before, journal) = (brick.read_shard(RING, shard(0), 0, 1 << 20).unwrap(), brick.end());
+    assert!(journal.0 > 4 * (256 << 10), "the journal went round");
+    drop(brick);
+    let (brick, _) = open(&storage, true);
+    assert_eq!(brick.read_shard(RING, shard(0), 0, 1 << 20).unwrap(), before);
+}
+
+#[test]
+fn a_full_journal_makes_writers_wait_until_a_checkpoint() {
+    let storage = new_storage();
+    let brick = Arc::new(open(&storage, false).0);
+    let writer = brick.clone();
+    let thread = std::thread::spawn(move || (0..64).for_each(|i| _ = write_blocks(&writer, 0, 1, 8, i + 1)));
+    while !thread.is_finished() {
+        brick.checkpoint().unwrap();
+        std::thread::yield_now();
+    }
+    thread.join().unwrap();
+    assert_eq!(brick.position(RING, PARTITION).sequence, Sequence(64));
+}
+
+#[test]
+fn blocks_come_from_the_journal_from_home_and_as_holes() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    write_fresh(&brick, 0, 1, 2, 1);
+    write_blocks(&brick, 3, 2, 1, 2);
+    let expect = |brick: &Brick, fills: [u8; 4]| {
+        let bytes = brick.read_shard(RING, shard(0), 0, 1 << 22).unwrap();
+        let got: Vec<u8> = bytes.chunks(BLOCK_BYTES).map(|block| block[100]).collect();
+        assert_eq!(got, fills);
+    };
+    expect(&brick, [1, 1, 0, 2]);
+    brick.checkpoint().unwrap();
+    expect(&brick, [1, 1, 0, 2]);
+    write_blocks(&brick, 1, 9, 3, 3);
+    expect(&brick, [1, 9, 9, 9]);
+    assert_eq!(brick.read_shard(RING, shard(0), 4000, 200).unwrap()[95..97], [1, 9]);
+    assert_eq!(brick.read_shard(RING, shard(0), 16384, 10).unwrap().len(), 0);
+}
+
+#[test]
+fn cut_blocks_are_holes_when_the_shard_grows_again() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    write_blocks(&brick, 0, 5, 8, 1);
+    brick.checkpoint().unwrap();
+    let stamp = Stamp { count: 2, session: SessionId(1), op: OpId(2) };
+    let record = ShardRecord { stamp, length: 2 * BLOCK_BYTES as u32, home_blocks: 8 };
+    append(&brick, vec![Change::CutShard { shard: shard(0), record }]);
+    write_blocks(&brick, 7, 6, 1, 3);
+    let fills = |brick: &Brick| -> Vec<u8> {
+        brick.read_shard(RING, shard(0), 0, 1 << 22).unwrap().chunks(BLOCK_BYTES).map(|b| b[0]).collect()
+    };
+    assert_eq!(fills(&brick), [5, 5, 0, 0, 0, 0, 0, 6]);
+    brick.checkpoint().unwrap();
+    assert_eq!(fills(&brick), [5, 5, 0, 0, 0, 0, 0, 6]);
+    drop(brick);
+    assert_eq!(fills(&open(&storage, true).0), [5, 5, 0, 0, 0, 0, 0, 6]);
+}
+
+#[test]
+fn a_power_cut_takes_only_fresh_blocks_that_no_sync_covered() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    write_fresh(&brick, 0, 1, 2, 1);
+    let upto = brick.sync_shards(&[shard(0)]).unwrap();
+    brick.sync(upto).unwrap();
+    write_fresh(&brick, 2, 2, 2, 2);
+    // The journal reaches the disk, the data file does not.
+    brick.sync(brick.end()).unwrap();
+    let (cut, report) = open(&storage.after_power_cut(), true);
+    assert_eq!(report.shards_cut, 1);
+    assert_eq!(cut.read_shard(RING, shard(0), 0, 1 << 22).unwrap(), vec![1u8; 2 * BLOCK_BYTES]);
+    drop(brick);
+    let (killed, report) = open(&storage, false);
+    assert_eq!((report.shards_cut, killed.read_shard(RING, shard(0), 0, 1 << 22).unwrap().len()), (0, 4 * BLOCK_BYTES));
+}
+
+#[test]
+fn a_flipped_bit_at_home_is_damage_never_an_answer() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    write_blocks(&brick, 0, 1, 2, 1);
+    brick.checkpoint().unwrap();
+    let path = storage.paths().into_iter().find(|path| path.starts_with("data/")).unwrap();
+    storage.flip_bit(&path, 5000);
+    assert!(brick.read_shard(RING, shard(0), 0, 4096).is_ok(), "the other block is whole");
+    let error = brick.read_shard(RING, shard(0), 4096, 10).unwrap_err();
+    assert!(matches!(&error, Error::Damaged { what } if what.contains(&path)), "{error}");
+}
+
+#[test]
+fn a_damaged_middle_of_the_journal_is_a_refusal_that_names_the_place() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    for name in ["a", "b", "c"] {
+        let upto = put(&brick, name, "1");
+        brick.sync(upto).unwrap();
+    }
+    drop(brick);
+    storage.flip_bit("journal/segment-001", 4096 + 60);
+    let refused = Brick::open_on(Arc::new(storage), &identity(), Incarnation(1), false).err().unwrap();
+    let text = refused.to_string();
+    assert!(text.contains("journal/segment-001") && text.contains("offset 4096"), "{text}");
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_acknowledged() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    let upto = put(&brick, "a", "1");
+    storage.fail_syncs_after(0);
+    assert!(matches!(brick.sync(upto), Err(Error::Poisoned { .. })));
+    storage.fail_syncs_after(i64::MAX);
+    assert!(matches!(brick.sync(upto), Err(Error::Poisoned { .. })), "a failed sync is never tried again");
+    let record = Record {
+        ring: RING,
+        partition: PARTITION,
+        epoch: Epoch(1),
+        sequence: Sequence(2),
+        session: SessionId(1),
+        op_id: OpId(2),
+        changes: vec![],
+    };
+    assert!(matches!(brick.append(&LogEntry::new(record)), Err(Error::Poisoned { .. })));
+    assert!(brick.status().unwrap().poisoned.is_some());
+}
+
+#[test]
+fn dropped_shards_leave_neither_file_nor_records() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    write_blocks(&brick, 20, 1, 50, 1);
+    brick.checkpoint().unwrap();
+    assert!(storage.paths().iter().any(|path| path.starts_with("data/")));
+    append(&brick, vec![Change::DropShard { shard: shard(0) }]);
+    assert_eq!(brick.read_shard(RING, shard(0), 0, 100).unwrap().len(), 0);
+    brick.checkpoint().unwrap();
+    assert!(!storage.paths().iter().any(|path| path.starts_with("data/")));
+    let all = brick.scan(&Key::from_bytes(Bytes::new()), &Key::from_bytes(Bytes::from_static(&[255; 40])), 99);
+    assert_eq!(all.unwrap(), []);
+}
+
+#[test]
+fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    for name in ["a", "b", "c"] {
+        put(&brick, name, "1");
+    }
+    let missing = brick.records_since(RING, PARTITION, Sequence(1)).unwrap();
+    let sequences: Vec<u64> = missing.iter().map(|entry| entry.record.sequence.0).collect();
+    assert_eq!(sequences, [2, 3]);
+}
+
+#[test]
+fn a_real_brick_is_locked_checked_and_remembers_its_life() {
+    let directory = std::env::temp_dir().join(format!("hekate-brick-test-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    Brick::create(&directory, BrickId(5), "c1", identity().settings).unwrap();
+    assert!(Brick::create(&directory, BrickId(6), "c1", identity().settings).is_err(), "the directory is not empty");
+    let (brick, _) = Brick::open(&directory, "c1").unwrap();
+    let second = Brick::open(&directory, "c1").err().unwrap();
+    assert!(second.to_string().contains("in use"), "{second}");
+    let life = brick.incarnation();
+    drop(brick);
+    let foreign = Brick::open(&directory, "c2").err().unwrap();
+    assert!(foreign.to_string().contains("belongs to cluster c1"), "{foreign}");
+    let (brick, _) = Brick::open(&directory, "c1").unwrap();
+    assert_eq!(brick.incarnation(), life, "a restarted process keeps its incarnation");
+    std::fs::remove_dir_all(&directory).unwrap();
+}

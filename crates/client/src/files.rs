@@ -1,0 +1,108 @@
+//! Conveniences by path: what a program that uses the library asks for most.
+
+use crate::volume::{New, Volume};
+use bytes::{Bytes, BytesMut};
+use hekate_graph::Context;
+use hekate_proto::{Attr, Entry, Error, IO_BYTES_MAX, Name, NewNode, NodeKind, ROOT, RenameMode, Result};
+
+impl Volume {
+    /// The inode at a path (`/` separates, symbolic links are not followed).
+    pub fn find(&self, path: &str) -> Result<Attr> {
+        let context = Context::default();
+        let mut at = self.getattr(&context, ROOT)?;
+        for name in path.split('/').filter(|part| !part.is_empty()) {
+            at = self.lookup(&context, at.id, Name::try_from(name)?)?;
+        }
+        Ok(at)
+    }
+
+    /// Everything in a file.
+    pub fn read_file(&self, path: &str) -> Result<Bytes> {
+        let context = Context::default();
+        let file = self.find(path)?;
+        if file.kind == NodeKind::Directory {
+            return Err(Error::IsDirectory);
+        }
+        let mut all = BytesMut::new();
+        while (all.len() as u64) < file.size {
+            let part = self.read(&context, file.id, all.len() as u64, IO_BYTES_MAX as u32)?;
+            if part.is_empty() {
+                break;
+            }
+            all.extend_from_slice(&part);
+        }
+        Ok(all.freeze())
+    }
+
+    /// Replaces a file's content (or makes the file), and returns once it is on stable storage.
+    pub fn write_file(&self, path: &str, content: &[u8]) -> Result<Attr> {
+        let context = Context::default();
+        let (dir, name) = self.parent(path)?;
+        let new = New { node: NewNode::File, mode: 0o644, uid: own_uid(), gid: own_gid(), exclusive: false };
+        let (file, created) = self.create(&context, dir, name, new)?;
+        if !created {
+            let changes = hekate_proto::AttrChanges { size: Some(0), ..Default::default() };
+            self.setattr(&context, file.id, changes)?;
+        }
+        for (index, part) in content.chunks(IO_BYTES_MAX).enumerate() {
+            let offset = (index * IO_BYTES_MAX) as u64;
+            self.write(&context, file.id, offset, Bytes::copy_from_slice(part), false)?;
+        }
+        self.fsync(&context, file.id)?;
+        self.fsync(&context, dir)?;
+        self.getattr(&context, file.id)
+    }
+
+    /// Makes a directory.
+    pub fn make_directory(&self, path: &str) -> Result<Attr> {
+        let (dir, name) = self.parent(path)?;
+        let new = New { node: NewNode::Directory, mode: 0o755, uid: own_uid(), gid: own_gid(), exclusive: true };
+        Ok(self.create(&Context::default(), dir, name, new)?.0)
+    }
+
+    /// All entries of a directory with their attributes, in byte order of their names.
+    pub fn read_directory(&self, path: &str) -> Result<Vec<Entry>> {
+        let dir = self.find(path)?.id;
+        let mut all: Vec<Entry> = Vec::new();
+        loop {
+            let after = all.last().map(|entry| entry.name.clone());
+            let (mut entries, end) = self.list(&Context::default(), dir, after, 1024, true)?;
+            all.append(&mut entries);
+            if end {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Removes a file, or an empty directory.
+    pub fn remove(&self, path: &str) -> Result<()> {
+        let context = Context::default();
+        let (dir, name) = self.parent(path)?;
+        let at = self.lookup(&context, dir, name.clone())?;
+        match at.kind {
+            NodeKind::Directory => self.rmdir(&context, dir, name),
+            _ => self.unlink(&context, dir, name, Some(at.id)),
+        }
+    }
+
+    /// Renames; what is at `to` is replaced.
+    pub fn rename_path(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (self.parent(from)?, self.parent(to)?);
+        let replaced = self.lookup(&Context::default(), to.0, to.1.clone()).ok().map(|attr| attr.id);
+        self.rename(&Context::default(), from, to, RenameMode::Replace, replaced)
+    }
+
+    fn parent(&self, path: &str) -> Result<(hekate_proto::InodeId, Name)> {
+        let trimmed = path.trim_end_matches('/');
+        let (dir, name) = trimmed.rsplit_once('/').unwrap_or(("", trimmed));
+        Ok((self.find(dir)?.id, Name::try_from(name)?))
+    }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn own_gid() -> u32 {
+    rustix::process::getegid().as_raw()
+}

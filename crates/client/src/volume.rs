@@ -1,0 +1,299 @@
+//! A volume that is open: its session, its graph, and the ops that doors ask for, by inode.
+
+use bytes::Bytes;
+use hekate_graph::{Context, LayerSpec, Translator};
+use hekate_proto::map::VolumeMap;
+use hekate_proto::*;
+use hekate_translators::{Distribute, REGISTRY, Replicate};
+use hekate_transport::{Endpoint, Remote};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often a session says that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// How to open a volume.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Translators on top of the fixed bottom; the first sees ops first.
+    pub layers: Vec<LayerSpec>,
+}
+
+/// A volume, open until it is dropped.
+///
+/// Every method may be called from any thread and blocks it. A method returns once all replicas hold the change; with
+/// [`Context::durable`] once it is on stable storage of all of them.
+pub struct Volume {
+    shared: Arc<Shared>,
+    top: Arc<dyn Translator>,
+    map: VolumeMap,
+    session: SessionId,
+}
+
+struct Shared {
+    remote: Arc<Remote>,
+    opens: Mutex<HashMap<InodeId, u32>>,
+    ended: AtomicBool,
+}
+
+impl Volume {
+    /// Opens the volume called `name` at a server.
+    pub fn open(endpoint: Endpoint, name: &str, options: &OpenOptions) -> Result<Self> {
+        let (remote, welcome) = Remote::open(endpoint, name)?;
+        let remote = Arc::new(remote);
+        let replicate = Replicate::new(remote.clone(), welcome.session, welcome.map.clone());
+        let bottom = Arc::new(Distribute::new(replicate));
+        let top = hekate_graph::build(&options.layers, REGISTRY, bottom)?;
+        let shared = Arc::new(Shared { remote, opens: Mutex::default(), ended: AtomicBool::new(false) });
+        let (beating, graph) = (shared.clone(), top.clone());
+        std::thread::Builder::new()
+            .name("hekate-beat".into())
+            .spawn(move || beating.beat(&*graph))
+            .map_err(|e| Error::io("start a thread", e))?;
+        Ok(Self { shared, top, map: welcome.map, session: welcome.session })
+    }
+
+    /// The map as it was handed out.
+    pub fn map(&self) -> &VolumeMap {
+        &self.map
+    }
+
+    /// The session's number.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Passes an op to the graph.
+    pub fn call(&self, context: &Context, op: Op) -> Result<Reply> {
+        self.top.handle(context, op)
+    }
+
+    fn node(&self, context: &Context, op: Op) -> Result<(Attr, bool)> {
+        match self.call(context, op)? {
+            Reply::Node { attr, created } => Ok((attr, created)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn done(&self, context: &Context, op: Op) -> Result<()> {
+        self.call(context, op).map(|_| ())
+    }
+
+    /// The inode under a name.
+    pub fn lookup(&self, context: &Context, dir: InodeId, name: Name) -> Result<Attr> {
+        Ok(self.node(context, Op::Name { op: NameOp::Lookup { dir, name } })?.0)
+    }
+
+    /// Makes an inode under a new name. If it is a file, is there already and `exclusive` is false: that file.
+    /// -> the inode, and whether it was made.
+    pub fn create(&self, context: &Context, dir: InodeId, name: Name, new: New) -> Result<(Attr, bool)> {
+        let New { node, mode, uid, gid, exclusive } = new;
+        let seed = getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))?;
+        self.node(context, Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, exclusive, seed } })
+    }
+
+    /// A further name for an inode.
+    pub fn link(&self, context: &Context, dir: InodeId, name: Name, inode: InodeId) -> Result<Attr> {
+        Ok(self.node(context, Op::Name { op: NameOp::Link { dir, name, inode } })?.0)
+    }
+
+    /// Removes a name of anything but a directory. `inode`: what the caller believes is there.
+    pub fn unlink(&self, context: &Context, dir: InodeId, name: Name, inode: Option<InodeId>) -> Result<()> {
+        let open_here = inode.filter(|inode| self.is_open(*inode));
+        self.done(context, Op::Name { op: NameOp::Unlink { dir, name, open_here } })
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, context: &Context, dir: InodeId, name: Name) -> Result<()> {
+        self.done(context, Op::Name { op: NameOp::Rmdir { dir, name } })
+    }
+
+    /// renameat2. `replaced`: what the caller believes is under the new name.
+    pub fn rename(
+        &self,
+        context: &Context,
+        from: (InodeId, Name),
+        to: (InodeId, Name),
+        mode: RenameMode,
+        replaced: Option<InodeId>,
+    ) -> Result<()> {
+        let open_here = replaced.filter(|inode| self.is_open(*inode));
+        let ((dir, name), (to_dir, to_name)) = (from, to);
+        self.done(context, Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } })
+    }
+
+    /// Names after `after` in byte order, at most `limit`; and whether these were the last.
+    pub fn list(
+        &self,
+        context: &Context,
+        dir: InodeId,
+        after: Option<Name>,
+        limit: u32,
+        attributes: bool,
+    ) -> Result<(Vec<Entry>, bool)> {
+        match self.call(context, Op::Name { op: NameOp::List { dir, after, limit, attributes } })? {
+            Reply::List { entries, end } => Ok((entries, end)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Attributes.
+    pub fn getattr(&self, context: &Context, inode: InodeId) -> Result<Attr> {
+        Ok(self.node(context, Op::Inode { op: InodeOp::GetAttr { inode } })?.0)
+    }
+
+    /// chmod, chown, utimens, truncate. -> the attributes after it.
+    pub fn setattr(&self, context: &Context, inode: InodeId, changes: AttrChanges) -> Result<Attr> {
+        Ok(self.node(context, Op::Inode { op: InodeOp::SetAttr { inode, changes } })?.0)
+    }
+
+    /// A symlink's target.
+    pub fn readlink(&self, context: &Context, inode: InodeId) -> Result<Bytes> {
+        self.bytes(context, Op::Inode { op: InodeOp::ReadLink { inode } })
+    }
+
+    /// An extended attribute's value.
+    pub fn getxattr(&self, context: &Context, inode: InodeId, name: Bytes) -> Result<Bytes> {
+        self.bytes(context, Op::Inode { op: InodeOp::GetXattr { inode, name } })
+    }
+
+    /// Sets an extended attribute. `create`: it must be new; `replace`: it must exist.
+    pub fn setxattr(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        name: Bytes,
+        value: Bytes,
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
+        self.done(context, Op::Inode { op: InodeOp::SetXattr { inode, name, value, create, replace } })
+    }
+
+    /// Names of extended attributes.
+    pub fn listxattr(&self, context: &Context, inode: InodeId) -> Result<Vec<Bytes>> {
+        match self.call(context, Op::Inode { op: InodeOp::ListXattr { inode } })? {
+            Reply::Names { names } => Ok(names),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Removes an extended attribute.
+    pub fn removexattr(&self, context: &Context, inode: InodeId, name: Bytes) -> Result<()> {
+        self.done(context, Op::Inode { op: InodeOp::RemoveXattr { inode, name } })
+    }
+
+    /// At most `length` bytes from `offset`; fewer only at the end of the file.
+    pub fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
+        match self.call(context, Op::Data { op: DataOp::Read { inode, offset, length } })? {
+            Reply::FileData { bytes, .. } => Ok(bytes),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Writes all of `data` (at most `IO_BYTES_MAX`) at `offset`. `drop_set_id`: the writer is not privileged to keep
+    /// set-user-id and set-group-id.
+    pub fn write(&self, context: &Context, inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool) -> Result<()> {
+        if data.len() > IO_BYTES_MAX {
+            return Err(Error::invalid(format!("a write of {} bytes; the greatest is {IO_BYTES_MAX}", data.len())));
+        }
+        self.done(context, Op::Data { op: DataOp::Write { inode, offset, data, drop_set_id } })
+    }
+
+    /// Puts what this client changed in the inode (bytes and attributes) on stable storage of every replica. Of a
+    /// directory: its names.
+    pub fn fsync(&self, context: &Context, inode: InodeId) -> Result<()> {
+        self.done(context, Op::Data { op: DataOp::Fsync { inode } })
+    }
+
+    /// Space of the volume.
+    pub fn statfs(&self, context: &Context) -> Result<VolumeSpace> {
+        match self.call(context, Op::Volume { op: VolumeOp::StatFs })? {
+            Reply::Space { space } => Ok(space),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Counts an open: while it lasts the inode stays, even without a name.
+    pub fn opened(&self, inode: InodeId) {
+        *self.shared.opens.lock().entry(inode).or_default() += 1;
+    }
+
+    /// Ends an open that `opened` counted.
+    pub fn closed(&self, inode: InodeId) {
+        let mut opens = self.shared.opens.lock();
+        if let Some(count) = opens.get_mut(&inode) {
+            *count -= 1;
+            if *count == 0 {
+                opens.remove(&inode);
+            }
+        }
+    }
+
+    fn is_open(&self, inode: InodeId) -> bool {
+        self.shared.opens.lock().contains_key(&inode)
+    }
+
+    fn bytes(&self, context: &Context, op: Op) -> Result<Bytes> {
+        match self.call(context, op)? {
+            Reply::Bytes { bytes } => Ok(bytes),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+/// What to make under a new name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct New {
+    /// File, directory, …
+    pub node: NewNode,
+    /// Permission bits, after umask.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group; that of the directory if it has set-group-id.
+    pub gid: u32,
+    /// It must not be there yet.
+    pub exclusive: bool,
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        // A server that is away learns from the session's silence.
+        let gave_up = AtomicBool::new(true);
+        let context = Context { durable: false, interrupt: Some(&gave_up) };
+        let _ = self.call(&context, Op::Volume { op: VolumeOp::EndSession });
+        self.shared.remote.close();
+    }
+}
+
+impl Shared {
+    /// Tells the servers every second that the session lives, and which orphans it does not need.
+    fn beat(&self, graph: &dyn Translator) {
+        let mut unused = Vec::new();
+        while !self.ended.load(Ordering::SeqCst) {
+            let context = Context { durable: false, interrupt: Some(&self.ended) };
+            let asked = graph.handle(&context, Op::Volume { op: VolumeOp::Heartbeat { unused } });
+            unused = match asked {
+                Ok(Reply::Orphans { inodes }) => {
+                    let opens = self.opens.lock();
+                    inodes.into_iter().filter(|inode| !opens.contains_key(inode)).collect()
+                }
+                _ => Vec::new(),
+            };
+            if unused.is_empty() {
+                std::thread::sleep(HEARTBEAT);
+            } else {
+                std::thread::sleep(HEARTBEAT / 20);
+            }
+        }
+    }
+}
+
+fn unexpected() -> Error {
+    Error::Protocol { what: "a reply of another kind than the op's".into() }
+}

@@ -1,0 +1,97 @@
+//! The waist of the client side: every layer of a volume is a [`Translator`], and a volume is a chain of them.
+//!
+//! `handle` is the whole interface: match the ops that you care about, pass the rest to `next`. Ops are data, so a
+//! layer needs no method an op. A volume's chain ends in the fixed bottom: distribute over replicate over transport.
+
+use hekate_proto::{Error, Op, Reply, Result};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What accompanies an op through the layers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Context<'a> {
+    /// Answer only once the change is on stable storage of every replica.
+    pub durable: bool,
+    /// Set when the caller gave up (a signal): an op that waits for a server answers early.
+    pub interrupt: Option<&'a AtomicBool>,
+}
+
+impl Context<'_> {
+    /// A context for a change that must be on stable storage when it returns.
+    pub const DURABLE: Context<'static> = Context { durable: true, interrupt: None };
+
+    /// Whether the caller gave up.
+    pub fn interrupted(&self) -> bool {
+        self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+}
+
+/// A layer that sees every op of a volume.
+pub trait Translator: Send + Sync {
+    /// Answers the op, changes it, or passes it to the next layer.
+    fn handle(&self, context: &Context, op: Op) -> Result<Reply>;
+}
+
+/// One layer of a volume's graph, as recorded with the volume.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct LayerSpec {
+    /// Its name, as in the registry.
+    pub name: String,
+}
+
+/// Makes a layer on top of `next`.
+pub type MakeLayer = fn(&LayerSpec, Arc<dyn Translator>) -> Result<Arc<dyn Translator>>;
+
+/// Builds a volume's chain: the first layer sees ops first.
+pub fn build(
+    layers: &[LayerSpec],
+    registry: &[(&str, MakeLayer)],
+    bottom: Arc<dyn Translator>,
+) -> Result<Arc<dyn Translator>> {
+    layers.iter().rev().try_fold(bottom, |next, layer| {
+        let Some((_, make)) = registry.iter().find(|(name, _)| *name == layer.name) else {
+            let known: Vec<_> = registry.iter().map(|(name, _)| *name).collect();
+            return Err(Error::invalid(format!(
+                "no translator is called {:?}; there are: {}",
+                layer.name,
+                known.join(", ")
+            )));
+        };
+        make(layer, next)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hekate_proto::VolumeOp;
+
+    struct Bottom;
+    impl Translator for Bottom {
+        fn handle(&self, _: &Context, _: Op) -> Result<Reply> {
+            Ok(Reply::Done)
+        }
+    }
+
+    struct Refuse(Arc<dyn Translator>);
+    impl Translator for Refuse {
+        fn handle(&self, context: &Context, op: Op) -> Result<Reply> {
+            match op {
+                Op::Volume { .. } => Err(Error::ReadOnly),
+                other => self.0.handle(context, other),
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_layer_sees_an_op_first_and_unknown_layers_are_refused_by_name() {
+        let registry: [(&str, MakeLayer); 1] = [("refuse", |_, next| Ok(Arc::new(Refuse(next))))];
+        let spec = |name: &str| [LayerSpec { name: name.into() }];
+        let graph = build(&spec("refuse"), &registry, Arc::new(Bottom)).unwrap();
+        let op = Op::Volume { op: VolumeOp::StatFs };
+        assert_eq!(graph.handle(&Context::default(), op), Err(Error::ReadOnly));
+        let error = build(&spec("nonesuch"), &registry, Arc::new(Bottom)).err().unwrap();
+        assert!(error.to_string().contains("nonesuch") && error.to_string().contains("refuse"));
+    }
+}

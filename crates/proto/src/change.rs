@@ -1,0 +1,219 @@
+//! What rests in journals and indexes: records of changes, and the values of the index.
+//!
+//! `docs/format/journal.md` and `docs/format/index.md` are the documents. All changes are after-images: taking a record
+//! twice leaves what taking it once leaves.
+
+use crate::attr::{Layout, NodeKind, Time};
+use crate::ids::*;
+use crate::key::Key;
+use crate::op::Leg;
+use crate::{wire_enum, wire_struct};
+use bytes::Bytes;
+
+wire_struct! {
+    /// One change of one partition, journaled by each of its replicas.
+    pub struct Record {
+        /// Ring.
+        pub ring: RingId,
+        /// Partition of the ring.
+        pub partition: PartitionNumber,
+        /// View in which it was made.
+        pub epoch: Epoch,
+        /// Its number in the partition's log.
+        pub sequence: Sequence,
+        /// Who asked.
+        pub session: SessionId,
+        /// With which op.
+        pub op_id: OpId,
+        /// What changes.
+        pub changes: Vec<Change>,
+    }
+
+    /// Consecutive 4 KiB blocks of a shard.
+    pub struct BlockRun {
+        /// Number of the first one in the shard.
+        pub first: u32,
+        /// A checksum each: CRC32C seeded with shard and block number, never 0 (0 says: never written).
+        pub checksums: Vec<u32>,
+    }
+}
+
+wire_enum! {
+    /// A change, as after-image.
+    pub enum Change {
+        1 = Put { key: Key, value: Bytes },
+        2 = Delete { key: Key },
+        /// Whole blocks of a shard, carried by the journal, written home by a checkpoint.
+        3 = WriteBlocks { shard: ShardId, record: ShardRecord, run: BlockRun, bytes: Bytes },
+        /// Fresh blocks of a shard, written home before this record.
+        4 = FreshBlocks { shard: ShardId, record: ShardRecord, run: BlockRun },
+        /// The shard ends at `record.length`; blocks after it are gone.
+        5 = CutShard { shard: ShardId, record: ShardRecord },
+        6 = DropShard { shard: ShardId },
+    }
+}
+
+wire_struct! {
+    /// Index: an inode.
+    pub struct InodeRecord {
+        /// Type.
+        pub kind: NodeKind,
+        /// Permission bits, 0o7777.
+        pub mode: u16,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Names; of a directory see its stubs.
+        pub nlink: u32,
+        /// Bytes.
+        pub size: u64,
+        /// Device number.
+        pub device: u64,
+        /// Last read.
+        pub atime: Time,
+        /// Last change of content; of a directory see its stubs.
+        pub mtime: Time,
+        /// Last change of anything; of a directory the later of this and its stubs'.
+        pub ctime: Time,
+        /// Birth.
+        pub btime: Time,
+        /// Change counter.
+        pub change: u64,
+        /// Where the bytes are.
+        pub layout: Layout,
+        /// Of a directory: how many partitions share its names.
+        pub spread: u32,
+        /// Of a directory: its parent.
+        pub parent: InodeId,
+        /// Reserved for grants: up to where a sole writer may move the end of file unasked. 0: no grant.
+        pub grant_limit: u64,
+    }
+
+    /// Index: what each partition with names of a directory knows of it.
+    pub struct StubRecord {
+        /// False once rmdir closed it: nothing is made in it any more.
+        pub alive: bool,
+        /// Permission bits (set-group-id is inherited).
+        pub mode: u16,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// How many partitions share the names.
+        pub spread: u32,
+        /// Names in this partition.
+        pub entries: u64,
+        /// Of these, directories.
+        pub directories: u32,
+        /// Last change of names in this partition.
+        pub mtime: Time,
+        /// Change counter of this partition.
+        pub change: u64,
+        /// Default ACL, as in the xattr system.posix_acl_default; empty: none.
+        pub default_acl: Bytes,
+    }
+
+    /// Index: a name.
+    #[derive(Copy)]
+    pub struct NameRecord {
+        /// Where it leads.
+        pub inode: InodeId,
+        /// What is there.
+        pub kind: NodeKind,
+    }
+
+    /// Index: a shard.
+    #[derive(Copy)]
+    pub struct ShardRecord {
+        /// Last write.
+        pub stamp: Stamp,
+        /// Bytes, at most 4 MiB.
+        pub length: u32,
+        /// Blocks that may have bytes at home: from here on a block is fresh.
+        pub home_blocks: u32,
+    }
+
+    /// Index: a partition's own counters.
+    #[derive(Copy)]
+    pub struct PartitionRecord {
+        /// Inode and data numbers below this are handed out or given up.
+        pub numbers_reserved: u64,
+    }
+
+    /// Index: an op over several partitions that a crash may leave half done: legs that recovery takes.
+    pub struct IntentRecord {
+        /// What the op was, for people.
+        pub what: String,
+        /// Number and leg: those before the commit point undo, those after it finish.
+        pub legs: Vec<(u8, Leg)>,
+    }
+
+    /// Index: the last result of an op in one of a session's slots.
+    pub struct SessionRecord {
+        /// Which op.
+        pub op_id: OpId,
+        /// What was answered: an encoded `Reply`.
+        pub reply: Bytes,
+    }
+
+    /// Index: a data id to collect.
+    #[derive(Copy)]
+    pub struct GarbageRecord {
+        /// Shards `0..shards` may exist.
+        pub shards: u64,
+    }
+}
+
+/// Slots of a session. The low 8 bits of an op id are its slot, which no two unanswered ops of a session share; so the
+/// last result of each slot is all that retries can ask for.
+pub const SESSION_SLOTS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Wire;
+
+    fn sample() -> Record {
+        let shard = ShardId { volume: VolumeId(1), data: DataId(7), index: 3 };
+        let stamp = Stamp { count: 1, session: SessionId(2), op: OpId(3) };
+        let record = ShardRecord { stamp, length: 5000, home_blocks: 2 };
+        Record {
+            ring: RingId(1),
+            partition: PartitionNumber(2),
+            epoch: Epoch(3),
+            sequence: Sequence(4),
+            session: SessionId(5),
+            op_id: OpId(6),
+            changes: vec![
+                Change::Put { key: Key::shard(RingId(1), shard), value: Bytes::from_static(b"v") },
+                Change::WriteBlocks {
+                    shard,
+                    record,
+                    run: BlockRun { first: 0, checksums: vec![1, 2] },
+                    bytes: Bytes::from(vec![0; 8192]),
+                },
+                Change::DropShard { shard },
+            ],
+        }
+    }
+
+    #[test]
+    fn records_survive_their_encoding() {
+        let record = sample();
+        assert_eq!(Record::from_bytes(record.to_bytes()).unwrap(), record);
+    }
+
+    #[test]
+    fn every_truncation_and_every_flipped_byte_is_an_error_or_a_value_never_a_panic() {
+        let bytes = sample().to_bytes();
+        for cut in 0..bytes.len().min(400) {
+            assert!(Record::from_bytes(bytes.slice(..cut)).is_err());
+        }
+        for at in 0..300 {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 0xff;
+            let _ = Record::from_bytes(Bytes::from(damaged));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The encoding: fixed widths, little-endian, a `u8` number before each enum's fields, `u32` counts before lists.
+//!
+//! Invariants: decoding never panics; it allocates at most as many elements as there are bytes left; byte strings are
+//! slices of the input buffer, not copies. `docs/format/wire.md` is the document.
+
+use bytes::Bytes;
+
+/// The bytes do not hold a value of the asked type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Malformed(pub &'static str);
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "malformed bytes: {}", self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// A cursor over bytes that arrived.
+#[derive(Debug, Clone)]
+pub struct Input(Bytes);
+
+impl Input {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes not read yet.
+    pub fn remaining(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The next `count` bytes, sharing the buffer.
+    pub fn slice(&mut self, count: usize) -> Result<Bytes, Malformed> {
+        if count > self.0.len() {
+            return Err(Malformed("shorter than it says"));
+        }
+        Ok(self.0.split_to(count))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let mut out = [0; N];
+        out.copy_from_slice(&self.slice(N)?);
+        Ok(out)
+    }
+}
+
+/// A value with an encoding.
+pub trait Wire: Sized {
+    /// Appends the encoding to `out`.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Reads one value.
+    fn take(input: &mut Input) -> Result<Self, Malformed>;
+
+    /// The encoding alone.
+    fn to_bytes(&self) -> Bytes {
+        let mut out = Vec::with_capacity(128);
+        self.put(&mut out);
+        Bytes::from(out)
+    }
+
+    /// Reads a value that fills `bytes` exactly.
+    fn from_bytes(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut input = Input::new(bytes);
+        let value = Self::take(&mut input)?;
+        if input.remaining() > 0 {
+            return Err(Malformed("trailing bytes"));
+        }
+        Ok(value)
+    }
+}
+
+macro_rules! wire_integer {
+    ($($t:ty),*) => {$(
+        impl Wire for $t {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn take(input: &mut Input) -> Result<Self, Malformed> {
+                Ok(<$t>::from_le_bytes(input.array()?))
+            }
+        }
+    )*};
+}
+wire_integer!(u8, u16, u32, u64, u128, i64);
+
+impl Wire for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        match u8::take(input)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("a bool that is neither 0 nor 1")),
+        }
+    }
+}
+
+impl Wire for Bytes {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        out.extend_from_slice(self);
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        let count = u32::take(input)? as usize;
+        input.slice(count)
+    }
+}
+
+impl Wire for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        out.extend_from_slice(self.as_bytes());
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        String::from_utf8(Bytes::take(input)?.to_vec()).map_err(|_| Malformed("text that is not UTF-8"))
+    }
+}
+
+impl<T: Wire> Wire for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        self.iter().for_each(|item| item.put(out));
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        let count = u32::take(input)? as usize;
+        // Every element takes at least a byte, so a count beyond the input is a lie, found before allocating for it.
+        if count > input.remaining() {
+            return Err(Malformed("a list longer than its bytes"));
+        }
+        let mut items = Vec::with_capacity(count.min(1024));
+        for _ in 0..count {
+            items.push(T::take(input)?);
+        }
+        Ok(items)
+    }
+}
+
+impl<T: Wire> Wire for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        Ok(if bool::take(input)? { Some(T::take(input)?) } else { None })
+    }
+}
+
+impl<A: Wire, B: Wire> Wire for (A, B) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        Ok((A::take(input)?, B::take(input)?))
+    }
+}
+
+impl<T: Wire, E: Wire> Wire for Result<T, E> {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Ok(value) => {
+                1u8.put(out);
+                value.put(out);
+            }
+            Err(error) => {
+                0u8.put(out);
+                error.put(out);
+            }
+        }
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        Ok(match u8::take(input)? {
+            1 => Ok(T::take(input)?),
+            0 => Err(E::take(input)?),
+            _ => return Err(Malformed("a result that is neither")),
+        })
+    }
+}
+
+/// Declares a struct whose fields are encoded in order.
+#[macro_export]
+macro_rules! wire_struct {
+    ($($(#[$m:meta])* pub struct $name:ident { $($(#[$fm:meta])* pub $field:ident: $t:ty),* $(,)? })*) => {$(
+        $(#[$m])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name { $($(#[$fm])* pub $field: $t),* }
+
+        impl $crate::codec::Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                $(self.$field.put(out);)*
+            }
+            fn take(input: &mut $crate::codec::Input) -> std::result::Result<Self, $crate::codec::Malformed> {
+                Ok(Self { $($field: <$t as $crate::codec::Wire>::take(input)?),* })
+            }
+        }
+    )*};
+}
+
+/// Declares an enum: each variant has an explicit number, kept for ever, and named fields encoded in order.
+#[macro_export]
+macro_rules! wire_enum {
+    ($($(#[$m:meta])* pub enum $name:ident {
+        $($(#[$vm:meta])* $number:literal = $variant:ident $({ $($(#[$fm:meta])* $field:ident: $t:ty),* $(,)? })?),* $(,)?
+    })*) => {$(
+        $(#[$m])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum $name { $($(#[$vm])* $variant $({ $($(#[$fm])* $field: $t),* })?),* }
+
+        impl $crate::codec::Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => {
+                        out.push($number);
+                        $($($field.put(out);)*)?
+                    })*
+                }
+            }
+            fn take(input: &mut $crate::codec::Input) -> std::result::Result<Self, $crate::codec::Malformed> {
+                Ok(match <u8 as $crate::codec::Wire>::take(input)? {
+                    $($number => Self::$variant $({ $($field: <$t as $crate::codec::Wire>::take(input)?),* })?,)*
+                    _ => return Err($crate::codec::Malformed(concat!("an unknown ", stringify!($name)))),
+                })
+            }
+        }
+    )*};
+}
+
+/// Declares a newtype around an integer, encoded as that integer.
+#[macro_export]
+macro_rules! wire_newtype {
+    ($($(#[$m:meta])* pub struct $name:ident($inner:ty);)*) => {$(
+        $(#[$m])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl $crate::codec::Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.0.put(out);
+            }
+            fn take(input: &mut $crate::codec::Input) -> std::result::Result<Self, $crate::codec::Malformed> {
+                Ok(Self(<$inner as $crate::codec::Wire>::take(input)?))
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}

@@ -1,0 +1,277 @@
+//! Keys of the index. `docs/format/index.md` is the document.
+//!
+//! table (1) | ring (2) | position (4) | volume (4) | id (16) | kind (1) | rest, all big-endian, so that byte order is
+//! ring order and a partition is one range of each table: doubling the partitions splits a range.
+
+use crate::ids::*;
+use bytes::Bytes;
+
+/// What a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// `InodeRecord`.
+    Inode = 1,
+    /// The bytes of a small file, or a symlink's target.
+    Content = 2,
+    /// An extended attribute; rest: its name.
+    Xattr = 3,
+    /// `StubRecord` of a directory.
+    Stub = 4,
+    /// `NameRecord`; rest: the name.
+    Name = 5,
+    /// `ShardRecord`; rest: index (8).
+    Shard = 6,
+    /// Checksums of 64 blocks; rest: index (8), group (2).
+    Checksums = 7,
+    /// Work: `PartitionRecord`.
+    Partition = 16,
+    /// Work: `IntentRecord`; id: the intent.
+    Intent = 17,
+    /// Work: a leg that was taken; id: the intent, rest: number (1).
+    LegDone = 18,
+    /// Work: `SessionRecord`; rest: session (8), slot (2).
+    Session = 19,
+    /// Work: an inode without a name; id: the inode.
+    Orphan = 20,
+    /// Work: `GarbageRecord`, a data id that was given up; id: the data id.
+    Garbage = 21,
+}
+
+const OBJECTS: u8 = 1;
+const WORK: u8 = 2;
+const KIND_AT: usize = 27;
+
+/// A key of the index.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Bytes);
+
+/// Where a partition's keys are, in one volume or in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Ring.
+    pub ring: RingId,
+    /// Position on it.
+    pub position: Position,
+    /// Volume; 0 for the partition's own work.
+    pub volume: VolumeId,
+}
+
+impl Key {
+    fn build(table: u8, place: Place, id: u128, kind: Kind, rest: &[&[u8]]) -> Self {
+        let mut out = Vec::with_capacity(KIND_AT + 1 + rest.iter().map(|r| r.len()).sum::<usize>());
+        out.push(table);
+        out.extend_from_slice(&place.ring.0.to_be_bytes());
+        out.extend_from_slice(&place.position.0.to_be_bytes());
+        out.extend_from_slice(&place.volume.0.to_be_bytes());
+        out.extend_from_slice(&id.to_be_bytes());
+        out.push(kind as u8);
+        rest.iter().for_each(|r| out.extend_from_slice(r));
+        Self(Bytes::from(out))
+    }
+
+    /// A record of an inode that has one of its kind: `Inode`, `Content`, `Stub`.
+    pub fn inode(ring: RingId, volume: VolumeId, inode: InodeId, kind: Kind) -> Self {
+        Self::build(OBJECTS, Place { ring, position: inode.position(), volume }, inode.bits(), kind, &[])
+    }
+
+    /// A directory's stub in the partition of `position`.
+    pub fn stub(place: Place, dir: InodeId) -> Self {
+        Self::build(OBJECTS, place, dir.bits(), Kind::Stub, &[])
+    }
+
+    /// A name; `place` is where it rests.
+    pub fn name(place: Place, dir: InodeId, name: &[u8]) -> Self {
+        Self::build(OBJECTS, place, dir.bits(), Kind::Name, &[name])
+    }
+
+    /// An extended attribute.
+    pub fn xattr(ring: RingId, volume: VolumeId, inode: InodeId, name: &[u8]) -> Self {
+        Self::build(OBJECTS, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Xattr, &[name])
+    }
+
+    /// A shard.
+    pub fn shard(ring: RingId, shard: ShardId) -> Self {
+        let place = Place { ring, position: shard.position(), volume: shard.volume };
+        Self::build(OBJECTS, place, shard.data.0, Kind::Shard, &[&shard.index.to_be_bytes()])
+    }
+
+    /// Group `group` of a shard's checksums.
+    pub fn checksums(ring: RingId, shard: ShardId, group: u16) -> Self {
+        let place = Place { ring, position: shard.position(), volume: shard.volume };
+        let rest: [&[u8]; 2] = [&shard.index.to_be_bytes(), &group.to_be_bytes()];
+        Self::build(OBJECTS, place, shard.data.0, Kind::Checksums, &rest)
+    }
+
+    /// The partition's own record; `position` is its first.
+    pub fn partition(ring: RingId, position: Position) -> Self {
+        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Partition, &[])
+    }
+
+    /// An intent of the partition that starts at `position`.
+    pub fn intent(ring: RingId, position: Position, intent: IntentId) -> Self {
+        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, intent.0, Kind::Intent, &[])
+    }
+
+    /// A leg that the partition that starts at `position` has taken.
+    pub fn leg_done(ring: RingId, position: Position, intent: IntentId, number: u8) -> Self {
+        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, intent.0, Kind::LegDone, &[&[number]])
+    }
+
+    /// The result of a session's op.
+    pub fn session(ring: RingId, position: Position, session: SessionId, slot: u16) -> Self {
+        let rest: [&[u8]; 2] = [&session.0.to_be_bytes(), &slot.to_be_bytes()];
+        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Session, &rest)
+    }
+
+    /// An inode without a name.
+    pub fn orphan(ring: RingId, volume: VolumeId, inode: InodeId) -> Self {
+        Self::build(WORK, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Orphan, &[])
+    }
+
+    /// A data id that was given up; it rests with the inode that had it.
+    pub fn garbage(ring: RingId, volume: VolumeId, position: Position, data: DataId) -> Self {
+        Self::build(WORK, Place { ring, position, volume }, data.0, Kind::Garbage, &[])
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// A key as the index has it.
+    pub fn from_bytes(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    /// What the record is; `None` for bytes that are no key.
+    pub fn kind(&self) -> Option<Kind> {
+        use Kind::*;
+        let all =
+            [Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage];
+        let byte = *self.0.get(KIND_AT)?;
+        all.into_iter().find(|k| *k as u8 == byte)
+    }
+
+    /// Ring, position and volume; `None` for bytes that are no key.
+    pub fn place(&self) -> Option<Place> {
+        let b = &self.0;
+        if b.len() <= KIND_AT {
+            return None;
+        }
+        Some(Place {
+            ring: RingId(u16::from_be_bytes([b[1], b[2]])),
+            position: Position(u32::from_be_bytes([b[3], b[4], b[5], b[6]])),
+            volume: VolumeId(u32::from_be_bytes([b[7], b[8], b[9], b[10]])),
+        })
+    }
+
+    /// The 128-bit id: inode, data id or intent; `None` for bytes that are no key.
+    pub fn id(&self) -> Option<u128> {
+        let id: [u8; 16] = self.0.get(11..KIND_AT)?.try_into().ok()?;
+        Some(u128::from_be_bytes(id))
+    }
+
+    /// What follows the kind.
+    pub fn rest(&self) -> Bytes {
+        self.0.slice((KIND_AT + 1).min(self.0.len())..)
+    }
+
+    /// The first key that is greater than every key that begins with this one's bytes.
+    pub fn prefix_end(&self) -> Self {
+        let mut out = self.0.to_vec();
+        while let Some(last) = out.pop() {
+            if last < u8::MAX {
+                out.push(last + 1);
+                return Self(Bytes::from(out));
+            }
+        }
+        Self(Bytes::from_static(&[u8::MAX; KIND_AT + 1]))
+    }
+
+    /// The key right after this one.
+    pub fn successor(&self) -> Self {
+        let mut out = self.0.to_vec();
+        out.push(0);
+        Self(Bytes::from(out))
+    }
+
+    /// The work keys of the partition `number` of `count`: from, to (exclusive).
+    pub fn work_range(ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
+        Self::table_range(WORK, ring, number, count)
+    }
+
+    /// The object keys of the partition `number` of `count`: from, to (exclusive).
+    pub fn object_range(ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
+        Self::table_range(OBJECTS, ring, number, count)
+    }
+
+    fn table_range(table: u8, ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
+        let start = |position: u64| {
+            // One past the last position is the next ring's first.
+            let bits = (u64::from(ring.0) << 32) + position;
+            let mut out = vec![table];
+            out.extend_from_slice(&bits.to_be_bytes()[2..]);
+            Self(Bytes::from(out))
+        };
+        let first = u64::from(number.first_position(count).0);
+        (start(first), start(first + (1 << 32) / u64::from(count)))
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.kind(), self.place(), self.id()) {
+            (Some(kind), Some(place), Some(id)) => write!(
+                f,
+                "{kind:?}[ring {} position {:08x} volume {} id {id:032x} {:?}]",
+                place.ring,
+                place.position.0,
+                place.volume,
+                self.rest()
+            ),
+            _ => write!(f, "Key({:?})", self.0),
+        }
+    }
+}
+
+impl crate::codec::Wire for Key {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn take(input: &mut crate::codec::Input) -> Result<Self, crate::codec::Malformed> {
+        Ok(Self(Bytes::take(input)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_is_one_range_and_ranges_tile_the_ring() {
+        let ring = RingId(3);
+        for n in 0..16 {
+            let (from, to) = Key::object_range(ring, PartitionNumber(n), 16);
+            let inside = InodeId::new(PartitionNumber(n).first_position(16).0 + 5, 1, 2);
+            let key = Key::inode(ring, VolumeId(1), inside, Kind::Inode);
+            assert!(from < key && key < to);
+            if n < 15 {
+                assert_eq!(to, Key::object_range(ring, PartitionNumber(n + 1), 16).0);
+            } else {
+                assert_eq!(to, Key::object_range(RingId(4), PartitionNumber(0), 16).0);
+            }
+        }
+    }
+
+    #[test]
+    fn names_sort_by_bytes_within_their_directory() {
+        let place = Place { ring: RingId(0), position: Position(9), volume: VolumeId(1) };
+        let dir = InodeId::new(9, 0, 1);
+        let key = |n: &str| Key::name(place, dir, n.as_bytes());
+        assert!(key("a") < key("aa") && key("aa") < key("b"));
+        assert!(key("b") < key("").prefix_end());
+        assert_eq!(key("a").kind(), Some(Kind::Name));
+        assert_eq!(&key("abc").rest()[..], b"abc");
+    }
+}

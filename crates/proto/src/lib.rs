@@ -1,0 +1,37 @@
+//! The words that every Hekate process speaks: ids, attributes, ops, replies, errors, the map, and their encoding.
+//!
+//! The crate does no IO and holds no state. The wire (`docs/format/wire.md`), the journal (`docs/format/journal.md`)
+//! and the index (`docs/format/index.md`) all use the encoding of [`codec`]: fixed widths, little-endian, explicit
+//! numbers, and decoders that answer bad input with [`codec::Malformed`] and never panic.
+
+pub mod attr;
+pub mod change;
+pub mod codec;
+pub mod error;
+pub mod ids;
+pub mod key;
+pub mod map;
+pub mod op;
+pub mod reply;
+
+pub use attr::{Attr, AttrChanges, Layout, NewNode, NodeKind, Piece, SetTime, Time};
+pub use change::*;
+pub use codec::{Input, Malformed, Wire};
+pub use error::{Error, Result};
+pub use ids::*;
+pub use key::{Key, Kind, Place};
+pub use op::{DataOp, InodeOp, Leg, NameOp, Op, RenameMode, Request, Target, VolumeOp};
+pub use reply::{Entry, Reply, VolumeSpace};
+
+/// Bytes of one shard of a file: 4 MiB. A read or write is atomic inside one.
+pub const SHARD_BYTES: u64 = 4 << 20;
+/// Bytes of one checksummed block.
+pub const BLOCK_BYTES: usize = 4096;
+/// A file of at most this many bytes keeps them beside its inode.
+pub const INLINE_MAX: u64 = 16 << 10;
+/// The greatest file size, as in ext4 and XFS practice: offsets stay positive in an `off_t`.
+pub const FILE_BYTES_MAX: u64 = 1 << 60;
+/// Bytes of the greatest single read or write op.
+pub const IO_BYTES_MAX: usize = 4 << 20;
+/// The inode id of every volume's root directory.
+pub const ROOT: InodeId = InodeId::new(0, 0, 1);

@@ -1,0 +1,231 @@
+//! Every request is one [`Op`] value: the wire, the translators and the tests use the same ones.
+//!
+//! Ops come in families, so that a translator matches few arms. Numbers are kept for ever; 3 is for lock ops.
+
+use crate::attr::{AttrChanges, NewNode};
+use crate::ids::*;
+use crate::{wire_enum, wire_struct};
+use bytes::Bytes;
+
+wire_enum! {
+    /// Who answers a request.
+    #[derive(Copy)]
+    pub enum Target {
+        /// The leader of a partition, in the view that the client knows.
+        1 = Partition { ring: RingId, partition: PartitionNumber, epoch: Epoch },
+        /// One brick: a sync.
+        2 = Brick { brick: BrickId },
+        /// The server itself: volume ops.
+        3 = Server,
+    }
+
+    /// One request.
+    pub enum Op {
+        1 = Name { op: NameOp },
+        2 = Inode { op: InodeOp },
+        4 = Data { op: DataOp },
+        5 = Volume { op: VolumeOp },
+        6 = Leg { intent: IntentId, number: u8, leg: Leg },
+    }
+
+    /// Ops on a name in a directory; answered where the name lives.
+    pub enum NameOp {
+        /// -> `Node`, or `NotFound`.
+        1 = Lookup { dir: InodeId, name: Name },
+        /// Makes an inode and its name. Not `exclusive`, and a file is there: that file. -> `Node`.
+        2 = Create {
+            dir: InodeId,
+            name: Name,
+            node: NewNode,
+            mode: u16,
+            uid: u32,
+            gid: u32,
+            exclusive: bool,
+            /// Random bits for the new id: high half the position (directories only), low half the random part.
+            seed: u64,
+        },
+        /// A further name for an inode that is no directory. -> `Node`.
+        3 = Link { dir: InodeId, name: Name, inode: InodeId },
+        /// `open_here`: this session has the inode open, so it stays until the session lets go. -> `Done`.
+        4 = Unlink { dir: InodeId, name: Name, open_here: Option<InodeId> },
+        /// -> `Done`, or `NotEmpty`.
+        5 = Rmdir { dir: InodeId, name: Name },
+        /// `open_here` as in unlink, for the inode that is replaced. -> `Done`.
+        6 = Rename {
+            dir: InodeId,
+            name: Name,
+            to_dir: InodeId,
+            to_name: Name,
+            mode: RenameMode,
+            open_here: Option<InodeId>,
+        },
+        /// Names after `after` in byte order, at most `limit`; with attributes where this partition has them. -> `List`.
+        7 = List { dir: InodeId, after: Option<Name>, limit: u32, attributes: bool },
+    }
+
+    /// renameat2's flags.
+    #[derive(Copy)]
+    pub enum RenameMode {
+        1 = Replace,
+        2 = NoReplace,
+        3 = Exchange,
+    }
+
+    /// Ops on an inode; answered where the inode lives.
+    pub enum InodeOp {
+        /// -> `Node`.
+        1 = GetAttr { inode: InodeId },
+        /// chmod, chown, utimens, truncate. -> `Node`.
+        2 = SetAttr { inode: InodeId, changes: AttrChanges },
+        /// -> `Bytes`.
+        3 = ReadLink { inode: InodeId },
+        /// -> `Bytes`, or `NoAttribute`.
+        4 = GetXattr { inode: InodeId, name: Bytes },
+        /// `create`: must be new; `replace`: must exist. -> `Done`.
+        5 = SetXattr { inode: InodeId, name: Bytes, value: Bytes, create: bool, replace: bool },
+        /// -> `Names`.
+        6 = ListXattr { inode: InodeId },
+        /// -> `Done`.
+        7 = RemoveXattr { inode: InodeId, name: Bytes },
+    }
+
+    /// Ops on bytes.
+    pub enum DataOp {
+        /// Bytes that rest beside the inode. -> `FileData`; `Node` if they rest in shards.
+        1 = Read { inode: InodeId, offset: u64, length: u32 },
+        /// The same for writing. -> `Done`; `Node` if they rest in shards or the write ends over `INLINE_MAX`.
+        2 = Write { inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool },
+        /// Moves bytes beside the inode into shards. -> `Node`.
+        3 = Spill { inode: InodeId },
+        /// -> `Data`: what the shard has of the range, holes as zeros, short at its end.
+        4 = ReadShard { data: DataId, index: u64, offset: u32, length: u32 },
+        /// `follow`: take it only if the shard's last write has this stamp. -> `Written`.
+        5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp> },
+        /// Tells the inode's leader that shards were written up to `end`. `LayoutChanged` if they were given up. -> `Done`.
+        6 = Wrote { inode: InodeId, layout_version: u32, end: u64, drop_set_id: bool },
+        /// Puts everything that the brick acknowledged, and these shards' bytes, on stable storage. -> `Done`.
+        7 = Sync { shards: Vec<ShardId> },
+        /// fsync as a door asks for it; `distribute` turns it into `Sync` for each brick. -> `Done`.
+        8 = Fsync { inode: InodeId },
+    }
+
+    /// Ops on a volume; answered by any server.
+    pub enum VolumeOp {
+        /// -> `Space`.
+        1 = StatFs,
+        /// Keeps the session; of the orphans that it was last told of, names those that it does not have open.
+        /// -> `Orphans`.
+        2 = Heartbeat { unused: Vec<InodeId> },
+        /// -> `Done`.
+        3 = EndSession,
+    }
+
+    /// One step of an op over several partitions, sent by its driver (DESIGN section 6). Each is taken once.
+    pub enum Leg {
+        /// mkdir, before the name.
+        1 = MakeDirectory { inode: InodeId, parent: InodeId, mode: u16, uid: u32, gid: u32, random: u32 },
+        /// Undoes MakeDirectory of the same intent.
+        2 = UnmakeDirectory { volume: VolumeId, inode: InodeId },
+        /// link, before the name.
+        3 = AddLink { inode: InodeId },
+        /// Undoes AddLink of the same intent.
+        4 = UndoAddLink { volume: VolumeId, inode: InodeId },
+        /// unlink and replacing rename, after the name. `held`: the session has it open.
+        5 = DropLink { volume: VolumeId, inode: InodeId, held: bool },
+        /// rmdir, before the name goes: refuses unless empty, and nothing is made in it from then on.
+        6 = CloseDirectory { inode: InodeId },
+        /// Undoes CloseDirectory of the same intent.
+        7 = ReopenDirectory { volume: VolumeId, inode: InodeId },
+        /// rename, after the new name: the old one goes.
+        8 = RemoveName { volume: VolumeId, dir: InodeId, name: Name, inode: InodeId, directory: bool },
+        /// rename, after the new name: the directory's parent.
+        9 = SetParent { volume: VolumeId, inode: InodeId, parent: InodeId },
+        /// Spill: the file's bytes as shard 0 of a new data id.
+        10 = FillShard { shard: ShardId, bytes: Bytes },
+        /// Truncate: bytes of the shard from `length` on are gone.
+        11 = CutShard { shard: ShardId, length: u32 },
+        /// Shards of this partition, of `data`, from `from` to before `to`, are gone.
+        12 = DropShards { volume: VolumeId, data: DataId, from: u64, to: u64 },
+        /// A closed directory's records go, once its name is gone.
+        13 = DropDirectory { volume: VolumeId, inode: InodeId },
+        /// rename: the other half of an exchange across partitions.
+        14 = ReplaceName { volume: VolumeId, dir: InodeId, name: Name, old: InodeId, new: InodeId, kind: crate::NodeKind, was: crate::NodeKind },
+    }
+}
+
+wire_struct! {
+    /// One op on its way to who answers it.
+    pub struct Request {
+        /// Of which volume.
+        pub volume: VolumeId,
+        /// Who answers.
+        pub target: Target,
+        /// Whose.
+        pub session: SessionId,
+        /// Which of the session's ops; a retry carries the same.
+        pub op_id: OpId,
+        /// Answer only once it is on stable storage of every replica.
+        pub durable: bool,
+        /// What to do.
+        pub op: Op,
+    }
+}
+
+impl Op {
+    /// Whether it changes nothing.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Op::Name { op } => matches!(op, NameOp::Lookup { .. } | NameOp::List { .. }),
+            Op::Inode { op } => matches!(
+                op,
+                InodeOp::GetAttr { .. }
+                    | InodeOp::ReadLink { .. }
+                    | InodeOp::GetXattr { .. }
+                    | InodeOp::ListXattr { .. }
+            ),
+            Op::Data { op } => matches!(op, DataOp::Read { .. } | DataOp::ReadShard { .. }),
+            Op::Volume { .. } => true,
+            Op::Leg { .. } => false,
+        }
+    }
+
+    /// The op's name for counters and traces.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Op::Name { op } => match op {
+                NameOp::Lookup { .. } => "lookup",
+                NameOp::Create { .. } => "create",
+                NameOp::Link { .. } => "link",
+                NameOp::Unlink { .. } => "unlink",
+                NameOp::Rmdir { .. } => "rmdir",
+                NameOp::Rename { .. } => "rename",
+                NameOp::List { .. } => "list",
+            },
+            Op::Inode { op } => match op {
+                InodeOp::GetAttr { .. } => "getattr",
+                InodeOp::SetAttr { .. } => "setattr",
+                InodeOp::ReadLink { .. } => "readlink",
+                InodeOp::GetXattr { .. } => "getxattr",
+                InodeOp::SetXattr { .. } => "setxattr",
+                InodeOp::ListXattr { .. } => "listxattr",
+                InodeOp::RemoveXattr { .. } => "removexattr",
+            },
+            Op::Data { op } => match op {
+                DataOp::Read { .. } => "read",
+                DataOp::Write { .. } => "write",
+                DataOp::Spill { .. } => "spill",
+                DataOp::ReadShard { .. } => "read-shard",
+                DataOp::WriteShard { .. } => "write-shard",
+                DataOp::Wrote { .. } => "wrote",
+                DataOp::Sync { .. } => "sync",
+                DataOp::Fsync { .. } => "fsync",
+            },
+            Op::Volume { op } => match op {
+                VolumeOp::StatFs => "statfs",
+                VolumeOp::Heartbeat { .. } => "heartbeat",
+                VolumeOp::EndSession => "end-session",
+            },
+            Op::Leg { .. } => "leg",
+        }
+    }
+}

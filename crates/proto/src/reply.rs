@@ -1,0 +1,57 @@
+//! Every answer is one [`Reply`] value, or an [`crate::Error`].
+
+use crate::attr::{Attr, NodeKind};
+use crate::ids::{InodeId, Name, Stamp};
+use crate::{wire_enum, wire_struct};
+use bytes::Bytes;
+
+wire_enum! {
+    /// What an op answers.
+    pub enum Reply {
+        /// Done; nothing else to say.
+        1 = Done,
+        /// An inode as it is now. `created`: this op made it.
+        2 = Node { attr: Attr, created: bool },
+        /// A stretch of a directory. `end`: there are no more.
+        3 = List { entries: Vec<Entry>, end: bool },
+        /// A link's target or an attribute's value.
+        4 = Bytes { bytes: Bytes },
+        /// Names of extended attributes.
+        5 = Names { names: Vec<Bytes> },
+        /// Bytes of a file that rest beside its inode, and the inode.
+        6 = FileData { bytes: Bytes, attr: Attr },
+        /// Bytes of a shard.
+        7 = Data { bytes: Bytes },
+        /// The shard's stamp after the write.
+        8 = Written { stamp: Stamp },
+        /// statfs.
+        9 = Space { space: VolumeSpace },
+        /// Inodes without a name, collected once every session has said that it does not have them open.
+        10 = Orphans { inodes: Vec<InodeId> },
+    }
+}
+
+wire_struct! {
+    /// A name in a directory.
+    pub struct Entry {
+        /// The name.
+        pub name: Name,
+        /// Where it leads.
+        pub inode: InodeId,
+        /// What is there.
+        pub kind: NodeKind,
+        /// Its attributes, if the partition of the name has them.
+        pub attr: Option<Attr>,
+    }
+
+    /// Space of a volume in bytes, as a user counts it: copies are taken off.
+    #[derive(Copy)]
+    pub struct VolumeSpace {
+        /// All.
+        pub total: u64,
+        /// Not used yet.
+        pub free: u64,
+        /// Inodes in use.
+        pub inodes: u64,
+    }
+}

@@ -1,0 +1,369 @@
+//! `distribute`: which partition answers an op, and how a file's bytes are cut into shards.
+//!
+//! Invariants: a read of shards counts only if the file's layout, asked after it, is the one that it used; a write to
+//! shards counts only once the inode's leader, told after it, has agreed that the layout still stands. So a truncate
+//! that comes between is seen by both, and they are done again.
+
+use crate::replicate::{Replicate, Whom};
+use crate::unsynced::Unsynced;
+use bytes::{Bytes, BytesMut};
+use hekate_graph::{Context, Translator};
+use hekate_proto::*;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// Layouts remembered; more are forgotten all at once, and asked for again.
+const LAYOUTS_MAX: usize = 50_000;
+
+/// The routing layer; holds nothing that cannot be asked for again, but for what is yet to be synced.
+pub struct Distribute {
+    replicate: Replicate,
+    layouts: Mutex<HashMap<InodeId, Layout>>,
+    unsynced: Mutex<Unsynced>,
+}
+
+impl Distribute {
+    /// On top of `replicate`.
+    pub fn new(replicate: Replicate) -> Self {
+        Self { replicate, layouts: Mutex::default(), unsynced: Mutex::default() }
+    }
+
+    fn partition(&self, position: Position) -> PartitionNumber {
+        self.replicate.map().partition_of(position)
+    }
+
+    /// Directories have one partition until they grow (DESIGN section 4).
+    fn name_partition(&self, dir: InodeId, name: &Name) -> PartitionNumber {
+        self.partition(name_position(dir, name, 1))
+    }
+
+    fn bricks(&self, partition: PartitionNumber) -> Vec<BrickId> {
+        let view = self.replicate.map().view(partition);
+        view.map(|view| view.members.iter().map(|member| member.brick).collect()).unwrap_or_default()
+    }
+
+    /// Sends an op to one partition; what it changed is to be synced, unless it is durable already.
+    fn pass(&self, context: &Context, partition: PartitionNumber, op: Op) -> Result<Reply> {
+        let changes = !op.is_read() && !context.durable;
+        let reply = self.replicate.send(context, Whom::Leader(partition), op)?;
+        if changes {
+            self.unsynced.lock().changed(partition);
+        }
+        if let Reply::Node { attr, .. } = &reply {
+            self.learn(attr);
+        }
+        Ok(reply)
+    }
+
+    fn learn(&self, attr: &Attr) {
+        let mut layouts = self.layouts.lock();
+        if attr.layout.is_inline() {
+            layouts.remove(&attr.id);
+        } else {
+            if layouts.len() >= LAYOUTS_MAX {
+                layouts.clear();
+            }
+            layouts.insert(attr.id, attr.layout.clone());
+        }
+    }
+
+    fn known_layout(&self, inode: InodeId) -> Option<Layout> {
+        self.layouts.lock().get(&inode).cloned()
+    }
+
+    fn name_op(&self, context: &Context, op: NameOp) -> Result<Reply> {
+        let partition = match &op {
+            NameOp::Lookup { dir, name }
+            | NameOp::Create { dir, name, .. }
+            | NameOp::Link { dir, name, .. }
+            | NameOp::Unlink { dir, name, .. }
+            | NameOp::Rmdir { dir, name } => self.name_partition(*dir, name),
+            // The new name's leader drives a rename.
+            NameOp::Rename { to_dir, to_name, .. } => self.name_partition(*to_dir, to_name),
+            NameOp::List { dir, .. } => self.partition(dir.position()),
+        };
+        let also = match &op {
+            NameOp::Rename { dir, name, .. } => Some(self.name_partition(*dir, name)),
+            _ => None,
+        };
+        let reply = self.pass(context, partition, Op::Name { op })?;
+        if let Some(partition) = also.filter(|_| !context.durable) {
+            self.unsynced.lock().changed(partition);
+        }
+        Ok(reply)
+    }
+
+    fn inode_op(&self, context: &Context, op: InodeOp) -> Result<Reply> {
+        let inode = match &op {
+            InodeOp::GetAttr { inode }
+            | InodeOp::SetAttr { inode, .. }
+            | InodeOp::ReadLink { inode }
+            | InodeOp::GetXattr { inode, .. }
+            | InodeOp::SetXattr { inode, .. }
+            | InodeOp::ListXattr { inode }
+            | InodeOp::RemoveXattr { inode, .. } => *inode,
+        };
+        self.pass(context, self.partition(inode.position()), Op::Inode { op })
+    }
+
+    fn data_op(&self, context: &Context, op: DataOp) -> Result<Reply> {
+        match op {
+            DataOp::Read { inode, offset, length } => self.read(context, inode, offset, length),
+            DataOp::Write { inode, offset, data, drop_set_id } => self.write(context, inode, offset, data, drop_set_id),
+            DataOp::Fsync { inode } => self.fsync(context, inode),
+            DataOp::Spill { .. }
+            | DataOp::ReadShard { .. }
+            | DataOp::WriteShard { .. }
+            | DataOp::Wrote { .. }
+            | DataOp::Sync { .. } => Err(Error::invalid("an op of the layers below distribute")),
+        }
+    }
+
+    fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Reply> {
+        let home = self.partition(inode.position());
+        let mut layout = match self.known_layout(inode) {
+            Some(layout) => layout,
+            None => match self.pass(context, home, Op::Data { op: DataOp::Read { inode, offset, length } })? {
+                Reply::Node { attr, .. } => attr.layout,
+                here => return Ok(here),
+            },
+        };
+        loop {
+            match self.read_shards(context, inode, &layout, offset, length as usize)? {
+                (attr, Some(bytes)) => return Ok(Reply::FileData { bytes, attr }),
+                (attr, None) if attr.layout.is_inline() => {
+                    let op = Op::Data { op: DataOp::Read { inode, offset, length } };
+                    match self.pass(context, home, op)? {
+                        Reply::Node { attr, .. } => layout = attr.layout,
+                        here => return Ok(here),
+                    }
+                }
+                (attr, None) => layout = attr.layout,
+            }
+        }
+    }
+
+    /// The bytes, or `None` if the layout has changed since.
+    fn read_shards(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        layout: &Layout,
+        offset: u64,
+        length: usize,
+    ) -> Result<(Attr, Option<Bytes>)> {
+        let runs = layout.shard_runs(self.replicate.map().volume, offset, length);
+        let mut batch: Vec<_> = runs
+            .iter()
+            .map(|(shard, from, count)| {
+                let op = DataOp::ReadShard {
+                    data: shard.data,
+                    index: shard.index,
+                    offset: *from as u32,
+                    length: *count as u32,
+                };
+                (Whom::Leader(self.partition(shard.position())), Op::Data { op })
+            })
+            .collect();
+        let home = Whom::Leader(self.partition(inode.position()));
+        batch.push((home, Op::Inode { op: InodeOp::GetAttr { inode } }));
+        let mut replies = self.replicate.send_all(context, batch)?.into_iter();
+        let mut parts = Vec::with_capacity(runs.len());
+        for (_, _, count) in &runs {
+            match replies.next().unwrap_or(Err(Error::Skipped))? {
+                Reply::Data { bytes } => parts.push((bytes, *count)),
+                _ => return Err(unexpected()),
+            }
+        }
+        let Reply::Node { attr, .. } = replies.next().unwrap_or(Err(Error::Skipped))? else {
+            return Err(unexpected());
+        };
+        self.learn(&attr);
+        if attr.layout != *layout {
+            return Ok((attr, None));
+        }
+        let wanted = (attr.size.saturating_sub(offset)).min(length as u64) as usize;
+        let bytes = join(parts, wanted);
+        Ok((attr, Some(bytes)))
+    }
+
+    fn write(&self, context: &Context, inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool) -> Result<Reply> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
+        let home = self.partition(inode.position());
+        let mut layout = self.known_layout(inode);
+        loop {
+            let Some(known) = layout else {
+                let op = if end <= INLINE_MAX {
+                    DataOp::Write { inode, offset, data: data.clone(), drop_set_id }
+                } else {
+                    DataOp::Spill { inode }
+                };
+                match self.pass(context, home, Op::Data { op })? {
+                    Reply::Node { attr, .. } if attr.layout.is_inline() => layout = None,
+                    Reply::Node { attr, .. } => layout = Some(attr.layout),
+                    done => return Ok(done),
+                }
+                continue;
+            };
+            if self.write_shards(context, inode, &known, offset, &data, drop_set_id)? {
+                return Ok(Reply::Done);
+            }
+            let now = self.pass(context, home, Op::Inode { op: InodeOp::GetAttr { inode } })?;
+            layout = match now {
+                Reply::Node { attr, .. } if !attr.layout.is_inline() => Some(attr.layout),
+                _ => None,
+            };
+        }
+    }
+
+    /// Shards in file order, then the inode's leader. False: the layout has changed meanwhile, so nothing counts.
+    fn write_shards(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        layout: &Layout,
+        offset: u64,
+        data: &Bytes,
+        drop_set_id: bool,
+    ) -> Result<bool> {
+        let runs = layout.shard_runs(self.replicate.map().volume, offset, data.len());
+        let mut batch = Vec::with_capacity(runs.len() + 1);
+        let mut taken = 0;
+        for (shard, from, count) in &runs {
+            let op = DataOp::WriteShard {
+                data: shard.data,
+                index: shard.index,
+                offset: *from as u32,
+                bytes: data.slice(taken..taken + count),
+                follow: None,
+            };
+            taken += count;
+            batch.push((Whom::Leader(self.partition(shard.position())), Op::Data { op }));
+        }
+        let home = self.partition(inode.position());
+        let end = offset + data.len() as u64;
+        let told = DataOp::Wrote { inode, layout_version: layout.version, end, drop_set_id };
+        batch.push((Whom::Leader(home), Op::Data { op: told }));
+        let replies = self.replicate.send_all(context, batch)?;
+        if !context.durable {
+            let mut unsynced = self.unsynced.lock();
+            runs.iter().for_each(|(shard, _, _)| unsynced.wrote(inode, *shard));
+            unsynced.changed(home);
+        }
+        for reply in replies {
+            match reply {
+                Ok(_) => {}
+                Err(Error::LayoutChanged) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        let overflow = self.unsynced.lock().overflow();
+        if let Some(inode) = overflow {
+            self.fsync(context, inode)?;
+        }
+        Ok(true)
+    }
+
+    fn fsync(&self, context: &Context, inode: InodeId) -> Result<Reply> {
+        let home = self.partition(inode.position());
+        let place = |shard: ShardId| self.partition(shard.position());
+        let plan = self.unsynced.lock().begin_sync(inode, home, place, |partition| self.bricks(partition));
+        if plan.targets.is_empty() {
+            return Ok(Reply::Done);
+        }
+        let batch = plan
+            .targets
+            .iter()
+            .map(|(brick, shards)| (Whom::Brick(*brick), Op::Data { op: DataOp::Sync { shards: shards.clone() } }));
+        let outcome = self.replicate.send_all(context, batch.collect());
+        match outcome.and_then(|replies| replies.into_iter().collect::<Result<Vec<_>>>()) {
+            Ok(_) => {
+                self.unsynced.lock().synced(&plan);
+                Ok(Reply::Done)
+            }
+            Err(error) => {
+                self.unsynced.lock().not_synced(plan);
+                Err(error)
+            }
+        }
+    }
+
+    /// Attributes of what a directory's own partition does not have: one batch.
+    fn fill_attributes(&self, context: &Context, entries: &mut [Entry]) -> Result<()> {
+        let missing: Vec<usize> = (0..entries.len()).filter(|i| entries[*i].attr.is_none()).collect();
+        for chunk in missing.chunks(hekate_transport::BATCH_MAX) {
+            // A name that goes meanwhile must not fail its neighbours, so each is asked on its own terms.
+            let ops: Vec<_> = chunk.iter().map(|i| entries[*i].inode).collect();
+            let mut from = 0;
+            while from < ops.len() {
+                let batch = ops[from..].iter().map(|inode| {
+                    let op = Op::Inode { op: InodeOp::GetAttr { inode: *inode } };
+                    (Whom::Leader(self.partition(inode.position())), op)
+                });
+                for reply in self.replicate.send_all(context, batch.collect())? {
+                    match reply {
+                        Ok(Reply::Node { attr, .. }) => entries[chunk[from]].attr = Some(attr),
+                        Err(Error::Skipped) => break,
+                        _ => {}
+                    }
+                    from += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Translator for Distribute {
+    fn handle(&self, context: &Context, op: Op) -> Result<Reply> {
+        match op {
+            Op::Name { op } => {
+                let wants_attributes = matches!(op, NameOp::List { attributes: true, .. });
+                let mut reply = self.name_op(context, op)?;
+                if let Reply::List { entries, .. } = &mut reply
+                    && wants_attributes
+                {
+                    self.fill_attributes(context, entries)?;
+                }
+                Ok(reply)
+            }
+            Op::Inode { op } => self.inode_op(context, op),
+            Op::Data { op } => self.data_op(context, op),
+            Op::Volume { .. } => self.replicate.send(context, Whom::Server, op),
+            Op::Leg { .. } => Err(Error::invalid("legs are for servers")),
+        }
+    }
+}
+
+fn unexpected() -> Error {
+    Error::Protocol { what: "a reply of another kind than the op's".into() }
+}
+
+/// Runs one after the other, holes between and after them as zeros, `wanted` bytes in all.
+fn join(mut parts: Vec<(Bytes, usize)>, wanted: usize) -> Bytes {
+    if parts.len() == 1 && parts[0].0.len() >= wanted {
+        return parts.remove(0).0.slice(..wanted);
+    }
+    let mut joined = BytesMut::with_capacity(wanted);
+    let mut start = 0;
+    for (bytes, count) in parts {
+        joined.extend_from_slice(&bytes);
+        start += count;
+        joined.resize(start, 0);
+    }
+    joined.truncate(wanted);
+    joined.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joined_runs_keep_their_places_and_holes_read_as_zeros() {
+        let parts = vec![(Bytes::from_static(b"ab"), 4), (Bytes::from_static(b"cd"), 4)];
+        assert_eq!(&join(parts, 7)[..], b"ab\0\0cd\0");
+        assert_eq!(&join(vec![(Bytes::from_static(b"abc"), 3)], 2)[..], b"ab");
+        assert_eq!(&join(vec![], 0)[..], b"");
+    }
+}

@@ -1,0 +1,104 @@
+//! `replicate`: which replica answers a request, and by which lane. Today there is one lane, the leader's.
+
+use hekate_graph::Context;
+use hekate_proto::map::VolumeMap;
+use hekate_proto::{
+    BrickId, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, SessionId, Target,
+};
+use hekate_transport::Remote;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who is to answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whom {
+    Leader(PartitionNumber),
+    Brick(BrickId),
+    Server,
+}
+
+/// Sends batches for one session.
+pub struct Replicate {
+    remote: Arc<Remote>,
+    session: SessionId,
+    map: VolumeMap,
+    slots: Slots,
+    op_count: AtomicU64,
+}
+
+impl Replicate {
+    /// For a session on a volume.
+    pub fn new(remote: Arc<Remote>, session: SessionId, map: VolumeMap) -> Self {
+        Self { remote, session, map, slots: Slots::new(), op_count: AtomicU64::new(1) }
+    }
+
+    pub(crate) fn map(&self) -> &VolumeMap {
+        &self.map
+    }
+
+    /// Sends one op.
+    pub(crate) fn send(&self, context: &Context, whom: Whom, op: Op) -> Result<Reply> {
+        let mut replies = self.send_all(context, vec![(whom, op)])?;
+        replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
+    }
+
+    /// Sends ops that are to be done in this order; the first that fails ends the batch.
+    pub(crate) fn send_all(&self, context: &Context, ops: Vec<(Whom, Op)>) -> Result<Vec<Result<Reply>>> {
+        let mut slots = Vec::new();
+        let mut requests = Vec::with_capacity(ops.len());
+        for (whom, op) in ops {
+            let target = self.target(whom)?;
+            let (session, volume, durable) = (self.session, self.map.volume, context.durable);
+            requests.push(Request { volume, target, session, op_id: OpId(0), durable, op });
+        }
+        for request in requests.iter_mut().filter(|request| !request.op.is_read()) {
+            let slot = self.slots.take();
+            slots.push(slot);
+            request.op_id = OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot));
+        }
+        let replies = self.remote.call(&requests, &|| context.interrupted());
+        self.slots.give_back(slots);
+        replies
+    }
+
+    fn target(&self, whom: Whom) -> Result<Target> {
+        Ok(match whom {
+            Whom::Brick(brick) => Target::Brick { brick },
+            Whom::Server => Target::Server,
+            Whom::Leader(partition) => {
+                let view = self.map.view(partition).ok_or_else(|| Error::bug("a partition that the map lacks"))?;
+                Target::Partition { ring: self.map.ring, partition, epoch: view.epoch }
+            }
+        })
+    }
+}
+
+/// Slots of unanswered changes: no two of them share one, so a server need only remember the last result of each.
+struct Slots {
+    free: Mutex<Vec<u8>>,
+    returned: Condvar,
+}
+
+impl Slots {
+    fn new() -> Self {
+        Self { free: Mutex::new((0..SESSION_SLOTS).map(|slot| slot as u8).collect()), returned: Condvar::new() }
+    }
+
+    fn take(&self) -> u8 {
+        let mut free = self.free.lock();
+        loop {
+            if let Some(slot) = free.pop() {
+                return slot;
+            }
+            self.returned.wait(&mut free);
+        }
+    }
+
+    fn give_back(&self, slots: Vec<u8>) {
+        if !slots.is_empty() {
+            self.free.lock().extend(slots);
+            self.returned.notify_all();
+        }
+    }
+}

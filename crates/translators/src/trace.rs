@@ -1,0 +1,32 @@
+//! `trace`: a line on standard error for every op and its answer. Layers above see ops first, layers below change them.
+
+use hekate_graph::{Context, LayerSpec, Translator};
+use hekate_proto::{Op, Reply, Result};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Prints what passes.
+pub struct Trace {
+    next: Arc<dyn Translator>,
+}
+
+impl Trace {
+    /// For the registry.
+    pub fn make(_: &LayerSpec, next: Arc<dyn Translator>) -> Result<Arc<dyn Translator>> {
+        Ok(Arc::new(Self { next }))
+    }
+}
+
+impl Translator for Trace {
+    fn handle(&self, context: &Context, op: Op) -> Result<Reply> {
+        let label = op.label();
+        let begun = Instant::now();
+        let answer = self.next.handle(context, op);
+        let outcome = match &answer {
+            Ok(_) => "done".to_string(),
+            Err(error) => error.to_string(),
+        };
+        eprintln!("trace: {label} {} us: {outcome}", begun.elapsed().as_micros());
+        answer
+    }
+}

@@ -1,0 +1,168 @@
+//! The client's side: a pool of connections to one server, and retries that do nothing twice.
+
+use crate::endpoint::Endpoint;
+use crate::frame::*;
+use bytes::Bytes;
+use hekate_proto::map::VolumeMap;
+use hekate_proto::{Error, Reply, Request, Result, SessionId, Wire};
+use hmac::Mac;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// A handshake that takes longer than this is given up; ops themselves have no time limit.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a server granted.
+#[derive(Debug, Clone)]
+pub struct Welcome {
+    /// The session.
+    pub session: SessionId,
+    /// The volume's map.
+    pub map: VolumeMap,
+}
+
+/// A server, as one session's client sees it.
+#[derive(Debug)]
+pub struct Remote {
+    endpoint: Endpoint,
+    volume: String,
+    session: SessionId,
+    idle: Mutex<Vec<Channel>>,
+    frame_id: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl Remote {
+    /// Connects and opens a session on a volume.
+    pub fn open(endpoint: Endpoint, volume: &str) -> Result<(Self, Welcome)> {
+        let (channel, accepted) = handshake(&endpoint, Purpose::Open { volume: volume.into() })?;
+        let map = serde_json::from_str(&accepted.map)
+            .map_err(|e| Error::Protocol { what: format!("the map cannot be read: {e}") })?;
+        let session = accepted.session;
+        let remote = Self {
+            endpoint,
+            volume: volume.into(),
+            session,
+            idle: Mutex::new(vec![channel]),
+            frame_id: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+        };
+        Ok((remote, Welcome { session, map }))
+    }
+
+    /// Sends a batch and waits for its replies. A lost connection is made anew and the batch sent again: each request
+    /// names its session and op, so the server answers what it has done already. Ends early only if `interrupted`.
+    pub fn call(&self, requests: &[Request], interrupted: &dyn Fn() -> bool) -> Result<Vec<Result<Reply>>> {
+        loop {
+            match self.try_call(requests) {
+                Err(error @ Error::Unavailable { .. }) => {
+                    if interrupted() || self.closed.load(Ordering::Relaxed) {
+                        return Err(error);
+                    }
+                    std::thread::sleep(RECONNECT_PAUSE);
+                }
+                settled => return settled,
+            }
+        }
+    }
+
+    /// One attempt; `Unavailable` if the server cannot be reached or goes away meanwhile.
+    pub fn try_call(&self, requests: &[Request]) -> Result<Vec<Result<Reply>>> {
+        // A pooled connection may have died with an earlier server process: then a new one gets its chance at once.
+        if let Some(channel) = self.pooled()
+            && let Ok(replies) = self.exchange(channel, requests)
+        {
+            return replies;
+        }
+        let purpose = Purpose::Resume { volume: self.volume.clone(), session: self.session };
+        let (channel, _) = handshake(&self.endpoint, purpose)?;
+        match self.exchange(channel, requests) {
+            Ok(replies) => replies,
+            Err(error) => Err(self.away(&error)),
+        }
+    }
+
+    /// The most recently used one, whose buffers are warm.
+    fn pooled(&self) -> Option<Channel> {
+        self.idle.lock().pop()
+    }
+
+    /// From now on nothing waits for an absent server.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.idle.lock().clear();
+    }
+
+    fn away(&self, error: &std::io::Error) -> Error {
+        Error::Unavailable { what: format!("the server at {}: {error}", self.endpoint) }
+    }
+
+    fn exchange(&self, mut channel: Channel, requests: &[Request]) -> std::io::Result<Result<Vec<Result<Reply>>>> {
+        let id = self.frame_id.fetch_add(1, Ordering::Relaxed);
+        channel.send(FrameKind::Requests, id, |out| {
+            (requests.len() as u32).put(out);
+            requests.iter().for_each(|request| request.put(out));
+        })?;
+        let (kind, answered, body) = channel.receive()?;
+        if kind != FrameKind::Replies || answered != id {
+            return Err(malformed("an answer to another frame"));
+        }
+        let replies = take_replies(body).map_err(Error::from);
+        self.idle.lock().push(channel);
+        Ok(replies.and_then(|replies| {
+            if replies.len() == requests.len() {
+                Ok(replies)
+            } else {
+                Err(Error::Protocol { what: format!("{} replies to {} requests", replies.len(), requests.len()) })
+            }
+        }))
+    }
+}
+
+/// One request to the control interface: JSON to JSON.
+pub fn control(endpoint: &Endpoint, request: &str) -> Result<String> {
+    let (mut channel, _) = handshake(endpoint, Purpose::Control)?;
+    let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
+    channel.send(FrameKind::Control, 1, |out| request.to_string().put(out)).map_err(away)?;
+    let (kind, _, body) = channel.receive().map_err(away)?;
+    if kind != FrameKind::ControlReply {
+        return Err(Error::Protocol { what: "the control interface answered with another kind of frame".into() });
+    }
+    Ok(String::from_bytes(body)?)
+}
+
+fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted)> {
+    let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
+    let mut channel = Channel::new(endpoint.connect().map_err(away)?);
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    let limit = |time| set_socket_timeout(&channel.stream, Timeout::Recv, time).map_err(|e| away(e.into()));
+    limit(Some(HANDSHAKE_LIMIT))?;
+    let (_, _, body) = channel.receive().map_err(away)?;
+    let challenge = Challenge::from_bytes(body)?;
+    if challenge.version != PROTOCOL_VERSION {
+        return Err(Error::NotSupported {
+            what: format!(
+                "the server at {endpoint} speaks version {} of the protocol, this program {PROTOCOL_VERSION}; use the same release on both",
+                challenge.version
+            ),
+        });
+    }
+    let nonce = random_nonce()?;
+    let mut hello = Hello { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof: Bytes::new(), purpose };
+    if let Some(secret) = endpoint.secret() {
+        let mac = proof(secret, "client", &challenge.nonce, &nonce)?;
+        hello.proof = Bytes::copy_from_slice(&mac.finalize().into_bytes());
+    }
+    channel.send(FrameKind::Hello, 0, |out| hello.put(out)).map_err(away)?;
+    let (_, _, body) = channel.receive().map_err(away)?;
+    let accepted = Result::<Accepted>::from_bytes(body)??;
+    if let Some(secret) = endpoint.secret() {
+        proof(secret, "server", &challenge.nonce, &nonce)?
+            .verify_slice(&accepted.proof)
+            .map_err(|_| Error::Denied { what: format!("the server at {endpoint} does not know our secret") })?;
+    }
+    set_socket_timeout(&channel.stream, Timeout::Recv, None).map_err(|e| away(e.into()))?;
+    Ok((channel, accepted))
+}

@@ -1,0 +1,194 @@
+//! Frames: a 16-byte header (body length, kind, id) and a body. `docs/format/wire.md` has the byte map.
+
+use crate::endpoint::{Secret, Stream};
+use bytes::{Bytes, BytesMut};
+use hekate_proto::{Error, Input, Malformed, Reply, Request, Result, SessionId, Wire, wire_enum, wire_struct};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+/// The version of frames and ops; both ends must have the same.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Bytes of the greatest body: the greatest op, with room for its neighbours.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Requests in one frame.
+pub const BATCH_MAX: usize = 1024;
+
+const HEADER_BYTES: usize = 16;
+const READ_BYTES_MIN: usize = 64 << 10;
+
+/// What a frame's body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum FrameKind {
+    Challenge = 1,
+    Hello = 2,
+    Welcome = 3,
+    Requests = 4,
+    Replies = 5,
+    Control = 6,
+    ControlReply = 7,
+}
+
+impl FrameKind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        use FrameKind::*;
+        [Challenge, Hello, Welcome, Requests, Replies, Control, ControlReply].into_iter().find(|k| *k as u8 == byte)
+    }
+}
+
+wire_struct! {
+    /// The server's first word.
+    pub struct Challenge {
+        /// What the server speaks.
+        pub version: u32,
+        /// Random, to be signed.
+        pub nonce: Bytes,
+        /// Whether the client must prove the secret (TCP).
+        pub proof_needed: bool,
+    }
+
+    /// The client's answer.
+    pub struct Hello {
+        /// What the client speaks.
+        pub version: u32,
+        /// Random, to be signed by the server.
+        pub nonce: Bytes,
+        /// HMAC-SHA-256 over "client", both nonces; empty on a unix socket.
+        pub proof: Bytes,
+        /// What for.
+        pub purpose: Purpose,
+    }
+
+    /// The server agrees.
+    pub struct Accepted {
+        /// HMAC-SHA-256 over "server", both nonces; empty on a unix socket.
+        pub proof: Bytes,
+        /// The session; 0 for control.
+        pub session: SessionId,
+        /// The volume's map as JSON; empty for control.
+        pub map: String,
+    }
+}
+
+wire_enum! {
+    /// What a connection is for.
+    pub enum Purpose {
+        /// Ops on a volume, in a new session.
+        1 = Open { volume: String },
+        /// A further connection of a session.
+        2 = Resume { volume: String, session: SessionId },
+        /// The control interface.
+        3 = Control,
+    }
+}
+
+/// The proof of one side: who it is, and both nonces.
+pub(crate) fn proof(secret: &Secret, side: &str, challenge: &[u8], hello: &[u8]) -> Result<Hmac<Sha256>> {
+    let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(secret.bytes()).map_err(|e| Error::bug(e.to_string()))?;
+    for part in [side.as_bytes(), challenge, hello] {
+        mac.update(&(part.len() as u64).to_le_bytes());
+        mac.update(part);
+    }
+    Ok(mac)
+}
+
+pub(crate) fn random_nonce() -> Result<Bytes> {
+    let mut nonce = [0u8; 32];
+    getrandom::fill(&mut nonce).map_err(|e| Error::bug(format!("getrandom: {e}")))?;
+    Ok(Bytes::copy_from_slice(&nonce))
+}
+
+/// A stream and what has arrived on it.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) stream: Stream,
+    received: BytesMut,
+    out: Vec<u8>,
+}
+
+impl Channel {
+    pub(crate) fn new(stream: Stream) -> Self {
+        Self { stream, received: BytesMut::new(), out: Vec::with_capacity(READ_BYTES_MIN) }
+    }
+
+    /// Sends one frame whose body `write` appends.
+    pub(crate) fn send(&mut self, kind: FrameKind, id: u64, write: impl FnOnce(&mut Vec<u8>)) -> std::io::Result<()> {
+        self.out.clear();
+        self.out.extend_from_slice(&[0; HEADER_BYTES]);
+        write(&mut self.out);
+        let length = (self.out.len() - HEADER_BYTES) as u32;
+        self.out[0..4].copy_from_slice(&length.to_le_bytes());
+        self.out[4] = kind as u8;
+        self.out[8..16].copy_from_slice(&id.to_le_bytes());
+        let mut rest = &self.out[..];
+        while !rest.is_empty() {
+            match rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // One great op must not pin its buffer for the life of the connection.
+        if self.out.capacity() > 4 * READ_BYTES_MIN {
+            self.out = Vec::with_capacity(READ_BYTES_MIN);
+        }
+        Ok(())
+    }
+
+    /// Waits for one frame.
+    pub(crate) fn receive(&mut self) -> std::io::Result<(FrameKind, u64, Bytes)> {
+        self.fill(HEADER_BYTES)?;
+        let word = |range: std::ops::Range<usize>| -> u64 {
+            self.received[range].iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte))
+        };
+        let (length, id) = (word(0..4) as usize, word(8..16));
+        let Some(kind) = FrameKind::from_byte(self.received[4]) else {
+            return Err(malformed("an unknown kind of frame"));
+        };
+        if length > FRAME_BYTES_MAX {
+            return Err(malformed("a frame over 16 MiB"));
+        }
+        self.fill(HEADER_BYTES + length)?;
+        let mut frame = self.received.split_to(HEADER_BYTES + length).freeze();
+        Ok((kind, id, frame.split_off(HEADER_BYTES)))
+    }
+
+    fn fill(&mut self, count: usize) -> std::io::Result<()> {
+        while self.received.len() < count {
+            let missing = count - self.received.len();
+            self.received.reserve(missing.max(READ_BYTES_MIN));
+            let spare = self.received.spare_capacity_mut();
+            let arrived = match rustix::net::recv(&self.stream, spare, rustix::net::RecvFlags::empty()) {
+                Ok(((init, _), _)) => init.len(),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if arrived == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            let length = self.received.len() + arrived;
+            // SAFETY: recv has initialised the first `arrived` bytes of the spare capacity.
+            unsafe { self.received.set_len(length) };
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn malformed(what: &'static str) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, Malformed(what))
+}
+
+/// Requests of a frame; refuses more than [`BATCH_MAX`].
+pub(crate) fn take_requests(body: Bytes) -> std::result::Result<Vec<Request>, Malformed> {
+    let mut input = Input::new(body);
+    let requests = Vec::<Request>::take(&mut input)?;
+    if requests.len() > BATCH_MAX {
+        return Err(Malformed("more requests than a frame may have"));
+    }
+    Ok(requests)
+}
+
+/// Replies of a frame.
+pub(crate) fn take_replies(body: Bytes) -> std::result::Result<Vec<Result<Reply>>, Malformed> {
+    Vec::<Result<Reply>>::from_bytes(body)
+}

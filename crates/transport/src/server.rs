@@ -1,0 +1,229 @@
+//! The server's side: listeners, handshakes, and a thread a connection that hands batches to the [`Service`].
+
+use crate::endpoint::{Endpoint, Secret, Stream};
+use crate::frame::*;
+use bytes::Bytes;
+use hekate_proto::{Error, Op, Reply, Request, Result, SessionId, VolumeId, Wire};
+use hmac::Mac;
+use parking_lot::Mutex;
+use rustix::fd::OwnedFd;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Connections that one server keeps; one more is refused.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// As the kernel says.
+    Local {
+        /// User.
+        uid: u32,
+        /// Process.
+        pid: i32,
+    },
+    /// Somebody on this machine who proved the shared secret.
+    Secret,
+}
+
+/// What a server does with connections.
+pub trait Service: Send + Sync {
+    /// May this peer use the volume? -> its id, the session (the given one, if it still lives) and the map as JSON.
+    fn open(&self, peer: Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)>;
+    /// Takes the requests in order; after one that fails the rest is `Skipped`.
+    fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>>;
+    /// A connection of the session has gone.
+    fn disconnected(&self, session: SessionId);
+    /// A request to the control interface, JSON to JSON.
+    fn control(&self, peer: Peer, request: &str) -> String;
+}
+
+/// Listeners and their connections; ends with `stop`.
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    service: Arc<dyn Service>,
+    streams: Mutex<std::collections::HashMap<u64, OwnedFd>>,
+    next_stream: AtomicU64,
+    count: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+impl Server {
+    /// A server without listeners.
+    pub fn new(service: Arc<dyn Service>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                service,
+                streams: Mutex::default(),
+                next_stream: AtomicU64::new(0),
+                count: AtomicUsize::new(0),
+                stopping: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// Listens there from now on. A unix socket file that nobody answers on any more is replaced.
+    pub fn listen(&self, endpoint: &Endpoint) -> Result<()> {
+        let failed = |e: std::io::Error| match e.kind() {
+            std::io::ErrorKind::AddrInUse => Error::Unavailable {
+                what: format!("{endpoint} is in use; is another `hekate serve` running? `hekate status` tells"),
+            },
+            _ => Error::io(format!("listen on {endpoint}"), e),
+        };
+        let shared = self.shared.clone();
+        match endpoint {
+            Endpoint::Unix(path) => {
+                if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
+                    std::fs::remove_file(path).map_err(failed)?;
+                }
+                let listener = UnixListener::bind(path).map_err(failed)?;
+                use std::os::unix::fs::PermissionsExt;
+                // Anyone may connect: who may do what is decided by peer credentials.
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
+                spawn("hekate-accept", move || {
+                    listener.incoming().flatten().for_each(|stream| shared.accept(Stream(stream.into()), None));
+                })
+            }
+            Endpoint::Tcp(address, secret) => {
+                let listener = TcpListener::bind(address).map_err(failed)?;
+                let secret = secret.clone();
+                spawn("hekate-accept", move || {
+                    for stream in listener.incoming().flatten() {
+                        let _ = stream.set_nodelay(true);
+                        shared.accept(Stream(stream.into()), Some(secret.clone()));
+                    }
+                })
+            }
+        }
+    }
+
+    /// Ends all connections: what is being answered is finished, nothing new is taken.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        for stream in self.shared.streams.lock().values() {
+            let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Read);
+        }
+        let patience = std::time::Instant::now();
+        while self.shared.count.load(Ordering::SeqCst) > 0 && patience.elapsed().as_secs() < 10 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(run).map_err(|e| Error::io("start a thread", e))?;
+    Ok(())
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, stream: Stream, secret: Option<Secret>) {
+        if self.stopping.load(Ordering::SeqCst) || self.count.load(Ordering::SeqCst) >= CONNECTIONS_MAX {
+            return stream.shutdown();
+        }
+        let Ok(copy) = stream.0.try_clone() else { return };
+        let id = self.next_stream.fetch_add(1, Ordering::Relaxed);
+        self.streams.lock().insert(id, copy);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let shared = self.clone();
+        let run = move || {
+            // A client that misbehaves loses its connection, nothing else.
+            let _ = shared.converse(Channel::new(stream), secret);
+            shared.streams.lock().remove(&id);
+            shared.count.fetch_sub(1, Ordering::SeqCst);
+        };
+        if spawn("hekate-conn", run).is_err() {
+            self.streams.lock().remove(&id);
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn converse(&self, mut channel: Channel, secret: Option<Secret>) -> std::io::Result<()> {
+        let peer = match &secret {
+            Some(_) => Peer::Secret,
+            None => {
+                let credentials = rustix::net::sockopt::socket_peercred(&channel.stream)?;
+                Peer::Local { uid: credentials.uid.as_raw(), pid: credentials.pid.as_raw_nonzero().get() }
+            }
+        };
+        let Some((purpose, proof)) = greet(&mut channel, secret.as_ref())? else { return Ok(()) };
+        let (volume, resume) = match purpose {
+            Purpose::Control => {
+                let accepted = Accepted { proof, session: SessionId(0), map: String::new() };
+                channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
+                return self.converse_control(channel, peer);
+            }
+            Purpose::Open { volume } => (volume, None),
+            Purpose::Resume { volume, session } => (volume, Some(session)),
+        };
+        match self.service.open(peer, &volume, resume) {
+            Err(error) => channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(error).put(out)),
+            Ok((volume, session, map)) => {
+                let accepted = Accepted { proof, session, map };
+                let ended = channel
+                    .send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))
+                    .and_then(|()| self.converse_ops(channel, volume, session));
+                self.service.disconnected(session);
+                ended
+            }
+        }
+    }
+
+    fn converse_ops(&self, mut channel: Channel, volume: VolumeId, session: SessionId) -> std::io::Result<()> {
+        loop {
+            let (kind, id, body) = channel.receive()?;
+            if kind != FrameKind::Requests {
+                return Err(malformed("not a frame of requests"));
+            }
+            let requests = take_requests(body).map_err(|e| malformed(e.0))?;
+            // A connection speaks for its own session and volume only, and never for a driver.
+            let foreign = |r: &Request| r.session != session || r.volume != volume || matches!(r.op, Op::Leg { .. });
+            let replies = if requests.iter().any(foreign) {
+                let denied = Error::Denied { what: "the connection is for another session or volume".into() };
+                requests.iter().map(|_| Err(denied.clone())).collect()
+            } else {
+                self.service.call(session, requests)
+            };
+            channel.send(FrameKind::Replies, id, |out| replies.put(out))?;
+        }
+    }
+
+    fn converse_control(&self, mut channel: Channel, peer: Peer) -> std::io::Result<()> {
+        loop {
+            let (kind, id, body) = channel.receive()?;
+            if kind != FrameKind::Control {
+                return Err(malformed("not a control frame"));
+            }
+            let request = String::from_bytes(body).map_err(|e| malformed(e.0))?;
+            let reply = self.service.control(peer, &request);
+            channel.send(FrameKind::ControlReply, id, |out| reply.put(out))?;
+        }
+    }
+}
+
+/// Challenge and hello. `None`: the client was refused and told so.
+fn greet(channel: &mut Channel, secret: Option<&Secret>) -> std::io::Result<Option<(Purpose, Bytes)>> {
+    let broken = |e: Error| std::io::Error::other(e);
+    let nonce = random_nonce().map_err(broken)?;
+    let challenge = Challenge { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof_needed: secret.is_some() };
+    channel.send(FrameKind::Challenge, 0, |out| challenge.put(out))?;
+    let (kind, _, body) = channel.receive()?;
+    if kind != FrameKind::Hello {
+        return Err(malformed("not a hello"));
+    }
+    let hello = Hello::from_bytes(body).map_err(|e| malformed(e.0))?;
+    let Some(secret) = secret else { return Ok(Some((hello.purpose, Bytes::new()))) };
+    let known = proof(secret, "client", &nonce, &hello.nonce).map_err(broken)?.verify_slice(&hello.proof).is_ok();
+    if !known {
+        let denied = Error::Denied { what: "the client does not know the cluster's secret".into() };
+        channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(denied).put(out))?;
+        return Ok(None);
+    }
+    let ours = proof(secret, "server", &nonce, &hello.nonce).map_err(broken)?;
+    Ok(Some((hello.purpose, Bytes::copy_from_slice(&ours.finalize().into_bytes()))))
+}
