@@ -36,6 +36,11 @@ impl State {
         std::iter::once(&self.active).chain(self.frozen.as_deref())
     }
 
+    /// What was changed last overrides.
+    pub fn layers_oldest_first(&self) -> impl Iterator<Item = &Overlay> {
+        self.frozen.as_deref().into_iter().chain(std::iter::once(&self.active))
+    }
+
     /// A shard's changes, newest first.
     pub fn shard_layers(&self, shard: ShardId) -> impl Iterator<Item = &ShardOverlay> {
         self.layers().filter_map(move |overlay| overlay.shards.get(&shard))

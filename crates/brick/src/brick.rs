@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// How far a partition's log has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -53,6 +54,8 @@ pub struct Brick {
     pub(crate) journal: Journal,
     pub(crate) blocks: Blocks,
     pub(crate) checkpointing: Mutex<()>,
+    /// Bytes free in the file system when last asked, less what was written since.
+    room: AtomicI64,
     /// Held as long as the brick is open, so that no other process opens it.
     pub(crate) _lock: Option<File>,
 }
@@ -131,8 +134,10 @@ impl Brick {
         let generation = meta.generation;
         let id = geometry.brick;
         let checkpointing = Mutex::new(());
+        let room = AtomicI64::new(0);
         let brick =
-            Self { id, incarnation, storage, geometry, generation, journal, blocks, checkpointing, _lock: None };
+            Self { id, incarnation, storage, geometry, generation, journal, blocks, checkpointing, room, _lock: None };
+        brick.refresh_room()?;
         Ok((brick, report))
     }
 
@@ -157,14 +162,34 @@ impl Brick {
                 record.sequence, record.epoch, at.sequence, at.epoch, record.partition
             )));
         }
+        self.room.fetch_sub(entry.body.len() as i64, Ordering::Relaxed);
         let apply = |_| self.blocks.apply(record);
         let (end, applied) = self.journal.append(EntryKind::Change, &entry.body, entry.checksum, apply)?;
         applied.inspect_err(|error| self.poison(error))?;
         Ok(end)
     }
 
+    /// Asks the file system how much room there is.
+    pub fn refresh_room(&self) -> Result<()> {
+        let (_, free) = self.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
+        self.room.store(i64::try_from(free).unwrap_or(i64::MAX), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// `NoSpace` unless more than `kept` bytes would be left.
+    pub fn check_room(&self, kept: u64) -> Result<()> {
+        let room = self.room.load(Ordering::Relaxed);
+        if room > kept as i64 {
+            return Ok(());
+        }
+        Err(Error::NoSpace {
+            what: format!("on brick {}: {} MiB are left, which deletes need", self.id.text(), room >> 20),
+        })
+    }
+
     /// Writes fresh blocks home, before the record that tells of them is appended.
     pub fn write_fresh(&self, shard: ShardId, first_block: u32, parts: &[&[u8]]) -> Result<()> {
+        self.room.fetch_sub(parts.iter().map(|part| part.len() as i64).sum(), Ordering::Relaxed);
         self.blocks.home.write(shard, first_block, parts).inspect_err(|error| {
             if !matches!(error, Error::NoSpace { .. }) {
                 self.poison(error);
@@ -224,6 +249,11 @@ impl Brick {
     /// At most `length` bytes of a shard from `offset`, each block checked; short at the shard's end.
     pub fn read_shard(&self, ring: RingId, shard: ShardId, offset: u32, length: u32) -> Result<Bytes> {
         self.blocks.read_shard(ring, shard, offset, length)
+    }
+
+    /// All shards of a partition (one of `count`).
+    pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
+        self.blocks.shards(ring, partition, count)
     }
 
     /// How far a partition's log has come here.

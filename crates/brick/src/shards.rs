@@ -34,6 +34,27 @@ impl Blocks {
         Ok(buffer.freeze().slice(from..from + (end - offset) as usize))
     }
 
+    pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
+        let mut shards = std::collections::BTreeMap::new();
+        let (from, to) = Key::object_range(ring, partition, count);
+        self.index.scan(from.as_bytes(), to.as_bytes(), &mut |key, _| {
+            let key = Key::from_bytes(Bytes::copy_from_slice(key));
+            if let Some(shard) = key.as_shard() {
+                shards.insert(shard, true);
+            }
+            true
+        })?;
+        let state = self.state.read();
+        for overlay in state.layers_oldest_first() {
+            for (shard, change) in &overlay.shards {
+                if change.ring == ring && shard.position().partition(count) == partition {
+                    shards.insert(*shard, change.record.is_some());
+                }
+            }
+        }
+        Ok(shards.into_iter().filter_map(|(shard, exists)| exists.then_some(shard)).collect())
+    }
+
     fn places(&self, state: &State, ring: RingId, shard: ShardId, first: u32, end: u32) -> Result<Vec<(u32, Place)>> {
         let mut places = Vec::with_capacity((end - first) as usize);
         let mut block = first;

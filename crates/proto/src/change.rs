@@ -141,12 +141,25 @@ wire_struct! {
         pub numbers_reserved: u64,
     }
 
-    /// Index: an op over several partitions that a crash may leave half done: legs that recovery takes.
+    /// Index: an op over several partitions that a crash may leave half done: the legs that recovery takes. Before the
+    /// commit point they undo, from it on they finish.
     pub struct IntentRecord {
         /// What the op was, for people.
         pub what: String,
-        /// Number and leg: those before the commit point undo, those after it finish.
-        pub legs: Vec<(u8, Leg)>,
+        /// The volume.
+        pub volume: VolumeId,
+        /// Where each leg goes, its number, and the leg.
+        pub legs: Vec<IntentLeg>,
+    }
+
+    /// A leg of an intent.
+    pub struct IntentLeg {
+        /// The partition that takes it owns this position.
+        pub position: Position,
+        /// Its number in the intent; undoing legs have the number of what they undo.
+        pub number: u8,
+        /// What to do.
+        pub leg: Leg,
     }
 
     /// Index: the last result of an op in one of a session's slots.

@@ -26,8 +26,38 @@ wire_newtype! {
     pub struct Incarnation(u64);
     /// One ordered multi-partition op, unique in the cluster: (driver's partition and its sequence).
     pub struct IntentId(u128);
-    /// A brick, drawn at random when it is made.
-    pub struct BrickId(u128);
+}
+
+/// A brick, drawn at random when it is made; shown as 32 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct BrickId(pub u128);
+
+impl std::fmt::Debug for BrickId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl Wire for BrickId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        Ok(Self(u128::take(input)?))
+    }
+}
+
+impl serde::Serialize for BrickId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for BrickId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u128::from_str_radix(&text, 16).map(Self).map_err(|_| serde::de::Error::custom("not a brick id"))
+    }
 }
 
 impl BrickId {

@@ -124,6 +124,12 @@ impl Key {
         Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Session, &rest)
     }
 
+    /// What the keys of all results of a session begin with.
+    pub fn session_prefix(ring: RingId, position: Position, session: SessionId) -> Self {
+        let place = Place { ring, position, volume: VolumeId(0) };
+        Self::build(WORK, place, 0, Kind::Session, &[&session.0.to_be_bytes()])
+    }
+
     /// An inode without a name.
     pub fn orphan(ring: RingId, volume: VolumeId, inode: InodeId) -> Self {
         Self::build(WORK, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Orphan, &[])
@@ -170,6 +176,15 @@ impl Key {
     pub fn id(&self) -> Option<u128> {
         let id: [u8; 16] = self.0.get(11..KIND_AT)?.try_into().ok()?;
         Some(u128::from_be_bytes(id))
+    }
+
+    /// The shard, if it is a shard's key.
+    pub fn as_shard(&self) -> Option<ShardId> {
+        if self.kind()? != Kind::Shard {
+            return None;
+        }
+        let index = u64::from_be_bytes(self.rest()[..].try_into().ok()?);
+        Some(ShardId { volume: self.place()?.volume, data: DataId(self.id()?), index })
     }
 
     /// What follows the kind.

@@ -2,7 +2,7 @@
 //!
 //! Ops come in families, so that a translator matches few arms. Numbers are kept for ever; 3 is for lock ops.
 
-use crate::attr::{AttrChanges, NewNode};
+use crate::attr::{AttrChanges, NewNode, NodeKind};
 use crate::ids::*;
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
@@ -25,14 +25,14 @@ wire_enum! {
         2 = Inode { op: InodeOp },
         4 = Data { op: DataOp },
         5 = Volume { op: VolumeOp },
-        6 = Leg { intent: IntentId, number: u8, leg: Leg },
+        6 = Leg { intent: IntentId, number: u8, leg: Box<Leg> },
     }
 
     /// Ops on a name in a directory; answered where the name lives.
     pub enum NameOp {
-        /// -> `Node`, or `NotFound`.
+        /// -> `Node`, `Elsewhere`, or `NotFound`.
         1 = Lookup { dir: InodeId, name: Name },
-        /// Makes an inode and its name. Not `exclusive`, and a file is there: that file. -> `Node`.
+        /// Makes an inode and its name. Not `exclusive`, and a file is there: that file. -> `Node`, or `Elsewhere`.
         2 = Create {
             dir: InodeId,
             name: Name,
@@ -120,36 +120,37 @@ wire_enum! {
         3 = EndSession,
     }
 
-    /// One step of an op over several partitions, sent by its driver (DESIGN section 6). Each is taken once.
+    /// One step of an op over several partitions, sent by its driver (DESIGN section 6), each taken once. Those before
+    /// the commit point have an undoing twin; those after it are repeated until taken.
     pub enum Leg {
         /// mkdir, before the name.
-        1 = MakeDirectory { inode: InodeId, parent: InodeId, mode: u16, uid: u32, gid: u32, random: u32 },
-        /// Undoes MakeDirectory of the same intent.
-        2 = UnmakeDirectory { volume: VolumeId, inode: InodeId },
+        1 = MakeDirectory { inode: InodeId, parent: InodeId, mode: u16, uid: u32, gid: u32 },
+        /// Undoes it.
+        2 = UnmakeDirectory { inode: InodeId },
         /// link, before the name.
         3 = AddLink { inode: InodeId },
-        /// Undoes AddLink of the same intent.
-        4 = UndoAddLink { volume: VolumeId, inode: InodeId },
-        /// unlink and replacing rename, after the name. `held`: the session has it open.
-        5 = DropLink { volume: VolumeId, inode: InodeId, held: bool },
+        /// Undoes it.
+        4 = TakeBackLink { inode: InodeId },
         /// rmdir, before the name goes: refuses unless empty, and nothing is made in it from then on.
-        6 = CloseDirectory { inode: InodeId },
-        /// Undoes CloseDirectory of the same intent.
-        7 = ReopenDirectory { volume: VolumeId, inode: InodeId },
-        /// rename, after the new name: the old one goes.
-        8 = RemoveName { volume: VolumeId, dir: InodeId, name: Name, inode: InodeId, directory: bool },
+        5 = CloseDirectory { inode: InodeId },
+        /// Undoes it.
+        6 = ReopenDirectory { inode: InodeId },
+        /// Growing beyond the inode: its bytes as the first shard of a new data id.
+        7 = FillShard { shard: ShardId, bytes: Bytes },
+        /// Undoes it.
+        14 = UnfillShard { shard: ShardId },
+        /// truncate, and collecting what was given up: shards `from..to` of this partition are gone.
+        8 = DropShards { data: DataId, from: u64, to: u64 },
+        /// unlink and replacing rename, after the name. `keep`: somebody may have it open.
+        9 = DropLink { inode: InodeId, keep: bool },
+        /// rmdir and replacing rename, after the name: the empty directory's records go.
+        10 = DropDirectory { inode: InodeId },
+        /// rename, after the new name: the old one goes, or (exchange) leads to `new`.
+        11 = ReplaceName { dir: InodeId, name: Name, new: Option<(InodeId, NodeKind)> },
         /// rename, after the new name: the directory's parent.
-        9 = SetParent { volume: VolumeId, inode: InodeId, parent: InodeId },
-        /// Spill: the file's bytes as shard 0 of a new data id.
-        10 = FillShard { shard: ShardId, bytes: Bytes },
-        /// Truncate: bytes of the shard from `length` on are gone.
-        11 = CutShard { shard: ShardId, length: u32 },
-        /// Shards of this partition, of `data`, from `from` to before `to`, are gone.
-        12 = DropShards { volume: VolumeId, data: DataId, from: u64, to: u64 },
-        /// A closed directory's records go, once its name is gone.
-        13 = DropDirectory { volume: VolumeId, inode: InodeId },
-        /// rename: the other half of an exchange across partitions.
-        14 = ReplaceName { volume: VolumeId, dir: InodeId, name: Name, old: InodeId, new: InodeId, kind: crate::NodeKind, was: crate::NodeKind },
+        12 = SetParent { inode: InodeId, parent: InodeId },
+        /// truncate: the shard ends at `length`.
+        13 = CutShard { shard: ShardId, length: u32 },
     }
 }
 
@@ -166,6 +167,8 @@ wire_struct! {
         pub op_id: OpId,
         /// Answer only once it is on stable storage of every replica.
         pub durable: bool,
+        /// It may have been done already, and its answer lost.
+        pub retry: bool,
         /// What to do.
         pub op: Op,
     }

@@ -28,6 +28,8 @@ wire_enum! {
         9 = Space { space: VolumeSpace },
         /// Inodes without a name, collected once every session has said that it does not have them open.
         10 = Orphans { inodes: Vec<InodeId> },
+        /// The name leads to an inode of another partition: ask there.
+        11 = Elsewhere { inode: InodeId, kind: NodeKind },
     }
 }
 

@@ -86,7 +86,17 @@ impl Distribute {
             NameOp::Rename { dir, name, .. } => Some(self.name_partition(*dir, name)),
             _ => None,
         };
-        let reply = self.pass(context, partition, Op::Name { op })?;
+        let reply = loop {
+            match self.pass(context, partition, Op::Name { op: op.clone() })? {
+                // A name that was moved or linked here, or a directory: the inode's own leader knows it. If it is gone
+                // by then, the name leads somewhere else by now, or nowhere.
+                Reply::Elsewhere { inode, .. } => match self.inode_op(context, InodeOp::GetAttr { inode }) {
+                    Err(Error::Stale) => continue,
+                    settled => break settled?,
+                },
+                here => break here,
+            }
+        };
         if let Some(partition) = also.filter(|_| !context.durable) {
             self.unsynced.lock().changed(partition);
         }

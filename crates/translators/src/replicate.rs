@@ -50,14 +50,14 @@ impl Replicate {
         for (whom, op) in ops {
             let target = self.target(whom)?;
             let (session, volume, durable) = (self.session, self.map.volume, context.durable);
-            requests.push(Request { volume, target, session, op_id: OpId(0), durable, op });
+            requests.push(Request { volume, target, session, op_id: OpId(0), durable, retry: false, op });
         }
         for request in requests.iter_mut().filter(|request| !request.op.is_read()) {
             let slot = self.slots.take();
             slots.push(slot);
             request.op_id = OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot));
         }
-        let replies = self.remote.call(&requests, &|| context.interrupted());
+        let replies = self.remote.call(&mut requests, &|| context.interrupted());
         self.slots.give_back(slots);
         replies
     }

@@ -54,7 +54,7 @@ impl Remote {
 
     /// Sends a batch and waits for its replies. A lost connection is made anew and the batch sent again: each request
     /// names its session and op, so the server answers what it has done already. Ends early only if `interrupted`.
-    pub fn call(&self, requests: &[Request], interrupted: &dyn Fn() -> bool) -> Result<Vec<Result<Reply>>> {
+    pub fn call(&self, requests: &mut [Request], interrupted: &dyn Fn() -> bool) -> Result<Vec<Result<Reply>>> {
         loop {
             match self.try_call(requests) {
                 Err(error @ Error::Unavailable { .. }) => {
@@ -69,18 +69,22 @@ impl Remote {
     }
 
     /// One attempt; `Unavailable` if the server cannot be reached or goes away meanwhile.
-    pub fn try_call(&self, requests: &[Request]) -> Result<Vec<Result<Reply>>> {
+    fn try_call(&self, requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
         // A pooled connection may have died with an earlier server process: then a new one gets its chance at once.
-        if let Some(channel) = self.pooled()
-            && let Ok(replies) = self.exchange(channel, requests)
-        {
-            return replies;
+        if let Some(channel) = self.pooled() {
+            match self.exchange(channel, requests) {
+                Ok(replies) => return replies,
+                Err(_) => requests.iter_mut().for_each(|request| request.retry = true),
+            }
         }
         let purpose = Purpose::Resume { volume: self.volume.clone(), session: self.session };
         let (channel, _) = handshake(&self.endpoint, purpose)?;
         match self.exchange(channel, requests) {
             Ok(replies) => replies,
-            Err(error) => Err(self.away(&error)),
+            Err(error) => {
+                requests.iter_mut().for_each(|request| request.retry = true);
+                Err(self.away(&error))
+            }
         }
     }
 

@@ -1,0 +1,57 @@
+# One command each. `make test` is what CI runs; `make check` never writes, `make fix` does.
+
+BENCH_SYS ?= hekate:r2,gluster:r2,ptll
+BENCH_W   ?= abcdefgh
+REPS      ?= 3
+ONCE      ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-stop test check fix bench bench-setup soak soak-setup deny
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## a server, a volume with two copies, a mount and real work in it; ONCE=1 tears it down again
+	scripts/setup.sh demo
+	ONCE=$(ONCE) scripts/demo.sh
+
+demo-stop: ## stop what make demo left running
+	scripts/demo.sh stop
+
+test: ## everything that CI runs
+	scripts/setup.sh test
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test --workspace
+	if [ -x tests/e2e/run.sh ]; then tests/e2e/run.sh; fi
+	$(MAKE) demo ONCE=1
+
+check: ## format, lints and tidy; writes nothing
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+
+fix: ## format, apply what clippy suggests, bless the hashes of the format documents
+	cargo fmt --all
+	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged -- -D warnings
+	cargo xtask tidy --bless
+
+bench: ## measure side by side: BENCH_SYS=hekate:r2,gluster:r2,ptll BENCH_W=abcdefgh REPS=3 (as root)
+	cargo build --release
+	bench/run.py --sys $(BENCH_SYS) --w $(BENCH_W) --reps $(REPS)
+
+bench-setup: ## install what bench needs: fio, xfsprogs, libfuse3-dev, GlusterFS (about 50 MB)
+	scripts/setup.sh bench
+
+soak: ## the long tests
+	@[ -x tests/soak/run.sh ] || { echo "make soak: there is no tests/soak/run.sh in this version" >&2; exit 2; }
+	tests/soak/run.sh
+
+soak-setup: ## install what soak needs beyond test: tools that compile pjdfstest (about 30 MB)
+	scripts/setup.sh soak
+
+deny: ## licences, bans, sources and advisories with cargo-deny, if it is installed
+	@cargo deny --version >/dev/null 2>&1 || { \
+	  echo "make deny: cargo-deny is not installed; run: cargo install cargo-deny --locked (some 10 minutes)." >&2; \
+	  echo "make check has already looked at licences, bans and sources; advisories need cargo-deny." >&2; exit 2; }
+	cargo deny check

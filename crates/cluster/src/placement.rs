@@ -1,0 +1,122 @@
+//! Which bricks hold which partition: weighted, even, and the same for the same input.
+//!
+//! Each partition goes to the bricks that have the least for their weight so far; ties go by XXH3-64 of partition and
+//! brick (rendezvous hashing, Thaler and Ravishankar 1998), so that bricks do not fill in lock step.
+
+use hekate_proto::{BrickId, Error, PartitionNumber, Result};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A brick to place on: its weight (bytes, normally) and its failure domain, which takes one copy of a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which.
+    pub brick: BrickId,
+    /// Its share, relative to the others'.
+    pub weight: u64,
+    /// Disk, server or rack.
+    pub domain: String,
+}
+
+/// For each of `partitions` the bricks of its `copies`, the leader first.
+pub fn place(candidates: &[Candidate], copies: u32, partitions: u32) -> Result<Vec<Vec<BrickId>>> {
+    let mut domains: Vec<&str> = candidates.iter().map(|candidate| candidate.domain.as_str()).collect();
+    domains.sort_unstable();
+    domains.dedup();
+    if copies == 0 || (domains.len() as u32) < copies {
+        return Err(Error::invalid(format!(
+            "{copies} copies need at least {} bricks of different failure domains; the pool has {}",
+            copies.max(1),
+            domains.len()
+        )));
+    }
+    let mut held = vec![0u64; candidates.len()];
+    let mut led = vec![0u64; candidates.len()];
+    let mut placed = Vec::with_capacity(partitions as usize);
+    for partition in 0..partitions {
+        let mut members: Vec<usize> = Vec::new();
+        for _ in 0..copies {
+            let free =
+                |index: &usize| !members.iter().any(|member| candidates[*member].domain == candidates[*index].domain);
+            let next = (0..candidates.len())
+                .filter(free)
+                .min_by_key(|index| burden(held[*index], &candidates[*index], PartitionNumber(partition)));
+            members.extend(next);
+        }
+        members.iter().for_each(|member| held[*member] += 1);
+        members.sort_by_key(|member| burden(led[*member], &candidates[*member], PartitionNumber(partition)));
+        led[members[0]] += 1;
+        placed.push(members.into_iter().map(|member| candidates[member].brick).collect());
+    }
+    Ok(placed)
+}
+
+/// Load in proportion to weight after one more, then the hash.
+fn burden(load: u64, candidate: &Candidate, partition: PartitionNumber) -> (u128, u64) {
+    let mut bytes = candidate.brick.0.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&partition.0.to_le_bytes());
+    ((u128::from(load + 1) << 64) / u128::from(candidate.weight.max(1)), xxh3_64(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn candidates(weights: &[u64]) -> Vec<Candidate> {
+        let one = |(index, weight): (usize, &u64)| Candidate {
+            brick: BrickId(index as u128 * 77 + 5),
+            weight: *weight,
+            domain: format!("disk {index}"),
+        };
+        weights.iter().enumerate().map(one).collect()
+    }
+
+    fn shares(placed: &[Vec<BrickId>], candidates: &[Candidate]) -> Vec<usize> {
+        let count = |brick| placed.iter().flatten().filter(|member| **member == brick).count();
+        candidates.iter().map(|candidate| count(candidate.brick)).collect()
+    }
+
+    #[test]
+    fn equal_bricks_get_equal_shares_and_equal_leads() {
+        let three = candidates(&[1, 1, 1]);
+        let placed = place(&three, 2, 48).unwrap();
+        assert_eq!(shares(&placed, &three), [32, 32, 32]);
+        let leads: Vec<Vec<BrickId>> = placed.iter().map(|members| vec![members[0]]).collect();
+        assert_eq!(shares(&leads, &three), [16, 16, 16]);
+    }
+
+    #[test]
+    fn a_brick_of_twice_the_size_gets_twice_the_share() {
+        let mixed = candidates(&[1000, 1000, 2000]);
+        let placed = place(&mixed, 1, 64).unwrap();
+        assert_eq!(shares(&placed, &mixed), [16, 16, 32]);
+    }
+
+    #[test]
+    fn too_few_domains_are_refused_in_words() {
+        let error = place(&candidates(&[1]), 2, 16).unwrap_err();
+        assert!(error.to_string().contains("2 copies need at least 2 bricks"), "{error}");
+        assert!(place(&candidates(&[1]), 0, 16).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn copies_are_on_different_domains_and_it_is_repeatable(
+            weights in prop::collection::vec(0u64..1 << 50, 1..9), copies in 1u32..4, bits in 0u32..7)
+        {
+            let bricks = candidates(&weights);
+            if let Ok(placed) = place(&bricks, copies, 1 << bits) {
+                prop_assert_eq!(placed.len(), 1 << bits);
+                for members in &placed {
+                    let mut distinct = members.clone();
+                    distinct.sort();
+                    distinct.dedup();
+                    prop_assert_eq!(distinct.len() as u32, copies);
+                }
+                prop_assert_eq!(place(&bricks, copies, 1 << bits).unwrap(), placed);
+            } else {
+                prop_assert!(copies as usize > bricks.len());
+            }
+        }
+    }
+}

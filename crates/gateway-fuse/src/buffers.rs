@@ -1,0 +1,152 @@
+//! Buffers that requests are read into: 1 MiB each, since any request may be the greatest.
+//!
+//! Invariants: a buffer is owned by one reader, or by the bytes of one request, or is free; at most [`FREE_MAX`] are
+//! free, the rest is given back to the system. Their pages cost memory only once a large request has touched them: they
+//! are mapped rather than allocated, because malloc keeps what it was given back, and zeroes it again.
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Free buffers kept for the next reader.
+const FREE_MAX: usize = 2;
+/// A request of up to this many bytes is copied out, which costs no more than lending, and the reader keeps its buffer.
+const COPIED_MAX: usize = 16 << 10;
+
+/// Where buffers come from and go back to.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    free: Mutex<Vec<Pages>>,
+    bytes_each: usize,
+}
+
+/// Zeroed memory of its own.
+#[derive(Debug)]
+struct Pages {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory belongs to this value alone, as a Box's does.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    fn map(length: usize) -> rustix::io::Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: with no address asked for, the kernel chooses one where nothing is.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, flags) }?;
+        Ok(Self { start: NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?, length })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `length` bytes from `start` are mapped, initialised (as zeros) and ours until the drop.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; `self` is borrowed for as long and for nobody else.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped; nothing borrows it any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+/// A buffer that requests are read into, one at a time.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    /// `None` only while it is dropped.
+    pages: Option<Pages>,
+    pool: Arc<Buffers>,
+}
+
+/// The buffer of a request whose bytes are still in use.
+struct Lent {
+    buffer: Buffer,
+    filled: usize,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer.bytes()[..self.filled]
+    }
+}
+
+impl Buffers {
+    pub(crate) fn new(bytes_each: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::default(), bytes_each })
+    }
+
+    /// A free one, or a new one. Fails only for want of memory.
+    pub(crate) fn take(self: &Arc<Self>) -> rustix::io::Result<Buffer> {
+        let free = self.free.lock().pop();
+        let pages = free.map_or_else(|| Pages::map(self.bytes_each), Ok)?;
+        Ok(Buffer { pages: Some(pages), pool: self.clone() })
+    }
+}
+
+impl Buffer {
+    /// To read into.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        self.pages.as_mut().map_or(&mut [], Pages::bytes_mut)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.pages.as_ref().map_or(&[], Pages::bytes)
+    }
+
+    /// The first `filled` bytes as a request's own. A large one takes the buffer along.
+    pub(crate) fn request(self, filled: usize) -> (Bytes, Option<Buffer>) {
+        let filled = filled.min(self.bytes().len());
+        if filled <= COPIED_MAX {
+            return (Bytes::copy_from_slice(&self.bytes()[..filled]), Some(self));
+        }
+        (Bytes::from_owner(Lent { buffer: self, filled }), None)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut free = self.pool.free.lock();
+        if free.len() < FREE_MAX {
+            free.extend(self.pages.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_request_leaves_with_its_buffer_and_gives_it_back() {
+        let pool = Buffers::new(1 << 20);
+        let mut buffer = pool.take().unwrap();
+        let address = buffer.space().as_ptr();
+        buffer.space()[70_000] = 7;
+        let (request, kept) = buffer.request(80_000);
+        let tail = request.slice(70_000..);
+        drop(request);
+        assert!(kept.is_none());
+        assert_eq!((tail[0], tail.as_ptr()), (7, address.wrapping_add(70_000)));
+        assert_eq!(pool.free.lock().len(), 0);
+        drop(tail);
+        assert_eq!(pool.take().unwrap().space().as_ptr(), address);
+    }
+
+    #[test]
+    fn a_small_request_is_copied_and_free_buffers_are_few() {
+        let pool = Buffers::new(1 << 20);
+        let mut buffers: Vec<_> = (0..8).map(|_| pool.take().unwrap()).collect();
+        let (request, kept) = buffers.remove(0).request(100);
+        assert_eq!((request.len(), kept.is_some()), (100, true));
+        drop((buffers, kept));
+        assert_eq!(pool.free.lock().len(), FREE_MAX);
+    }
+}

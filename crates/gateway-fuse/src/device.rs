@@ -1,0 +1,80 @@
+//! A descriptor of `/dev/fuse`: requests are read from it, and answered on the one that they were read from.
+
+use crate::abi::OutHeader;
+use crate::encode::{Failed, Outcome};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::io::IoSlice;
+use zerocopy::IntoBytes;
+
+/// Where the kernel offers FUSE.
+pub(crate) const PATH: &str = "/dev/fuse";
+
+/// `FUSE_DEV_IOC_CLONE`: makes a fresh descriptor one more of an existing connection.
+const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
+
+/// One descriptor.
+#[derive(Debug)]
+pub(crate) struct Device(pub(crate) OwnedFd);
+
+/// What a read brought.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// A request of so many bytes.
+    Request(usize),
+    /// Nothing this time.
+    Nothing,
+    /// The file system is unmounted, or the connection aborted.
+    Ended,
+    /// The device failed.
+    Failed(Errno),
+}
+
+impl Device {
+    /// Waits for a request.
+    pub(crate) fn read(&self, space: &mut [u8]) -> Arrival {
+        match rustix::io::read(&self.0, space) {
+            Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => Arrival::Ended,
+            Ok(filled) => Arrival::Request(filled),
+            // The request was taken back while we read it, or a signal came.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => Arrival::Nothing,
+            Err(errno) => Arrival::Failed(errno),
+        }
+    }
+
+    /// Answers a request.
+    pub(crate) fn reply(&self, unique: u64, outcome: &Outcome) {
+        let (error, body) = match outcome {
+            Ok(body) => (0, &body[..]),
+            Err(Failed(errno)) => (-errno.raw_os_error(), &[][..]),
+        };
+        let len = (size_of::<OutHeader>() + body.len()) as u32;
+        let header = OutHeader { len, error, unique };
+        match rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]) {
+            // The caller is gone, or all is.
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
+            Err(errno) => eprintln!("hekate mount: the kernel refuses the answer to request {unique}: {errno}"),
+        }
+    }
+
+    /// A further descriptor of the same connection; `None` where the kernel or the device's permissions forbid it.
+    pub(crate) fn another(&self) -> Option<Device> {
+        let fresh = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        // SAFETY: FUSE_DEV_IOC_CLONE reads a u32, the number of a descriptor, and changes nothing in our memory.
+        let clone = unsafe { rustix::ioctl::Setter::<CLONE, u32>::new(self.0.as_raw_fd() as u32) };
+        // SAFETY: as above; `fresh` is a descriptor of /dev/fuse, and any other refuses the opcode.
+        unsafe { rustix::ioctl::ioctl(&fresh, clone) }.ok()?;
+        Some(Device(fresh))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clone_opcode_is_that_of_fuse_h() {
+        assert_eq!(CLONE, 0x8004_e500);
+    }
+}

@@ -1,0 +1,239 @@
+//! A directory that is open: its entries by number, whatever happens to the directory meanwhile.
+//!
+//! A listing is fetched in batches of [`BATCH`] names in byte order. Invariants: entry numbers grow by one and never
+//! change their meaning while a reader goes forward; the last [`BATCHES_HELD`] batches are kept, of the others only the
+//! name before them, so memory is bounded by 1/1024 of the names. Going back to a batch that is no longer held fetches
+//! it again: names that came or went in it meanwhile may shift their neighbours inside it, never beyond it.
+
+use bytes::Bytes;
+use hekate_proto::{Attr, Entry, InodeId, Name, NodeKind, Result};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Names fetched at once.
+const BATCH: u32 = 1024;
+const BATCHES_HELD: usize = 3;
+
+/// The directories that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    open: Mutex<HashMap<u64, Arc<Handle>>>,
+    last: AtomicU64,
+}
+
+/// One open directory.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) inode: InodeId,
+    pub(crate) entries: Mutex<Entries>,
+}
+
+impl Handles {
+    pub(crate) fn insert(&self, inode: InodeId) -> u64 {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open.lock().insert(number, Arc::new(Handle { inode, entries: Mutex::default() }));
+        number
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Handle>> {
+        self.open.lock().get(&number).cloned()
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        self.open.lock().remove(&number);
+    }
+}
+
+/// A name, without what READDIR does not need.
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    pub(crate) name: Name,
+    pub(crate) inode: InodeId,
+    pub(crate) kind: NodeKind,
+    pub(crate) attr: Option<Box<Attr>>,
+}
+
+impl From<Entry> for Item {
+    fn from(entry: Entry) -> Self {
+        Self { name: entry.name, inode: entry.inode, kind: entry.kind, attr: entry.attr.map(Box::new) }
+    }
+}
+
+/// Where a batch begins: at an entry's number, after a name.
+#[derive(Debug, Clone)]
+struct Mark {
+    first: u64,
+    after: Option<Name>,
+}
+
+#[derive(Debug)]
+struct Batch {
+    first: u64,
+    items: Vec<Item>,
+    fetched: Instant,
+}
+
+/// The entries of one listing.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    marks: Vec<Mark>,
+    held: VecDeque<Batch>,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self { marks: vec![Mark { first: 0, after: None }], held: VecDeque::new() }
+    }
+}
+
+/// Fetches names after one, at most so many; -> them, and whether they were the last.
+pub(crate) type Fetch<'a> = dyn FnMut(Option<Name>, u32) -> Result<(Vec<Item>, bool)> + 'a;
+
+/// An entry as it is listed.
+#[derive(Debug)]
+pub(crate) struct Listed<'a> {
+    pub(crate) number: u64,
+    pub(crate) item: &'a Item,
+    pub(crate) fetched: Instant,
+}
+
+impl Entries {
+    /// Entry `number`, or the one after it if there is none by that number any more; `None` after the last.
+    pub(crate) fn at(&mut self, mut number: u64, fetch: &mut Fetch) -> Result<Option<Listed<'_>>> {
+        loop {
+            let (index, mark) = self.mark_of(number);
+            let position = match self.held.iter().position(|batch| batch.first == mark.first) {
+                Some(position) => position,
+                None => self.fetch(index, mark, fetch)?,
+            };
+            let inside = (number - self.held[position].first) as usize;
+            if inside < self.held[position].items.len() {
+                let Batch { items, fetched, .. } = &self.held[position];
+                return Ok(Some(Listed { number, item: &items[inside], fetched: *fetched }));
+            }
+            match self.marks.get(index + 1) {
+                Some(next) => number = number.max(next.first),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn mark_of(&self, number: u64) -> (usize, Mark) {
+        let index = self.marks.partition_point(|mark| mark.first <= number).saturating_sub(1);
+        (index, self.marks[index].clone())
+    }
+
+    /// Fetches the batch at a mark; -> its place among those held.
+    fn fetch(&mut self, index: usize, mark: Mark, fetch: &mut Fetch) -> Result<usize> {
+        let fetched = Instant::now();
+        let (mut items, end) = fetch(mark.after, BATCH)?;
+        match self.marks.get(index + 1) {
+            Some(Mark { first, after: Some(last) }) => {
+                items.retain(|item| item.name <= *last);
+                items.truncate((first - mark.first) as usize);
+            }
+            _ => {
+                if let Some(last) = items.last().filter(|_| !end) {
+                    let after = Some(copied(&last.name));
+                    self.marks.push(Mark { first: mark.first + items.len() as u64, after });
+                }
+            }
+        }
+        if self.held.len() == BATCHES_HELD {
+            self.held.pop_front();
+        }
+        self.held.push_back(Batch { first: mark.first, items, fetched });
+        Ok(self.held.len() - 1)
+    }
+}
+
+/// A name that does not keep the reply alive in which it arrived.
+fn copied(name: &Name) -> Name {
+    Name::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_else(|_| name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    type Directory = BTreeSet<String>;
+
+    fn list(directory: &Directory, after: Option<Name>, limit: u32) -> (Vec<Item>, bool) {
+        let after = after.map(|name| String::from_utf8(name.as_bytes().to_vec()).unwrap());
+        let mut rest = directory.iter().filter(|name| after.as_ref().is_none_or(|after| *name > after));
+        let item = |name: &String| {
+            let (inode, kind) = (InodeId::new(1, 1, 5), NodeKind::File);
+            Item { name: Name::try_from(name.as_str()).unwrap(), inode, kind, attr: None }
+        };
+        let items = rest.by_ref().take(limit as usize).map(item).collect();
+        (items, rest.next().is_none())
+    }
+
+    fn directory(count: usize) -> Directory {
+        (0..count).map(|number| format!("{number:06}")).collect()
+    }
+
+    /// Reads on from a number; -> the names and their numbers.
+    fn read(entries: &mut Entries, directory: &Directory, from: u64, count: usize) -> Vec<(u64, String)> {
+        let (mut found, mut next) = (Vec::new(), from);
+        while found.len() < count {
+            let fetch = &mut |after, limit| Ok(list(directory, after, limit));
+            let Some(Listed { number, item, .. }) = entries.at(next, fetch).unwrap() else { break };
+            found.push((number, String::from_utf8(item.name.as_bytes().to_vec()).unwrap()));
+            next = number + 1;
+        }
+        found
+    }
+
+    #[test]
+    fn a_hundred_thousand_names_are_listed_once_each_with_few_of_them_held() {
+        let (directory, mut entries) = (directory(100_000), Entries::default());
+        let found = read(&mut entries, &directory, 0, usize::MAX);
+        assert!(found.iter().map(|(_, name)| name).eq(directory.iter()));
+        assert!(found.iter().map(|(number, _)| *number).eq(0..100_000));
+        assert!(entries.held.len() <= BATCHES_HELD && entries.marks.len() <= 100);
+    }
+
+    #[test]
+    fn going_back_finds_the_same_entries_again() {
+        let (directory, mut entries) = (directory(10_000), Entries::default());
+        let all = read(&mut entries, &directory, 0, usize::MAX);
+        for from in [0usize, 1023, 1024, 1500, 5000, 9999] {
+            assert_eq!(read(&mut entries, &directory, from as u64, 2000), all[from..(from + 2000).min(10_000)]);
+        }
+        assert_eq!(read(&mut entries, &directory, 10_000, 1), []);
+        assert_eq!(read(&mut entries, &directory, 1 << 62, 1), []);
+    }
+
+    #[test]
+    fn names_that_come_and_go_move_no_others_in_a_forward_listing() {
+        let (mut directory, mut entries) = (directory(5000), Entries::default());
+        let first = read(&mut entries, &directory, 0, 1000);
+        first.iter().for_each(|(_, name)| assert!(directory.remove(name)));
+        directory.insert("000000-back".into());
+        let rest = read(&mut entries, &directory, 1000, usize::MAX);
+        assert_eq!((rest.len(), rest[0].1.as_str()), (4000, "001000"));
+    }
+
+    #[test]
+    fn a_batch_that_shrank_is_followed_by_the_next_without_loss() {
+        let (mut directory, mut entries) = (directory(8000), Entries::default());
+        read(&mut entries, &directory, 0, usize::MAX);
+        (100..200).for_each(|number| assert!(directory.remove(&format!("{number:06}"))));
+        let again = read(&mut entries, &directory, 0, usize::MAX);
+        assert!(again.iter().map(|(_, name)| name).eq(directory.iter()));
+        assert!(again.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+
+    #[test]
+    fn an_empty_directory_has_no_entries_and_an_error_is_passed_on() {
+        let mut entries = Entries::default();
+        assert_eq!(read(&mut entries, &Directory::new(), 0, 5), []);
+        let mut failing = Entries::default();
+        assert!(failing.at(0, &mut |_, _| Err(hekate_proto::Error::Stale)).is_err());
+    }
+}

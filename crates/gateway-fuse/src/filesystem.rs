@@ -1,0 +1,134 @@
+//! Requests to calls of the library, by inode.
+//!
+//! Invariants: what the kernel is told of is in [`Nodes`] before the answer goes out; an inode that is open here is
+//! marked so, in the library too, before the servers are asked whether it is there; permissions are the kernel's
+//! business (`default_permissions`). Byte-range and flock locks are the kernel's own for now: they hold among the
+//! processes of one mount, not between mounts.
+
+mod attributes;
+mod data;
+mod directories;
+mod names;
+
+use crate::abi::*;
+use crate::directory::Handles;
+use crate::encode::{Outcome, bytes_of, entry_out};
+use crate::nodes::Nodes;
+use crate::removals::Removals;
+use crate::request::{Body, Request};
+use bytes::Bytes;
+use hekate_client::{Context, Volume};
+use hekate_proto::{Attr, InodeId};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Appends to the same file wait for each other; files share the locks by number.
+const APPEND_LOCKS: usize = 64;
+
+/// A volume as the kernel sees it.
+pub(crate) struct Filesystem {
+    volume: Arc<Volume>,
+    /// How long the kernel may believe names and attributes without asking.
+    cache: Duration,
+    nodes: Nodes,
+    handles: Handles,
+    removals: Removals,
+    appends: [Mutex<()>; APPEND_LOCKS],
+}
+
+/// For whom, and about which inode.
+struct Caller<'a> {
+    inode: InodeId,
+    uid: u32,
+    gid: u32,
+    context: Context<'a>,
+    interrupt: &'a AtomicBool,
+}
+
+impl Filesystem {
+    pub(crate) fn new(volume: Arc<Volume>, cache: Duration) -> Self {
+        Self {
+            volume,
+            cache,
+            nodes: Nodes::default(),
+            handles: Handles::default(),
+            removals: Removals::default(),
+            appends: std::array::from_fn(|_| Mutex::default()),
+        }
+    }
+
+    /// Inodes that the kernel remembers.
+    pub(crate) fn node_count(&self) -> usize {
+        self.nodes.count()
+    }
+
+    /// An inode, told to the kernel.
+    fn told(&self, attr: &Attr) -> EntryOut {
+        self.nodes.told(attr.id, attr.kind);
+        entry_out(attr, self.cache)
+    }
+
+    fn entry(&self, attr: &Attr) -> Outcome {
+        Ok(bytes_of(&self.told(attr)))
+    }
+
+    fn inode(&self, node: u64) -> Result<InodeId, Errno> {
+        self.nodes.get(node).map(|(id, _)| id).ok_or(Errno::STALE)
+    }
+}
+
+impl crate::session::Answers for Filesystem {
+    fn answer(&self, request: Request, interrupt: &AtomicBool) -> Outcome {
+        let inode = match self.inode(request.node) {
+            Ok(inode) => inode,
+            Err(_) if matches!(request.body, Body::Destroy) => return Ok(Bytes::new()),
+            Err(stale) => return Err(stale.into()),
+        };
+        let context = Context { durable: false, interrupt: Some(interrupt) };
+        let caller = Caller { inode, uid: request.uid, gid: request.gid, context, interrupt };
+        match request.body {
+            Body::Lookup { name } => self.lookup(&caller, name),
+            Body::Mknod { name, mode, rdev } => self.mknod(&caller, name, mode, rdev),
+            Body::Mkdir { name, mode } => self.mkdir(&caller, name, mode),
+            Body::Symlink { name, target } => self.symlink(&caller, name, target),
+            Body::Create { create, name } => self.create(&caller, name, create),
+            Body::Link { inode, name } => self.link(&caller, name, inode),
+            Body::Unlink { name } => self.unlink(&caller, name),
+            Body::Rmdir { name } => self.rmdir(&caller, name),
+            Body::Rename { name, to_dir, to_name, flags } => self.rename(&caller, name, to_dir, to_name, flags),
+            Body::GetAttr => self.getattr(&caller),
+            Body::SetAttr { set } => self.setattr(&caller, &set),
+            Body::ReadLink => self.readlink(&caller),
+            Body::SetXattr { name, value, flags } => self.setxattr(&caller, name, value, flags),
+            Body::GetXattr { name, size } => self.getxattr(&caller, name, size),
+            Body::ListXattr { size } => self.listxattr(&caller, size),
+            Body::RemoveXattr { name } => self.removexattr(&caller, name),
+            Body::StatFs => self.statfs(&caller),
+            Body::Open { open } => self.open(&caller, open),
+            Body::Release => self.release(&caller),
+            Body::Read { offset, size } => self.read(&caller, offset, size),
+            Body::Write { offset, write_flags, flags, data } => self.write(&caller, offset, write_flags, flags, data),
+            Body::Fsync | Body::FsyncDir => self.fsync(&caller),
+            Body::OpenDir => self.opendir(&caller),
+            Body::ReadDir { handle, offset, size, plus } => self.readdir(&caller, handle, offset, size, plus),
+            Body::ReleaseDir { handle } => self.releasedir(handle),
+            Body::Destroy | Body::Forget { .. } | Body::Interrupt { .. } => Ok(Bytes::new()),
+            Body::Init { .. } => Err(Errno::INVAL.into()),
+            Body::Unserved => Err(Errno::NOSYS.into()),
+        }
+    }
+
+    fn forget(&self, forgotten: &[ForgetOne]) {
+        forgotten.iter().for_each(|one| self.nodes.forget(one.node, one.count));
+    }
+}
+
+impl Drop for Filesystem {
+    /// What a lost connection left open is closed.
+    fn drop(&mut self) {
+        self.nodes.clear().into_iter().for_each(|inode| self.volume.closed(inode));
+    }
+}

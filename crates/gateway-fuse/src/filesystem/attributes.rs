@@ -1,0 +1,144 @@
+//! Attributes, extended attributes, and the volume's space.
+
+use super::{Caller, Filesystem};
+use crate::abi::*;
+use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
+use bytes::Bytes;
+use hekate_proto::{AttrChanges, NodeKind, SetTime, VolumeSpace};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+/// What statfs counts in.
+const STATFS_BLOCK_BYTES: u64 = 4096;
+const NAME_BYTES_MAX: u32 = 255;
+
+impl Filesystem {
+    pub(super) fn getattr(&self, caller: &Caller) -> Outcome {
+        let attr = self.volume.getattr(&caller.context, caller.inode)?;
+        Ok(attr_reply(&attr, self.cache))
+    }
+
+    /// A SETATTR that sets nothing comes before a buffered write to a set-id file; it wants the attributes.
+    pub(super) fn setattr(&self, caller: &Caller, set: &SetAttrIn) -> Outcome {
+        let kind = self.nodes.get(caller.inode.number()).map(|(_, kind)| kind);
+        let changes = changes(set, kind != Some(NodeKind::Directory));
+        if changes == AttrChanges::default() {
+            return self.getattr(caller);
+        }
+        let attr = self.volume.setattr(&caller.context, caller.inode, changes)?;
+        Ok(attr_reply(&attr, self.cache))
+    }
+
+    pub(super) fn readlink(&self, caller: &Caller) -> Outcome {
+        Ok(self.volume.readlink(&caller.context, caller.inode)?)
+    }
+
+    pub(super) fn setxattr(&self, caller: &Caller, name: Bytes, value: Bytes, flags: u32) -> Outcome {
+        may_have(&name)?;
+        let (create, replace) = (XattrFlags::CREATE.bits(), XattrFlags::REPLACE.bits());
+        let (create, replace) = (flags & create != 0, flags & replace != 0);
+        self.volume.setxattr(&caller.context, caller.inode, name, value, create, replace)?;
+        Ok(Bytes::new())
+    }
+
+    pub(super) fn getxattr(&self, caller: &Caller, name: Bytes, size: u32) -> Outcome {
+        may_have(&name)?;
+        sized(self.volume.getxattr(&caller.context, caller.inode, name)?, size)
+    }
+
+    pub(super) fn listxattr(&self, caller: &Caller, size: u32) -> Outcome {
+        let names = self.volume.listxattr(&caller.context, caller.inode)?;
+        sized(joined(names.iter().map(|name| &name[..])), size)
+    }
+
+    pub(super) fn removexattr(&self, caller: &Caller, name: Bytes) -> Outcome {
+        may_have(&name)?;
+        self.volume.removexattr(&caller.context, caller.inode, name)?;
+        Ok(Bytes::new())
+    }
+
+    pub(super) fn statfs(&self, caller: &Caller) -> Outcome {
+        Ok(bytes_of(&statfs_out(self.volume.statfs(&caller.context)?)))
+    }
+}
+
+/// `system.posix_acl_*` would be stored and not obeyed; so there are none until ACLs are.
+fn may_have(name: &[u8]) -> Result<(), Errno> {
+    if name.starts_with(b"system.") { Err(Errno::OPNOTSUPP) } else { Ok(()) }
+}
+
+/// A change of owner or group drops set-id bits of all but directories, whoever asks (chown(2); the kernel leaves it to
+/// us with HANDLE_KILLPRIV_V2).
+fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
+    let has = |bit| set.valid & bit != 0;
+    let time = |bit, now, seconds, nanoseconds| match (has(bit), has(now)) {
+        (false, _) => None,
+        (true, true) => Some(SetTime::Now),
+        (true, false) => Some(SetTime::At { time: join(seconds, nanoseconds) }),
+    };
+    AttrChanges {
+        mode: has(fattr::MODE).then_some((set.mode & 0o7777) as u16),
+        uid: has(fattr::UID).then_some(set.uid),
+        gid: has(fattr::GID).then_some(set.gid),
+        size: has(fattr::SIZE).then_some(set.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atime_ns),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtime_ns),
+        drop_set_id: has(fattr::KILL_SUIDGID) || drops_on_chown && has(fattr::UID | fattr::GID),
+    }
+}
+
+fn statfs_out(space: VolumeSpace) -> StatFsOut {
+    let free = space.free / STATFS_BLOCK_BYTES;
+    StatFsOut {
+        blocks: space.total / STATFS_BLOCK_BYTES,
+        blocks_free: free,
+        blocks_available: free,
+        files: space.inodes.saturating_add(free),
+        files_free: free,
+        block_size: STATFS_BLOCK_BYTES as u32,
+        name_max: NAME_BYTES_MAX,
+        fragment_size: STATFS_BLOCK_BYTES as u32,
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hekate_proto::Time;
+
+    #[test]
+    fn only_what_is_valid_is_changed() {
+        assert_eq!(changes(&SetAttrIn { mode: 7, uid: 5, ..Default::default() }, true), AttrChanges::default());
+        let set = SetAttrIn {
+            valid: fattr::MODE | fattr::ATIME | fattr::MTIME | fattr::MTIME_NOW,
+            mode: 0o104_755,
+            atime: 3,
+            atime_ns: 5,
+            ..Default::default()
+        };
+        let wanted = AttrChanges {
+            mode: Some(0o4755),
+            atime: Some(SetTime::At { time: Time(3_000_000_005) }),
+            mtime: Some(SetTime::Now),
+            ..Default::default()
+        };
+        assert_eq!(changes(&set, true), wanted);
+    }
+
+    #[test]
+    fn set_id_bits_go_with_chown_except_on_directories_and_when_the_kernel_says_so() {
+        let chown = SetAttrIn { valid: fattr::GID, gid: 5, ..Default::default() };
+        assert!(changes(&chown, true).drop_set_id);
+        assert!(!changes(&chown, false).drop_set_id);
+        let truncate = SetAttrIn { valid: fattr::SIZE | fattr::KILL_SUIDGID, ..Default::default() };
+        assert!(changes(&truncate, true).drop_set_id);
+        assert_eq!(changes(&truncate, true).size, Some(0));
+    }
+
+    #[test]
+    fn space_is_counted_in_blocks() {
+        let out = statfs_out(VolumeSpace { total: 1 << 30, free: 1 << 20, inodes: 10 });
+        assert_eq!((out.blocks, out.blocks_available, out.files, out.name_max), (262_144, 256, 266, 255));
+    }
+}

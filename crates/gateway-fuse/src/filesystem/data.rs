@@ -1,0 +1,119 @@
+//! Opening, reading, writing and syncing files.
+
+use super::{APPEND_LOCKS, Caller, Filesystem};
+use crate::abi::*;
+use crate::encode::{Outcome, bytes_of};
+use bytes::Bytes;
+use hekate_client::Context;
+use hekate_proto::{Attr, AttrChanges, InodeId, Result};
+use rustix::fs::OFlags;
+
+impl Filesystem {
+    /// A file that was removed meanwhile answers ESTALE, upon which the kernel looks its name up again.
+    pub(super) fn open(&self, caller: &Caller, open: OpenIn) -> Outcome {
+        self.mark_open(caller.inode);
+        self.removals.wait(caller.interrupt);
+        match self.opened_attr(caller, open) {
+            Ok(attr) => {
+                let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
+                Ok(bytes_of(&Self::open_out(open.flags, unchanged && !self.cache.is_zero())))
+            }
+            Err(error) => {
+                self.unmark_open(caller.inode);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The inode, truncated if the open asks so.
+    fn opened_attr(&self, caller: &Caller, open: OpenIn) -> Result<Attr> {
+        if open.flags & OFlags::TRUNC.bits() == 0 {
+            return self.volume.getattr(&caller.context, caller.inode);
+        }
+        let drop_set_id = open.open_flags & OPEN_KILL_SUIDGID != 0;
+        let changes = AttrChanges { size: Some(0), drop_set_id, ..Default::default() };
+        self.volume.setattr(&caller.context, caller.inode, changes)
+    }
+
+    /// Files need no handle of ours: all that we keep is by inode. O_DIRECT bypasses the page cache, which also lets
+    /// writes to different places of a file go at once.
+    pub(super) fn open_out(flags: u32, keep_cache: bool) -> OpenOut {
+        let flags = match (flags & OFlags::DIRECT.bits() != 0, keep_cache) {
+            (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
+            (false, true) => FOPEN_KEEP_CACHE,
+            (false, false) => 0,
+        };
+        OpenOut { handle: 0, flags, padding: 0 }
+    }
+
+    pub(super) fn mark_open(&self, inode: InodeId) {
+        self.volume.opened(inode);
+        self.nodes.opened(inode.number());
+    }
+
+    fn unmark_open(&self, inode: InodeId) {
+        self.nodes.closed(inode.number());
+        self.volume.closed(inode);
+    }
+
+    pub(super) fn release(&self, caller: &Caller) -> Outcome {
+        self.unmark_open(caller.inode);
+        Ok(Bytes::new())
+    }
+
+    pub(super) fn read(&self, caller: &Caller, offset: u64, size: u32) -> Outcome {
+        Ok(self.volume.read(&caller.context, caller.inode, offset, size)?)
+    }
+
+    /// Written back pages (`WRITE_CACHE`) have no flags of an open; their durability is asked for by FSYNC.
+    pub(super) fn write(&self, caller: &Caller, offset: u64, write_flags: u32, flags: u32, data: Bytes) -> Outcome {
+        let written = WriteOut { size: data.len() as u32, padding: 0 };
+        let flags = if write_flags & WRITE_CACHE != 0 { 0 } else { flags };
+        let context = Context { durable: is_durable(flags), ..caller.context };
+        let drop_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
+        if flags & OFlags::APPEND.bits() != 0 {
+            self.append(caller, &context, data, drop_set_id)?;
+        } else {
+            self.volume.write(&context, caller.inode, offset, data, drop_set_id)?;
+        }
+        Ok(bytes_of(&written))
+    }
+
+    /// The kernel's offset is its own idea of the size; the file may have grown elsewhere. Appends of this mount wait
+    /// for each other; one of another mount at the same moment can take the same place until there is an op for it.
+    fn append(&self, caller: &Caller, context: &Context, data: Bytes, drop_set_id: bool) -> Result<()> {
+        let _alone = self.appends[caller.inode.number() as usize % APPEND_LOCKS].lock();
+        let end = self.volume.getattr(&caller.context, caller.inode)?.size;
+        self.volume.write(context, caller.inode, end, data, drop_set_id)
+    }
+
+    pub(super) fn fsync(&self, caller: &Caller) -> Outcome {
+        self.volume.fsync(&caller.context, caller.inode)?;
+        Ok(Bytes::new())
+    }
+}
+
+/// Whether an open's flags ask for every write to be on stable storage. O_SYNC contains O_DSYNC's bit.
+fn is_durable(flags: u32) -> bool {
+    flags & (OFlags::DSYNC | OFlags::SYNC).bits() != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn o_direct_bypasses_the_page_cache_and_nothing_else_does() {
+        let direct = OFlags::DIRECT.bits() | OFlags::RDWR.bits();
+        assert_eq!(Filesystem::open_out(direct, true).flags, FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES);
+        assert_eq!(Filesystem::open_out(OFlags::RDWR.bits(), false).flags, 0);
+        assert_eq!(Filesystem::open_out(OFlags::RDONLY.bits(), true).flags, FOPEN_KEEP_CACHE);
+    }
+
+    #[test]
+    fn o_sync_and_o_dsync_make_a_write_durable() {
+        // As WRITE carries them (docs/adr/0001-fuse.md).
+        assert!([0x1000, 0x10_1000].into_iter().all(is_durable));
+        assert!(!is_durable(OFlags::RDWR.bits() | OFlags::APPEND.bits() | OFlags::DIRECT.bits()));
+    }
+}

@@ -1,0 +1,134 @@
+//! Look-ups, and what makes, moves and removes names.
+
+use super::{Caller, Filesystem};
+use crate::abi::*;
+use crate::encode::{Outcome, bytes_of, missing_out};
+use bytes::Bytes;
+use hekate_client::New;
+use hekate_proto::{Error, InodeId, Name, NewNode, RenameMode, Result};
+use rustix::fs::{OFlags, RenameFlags};
+use rustix::io::Errno;
+
+const PERMISSIONS: u32 = 0o7777;
+
+impl Filesystem {
+    pub(super) fn lookup(&self, caller: &Caller, name: Name) -> Outcome {
+        match self.volume.lookup(&caller.context, caller.inode, name) {
+            Ok(attr) => self.entry(&attr),
+            Err(Error::NotFound) if !self.cache.is_zero() => Ok(bytes_of(&missing_out(self.cache))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn mknod(&self, caller: &Caller, name: Name, mode: u32, rdev: u32) -> Outcome {
+        let device = u64::from(rdev);
+        let node = match mode & 0o170_000 {
+            0o010_000 => NewNode::Fifo,
+            0o020_000 => NewNode::CharDevice { device },
+            0o060_000 => NewNode::BlockDevice { device },
+            0o140_000 => NewNode::Socket,
+            0 | 0o100_000 => NewNode::File,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        self.make(caller, name, node, mode)
+    }
+
+    pub(super) fn mkdir(&self, caller: &Caller, name: Name, mode: u32) -> Outcome {
+        self.make(caller, name, NewNode::Directory, mode)
+    }
+
+    pub(super) fn symlink(&self, caller: &Caller, name: Name, target: Bytes) -> Outcome {
+        self.make(caller, name, NewNode::Symlink { target }, 0o777)
+    }
+
+    fn make(&self, caller: &Caller, name: Name, node: NewNode, mode: u32) -> Outcome {
+        let new = new(caller, node, mode);
+        let (attr, _) = self.volume.create(&caller.context, caller.inode, name, new)?;
+        self.entry(&attr)
+    }
+
+    /// The kernel asks only for names that it found missing, and has checked no permission of a file. If somebody else
+    /// made one meanwhile, ESTALE has the kernel look again and open it by its own rules.
+    pub(super) fn create(&self, caller: &Caller, name: Name, create: CreateIn) -> Outcome {
+        let new = new(caller, NewNode::File, create.mode);
+        let attr = match self.volume.create(&caller.context, caller.inode, name, new) {
+            Ok((attr, _)) => attr,
+            Err(Error::Exists) if create.flags & OFlags::EXCL.bits() == 0 => return Err(Errno::STALE.into()),
+            Err(error) => return Err(error.into()),
+        };
+        let entry = self.told(&attr);
+        self.mark_open(attr.id);
+        self.nodes.unchanged(attr.id.number(), attr.change);
+        Ok(bytes_of(&CreateOut { entry, open: Self::open_out(create.flags, false) }))
+    }
+
+    pub(super) fn link(&self, caller: &Caller, name: Name, node: u64) -> Outcome {
+        let inode = self.inode(node)?;
+        let attr = self.volume.link(&caller.context, caller.inode, name, inode)?;
+        self.entry(&attr)
+    }
+
+    pub(super) fn unlink(&self, caller: &Caller, name: Name) -> Outcome {
+        let _removal = self.removals.begin();
+        let inode = self.if_open(caller, caller.inode, &name)?;
+        self.volume.unlink(&caller.context, caller.inode, name, inode)?;
+        Ok(Bytes::new())
+    }
+
+    pub(super) fn rmdir(&self, caller: &Caller, name: Name) -> Outcome {
+        self.volume.rmdir(&caller.context, caller.inode, name)?;
+        Ok(Bytes::new())
+    }
+
+    pub(super) fn rename(&self, caller: &Caller, name: Name, to_dir: u64, to_name: Name, flags: u32) -> Outcome {
+        let mode = rename_mode(flags)?;
+        let to_dir = self.inode(to_dir)?;
+        let _removal = self.removals.begin();
+        let replaced = match mode {
+            RenameMode::Replace => self.if_open(caller, to_dir, &to_name)?,
+            RenameMode::NoReplace | RenameMode::Exchange => None,
+        };
+        self.volume.rename(&caller.context, (caller.inode, name), (to_dir, to_name), mode, replaced)?;
+        Ok(Bytes::new())
+    }
+
+    /// What is under a name that is about to go, which matters only while something is open here.
+    fn if_open(&self, caller: &Caller, dir: InodeId, name: &Name) -> Result<Option<InodeId>> {
+        if !self.nodes.any_open() {
+            return Ok(None);
+        }
+        match self.volume.lookup(&caller.context, dir, name.clone()) {
+            Ok(attr) => Ok(Some(attr.id)),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The kernel has applied umask.
+fn new(caller: &Caller, node: NewNode, mode: u32) -> New {
+    New { node, mode: (mode & PERMISSIONS) as u16, uid: caller.uid, gid: caller.gid, exclusive: true }
+}
+
+fn rename_mode(flags: u32) -> std::result::Result<RenameMode, Errno> {
+    match RenameFlags::from_bits_retain(flags) {
+        flags if flags.is_empty() => Ok(RenameMode::Replace),
+        RenameFlags::NOREPLACE => Ok(RenameMode::NoReplace),
+        RenameFlags::EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rename_flags_are_taken_or_refused() {
+        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
+        assert_eq!(rename_mode(1), Ok(RenameMode::NoReplace));
+        assert_eq!(rename_mode(2), Ok(RenameMode::Exchange));
+        assert_eq!(rename_mode(4), Err(Errno::INVAL));
+        assert_eq!(rename_mode(3), Err(Errno::INVAL));
+    }
+}

@@ -1,0 +1,175 @@
+//! Mounting and unmounting: mount(2) for root, fusermount3 for everybody else.
+
+mod fusermount;
+mod table;
+
+use crate::MountOptions;
+use crate::device::{Device, PATH};
+use crate::negotiate::IO_BYTES;
+use hekate_proto::{Error, Result};
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The type that `mount` and `/proc/mounts` show.
+const TYPE: &str = "fuse.hekate";
+
+/// Mounts; -> the connection to the kernel.
+pub(crate) fn attach(volume_name: &str, mount_point: &Path, options: &MountOptions) -> Result<Device> {
+    if is_root() {
+        direct(volume_name, mount_point, options)
+    } else {
+        fusermount::attach(volume_name, mount_point, options)
+    }
+}
+
+/// The mount point as an absolute path, if it can be mounted on.
+pub(crate) fn check(mount_point: &Path) -> Result<PathBuf> {
+    let shown = mount_point.display();
+    let found = std::fs::metadata(mount_point).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            Error::invalid(format!("the mount point {shown} does not exist; make it with: mkdir -p {shown}"))
+        }
+        ErrorKind::NotConnected => Error::invalid(format!(
+            "a mount whose process is gone is still at {shown}; remove it with: hekate unmount --lazy {shown}"
+        )),
+        _ => Error::io(format!("the mount point {shown}"), error),
+    })?;
+    if !found.is_dir() {
+        return Err(Error::invalid(format!("the mount point {shown} is not a directory")));
+    }
+    let absolute = absolute(mount_point)?;
+    match table::mounted_at(&absolute)? {
+        Some(mount) if mount.kind == TYPE => Err(Error::invalid(format!(
+            "volume {:?} is mounted at {shown} already; unmount it first with: hekate unmount {shown}",
+            mount.source
+        ))),
+        _ => Ok(absolute),
+    }
+}
+
+/// Unmounts a Hekate volume. `lazy`: at once for new users, and once those that use it now are done for good.
+pub fn unmount(mount_point: &Path, lazy: bool) -> Result<()> {
+    let shown = mount_point.display();
+    let absolute = absolute(mount_point)?;
+    match table::mounted_at(&absolute)? {
+        Some(mount) if mount.kind == TYPE => {}
+        Some(mount) => return Err(Error::invalid(format!("{shown} is a mount of {}, not of Hekate", mount.kind))),
+        None => return Err(Error::invalid(format!("nothing is mounted at {shown}"))),
+    }
+    if !is_root() {
+        return fusermount::detach(&absolute, lazy);
+    }
+    let lazily = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    rustix::mount::unmount(&absolute, UnmountFlags::NOFOLLOW | lazily).map_err(|errno| match errno {
+        Errno::BUSY => busy(&absolute),
+        other => Error::io(format!("unmount {shown}"), other.into()),
+    })
+}
+
+fn busy(mount_point: &Path) -> Error {
+    let shown = mount_point.display();
+    Error::Unavailable {
+        what: format!("{shown} is in use; see by whom with: fuser -vm {shown}; or unmount with --lazy"),
+    }
+}
+
+/// Also of a dead mount, of which not even attributes can be asked.
+fn absolute(mount_point: &Path) -> Result<PathBuf> {
+    let full = std::path::absolute(mount_point)
+        .map_err(|error| Error::io(format!("the path {}", mount_point.display()), error))?;
+    if let Ok(canonical) = full.canonicalize() {
+        return Ok(canonical);
+    }
+    let parent = full.parent().and_then(|parent| parent.canonicalize().ok());
+    match (parent, full.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.join(name)),
+        _ => Ok(full),
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn direct(volume_name: &str, mount_point: &Path, options: &MountOptions) -> Result<Device> {
+    let device = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(no_device)?;
+    let data = data(device.as_raw_fd(), options);
+    let data = CString::new(data).map_err(|_| Error::bug("mount options with a NUL in them"))?;
+    rustix::mount::mount(volume_name, mount_point, TYPE, flags(options), data.as_c_str()).map_err(|errno| {
+        let doing = format!("mount {volume_name} on {}", mount_point.display());
+        match errno {
+            Errno::PERM => Error::Denied { what: format!("{doing}: root lacks CAP_SYS_ADMIN here (a container?)") },
+            Errno::NODEV => {
+                Error::NotSupported { what: format!("{doing}: the kernel has no FUSE; try: modprobe fuse") }
+            }
+            other => Error::io(doing, other.into()),
+        }
+    })?;
+    Ok(Device(device))
+}
+
+fn no_device(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => Error::NotSupported {
+            what: format!("{PATH} is missing; load the module with: modprobe fuse (in a container: --device {PATH})"),
+        },
+        other => Error::io(format!("open {PATH}"), other.into()),
+    }
+}
+
+/// fuse(4)'s options of mount(2).
+fn data(device: i32, options: &MountOptions) -> String {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let others = if options.allow_other { ",allow_other" } else { "" };
+    format!(
+        "fd={device},rootmode=40000,user_id={user},group_id={group},default_permissions,max_read={IO_BYTES}{others}"
+    )
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
+    [
+        (options.read_only, MountFlags::RDONLY),
+        (!options.set_id, MountFlags::NOSUID),
+        (!options.devices, MountFlags::NODEV),
+    ]
+    .into_iter()
+    .filter_map(|(wanted, flag)| wanted.then_some(flag))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_that_cannot_be_is_refused_with_the_fix() {
+        let missing = check(Path::new("/nonexistent/hekate")).unwrap_err();
+        assert!(missing.to_string().contains("mkdir -p /nonexistent/hekate"), "{missing}");
+        let file = check(Path::new("/etc/hostname")).unwrap_err();
+        assert!(file.to_string().contains("not a directory"), "{file}");
+        assert!(check(Path::new("/tmp")).unwrap().is_absolute());
+    }
+
+    #[test]
+    fn only_our_mounts_are_unmounted() {
+        let foreign = unmount(Path::new("/proc"), false).unwrap_err();
+        assert!(foreign.to_string().contains("not of Hekate"), "{foreign}");
+        let nothing = unmount(Path::new("/nonexistent/hekate"), false).unwrap_err();
+        assert!(nothing.to_string().contains("nothing is mounted"), "{nothing}");
+    }
+
+    #[test]
+    fn options_become_flags_and_data() {
+        let safe = MountOptions::default();
+        assert_eq!(flags(&safe), MountFlags::NOSUID | MountFlags::NODEV);
+        assert!(!data(5, &safe).contains("allow_other"));
+        let open = MountOptions { set_id: true, devices: true, read_only: true, allow_other: true, ..safe };
+        assert_eq!(flags(&open), MountFlags::RDONLY);
+        assert!(data(5, &open).starts_with("fd=5,rootmode=40000,") && data(5, &open).ends_with(",allow_other"));
+    }
+}

@@ -1,0 +1,74 @@
+//! The mount table: `/proc/self/mountinfo`, see proc_pid_mountinfo(5).
+
+use hekate_proto::{Error, Result};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// A mount.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    pub(super) kind: String,
+    pub(super) source: String,
+}
+
+/// What is mounted at an absolute path, the topmost if there are several.
+pub(super) fn mounted_at(path: &Path) -> Result<Option<Mount>> {
+    let table = std::fs::read(TABLE).map_err(|error| Error::io(format!("read {TABLE}"), error))?;
+    Ok(find(&table, path))
+}
+
+fn find(table: &[u8], path: &Path) -> Option<Mount> {
+    let lines = table.split(|byte| *byte == b'\n');
+    lines.rev().find_map(|line| mount_of(line, path))
+}
+
+/// `36 35 98:0 /root /mount/point options shared:1 - type source options`
+fn mount_of(line: &[u8], path: &Path) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    if unescaped(fields.nth(4)?) != path.as_os_str().as_bytes() {
+        return None;
+    }
+    fields.find(|field| *field == b"-")?;
+    let mut text = || fields.next().map(|field| String::from_utf8_lossy(&unescaped(field)).into_owned());
+    Some(Mount { kind: text()?, source: text()? })
+}
+
+/// Blanks and backslashes are written as `\` and three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &[u8] = b"22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+        40 22 0:35 / /mnt/my\\040files rw,nosuid shared:5 master:2 - fuse.hekate home rw,user_id=0\n\
+        41 22 0:36 / /mnt/x rw - tmpfs tmpfs rw\n42 41 0:37 / /mnt/x rw - fuse.hekate top rw\n";
+
+    #[test]
+    fn a_mount_is_found_by_its_unescaped_path_the_topmost_first() {
+        let mount = |kind: &str, source: &str| Some(Mount { kind: kind.into(), source: source.into() });
+        assert_eq!(find(SAMPLE, Path::new("/mnt/my files")), mount("fuse.hekate", "home"));
+        assert_eq!(find(SAMPLE, Path::new("/mnt/x")), mount("fuse.hekate", "top"));
+        assert_eq!(find(SAMPLE, Path::new("/mnt")), None);
+        assert_eq!(find(b"torn line\n\n1 2", Path::new("/")), None);
+    }
+}

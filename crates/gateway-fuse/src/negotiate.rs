@@ -1,0 +1,96 @@
+//! INIT: what the kernel offers and what we take of it.
+
+use crate::abi::*;
+use hekate_proto::{Error, Result};
+
+/// Bytes of the greatest WRITE and READ.
+pub const IO_BYTES: u32 = 1 << 20;
+/// The kernel's page, which its limits count in.
+const PAGE_BYTES: u32 = 4096;
+
+/// What we take if it is offered.
+///
+/// Not taken, with the reason: POSIX_LOCKS and FLOCK_LOCKS (locks are the kernel's own, of one mount, until Hekate has
+/// lock ops), WRITEBACK_CACHE (an acknowledged write is on the servers), DONT_MASK (the kernel applies umask),
+/// EXPORT_SUPPORT (needs a look-up of `..`), CACHE_SYMLINKS and POSIX_ACL.
+const WANTED: u64 = init::ASYNC_READ
+    | init::ATOMIC_O_TRUNC
+    | init::BIG_WRITES
+    | init::AUTO_INVAL_DATA
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::MAX_PAGES
+    | init::HANDLE_KILLPRIV_V2
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP;
+
+/// Only with a cache: what READDIRPLUS brings would be asked for again without.
+const WANTED_WITH_CACHE: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
+
+/// The answer to an INIT.
+pub fn negotiate(init: &InitIn, offered: u64, cache: bool, background_max: u16) -> Result<InitOut> {
+    if init.major != MAJOR || init.minor < MINOR_MIN {
+        return Err(Error::NotSupported {
+            what: format!(
+                "the kernel speaks FUSE {}.{}; Hekate needs {MAJOR}.{MINOR_MIN} or later, that is Linux 5.4",
+                init.major, init.minor
+            ),
+        });
+    }
+    let wanted = if cache { WANTED | WANTED_WITH_CACHE } else { WANTED };
+    let taken = offered & wanted;
+    let (max_write, max_pages) = match taken & init::MAX_PAGES {
+        0 => (32 * PAGE_BYTES, 0),
+        _ => (IO_BYTES, (IO_BYTES / PAGE_BYTES) as u16),
+    };
+    Ok(InitOut {
+        major: MAJOR,
+        minor: init.minor.min(MINOR_MAX),
+        max_readahead: init.max_readahead,
+        flags: taken as u32,
+        flags2: (taken >> 32) as u32,
+        max_background: background_max,
+        congestion_threshold: background_max / 4 * 3,
+        max_write,
+        time_granularity: 1,
+        max_pages,
+        ..Default::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn init(minor: u32) -> InitIn {
+        InitIn { major: 7, minor, max_readahead: 131_072, flags: 0 }
+    }
+
+    #[test]
+    fn nothing_is_taken_that_was_not_offered() {
+        let out = negotiate(&init(31), init::MAX_PAGES | init::ASYNC_READ, false, 32).unwrap();
+        assert_eq!(u64::from(out.flags), init::MAX_PAGES | init::ASYNC_READ);
+        assert_eq!((out.minor, out.max_write, out.max_pages, out.flags2), (31, 1 << 20, 256, 0));
+        assert_eq!(negotiate(&init(31), 0, false, 32).unwrap().max_write, 131_072);
+    }
+
+    #[test]
+    fn a_newer_kernel_is_met_at_our_version_and_the_upper_flags() {
+        let out = negotiate(&init(45), u64::MAX, false, 32).unwrap();
+        assert_eq!(out.minor, MINOR_MAX);
+        assert_eq!(u64::from(out.flags2) << 32, init::DIRECT_IO_ALLOW_MMAP);
+        assert_eq!(u64::from(out.flags) & init::DO_READDIRPLUS, 0);
+    }
+
+    #[test]
+    fn readdirplus_comes_with_a_cache() {
+        let out = negotiate(&init(40), u64::MAX, true, 32).unwrap();
+        assert_ne!(u64::from(out.flags) & init::DO_READDIRPLUS, 0);
+    }
+
+    #[test]
+    fn an_old_kernel_is_refused_in_words() {
+        let refused = negotiate(&init(27), u64::MAX, false, 32).unwrap_err();
+        assert!(refused.to_string().contains("Linux 5.4"), "{refused}");
+    }
+}

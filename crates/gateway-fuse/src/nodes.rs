@@ -1,0 +1,161 @@
+//! What the kernel remembers: for each node (`st_ino`) its inode id, how often the kernel was told of it, and how often
+//! it is open here.
+//!
+//! Invariants: a node is known from the first answer that names it until the kernel has forgotten as often as it was
+//! told; the root is always known. An entry takes 40 bytes. A node that is open is not forgotten, since the kernel holds
+//! its inode until RELEASE is answered.
+
+use crate::abi::ROOT_NODE;
+use hekate_proto::{InodeId, NodeKind, ROOT};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const SHARDS: usize = 16;
+
+/// The table.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    shards: [Mutex<HashMap<u64, Node>>; SHARDS],
+    open: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// The upper half of the inode id; the lower is the node itself.
+    upper: u64,
+    told: u64,
+    /// The change counter at the last open.
+    change: u64,
+    opens: u32,
+    kind: NodeKind,
+}
+
+impl Node {
+    fn id(&self, node: u64) -> InodeId {
+        InodeId::from_bits((u128::from(self.upper) << 64) | u128::from(node))
+    }
+}
+
+impl Nodes {
+    /// Counts that the kernel is told of an inode.
+    pub(crate) fn told(&self, id: InodeId, kind: NodeKind) {
+        let mut shard = self.shard(id.number()).lock();
+        let fresh = Node { upper: (id.bits() >> 64) as u64, told: 0, change: 0, opens: 0, kind };
+        shard.entry(id.number()).or_insert(fresh).told += 1;
+    }
+
+    /// The kernel takes back `count` of what it was told.
+    pub(crate) fn forget(&self, node: u64, count: u64) {
+        let mut shard = self.shard(node).lock();
+        if let Some(known) = shard.get_mut(&node) {
+            known.told = known.told.saturating_sub(count);
+            if known.told == 0 && known.opens == 0 {
+                shard.remove(&node);
+            }
+        }
+    }
+
+    /// The inode and its kind.
+    pub(crate) fn get(&self, node: u64) -> Option<(InodeId, NodeKind)> {
+        if node == ROOT_NODE {
+            return Some((ROOT, NodeKind::Directory));
+        }
+        self.shard(node).lock().get(&node).map(|known| (known.id(node), known.kind))
+    }
+
+    /// Counts an open.
+    pub(crate) fn opened(&self, node: u64) {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.opens += 1;
+        }
+    }
+
+    /// Whether the file is as it was when this was asked last; `change` is its counter.
+    pub(crate) fn unchanged(&self, node: u64, change: u64) -> bool {
+        let mut shard = self.shard(node).lock();
+        shard.get_mut(&node).is_some_and(|known| std::mem::replace(&mut known.change, change) == change)
+    }
+
+    /// Ends an open.
+    pub(crate) fn closed(&self, node: u64) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+        if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.opens = known.opens.saturating_sub(1);
+        }
+    }
+
+    /// Whether any file is open here.
+    pub(crate) fn any_open(&self) -> bool {
+        self.open.load(Ordering::SeqCst) > 0
+    }
+
+    /// Forgets everything; -> each inode that was still open, as often as it was.
+    pub(crate) fn clear(&self) -> Vec<InodeId> {
+        let mut open = Vec::new();
+        for shard in &self.shards {
+            for (node, known) in shard.lock().drain() {
+                open.extend(std::iter::repeat_n(known.id(node), known.opens as usize));
+            }
+        }
+        self.open.store(0, Ordering::SeqCst);
+        open
+    }
+
+    /// Nodes that the kernel remembers.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    fn shard(&self, node: u64) -> &Mutex<HashMap<u64, Node>> {
+        &self.shards[node as usize % SHARDS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: InodeId = InodeId::new(7, 8, 42);
+
+    #[test]
+    fn a_node_is_known_until_it_is_forgotten_as_often_as_it_was_told() {
+        let nodes = Nodes::default();
+        nodes.told(ID, NodeKind::File);
+        nodes.told(ID, NodeKind::File);
+        nodes.forget(42, 1);
+        assert_eq!(nodes.get(42), Some((ID, NodeKind::File)));
+        nodes.forget(42, 1);
+        assert_eq!((nodes.get(42), nodes.count()), (None, 0));
+        nodes.forget(42, 1);
+        assert_eq!(nodes.get(ROOT_NODE), Some((ROOT, NodeKind::Directory)));
+    }
+
+    #[test]
+    fn opens_are_counted() {
+        let nodes = Nodes::default();
+        nodes.told(ID, NodeKind::File);
+        nodes.opened(42);
+        nodes.opened(42);
+        nodes.opened(42);
+        nodes.closed(42);
+        assert!(nodes.any_open());
+        assert_eq!(nodes.clear(), [ID, ID]);
+        assert!(!nodes.any_open());
+    }
+
+    #[test]
+    fn a_file_is_unchanged_while_its_counter_stands() {
+        let nodes = Nodes::default();
+        nodes.told(ID, NodeKind::File);
+        assert!(!nodes.unchanged(42, 5));
+        assert!(nodes.unchanged(42, 5));
+        assert!(!nodes.unchanged(42, 6));
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert!(size_of::<(u64, Node)>() <= 48);
+    }
+}

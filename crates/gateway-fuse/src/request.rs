@@ -1,0 +1,395 @@
+//! One request of the kernel, parsed: [`parse`] is a pure function and never panics, whatever the bytes are.
+//!
+//! Names are checked here, once; the bytes of a WRITE share the buffer that they arrived in.
+
+use crate::abi::*;
+use bytes::Bytes;
+use hekate_proto::Name;
+use rustix::io::Errno;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+/// What the kernel asks, of whom and for whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The number that the answer carries.
+    pub unique: u64,
+    /// The inode that it is about; for what makes or removes a name, its directory.
+    pub node: u64,
+    /// The caller.
+    pub uid: u32,
+    /// The caller's group.
+    pub gid: u32,
+    /// What it asks for.
+    pub opcode: Opcode,
+    /// With what.
+    pub body: Body,
+}
+
+/// The rest of a request, by opcode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Body {
+    Init {
+        init: InitIn,
+        flags: u64,
+    },
+    Destroy,
+    Interrupt {
+        of: u64,
+    },
+    Forget {
+        forgotten: Vec<ForgetOne>,
+    },
+    Lookup {
+        name: Name,
+    },
+    GetAttr,
+    SetAttr {
+        set: SetAttrIn,
+    },
+    ReadLink,
+    Symlink {
+        name: Name,
+        target: Bytes,
+    },
+    Mknod {
+        name: Name,
+        mode: u32,
+        rdev: u32,
+    },
+    Mkdir {
+        name: Name,
+        mode: u32,
+    },
+    Unlink {
+        name: Name,
+    },
+    Rmdir {
+        name: Name,
+    },
+    Rename {
+        name: Name,
+        to_dir: u64,
+        to_name: Name,
+        flags: u32,
+    },
+    Link {
+        inode: u64,
+        name: Name,
+    },
+    Open {
+        open: OpenIn,
+    },
+    Create {
+        create: CreateIn,
+        name: Name,
+    },
+    Read {
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        offset: u64,
+        write_flags: u32,
+        flags: u32,
+        data: Bytes,
+    },
+    StatFs,
+    Release,
+    Fsync,
+    SetXattr {
+        name: Bytes,
+        value: Bytes,
+        flags: u32,
+    },
+    GetXattr {
+        name: Bytes,
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: Bytes,
+    },
+    OpenDir,
+    ReadDir {
+        handle: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+    },
+    ReleaseDir {
+        handle: u64,
+    },
+    FsyncDir,
+    /// One that we answer with ENOSYS, and the kernel then does without.
+    Unserved,
+}
+
+/// Why a request was refused unread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed {
+    /// Whom to answer, if that much could be read.
+    pub unique: Option<u64>,
+    /// With what.
+    pub errno: Errno,
+    /// In words.
+    pub what: &'static str,
+}
+
+type Bad = (Errno, &'static str);
+
+/// Reads one request, which fills `bytes`.
+pub fn parse(bytes: &Bytes) -> Result<Request, Malformed> {
+    let mut input = Input(bytes.clone());
+    let refuse = |unique| move |(errno, what): Bad| Malformed { unique, errno, what };
+    let header: InHeader = input.fixed().map_err(refuse(None))?;
+    let refuse = refuse(Some(header.unique));
+    if header.len as usize != bytes.len() {
+        return Err(refuse((Errno::INVAL, "its length is not what its header says")));
+    }
+    let Some(opcode) = Opcode::from_number(header.opcode) else {
+        return Err(refuse((Errno::NOSYS, "an unknown opcode")));
+    };
+    let body = body(opcode, &mut input).map_err(refuse)?;
+    let InHeader { unique, node, uid, gid, .. } = header;
+    Ok(Request { unique, node, uid, gid, opcode, body })
+}
+
+fn body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
+    match opcode {
+        Opcode::Init | Opcode::Destroy | Opcode::Interrupt | Opcode::Forget | Opcode::BatchForget => {
+            session_body(opcode, input)
+        }
+        Opcode::Read | Opcode::Write | Opcode::ReadDir | Opcode::ReadDirPlus | Opcode::ReleaseDir => {
+            data_body(opcode, input)
+        }
+        Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => xattr_body(opcode, input),
+        Opcode::GetAttr => Ok(Body::GetAttr),
+        Opcode::SetAttr => Ok(Body::SetAttr { set: input.fixed()? }),
+        Opcode::ReadLink => Ok(Body::ReadLink),
+        Opcode::Open => Ok(Body::Open { open: input.fixed()? }),
+        Opcode::Release => Ok(Body::Release),
+        Opcode::Fsync => Ok(Body::Fsync),
+        Opcode::OpenDir => Ok(Body::OpenDir),
+        Opcode::FsyncDir => Ok(Body::FsyncDir),
+        Opcode::StatFs => Ok(Body::StatFs),
+        other => name_body(other, input),
+    }
+}
+
+fn session_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
+    Ok(match opcode {
+        Opcode::Init => init_body(input)?,
+        Opcode::Interrupt => Body::Interrupt { of: input.fixed()? },
+        // The node is in the header; who handles the request puts it in.
+        Opcode::Forget => Body::Forget { forgotten: vec![ForgetOne { node: 0, count: input.fixed()? }] },
+        Opcode::BatchForget => {
+            let BatchForgetIn { count, .. } = input.fixed()?;
+            let fits = (input.0.len() / size_of::<ForgetOne>()).min(count as usize);
+            Body::Forget { forgotten: (0..fits).map(|_| input.fixed()).collect::<Result<_, _>>()? }
+        }
+        _ => Body::Destroy,
+    })
+}
+
+/// From 7.36 on the flags go on in a second word, if the first says so.
+fn init_body(input: &mut Input) -> Result<Body, Bad> {
+    let init: InitIn = input.fixed()?;
+    let mut flags = u64::from(init.flags);
+    if flags & init::INIT_EXT != 0 {
+        flags |= u64::from(input.fixed::<u32>()?) << 32;
+    }
+    Ok(Body::Init { init, flags })
+}
+
+fn data_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
+    if opcode == Opcode::ReleaseDir {
+        let ReleaseIn { handle, .. } = input.fixed()?;
+        return Ok(Body::ReleaseDir { handle });
+    }
+    if opcode == Opcode::Write {
+        let WriteIn { offset, size, write_flags, flags, .. } = input.fixed()?;
+        return Ok(Body::Write { offset, write_flags, flags, data: input.bytes(size)? });
+    }
+    let ReadIn { handle, offset, size, .. } = input.fixed()?;
+    Ok(match opcode {
+        Opcode::Read => Body::Read { offset, size },
+        _ => Body::ReadDir { handle, offset, size, plus: opcode == Opcode::ReadDirPlus },
+    })
+}
+
+fn xattr_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
+    Ok(match opcode {
+        Opcode::SetXattr => {
+            let SetXattrIn { size, flags } = input.fixed()?;
+            Body::SetXattr { name: input.text()?, value: input.bytes(size)?, flags }
+        }
+        Opcode::GetXattr => {
+            let GetXattrIn { size, .. } = input.fixed()?;
+            Body::GetXattr { name: input.text()?, size }
+        }
+        Opcode::ListXattr => Body::ListXattr { size: input.fixed::<GetXattrIn>()?.size },
+        _ => Body::RemoveXattr { name: input.text()? },
+    })
+}
+
+fn name_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
+    Ok(match opcode {
+        Opcode::Lookup => Body::Lookup { name: input.name()? },
+        Opcode::Unlink => Body::Unlink { name: input.name()? },
+        Opcode::Rmdir => Body::Rmdir { name: input.name()? },
+        Opcode::Symlink => Body::Symlink { name: input.name()?, target: input.text()? },
+        Opcode::Link => Body::Link { inode: input.fixed()?, name: input.name()? },
+        Opcode::Mknod => {
+            let MknodIn { mode, rdev, .. } = input.fixed()?;
+            Body::Mknod { name: input.name()?, mode, rdev }
+        }
+        Opcode::Mkdir => {
+            let MkdirIn { mode, .. } = input.fixed()?;
+            Body::Mkdir { name: input.name()?, mode }
+        }
+        Opcode::Create => Body::Create { create: input.fixed()?, name: input.name()? },
+        Opcode::Rename => {
+            let to_dir = input.fixed()?;
+            Body::Rename { name: input.name()?, to_dir, to_name: input.name()?, flags: 0 }
+        }
+        Opcode::Rename2 => {
+            let Rename2In { to_dir, flags, .. } = input.fixed()?;
+            Body::Rename { name: input.name()?, to_dir, to_name: input.name()?, flags }
+        }
+        _ => Body::Unserved,
+    })
+}
+
+/// A cursor over a request.
+struct Input(Bytes);
+
+impl Input {
+    fn fixed<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Bad> {
+        let (value, _) = T::read_from_prefix(&self.0).map_err(|_| SHORT)?;
+        self.0 = self.0.slice(size_of::<T>()..);
+        Ok(value)
+    }
+
+    fn bytes(&mut self, count: u32) -> Result<Bytes, Bad> {
+        if count as usize > self.0.len() {
+            return Err(SHORT);
+        }
+        Ok(self.0.split_to(count as usize))
+    }
+
+    /// Up to a NUL, which is taken too.
+    fn text(&mut self) -> Result<Bytes, Bad> {
+        let end = self.0.iter().position(|byte| *byte == 0).ok_or(SHORT)?;
+        let text = self.0.split_to(end);
+        self.0 = self.0.slice(1..);
+        Ok(text)
+    }
+
+    fn name(&mut self) -> Result<Name, Bad> {
+        let text = self.text()?;
+        let errno = if text.len() > 255 { Errno::NAMETOOLONG } else { Errno::INVAL };
+        Name::new(text).map_err(|malformed| (errno, malformed.0))
+    }
+}
+
+const SHORT: Bad = (Errno::INVAL, "it is shorter than its opcode asks");
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    /// A request as the kernel sends it.
+    pub(crate) fn sample(opcode: u32, unique: u64, node: u64, parts: &[&[u8]]) -> Bytes {
+        let rest = parts.concat();
+        let len = (size_of::<InHeader>() + rest.len()) as u32;
+        let header = InHeader { len, opcode, unique, node, uid: 1000, gid: 100, ..Default::default() };
+        [header.as_bytes(), &rest].concat().into()
+    }
+
+    fn samples() -> Vec<Bytes> {
+        let write = WriteIn { size: 5, offset: 8192, flags: 0x401, write_flags: 4, ..Default::default() };
+        let rename = Rename2In { to_dir: 9, flags: 2, padding: 0 };
+        let forget = [ForgetOne { node: 5, count: 1 }, ForgetOne { node: 6, count: 2 }];
+        vec![
+            sample(26, 1, 0, &[InitIn { major: 7, minor: 45, max_readahead: 131_072, flags: !0 }.as_bytes(), &[0; 48]]),
+            sample(1, 2, 1, &[b"name\0"]),
+            sample(3, 3, 1, &[&[0; 16]]),
+            sample(4, 4, 7, &[SetAttrIn { valid: 1, mode: 0o600, ..Default::default() }.as_bytes()]),
+            sample(6, 5, 1, &[b"link\0target/of it\0"]),
+            sample(8, 6, 1, &[MknodIn { mode: 0o10644, ..Default::default() }.as_bytes(), b"fifo\0"]),
+            sample(12, 7, 1, &[9u64.as_bytes(), b"a\0b\0"]),
+            sample(45, 8, 1, &[rename.as_bytes(), b"a\0b\0"]),
+            sample(16, 9, 7, &[write.as_bytes(), b"hello"]),
+            sample(21, 10, 7, &[SetXattrIn { size: 3, flags: 1 }.as_bytes(), b"user.x\0abc"]),
+            sample(28, 11, 1, &[ReadIn { handle: 3, size: 4096, ..Default::default() }.as_bytes()]),
+            sample(35, 12, 1, &[CreateIn { flags: 0x42, mode: 0o100644, ..Default::default() }.as_bytes(), b"f\0"]),
+            sample(36, 13, 0, &[9u64.as_bytes()]),
+            sample(42, 14, 0, &[BatchForgetIn { count: 2, padding: 0 }.as_bytes(), forget.as_bytes()]),
+        ]
+    }
+
+    #[test]
+    fn every_sample_is_understood() {
+        let requests: Vec<_> = samples().iter().map(|bytes| parse(bytes).unwrap()).collect();
+        assert_eq!(requests[0].opcode, Opcode::Init);
+        assert_eq!(requests[1].body, Body::Lookup { name: Name::try_from("name").unwrap() });
+        assert_eq!((requests[1].uid, requests[1].gid, requests[1].node), (1000, 100, 1));
+        let target = Bytes::from_static(b"target/of it");
+        assert_eq!(requests[4].body, Body::Symlink { name: Name::try_from("link").unwrap(), target });
+        assert!(matches!(&requests[7].body, Body::Rename { to_dir: 9, flags: 2, .. }));
+        assert!(matches!(&requests[8].body, Body::Write { offset: 8192, data, .. } if &data[..] == b"hello"));
+        assert!(matches!(&requests[9].body, Body::SetXattr { value, .. } if &value[..] == b"abc"));
+        assert!(matches!(&requests[13].body, Body::Forget { forgotten } if forgotten.len() == 2));
+    }
+
+    #[test]
+    fn the_bytes_of_a_write_are_not_copied() {
+        let bytes = samples()[8].clone();
+        let Body::Write { data, .. } = parse(&bytes).unwrap().body else { panic!("a write") };
+        assert_eq!(data.as_ptr(), bytes[80..].as_ptr());
+    }
+
+    #[test]
+    fn bad_names_are_refused_with_the_errno_of_posix() {
+        let refused = |name: &[u8]| parse(&sample(1, 2, 1, &[name])).unwrap_err().errno;
+        assert_eq!(refused(&[&[b'x'; 256][..], b"\0"].concat()), Errno::NAMETOOLONG);
+        assert_eq!(refused(b"a/b\0"), Errno::INVAL);
+        assert_eq!(refused(b"\0"), Errno::INVAL);
+        assert_eq!(refused(b"unended"), Errno::INVAL);
+    }
+
+    #[test]
+    fn an_unknown_opcode_is_answered_and_a_torn_header_is_not() {
+        assert_eq!(parse(&sample(4711, 2, 1, &[])).unwrap_err(), {
+            Malformed { unique: Some(2), errno: Errno::NOSYS, what: "an unknown opcode" }
+        });
+        assert_eq!(parse(&Bytes::from_static(&[1, 2, 3])).unwrap_err().unique, None);
+    }
+
+    #[test]
+    fn truncated_and_mutated_requests_never_panic() {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = move |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let samples = samples();
+        for _ in 0..10_000 {
+            let mut bytes = samples[random(samples.len())].to_vec();
+            for _ in 0..=random(4) {
+                let at = random(bytes.len());
+                bytes[at] = random(256) as u8;
+            }
+            bytes.truncate(random(bytes.len() + 1));
+            if random(2) == 0 && bytes.len() >= 4 {
+                let len = bytes.len() as u32;
+                bytes[..4].copy_from_slice(&len.to_ne_bytes());
+            }
+            let _ = parse(&bytes.into());
+        }
+    }
+}

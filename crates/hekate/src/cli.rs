@@ -1,0 +1,175 @@
+//! The command line: nouns, verbs, options, and their help.
+
+use clap::{Args, Parser, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// One store as POSIX files (and, in time, S3 objects and block devices) on ordinary servers.
+#[derive(Parser, Debug)]
+#[command(version, propagate_version = true, after_help = EXAMPLES)]
+pub struct Cli {
+    /// Answer in JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// Where this server keeps its state [default: /var/lib/hekate as root, else $XDG_STATE_HOME/hekate].
+    #[arg(long, global = true, env = "HEKATE_STATE", value_name = "DIR")]
+    pub state: Option<PathBuf>,
+
+    /// The server to talk to: unix:PATH or tcp:127.0.0.1:PORT [default: the one of this machine].
+    #[arg(long, global = true, env = "HEKATE_SERVER", value_name = "ADDRESS")]
+    pub server: Option<String>,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+From nothing to a mounted volume with two copies:
+  hekate init --brick /srv/disk1 --brick /srv/disk2 --volume photos --copies 2
+  hekate serve --detach
+  hekate mount photos /mnt/photos
+
+Exit status: 0 done; 64 to 78 as in sysexits(3), for example 64 wrong use, 69 not available, 77 not permitted.";
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make a new cluster of this server, with bricks and a pool of them.
+    #[command(after_help = "Example: hekate init --brick /srv/disk1 --brick /srv/disk2 --volume photos --copies 2")]
+    Init(Init),
+    /// Run the server.
+    #[command(after_help = "Example: hekate serve --detach")]
+    Serve(Serve),
+    /// Stop the server in order: what runs is finished, everything is written home.
+    Stop,
+    /// Show how the server, its bricks and its volumes are.
+    #[command(after_help = "Example: hekate status --json | jq .ops")]
+    Status,
+    /// Pools: the bricks that volumes are placed on.
+    #[command(subcommand)]
+    Pool(Pool),
+    /// Volumes: make, show, delete.
+    #[command(subcommand)]
+    Volume(Volume),
+    /// Mount a volume.
+    #[command(after_help = "Example: hekate mount photos /mnt/photos")]
+    Mount(Mount),
+    /// Unmount a volume.
+    Umount(Umount),
+    /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
+    Doctor,
+}
+
+#[derive(Args, Debug)]
+pub struct Init {
+    /// An empty directory on a disk of its own; name it once for each brick.
+    #[arg(long = "brick", required = true, value_name = "DIR")]
+    pub bricks: Vec<PathBuf>,
+    /// The name of the pool.
+    #[arg(long, default_value = "default")]
+    pub pool: String,
+    /// Make a volume of this name as well.
+    #[arg(long, value_name = "NAME")]
+    pub volume: Option<String>,
+    /// Copies of everything in that volume.
+    #[arg(long, default_value_t = 2)]
+    pub copies: u32,
+    /// Size of each brick's journal, in MiB.
+    #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(24..=65_536))]
+    pub journal: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// Listen on a loopback address as well, for clients that know the cluster's secret.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Go to the background once the server answers.
+    #[arg(long)]
+    pub detach: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Pool {
+    /// All pools with their bricks.
+    List,
+    /// One pool.
+    Show {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Volume {
+    /// Make a volume.
+    #[command(after_help = "Example: hekate volume create photos --copies 2")]
+    Create(VolumeCreate),
+    /// All volumes.
+    List,
+    /// One volume: its policy, where its partitions are, and whatever makes its promises weaker.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Delete a volume and everything in it.
+    #[command(after_help = "Example: hekate volume delete photos --confirm photos")]
+    Delete {
+        /// Its name.
+        name: String,
+        /// The name once more, since nothing brings the volume back.
+        #[arg(long, value_name = "NAME")]
+        confirm: Option<String>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct VolumeCreate {
+    /// Its name: letters, digits, dots, dashes, underlines.
+    pub name: String,
+    /// The pool that it is placed on.
+    #[arg(long, default_value = "default")]
+    pub pool: String,
+    /// Copies of everything, each on another brick.
+    #[arg(long, default_value_t = 2)]
+    pub copies: u32,
+    /// A user that may use the volume, beside root and its owner; may be given again.
+    #[arg(long = "allow-uid", value_name = "UID")]
+    pub allow_uids: Vec<u32>,
+    /// The owner of the volume and its root directory [default: who asks].
+    #[arg(long, value_name = "UID")]
+    pub owner: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// The volume.
+    pub volume: String,
+    /// An existing directory.
+    pub directory: PathBuf,
+    /// Let the kernel keep names, attributes and pages for so long without asking. Weaker than the contract: changes of
+    /// other clients show up to that much later.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub cache: f64,
+    /// Refuse changes.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let other users in, as their permissions allow (always so for root's mounts).
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Print a line for every op and its answer (with --foreground).
+    #[arg(long)]
+    pub trace: bool,
+    /// Stay in the foreground.
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// Where it is mounted.
+    pub directory: PathBuf,
+    /// Take it away at once, even if it is in use; what is open stays usable until it is closed.
+    #[arg(long)]
+    pub lazy: bool,
+}

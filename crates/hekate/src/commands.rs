@@ -1,0 +1,48 @@
+//! What each command does.
+
+mod control;
+mod doctor;
+mod init;
+mod mount;
+mod serve;
+
+use crate::cli::{Cli, Command};
+
+/// Why a command failed: words and an exit status.
+#[derive(Debug)]
+pub struct Failure {
+    pub text: String,
+    pub exit: u8,
+}
+
+impl Failure {
+    pub fn new(exit: u8, text: impl Into<String>) -> Self {
+        Self { text: text.into(), exit }
+    }
+
+    /// Wrong use: exit status 64.
+    pub fn usage(text: impl Into<String>) -> Self {
+        Self::new(64, text)
+    }
+}
+
+impl From<hekate_proto::Error> for Failure {
+    fn from(error: hekate_proto::Error) -> Self {
+        Self::new(error.entry().exit, error.to_string())
+    }
+}
+
+/// Runs the command.
+pub fn run(cli: &Cli) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Init(options) => init::init(cli, options),
+        Command::Serve(options) => serve::serve(cli, options),
+        Command::Stop => control::stop(cli),
+        Command::Status => control::status(cli),
+        Command::Pool(command) => control::pool(cli, command),
+        Command::Volume(command) => control::volume(cli, command),
+        Command::Mount(options) => mount::mount(cli, options),
+        Command::Umount(options) => mount::umount(cli, options),
+        Command::Doctor => doctor::doctor(cli),
+    }
+}

@@ -1,0 +1,195 @@
+//! Commands that ask the server's control interface: status, pools, volumes, stop.
+
+use crate::cli::{Cli, Pool, Volume};
+use crate::commands::Failure;
+use crate::output::{self, bytes, table, text};
+use crate::paths::endpoint;
+use hekate_proto::Error;
+use hekate_server::{ControlReply, ControlRequest, VolumeRequest};
+use serde_json::Value;
+
+/// Asks the server.
+pub fn ask(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
+    let endpoint = endpoint(cli)?;
+    let request = serde_json::to_string(request).map_err(|e| Error::bug(e.to_string()))?;
+    let answer = match hekate_transport::control(&endpoint, &request) {
+        Err(Error::Unavailable { what }) => {
+            return Err(Failure::new(69, format!("{what}; is it running? `hekate serve --detach` starts it")));
+        }
+        other => other?,
+    };
+    match serde_json::from_str(&answer) {
+        Ok(ControlReply::Ok(value)) => Ok(value),
+        Ok(ControlReply::Error { text, exit }) => Err(Failure::new(exit, text)),
+        Err(error) => Err(Failure::new(76, format!("the server's answer cannot be read: {error}"))),
+    }
+}
+
+fn rows(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+pub fn stop(cli: &Cli) -> Result<(), Failure> {
+    let stopped = ask(cli, &ControlRequest::Stop)?;
+    let pid = stopped["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.and_then(rustix::process::Pid::from_raw);
+    let begun = std::time::Instant::now();
+    let mut told = false;
+    while pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok()) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        if begun.elapsed().as_secs() >= 2 && !told && !cli.json {
+            eprintln!("waiting for the server to write everything home");
+            told = true;
+        }
+    }
+    if cli.json {
+        output::json(&stopped);
+    } else {
+        println!("server {} has stopped", text(&stopped["pid"]));
+    }
+    Ok(())
+}
+
+pub fn status(cli: &Cli) -> Result<(), Failure> {
+    let status = ask(cli, &ControlRequest::Status)?;
+    if cli.json {
+        output::json(&status);
+        return Ok(());
+    }
+    println!(
+        "health {}   server {} (version {}) up {} s   cluster {}",
+        text(&status["health"]),
+        text(&status["pid"]),
+        text(&status["version"]),
+        text(&status["uptime_seconds"]),
+        text(&status["cluster"])
+    );
+    for waiting in rows(&status["waiting_partitions"]) {
+        println!(
+            "partition {} of ring {} waits: {}",
+            waiting["partition"],
+            waiting["ring"],
+            text(&waiting["waits_for"])
+        );
+    }
+    println!();
+    print_bricks(&status["bricks"]);
+    println!();
+    print_volumes(&status["volumes"]);
+    Ok(())
+}
+
+fn print_bricks(bricks: &Value) {
+    let row = |brick: &Value| {
+        vec![
+            text(&brick["directory"]),
+            text(&brick["pool"]),
+            text(&brick["state"]),
+            bytes(&brick["bytes_free"]),
+            bytes(&brick["bytes_total"]),
+            format!("{} of {}", bytes(&brick["journal_bytes_used"]), bytes(&brick["journal_bytes_total"])),
+        ]
+    };
+    let heads = ["BRICK", "POOL", "STATE", "FREE", "TOTAL", "JOURNAL IN USE"];
+    table(&heads, &rows(bricks).iter().map(row).collect::<Vec<_>>());
+}
+
+fn print_volumes(volumes: &Value) {
+    let row = |volume: &Value| {
+        vec![
+            text(&volume["name"]),
+            text(&volume["pool"]),
+            text(&volume["copies"]),
+            text(&volume["mode"]),
+            text(&volume["state"]),
+            text(&volume["sessions"]),
+            bytes(&volume["bytes_free"]),
+        ]
+    };
+    let heads = ["VOLUME", "POOL", "COPIES", "MODE", "STATE", "SESSIONS", "FREE"];
+    table(&heads, &rows(volumes).iter().map(row).collect::<Vec<_>>());
+}
+
+pub fn pool(cli: &Cli, command: &Pool) -> Result<(), Failure> {
+    let pools = ask(cli, &ControlRequest::PoolList)?;
+    let chosen: Vec<Value> = match command {
+        Pool::List => rows(&pools).to_vec(),
+        Pool::Show { name } => {
+            let found = rows(&pools).iter().find(|pool| pool["name"] == name.as_str());
+            let known: Vec<_> = rows(&pools).iter().map(|pool| text(&pool["name"])).collect();
+            let missing =
+                || Failure::new(66, format!("there is no pool called {name}; there are: {}", known.join(", ")));
+            vec![found.cloned().ok_or_else(missing)?]
+        }
+    };
+    if cli.json {
+        let value = if let Pool::Show { .. } = command { chosen[0].clone() } else { Value::Array(chosen) };
+        output::json(&value);
+        return Ok(());
+    }
+    for pool in &chosen {
+        println!("pool {}", text(&pool["name"]));
+        for ring in rows(&pool["rings"]) {
+            println!("  ring {}: {} copies, {} partitions", ring["ring"], ring["copies"], ring["partitions"]);
+        }
+        print_bricks(&pool["bricks"]);
+    }
+    Ok(())
+}
+
+pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
+    let request = match command {
+        Volume::List => ControlRequest::VolumeList,
+        Volume::Show { name } => ControlRequest::VolumeShow { name: name.clone() },
+        Volume::Create(options) => ControlRequest::VolumeCreate(VolumeRequest {
+            name: options.name.clone(),
+            pool: options.pool.clone(),
+            copies: options.copies,
+            allowed_uids: options.allow_uids.clone(),
+            owner_uid: options.owner,
+        }),
+        Volume::Delete { name, confirm } => {
+            if confirm.as_ref() != Some(name) {
+                return Err(Failure::usage(format!(
+                    "deleting {name} takes everything in it; say it once more: hekate volume delete {name} --confirm {name}"
+                )));
+            }
+            ControlRequest::VolumeDelete { name: name.clone() }
+        }
+    };
+    let answer = ask(cli, &request)?;
+    if cli.json {
+        output::json(&answer);
+        return Ok(());
+    }
+    match command {
+        Volume::List => print_volumes(&answer),
+        Volume::Show { .. } => show_volume(&answer),
+        Volume::Create(options) => {
+            println!("volume {}: {} copies in pool {}", options.name, options.copies, options.pool);
+            println!("next: hekate mount {} DIR", options.name);
+        }
+        Volume::Delete { name, .. } => println!("volume {name} is being deleted"),
+    }
+    Ok(())
+}
+
+fn show_volume(volume: &Value) {
+    print_volumes(&Value::Array(vec![volume.clone()]));
+    println!("owner {}   may also use it: {}", text(&volume["owner_uid"]), text(&volume["allowed_uids"]));
+    let weaker = rows(&volume["weaker"]);
+    match weaker.is_empty() {
+        true => println!("promises: all of the contract (docs/semantics.md); nothing weaker is in force"),
+        false => weaker.iter().for_each(|what| println!("weaker than the contract: {}", text(what))),
+    }
+    let row = |(number, view): (usize, &Value)| {
+        let members: Vec<_> = rows(&view["members"]).iter().map(|m| short(&m["brick"])).collect();
+        vec![number.to_string(), text(&view["epoch"]), short(&view["leader"]), members.join(" ")]
+    };
+    let all: Vec<_> = rows(&volume["views"]).iter().enumerate().map(row).collect();
+    table(&["PARTITION", "EPOCH", "LEADER", "MEMBERS"], &all);
+}
+
+fn short(brick: &Value) -> String {
+    text(brick).chars().take(8).collect()
+}

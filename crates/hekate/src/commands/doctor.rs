@@ -1,0 +1,112 @@
+//! `hekate doctor`: what this machine lacks, and how to mend it.
+
+use crate::cli::Cli;
+use crate::commands::Failure;
+use crate::output;
+use crate::paths::Paths;
+use rustix::process::{Resource, getrlimit};
+use serde_json::json;
+use std::path::Path;
+
+struct Check {
+    what: &'static str,
+    state: State,
+    found: String,
+    fix: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Good,
+    Weak,
+    Bad,
+}
+
+impl State {
+    fn text(self) -> &'static str {
+        match self {
+            State::Good => "good",
+            State::Weak => "weak",
+            State::Bad => "bad",
+        }
+    }
+}
+
+pub fn doctor(cli: &Cli) -> Result<(), Failure> {
+    let checks = [kernel(), fuse_device(), fusermount(), files(), server(cli), clock()];
+    let bad = checks.iter().filter(|check| check.state == State::Bad).count();
+    if cli.json {
+        let row = |check: &Check| json!({ "check": check.what, "state": check.state.text(), "found": check.found, "fix": check.fix });
+        output::json(&json!({ "checks": checks.iter().map(row).collect::<Vec<_>>(), "bad": bad }));
+    } else {
+        let row = |check: &Check| {
+            let fix = if check.state == State::Good { "" } else { check.fix };
+            vec![check.what.into(), check.state.text().into(), check.found.clone(), fix.into()]
+        };
+        output::table(&["CHECK", "STATE", "FOUND", "FIX"], &checks.iter().map(row).collect::<Vec<_>>());
+    }
+    if bad > 0 {
+        return Err(Failure::new(69, format!("{bad} thing(s) must be mended")));
+    }
+    Ok(())
+}
+
+fn check(what: &'static str, state: State, found: impl Into<String>, fix: &'static str) -> Check {
+    Check { what, state, found: found.into(), fix }
+}
+
+/// Lowest kernel: 6.1, that of Debian 12.
+fn kernel() -> Check {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    let state = if version >= (6, 1) { State::Good } else { State::Bad };
+    check("kernel", state, release, "6.1 or newer is needed")
+}
+
+fn fuse_device() -> Check {
+    let fix = "load the module: modprobe fuse (in a container: --device /dev/fuse)";
+    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => check("/dev/fuse", State::Good, "can be opened", fix),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            check("/dev/fuse", State::Weak, "not for this user", "chmod 666 /dev/fuse, or mount as root")
+        }
+        Err(error) => check("/dev/fuse", State::Bad, error.to_string(), fix),
+    }
+}
+
+fn fusermount() -> Check {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).map(|path| path.join("fusermount3")).find(|path| path.exists());
+    let root = rustix::process::geteuid().is_root();
+    match found {
+        Some(path) => check("fusermount3", State::Good, path.display().to_string(), ""),
+        None if root => check("fusermount3", State::Weak, "missing (root can do without)", "apt-get install fuse3"),
+        None => check("fusermount3", State::Bad, "missing", "apt-get install fuse3"),
+    }
+}
+
+fn files() -> Check {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let state = if limit >= 8192 { State::Good } else { State::Weak };
+    check("open files", state, format!("at most {limit}"), "raise the hard limit to 8192 or more (ulimit -Hn)")
+}
+
+fn server(cli: &Cli) -> Check {
+    let fix = "hekate init makes a cluster, hekate serve --detach starts it";
+    let Ok(paths) = Paths::of(cli) else { return check("server", State::Weak, "no state directory", fix) };
+    match super::control::ask(cli, &hekate_server::ControlRequest::Status) {
+        Ok(status) => check("server", State::Good, format!("process {}", status["pid"]), fix),
+        Err(_) if paths.coordinator().exists() => check("server", State::Weak, "not running", "hekate serve --detach"),
+        Err(failure) => check("server", State::Weak, failure.text, fix),
+    }
+}
+
+fn clock() -> Check {
+    let source = Path::new("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let name = std::fs::read_to_string(source).unwrap_or_default();
+    let name = name.trim();
+    let slow = matches!(name, "hpet" | "acpi_pm");
+    let state = if slow { State::Weak } else { State::Good };
+    check("clock", state, name, "a slow clock source costs every op; tsc or kvm-clock is better")
+}

@@ -1,0 +1,68 @@
+//! Going to the background: the same command again without a terminal, watched until it is ready or has failed.
+
+use crate::commands::Failure;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const READY_PAUSE: Duration = Duration::from_millis(20);
+const PROGRESS_AFTER: Duration = Duration::from_secs(2);
+
+/// Starts this program with other arguments in a session of its own; it writes to `log`.
+pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Failure> {
+    let failed = |e: std::io::Error| Failure::new(71, format!("start the background process: {e}"));
+    if let Some(parent) = log.parent() {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    let file = File::create(log).map_err(|e| Failure::new(73, format!("write the log {}: {e}", log.display())))?;
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).current_dir("/");
+    // A group of its own, so that the terminal's signals do not reach it.
+    command.process_group(0);
+    command.spawn().map_err(failed)
+}
+
+/// Waits until `ready`; if the process ends before, its last words are the error.
+pub fn wait_ready(child: &mut Child, log: &Path, what: &str, ready: impl Fn() -> bool) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut said = String::new();
+    loop {
+        if ready() {
+            return Ok(());
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            let words = last_line(log);
+            let words = words.strip_prefix("hekate: ").unwrap_or(&words).to_string();
+            let exit = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(70);
+            return Err(Failure::new(exit, if words.is_empty() { format!("{what} ended at once") } else { words }));
+        }
+        let line = last_line(log);
+        if begun.elapsed() > PROGRESS_AFTER && line != said {
+            eprintln!("{line}");
+            said = line;
+        }
+        std::thread::sleep(READY_PAUSE);
+    }
+}
+
+fn last_line(log: &Path) -> String {
+    let mut text = String::new();
+    let _ = File::open(log).and_then(|mut file| file.read_to_string(&mut text));
+    text.lines().last().unwrap_or_default().to_string()
+}
+
+/// As many open files as the system lets us have: each connection and each data file is one.
+pub fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// The name that `ps` and `top` show for the process.
+pub fn name_process(name: &std::ffi::CStr) {
+    let _ = rustix::thread::set_name(name);
+}

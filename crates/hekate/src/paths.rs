@@ -1,0 +1,58 @@
+//! Where things are: state, sockets, logs.
+
+use crate::cli::Cli;
+use crate::commands::Failure;
+use hekate_transport::{Endpoint, Secret};
+use std::path::{Path, PathBuf};
+
+/// Files of a server on this machine.
+pub struct Paths {
+    pub state: PathBuf,
+    pub socket: PathBuf,
+}
+
+impl Paths {
+    pub fn of(cli: &Cli) -> Result<Self, Failure> {
+        if let Some(state) = &cli.state {
+            let state = std::path::absolute(state)
+                .map_err(|e| Failure::usage(format!("the state directory {}: {e}", state.display())))?;
+            return Ok(Self { socket: state.join("server.sock"), state });
+        }
+        if rustix::process::geteuid().is_root() {
+            return Ok(Self { state: "/var/lib/hekate".into(), socket: "/run/hekate/server.sock".into() });
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = variable("XDG_STATE_HOME").or(home.map(|home| home.join(".local/state")));
+        let state = state.ok_or_else(|| Failure::usage("neither HOME nor XDG_STATE_HOME is set; name --state DIR"))?;
+        let state = state.join("hekate");
+        let run = variable("XDG_RUNTIME_DIR").map_or(state.clone(), |run| run.join("hekate"));
+        Ok(Self { socket: run.join("server.sock"), state })
+    }
+
+    pub fn coordinator(&self) -> PathBuf {
+        self.state.join("coordinator.redb")
+    }
+
+    pub fn secret(&self) -> PathBuf {
+        self.state.join("secret")
+    }
+
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.state.join(format!("{name}.log"))
+    }
+}
+
+/// The server that commands talk to.
+pub fn endpoint(cli: &Cli) -> Result<Endpoint, Failure> {
+    let paths = Paths::of(cli)?;
+    let Some(server) = &cli.server else { return Ok(Endpoint::Unix(paths.socket)) };
+    if let Some(path) = server.strip_prefix("unix:") {
+        return Ok(Endpoint::Unix(Path::new(path).into()));
+    }
+    let Some(address) = server.strip_prefix("tcp:") else {
+        return Err(Failure::usage(format!("{server:?} is no server; say unix:PATH or tcp:127.0.0.1:PORT")));
+    };
+    let address = address.parse().map_err(|_| Failure::usage(format!("{address:?} is not ADDRESS:PORT")))?;
+    Ok(Endpoint::tcp(address, Secret::read(&paths.secret())?)?)
+}

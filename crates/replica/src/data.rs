@@ -1,0 +1,249 @@
+//! Bytes: beside the inode while they are few, in shards from then on.
+
+use crate::driver::new_data_id;
+use crate::execute::{Ask, Commit, Fresh, Multi, Partitions, Stop};
+use crate::inodes::drop_set_id_bits;
+use crate::read::node;
+use crate::tree::{Tree, attr_of};
+use bytes::{Bytes, BytesMut};
+use hekate_brick::{Brick, block_checksum};
+use hekate_proto::*;
+
+/// Writes up to this go through the journal; greater ones to fresh blocks are written home at once (DESIGN section 5).
+const JOURNALED_BYTES_MAX: usize = 32 << 10;
+const BLOCK: u32 = BLOCK_BYTES as u32;
+
+/// A change of content.
+fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
+    inode.size = inode.size.max(end);
+    inode.mtime = now;
+    inode.ctime = now;
+    inode.change += 1;
+    if drop_set_id {
+        drop_set_id_bits(inode);
+    }
+}
+
+/// Writes bytes that rest beside the inode.
+pub fn write(
+    parts: &mut dyn Partitions,
+    ask: &Ask,
+    id: InodeId,
+    offset: u64,
+    data: &Bytes,
+    drop_set_id: bool,
+) -> std::result::Result<Reply, Stop> {
+    let home = ask.partition(id.position());
+    let now = parts.leader(home)?.time(ask.now);
+    let tree = Tree::new(parts.brick(home)?, ask);
+    let mut inode = tree.file(id)?;
+    let end = offset.saturating_add(data.len() as u64);
+    if !inode.layout.is_inline() || end > INLINE_MAX {
+        return Ok(node(attr_of(id, &inode, None)));
+    }
+    let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
+    let key = tree.key(id, Kind::Content);
+    let value = if offset == 0 && end >= inode.size {
+        Bytes::copy_from_slice(data)
+    } else {
+        splice(&tree.content(id)?, offset as usize, data)
+    };
+    commit.changes.push(Change::Put { key, value });
+    written(&mut inode, end, drop_set_id, now);
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    parts.commit(home, commit)?;
+    Ok(Reply::Done)
+}
+
+fn splice(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
+    let mut content = BytesMut::with_capacity(old.len().max(offset + data.len()));
+    content.extend_from_slice(old);
+    content.resize(old.len().max(offset + data.len()), 0);
+    content[offset..offset + data.len()].copy_from_slice(data);
+    content.freeze()
+}
+
+/// Moves the bytes beside an inode into a shard of a new data id.
+pub fn spill(parts: &mut dyn Partitions, ask: &Ask, id: InodeId) -> std::result::Result<Reply, Stop> {
+    let home = ask.partition(id.position());
+    let tree = Tree::new(parts.brick(home)?, ask);
+    let inode = tree.file(id)?;
+    if !inode.layout.is_inline() {
+        return Ok(node(attr_of(id, &inode, None)));
+    }
+    let content = tree.content(id)?;
+    spill_with(parts, ask, id, inode, content)
+}
+
+/// The commit of a spill: `inode` as it is to be but for its layout, `content` what goes to the shard.
+pub fn spill_with(
+    parts: &mut dyn Partitions,
+    ask: &Ask,
+    id: InodeId,
+    mut inode: InodeRecord,
+    content: Bytes,
+) -> std::result::Result<Reply, Stop> {
+    let home = ask.partition(id.position());
+    let mut commit = Commit::default();
+    // The data id decides the shard's partition; until that is locked nothing is written.
+    let data = new_data_id(&mut parts.leader(home)?.clone(), id, &mut Vec::new());
+    let shard = ShardId { volume: ask.volume, data, index: 0 };
+    if !content.is_empty() {
+        parts.brick(ask.partition(shard.position()))?;
+    }
+    new_data_id(parts.leader(home)?, id, &mut commit.changes);
+    inode.layout = Layout { version: inode.layout.version + 1, pieces: vec![Piece { data, length: u64::MAX }] };
+    let reply = node(attr_of(id, &inode, None));
+    commit.reply = Some(reply.clone());
+    let tree = Tree::new(parts.brick(home)?, ask);
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    if content.is_empty() {
+        parts.commit(home, commit)?;
+        return Ok(reply);
+    }
+    commit.delete(tree.key(id, Kind::Content));
+    if ask.partition(shard.position()) == home {
+        commit.changes.extend(fill_shard(ask, shard, &content).changes);
+        parts.commit(home, commit)?;
+        return Ok(reply);
+    }
+    let fill = Leg::FillShard { shard, bytes: content };
+    let mut op = Multi::begin(parts, ask, home, "spill")?;
+    op.before(&[(shard.position(), fill, Leg::UnfillShard { shard })])?;
+    op.commit(commit)?;
+    Ok(reply)
+}
+
+/// The first bytes of a shard that does not exist yet.
+pub fn fill_shard(ask: &Ask, shard: ShardId, bytes: &Bytes) -> Commit {
+    let stamp = Stamp { count: 1, session: ask.session, op: ask.op_id };
+    let blocks = pad_to_blocks(bytes);
+    let count = (blocks.len() / BLOCK_BYTES) as u32;
+    let record = ShardRecord { stamp, length: bytes.len() as u32, home_blocks: count };
+    let run = BlockRun { first: 0, checksums: checksums(shard, 0, &blocks) };
+    Commit { changes: vec![Change::WriteBlocks { shard, record, run, bytes: blocks }], ..Commit::default() }
+}
+
+fn pad_to_blocks(bytes: &[u8]) -> Bytes {
+    let mut blocks = BytesMut::with_capacity(bytes.len().next_multiple_of(BLOCK_BYTES));
+    blocks.extend_from_slice(bytes);
+    blocks.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+    blocks.freeze()
+}
+
+fn checksums(shard: ShardId, first: u32, blocks: &[u8]) -> Vec<u32> {
+    (first..).zip(blocks.chunks(BLOCK_BYTES)).map(|(block, bytes)| block_checksum(shard, block, bytes)).collect()
+}
+
+/// Writes a run of one shard.
+pub fn write_shard(
+    parts: &mut dyn Partitions,
+    ask: &Ask,
+    shard: ShardId,
+    offset: u32,
+    bytes: &Bytes,
+    follow: Option<Stamp>,
+) -> std::result::Result<Reply, Stop> {
+    let end = u64::from(offset) + bytes.len() as u64;
+    if end > SHARD_BYTES || bytes.is_empty() {
+        return Err(Error::invalid("a write that does not lie in its shard").into());
+    }
+    let home = ask.partition(shard.position());
+    let brick = parts.brick(home)?;
+    let before = brick.shard(ask.ring, shard)?;
+    let stamp_before = before.map(|record| record.stamp);
+    if follow.is_some() && follow != stamp_before {
+        return Err(Error::Conflict { stamp: stamp_before }.into());
+    }
+    let (length, home_blocks) = before.map_or((0, 0), |record| (record.length, record.home_blocks));
+    let first = offset / BLOCK;
+    let blocks = whole_blocks(brick, ask, shard, length, offset, bytes)?;
+    let after = first + (blocks.len() / BLOCK_BYTES) as u32;
+    let count = stamp_before.map_or(1, |stamp| stamp.count + 1);
+    let stamp = Stamp { count, session: ask.session, op: ask.op_id };
+    let record = ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after) };
+    let run = BlockRun { first, checksums: checksums(shard, first, &blocks) };
+    let reply = Reply::Written { stamp };
+    let mut commit = Commit { reply: Some(reply.clone()), ..Commit::default() };
+    if bytes.len() > JOURNALED_BYTES_MAX && first >= home_blocks {
+        commit.fresh.push(Fresh { shard, first_block: first, bytes: blocks });
+        commit.changes.push(Change::FreshBlocks { shard, record, run });
+    } else {
+        commit.changes.push(Change::WriteBlocks { shard, record, run, bytes: blocks });
+    }
+    parts.commit(home, commit)?;
+    Ok(reply)
+}
+
+/// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
+/// it is zeros.
+fn whole_blocks(
+    brick: &Brick,
+    ask: &Ask,
+    shard: ShardId,
+    length: u32,
+    offset: u32,
+    bytes: &Bytes,
+) -> std::result::Result<Bytes, Stop> {
+    let end = offset + bytes.len() as u32;
+    let (from, to) = (offset / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
+    let mut blocks = BytesMut::with_capacity((to - from) as usize);
+    if from < offset {
+        blocks.extend_from_slice(&brick.read_shard(ask.ring, shard, from, offset - from)?);
+        blocks.resize((offset - from) as usize, 0);
+    }
+    blocks.extend_from_slice(bytes);
+    if end < to && end < length {
+        blocks.extend_from_slice(&brick.read_shard(ask.ring, shard, end, to - end)?);
+    }
+    blocks.resize((to - from) as usize, 0);
+    Ok(blocks.freeze())
+}
+
+/// The shard ends at `length`: the block in which it ends is zeros from there on.
+pub fn cut(
+    brick: &Brick,
+    ask: &Ask,
+    commit: &mut Commit,
+    shard: ShardId,
+    before: ShardRecord,
+    length: u32,
+) -> std::result::Result<(), Stop> {
+    let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
+    let record = ShardRecord { stamp, length, home_blocks: before.home_blocks };
+    let first = length / BLOCK;
+    if length % BLOCK != 0 {
+        let kept = brick.read_shard(ask.ring, shard, first * BLOCK, length % BLOCK)?;
+        let bytes = pad_to_blocks(&kept);
+        let run = BlockRun { first, checksums: checksums(shard, first, &bytes) };
+        commit.changes.push(Change::WriteBlocks { shard, record, run, bytes });
+    }
+    commit.changes.push(Change::CutShard { shard, record });
+    Ok(())
+}
+
+/// The inode's leader learns of bytes in shards.
+pub fn wrote(
+    parts: &mut dyn Partitions,
+    ask: &Ask,
+    id: InodeId,
+    layout_version: u32,
+    end: u64,
+    drop_set_id: bool,
+) -> std::result::Result<Reply, Stop> {
+    if end > FILE_BYTES_MAX {
+        return Err(Error::TooLarge.into());
+    }
+    let home = ask.partition(id.position());
+    let now = parts.leader(home)?.time(ask.now);
+    let tree = Tree::new(parts.brick(home)?, ask);
+    let mut inode = tree.file(id)?;
+    if inode.layout.is_inline() || inode.layout.version != layout_version {
+        return Err(Error::LayoutChanged.into());
+    }
+    written(&mut inode, end, drop_set_id, now);
+    let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    parts.commit(home, commit)?;
+    Ok(Reply::Done)
+}

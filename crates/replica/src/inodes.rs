@@ -1,0 +1,115 @@
+//! Attributes: chmod, chown, times, extended attributes.
+
+use crate::execute::{Ask, Commit, Partitions, Stop};
+use crate::read::node;
+use crate::tree::{Tree, attr_of};
+use bytes::Bytes;
+use hekate_proto::*;
+
+const SET_USER_ID: u16 = 0o4000;
+const SET_GROUP_ID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+/// Limits of Linux's VFS: XATTR_NAME_MAX and XATTR_SIZE_MAX.
+const XATTR_NAME_BYTES_MAX: usize = 255;
+const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+/// Attributes of one inode; one read has room for all.
+const XATTRS_MAX: usize = 128;
+
+/// Set-user-id goes; set-group-id too, if it means execution (otherwise it means mandatory locking, inode(7)).
+pub fn drop_set_id_bits(inode: &mut InodeRecord) {
+    inode.mode &= !SET_USER_ID;
+    if inode.mode & GROUP_EXECUTE != 0 {
+        inode.mode &= !SET_GROUP_ID;
+    }
+}
+
+/// Takes all changes but the size.
+pub fn apply_changes(inode: &mut InodeRecord, changes: &AttrChanges, now: Time) {
+    let at = |set: SetTime| match set {
+        SetTime::Now => now,
+        SetTime::At { time } => time,
+    };
+    inode.mode = changes.mode.map_or(inode.mode, |mode| mode & 0o7777);
+    inode.uid = changes.uid.unwrap_or(inode.uid);
+    inode.gid = changes.gid.unwrap_or(inode.gid);
+    inode.atime = changes.atime.map_or(inode.atime, at);
+    inode.mtime = changes.mtime.map_or(inode.mtime, at);
+    if changes.drop_set_id {
+        drop_set_id_bits(inode);
+    }
+    inode.ctime = now;
+    inode.change += 1;
+}
+
+pub fn setattr(
+    parts: &mut dyn Partitions,
+    ask: &Ask,
+    id: InodeId,
+    changes: &AttrChanges,
+) -> std::result::Result<Reply, Stop> {
+    let home = ask.partition(id.position());
+    let now = parts.leader(home)?.time(ask.now);
+    let tree = Tree::new(parts.brick(home)?, ask);
+    let mut inode = tree.inode(id)?;
+    apply_changes(&mut inode, changes, now);
+    let mut commit = Commit::default();
+    let stub = match inode.kind {
+        NodeKind::Directory => {
+            let mut stub = tree.any_stub(id)?;
+            (stub.mode, stub.uid, stub.gid) = (inode.mode, inode.uid, inode.gid);
+            // A directory shows the later of its own time and its names'; a time that is set must show.
+            if changes.mtime.is_some() {
+                stub.mtime = inode.mtime;
+            }
+            commit.put(tree.key(id, Kind::Stub), &stub);
+            Some(stub)
+        }
+        _ => None,
+    };
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    let reply = node(attr_of(id, &inode, stub.as_ref()));
+    commit.reply = Some(reply.clone());
+    parts.commit(home, commit)?;
+    Ok(reply)
+}
+
+/// Sets (`value`) or removes an extended attribute.
+pub fn setxattr(
+    parts: &mut dyn Partitions,
+    ask: &Ask,
+    id: InodeId,
+    name: &Bytes,
+    value: Option<&Bytes>,
+    create: bool,
+    replace: bool,
+) -> std::result::Result<Reply, Stop> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(Error::invalid("the name of an extended attribute has 1 to 255 bytes").into());
+    }
+    if value.is_some_and(|value| value.len() > XATTR_VALUE_BYTES_MAX) {
+        return Err(Error::AttributeTooLarge.into());
+    }
+    let home = ask.partition(id.position());
+    let now = parts.leader(home)?.time(ask.now);
+    let tree = Tree::new(parts.brick(home)?, ask);
+    let mut inode = tree.inode(id)?;
+    let existing = tree.xattrs(id)?;
+    let exists = existing.iter().any(|(known, _)| known == name);
+    match exists {
+        true if create => return Err(Error::Exists.into()),
+        false if replace => return Err(Error::NoAttribute.into()),
+        false if existing.len() >= XATTRS_MAX => return Err(Error::AttributeTooLarge.into()),
+        _ => {}
+    }
+    inode.ctime = now;
+    inode.change += 1;
+    let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    let key = Key::xattr(ask.ring, ask.volume, id, name);
+    match value {
+        Some(value) => commit.changes.push(Change::Put { key, value: value.clone() }),
+        None => commit.delete(key),
+    }
+    parts.commit(home, commit)?;
+    Ok(Reply::Done)
+}

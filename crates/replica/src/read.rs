@@ -1,0 +1,111 @@
+//! Ops that change nothing, answered by the leader from its copy.
+
+use crate::execute::{Ask, Stop};
+use crate::tree::Tree;
+use bytes::{Bytes, BytesMut};
+use hekate_brick::Brick;
+use hekate_proto::*;
+
+/// Names in one answer, whatever is asked for.
+const LIST_MAX: u32 = 4096;
+
+/// Answers a read. What it finds is on every member: changes hold the partition until then.
+pub fn answer(brick: &Brick, ask: &Ask, op: &Op) -> std::result::Result<Reply, Stop> {
+    let tree = Tree::new(brick, ask);
+    match op {
+        Op::Name { op: NameOp::Lookup { dir, name } } => lookup(&tree, ask, *dir, name),
+        Op::Name { op: NameOp::List { dir, after, limit, attributes } } => {
+            list(brick, &tree, ask, *dir, after.as_ref(), *limit, *attributes)
+        }
+        Op::Inode { op: InodeOp::GetAttr { inode } } => Ok(node(tree.attr(*inode)?)),
+        Op::Inode { op: InodeOp::ReadLink { inode } } => match tree.inode(*inode)?.kind {
+            NodeKind::Symlink => Ok(Reply::Bytes { bytes: tree.content(*inode)? }),
+            _ => Err(Error::invalid("not a symbolic link").into()),
+        },
+        Op::Inode { op: InodeOp::GetXattr { inode, name } } => {
+            tree.inode(*inode)?;
+            let value = brick.get(&Key::xattr(ask.ring, ask.volume, *inode, name))?;
+            Ok(Reply::Bytes { bytes: value.ok_or(Error::NoAttribute)? })
+        }
+        Op::Inode { op: InodeOp::ListXattr { inode } } => {
+            tree.inode(*inode)?;
+            Ok(Reply::Names { names: tree.xattrs(*inode)?.into_iter().map(|(name, _)| name).collect() })
+        }
+        Op::Data { op: DataOp::Read { inode, offset, length } } => read(&tree, *inode, *offset, *length),
+        Op::Data { op: DataOp::ReadShard { data, index, offset, length } } => {
+            if *length as usize > IO_BYTES_MAX {
+                return Err(Error::invalid("a read of over 4 MiB").into());
+            }
+            let shard = ShardId { volume: ask.volume, data: *data, index: *index };
+            Ok(Reply::Data { bytes: brick.read_shard(ask.ring, shard, *offset, *length)? })
+        }
+        _ => Err(Error::bug("an op that is no read was to be answered").into()),
+    }
+}
+
+pub(crate) fn node(attr: Attr) -> Reply {
+    Reply::Node { attr, created: false }
+}
+
+fn lookup(tree: &Tree, ask: &Ask, dir: InodeId, name: &Name) -> std::result::Result<Reply, Stop> {
+    tree.stub(dir)?;
+    let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
+    found_node(tree, ask, dir, &found)
+}
+
+/// The inode under a name, if this partition has it.
+pub(crate) fn found_node(tree: &Tree, ask: &Ask, dir: InodeId, found: &NameRecord) -> std::result::Result<Reply, Stop> {
+    if ask.partition(found.inode.position()) == ask.partition(dir.position()) {
+        return Ok(node(tree.attr(found.inode)?));
+    }
+    Ok(Reply::Elsewhere { inode: found.inode, kind: found.kind })
+}
+
+fn list(
+    brick: &Brick,
+    tree: &Tree,
+    ask: &Ask,
+    dir: InodeId,
+    after: Option<&Name>,
+    limit: u32,
+    attributes: bool,
+) -> std::result::Result<Reply, Stop> {
+    tree.any_stub(dir).map_err(|_| Stop::Error(Error::NotDirectory))?;
+    let place = Place { ring: ask.ring, position: dir.position(), volume: ask.volume };
+    let all = Key::name(place, dir, b"");
+    let from = after.map_or(all.clone(), |name| Key::name(place, dir, name.as_bytes()).successor());
+    let limit = limit.clamp(1, LIST_MAX) as usize;
+    let found = brick.scan(&from, &all.prefix_end(), limit)?;
+    let end = found.len() < limit;
+    let mut entries = Vec::with_capacity(found.len());
+    for (key, value) in found {
+        let record = NameRecord::from_bytes(value)?;
+        let here = ask.partition(record.inode.position()) == ask.partition(dir.position());
+        let attr = if attributes && here { tree.attr(record.inode).ok() } else { None };
+        entries.push(Entry { name: Name::new(key.rest())?, inode: record.inode, kind: record.kind, attr });
+    }
+    Ok(Reply::List { entries, end })
+}
+
+fn read(tree: &Tree, id: InodeId, offset: u64, length: u32) -> std::result::Result<Reply, Stop> {
+    let inode = tree.file(id)?;
+    let attr = crate::tree::attr_of(id, &inode, None);
+    if !inode.layout.is_inline() {
+        return Ok(node(attr));
+    }
+    let end = inode.size.min(offset.saturating_add(u64::from(length)));
+    if end <= offset {
+        return Ok(Reply::FileData { bytes: Bytes::new(), attr });
+    }
+    let content = tree.content(id)?;
+    let have = content.slice((offset as usize).min(content.len())..(end as usize).min(content.len()));
+    let wanted = (end - offset) as usize;
+    let bytes = if have.len() == wanted {
+        have
+    } else {
+        let mut padded = BytesMut::from(&have[..]);
+        padded.resize(wanted, 0);
+        padded.freeze()
+    };
+    Ok(Reply::FileData { bytes, attr })
+}

@@ -1,0 +1,147 @@
+//! What a server does beside its requests: checkpoints, and collecting what ops left behind.
+
+use crate::level::{remove, sync_all, with_locks};
+use crate::node::Node;
+use hekate_proto::*;
+use hekate_replica::{Commit, Partitions, purge_orphan};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often a journal is looked at: a disk of 1 GB/s fills a fortieth of it meanwhile.
+const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
+const CHORES_PAUSE: Duration = Duration::from_millis(250);
+/// Inodes and data ids collected before others get the lock again.
+const COLLECT_AT_ONCE: usize = 1024;
+
+/// The threads.
+pub struct Housekeeping {
+    stopping: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Housekeeping {
+    /// Starts them.
+    pub fn start(node: &Arc<Node>) -> Result<Self> {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let checkpoints = spawn(node, &stopping, CHECKPOINT_PAUSE, |node| {
+            if node.bricks.values().any(|brick| brick.wants_checkpoint()) {
+                node.checkpoint_all()?;
+            }
+            Ok(())
+        })?;
+        let chores = spawn(node, &stopping, CHORES_PAUSE, chores)?;
+        Ok(Self { stopping, threads: vec![checkpoints, chores] })
+    }
+
+    /// Ends them.
+    pub fn stop(self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn spawn(
+    node: &Arc<Node>,
+    stopping: &Arc<AtomicBool>,
+    pause: Duration,
+    act: fn(&Node) -> Result<()>,
+) -> Result<JoinHandle<()>> {
+    let (node, stopping): (Weak<Node>, _) = (Arc::downgrade(node), stopping.clone());
+    let run = move || {
+        let mut last_error = None;
+        while !stopping.load(Ordering::Relaxed) {
+            std::thread::park_timeout(pause);
+            let Some(node) = node.upgrade() else { return };
+            let error = act(&node).err();
+            if let Some(error) = error.as_ref().filter(|_| error != last_error) {
+                eprintln!("hekate-serve: housekeeping: {error}");
+            }
+            last_error = error;
+        }
+    };
+    std::thread::Builder::new().name("hekate-keep".into()).spawn(run).map_err(|e| Error::io("start a thread", e))
+}
+
+fn chores(node: &Node) -> Result<()> {
+    for brick in node.bricks.values() {
+        brick.refresh_room()?;
+    }
+    for session in node.sessions.silent() {
+        node.end_session(session)?;
+    }
+    sweep(node)?;
+    collect_orphans(node)?;
+    collect_garbage(node)?;
+    crate::volumes::go_on_deleting(node)
+}
+
+/// Intents of finished ops go first; once that is on stable storage, the marks of their legs.
+fn sweep(node: &Node) -> Result<()> {
+    let swept = std::mem::take(&mut node.chores.lock().swept);
+    if swept.is_empty() {
+        return Ok(());
+    }
+    let is_intent = |entry: &(RingId, PartitionNumber, Key)| entry.2.kind() == Some(Kind::Intent);
+    let (intents, marks): (Vec<_>, Vec<_>) = swept.into_iter().partition(is_intent);
+    remove(node, &intents)?;
+    let rings: BTreeSet<RingId> = marks.iter().map(|(ring, _, _)| *ring).collect();
+    for ring in rings {
+        sync_all(node, &*node.ring(ring)?)?;
+    }
+    remove(node, &marks)
+}
+
+fn collect_orphans(node: &Node) -> Result<()> {
+    let candidates: Vec<_> = node.chores.lock().orphans.iter().take(COLLECT_AT_ONCE).copied().collect();
+    for (ring_id, volume, inode) in candidates {
+        if !node.sessions.all_released(volume, inode) {
+            continue;
+        }
+        let ring = node.ring(ring_id)?;
+        let at = inode.position().partition(ring.count());
+        with_locks(node, &ring, volume, at, |locked, ask| match purge_orphan(locked.brick(at)?, ask, inode)? {
+            Some(commit) => Ok(locked.commit(at, commit)?),
+            None => Ok(()),
+        })?;
+        node.chores.lock().orphans.retain(|orphan| *orphan != (ring_id, volume, inode));
+        node.sessions.forget(volume, inode);
+    }
+    Ok(())
+}
+
+fn collect_garbage(node: &Node) -> Result<()> {
+    let garbage: Vec<_> = {
+        let mut chores = node.chores.lock();
+        let count = chores.garbage.len().min(COLLECT_AT_ONCE);
+        chores.garbage.drain(..count).collect()
+    };
+    for (ring_id, key, record) in garbage {
+        let (Some(place), Some(data)) = (key.place(), key.id()) else { continue };
+        let ring = node.ring(ring_id)?;
+        let shards = |index| ShardId { volume: place.volume, data: DataId(data), index };
+        // One message a partition; a great sparse file asks each for all that it has.
+        let partitions: BTreeSet<PartitionNumber> = if record.shards > 4096 {
+            (0..ring.count()).map(PartitionNumber).collect()
+        } else {
+            (0..record.shards).map(|index| shards(index).position().partition(ring.count())).collect()
+        };
+        for at in partitions {
+            with_locks(node, &ring, place.volume, at, |locked, ask| {
+                let found = hekate_replica::shards_of(locked.brick(at)?, ask, at, DataId(data), 0, record.shards)?;
+                if found.is_empty() {
+                    return Ok(());
+                }
+                let changes = found.into_iter().map(|shard| Change::DropShard { shard }).collect();
+                Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
+            })?;
+        }
+        remove(node, &[(ring_id, place.position.partition(ring.count()), key)])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Before a partition is served: its replicas are made even, and ops that a crash cut short are undone or finished.
+
+use crate::batch::stopped;
+use crate::locked::Locked;
+use crate::node::Node;
+use crate::partition::HostedRing;
+use crate::syncer::Needs;
+use hekate_brick::{Brick, LogPosition};
+use hekate_cluster::RingInfo;
+use hekate_proto::*;
+use hekate_replica::{Ask, Commit, Partitions, Stop, recover_intent};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Entries of one step.
+const AT_ONCE: usize = 512;
+
+/// The member with the greatest (epoch, sequence) has everything that was acknowledged; the others get what they lack
+/// from its journal.
+pub fn level(ring: &RingInfo, bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()> {
+    for (index, view) in ring.views.iter().enumerate() {
+        let number = PartitionNumber(index as u32);
+        let members: Vec<&Arc<Brick>> = view.members.iter().filter_map(|member| bricks.get(&member.brick)).collect();
+        let at = |brick: &Brick| brick.position(ring.ring, number);
+        let Some(best) = members.iter().max_by_key(|brick| at(brick)) else { continue };
+        for brick in members.iter().filter(|brick| at(brick) < at(best)) {
+            bring_up(ring.ring, number, best, brick)?;
+        }
+    }
+    Ok(())
+}
+
+fn bring_up(ring: RingId, number: PartitionNumber, from: &Brick, to: &Brick) -> Result<()> {
+    let LogPosition { sequence, .. } = to.position(ring, number);
+    let records = from.records_since(ring, number, sequence)?;
+    if records.first().is_none_or(|entry| entry.record.sequence.0 != sequence.0 + 1) {
+        return Err(Error::Damaged {
+            what: format!(
+                "brick {} lacks records of partition {number} of ring {ring} that brick {} no longer has in its journal; \
+                 was it restored from an old copy?",
+                to.id().text(),
+                from.id().text()
+            ),
+        });
+    }
+    for entry in &records {
+        if let Some(shard) = fresh_shard(&entry.record) {
+            copy_fresh(ring, &entry.record, shard, from, to)?;
+        }
+        to.append(entry)?;
+    }
+    to.sync(to.end())
+}
+
+fn fresh_shard(record: &Record) -> Option<ShardId> {
+    record.changes.iter().find_map(|change| match change {
+        Change::FreshBlocks { shard, .. } => Some(*shard),
+        _ => None,
+    })
+}
+
+/// Bytes that a record says are home already.
+fn copy_fresh(ring: RingId, record: &Record, shard: ShardId, from: &Brick, to: &Brick) -> Result<()> {
+    let block = BLOCK_BYTES as u32;
+    for change in &record.changes {
+        let Change::FreshBlocks { run, .. } = change else { continue };
+        let bytes = from.read_shard(ring, shard, run.first * block, run.checksums.len() as u32 * block)?;
+        let mut whole = bytes.to_vec();
+        whole.resize(run.checksums.len() * BLOCK_BYTES, 0);
+        to.write_fresh(shard, run.first, &[&whole])?;
+    }
+    Ok(())
+}
+
+/// A machine that booted or a disk that was mounted anew makes a new view. -> whether there are any.
+pub fn renew_incarnations(ring: &mut RingInfo, bricks: &HashMap<BrickId, Arc<Brick>>) -> bool {
+    let mut renewed = false;
+    for view in &mut ring.views {
+        let mut changed = false;
+        for member in &mut view.members {
+            if let Some(brick) = bricks.get(&member.brick)
+                && brick.incarnation() != member.incarnation
+            {
+                member.incarnation = brick.incarnation();
+                changed = true;
+            }
+        }
+        if changed {
+            view.epoch = Epoch(view.epoch.0 + 1);
+            renewed = true;
+        }
+    }
+    renewed
+}
+
+fn system_ask(ring: &HostedRing, volume: VolumeId) -> Ask {
+    let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Node::clock());
+    Ask { ring: ring.ring, count: ring.count(), volume, session, op_id, now, alone: true }
+}
+
+/// Does something of the server's own, with the locks that it turns out to need.
+pub fn with_locks(
+    node: &Node,
+    ring: &HostedRing,
+    volume: VolumeId,
+    at: PartitionNumber,
+    mut act: impl FnMut(&mut Locked, &Ask) -> std::result::Result<(), Stop>,
+) -> Result<()> {
+    let mut numbers = BTreeSet::from([at]);
+    loop {
+        let ask = system_ask(ring, volume);
+        let mut locked = Locked::lock(ring, &ask, &numbers, &node.chores, &node.syncers)?;
+        match act(&mut locked, &ask) {
+            Ok(()) => return Ok(()),
+            Err(Stop::Lock(number)) => drop(numbers.insert(number)),
+            Err(stop) => return Err(stopped(stop)),
+        }
+    }
+}
+
+/// A partition's work entries.
+pub fn work(ring: &HostedRing, number: PartitionNumber) -> Result<Vec<(Key, bytes::Bytes)>> {
+    let (mut from, to) = Key::work_range(ring.ring, number, ring.count());
+    let hosted = ring.read(number)?;
+    let mut all = Vec::new();
+    loop {
+        let found = hosted.brick().scan(&from, &to, AT_ONCE)?;
+        let Some((last, _)) = found.last() else { return Ok(all) };
+        from = last.successor();
+        all.extend(found);
+    }
+}
+
+/// Undoes or finishes what intents name, removes the marks of their legs, and learns what there is to collect.
+pub fn recover(node: &Node, ring: &HostedRing) -> Result<()> {
+    let numbers = (0..ring.count()).map(PartitionNumber);
+    let mut marks = Vec::new();
+    for number in numbers {
+        for (key, value) in work(ring, number)? {
+            let (Some(id), Some(place)) = (key.id(), key.place()) else { continue };
+            match key.kind() {
+                Some(Kind::Intent) => {
+                    let record = IntentRecord::from_bytes(value)?;
+                    with_locks(node, ring, record.volume, number, |locked, ask| {
+                        recover_intent(locked, ask, number, IntentId(id), &record)
+                    })?;
+                }
+                Some(Kind::LegDone) => marks.push((ring.ring, number, key)),
+                Some(Kind::Orphan) => {
+                    node.chores.lock().orphans.push((ring.ring, place.volume, InodeId::from_bits(id)));
+                }
+                Some(Kind::Garbage) => {
+                    let record = GarbageRecord::from_bytes(value)?;
+                    node.chores.lock().garbage.push((ring.ring, key, record));
+                }
+                _ => {}
+            }
+        }
+    }
+    // Legs that recovery itself took have left marks of their own.
+    let taken = std::mem::take(&mut node.chores.lock().swept);
+    marks.extend(taken);
+    sync_all(node, ring)?;
+    remove(node, &marks)
+}
+
+/// Everything that the ring's bricks acknowledged is on stable storage.
+pub fn sync_all(node: &Node, ring: &HostedRing) -> Result<()> {
+    let mut needs = Needs::default();
+    ring.bricks().iter().for_each(|brick| needs.journal(brick, brick.end()));
+    node.syncers.sync(needs)
+}
+
+/// Removes entries, those of a partition in records of many.
+pub fn remove(node: &Node, entries: &[(RingId, PartitionNumber, Key)]) -> Result<()> {
+    let mut grouped: HashMap<(RingId, PartitionNumber), Vec<Key>> = HashMap::new();
+    for (ring, number, key) in entries {
+        grouped.entry((*ring, *number)).or_default().push(key.clone());
+    }
+    for ((ring, number), keys) in grouped {
+        let ring = node.ring(ring)?;
+        for keys in keys.chunks(AT_ONCE) {
+            with_locks(node, &ring, VolumeId(0), number, |locked, _| {
+                let mut commit = Commit::default();
+                keys.iter().for_each(|key| commit.delete(key.clone()));
+                Ok(locked.commit(number, commit)?)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Results that a session's retries would have asked for.
+pub fn forget_session(node: &Node, ring: &HostedRing, session: SessionId) -> Result<()> {
+    let mut found = Vec::new();
+    for number in (0..ring.count()).map(PartitionNumber) {
+        let prefix = Key::session_prefix(ring.ring, number.first_position(ring.count()), session);
+        let entries = ring.read(number)?.brick().scan(&prefix, &prefix.prefix_end(), SESSION_SLOTS)?;
+        found.extend(entries.into_iter().map(|(key, _)| (ring.ring, number, key)));
+    }
+    remove(node, &found)
+}

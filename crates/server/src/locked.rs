@@ -1,0 +1,169 @@
+//! The partitions that an op has locked: `replica`'s view of this server.
+
+use crate::partition::{Hosted, HostedRing};
+use crate::syncer::{Needs, Syncers};
+use hekate_brick::{Brick, LogEntry, Lsn};
+use hekate_proto::*;
+use hekate_replica::{Ask, Commit, Leader, Partitions, Stop};
+use parking_lot::{Mutex, RwLockWriteGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Entries to remove once they have served, and inodes and data ids to collect.
+#[derive(Default)]
+pub struct Chores {
+    /// Of finished ops: intents, and marks of legs.
+    pub swept: Vec<(RingId, PartitionNumber, Key)>,
+    /// Inodes without names.
+    pub orphans: Vec<(RingId, VolumeId, InodeId)>,
+    /// Data ids that were given up.
+    pub garbage: Vec<(RingId, Key, GarbageRecord)>,
+}
+
+/// See the module.
+pub struct Locked<'a> {
+    ring: &'a HostedRing,
+    ask: Ask,
+    chores: &'a Mutex<Chores>,
+    syncers: &'a Syncers,
+    guards: BTreeMap<PartitionNumber, RwLockWriteGuard<'a, Hosted>>,
+    /// Where each member's journal was after what this op appended; with the shards written home.
+    appended: Vec<(Arc<Brick>, Lsn)>,
+    fresh: Vec<ShardId>,
+}
+
+/// Room that a change must leave for the journal to be emptied and for deletes.
+const ROOM_KEPT_BYTES: u64 = 64 << 20;
+
+impl<'a> Locked<'a> {
+    /// Locks these partitions, in order.
+    pub fn lock(
+        ring: &'a HostedRing,
+        ask: &Ask,
+        numbers: &std::collections::BTreeSet<PartitionNumber>,
+        chores: &'a Mutex<Chores>,
+        syncers: &'a Syncers,
+    ) -> Result<Self> {
+        let mut guards = BTreeMap::new();
+        for number in numbers {
+            guards.insert(*number, ring.write(*number)?);
+        }
+        Ok(Self { ring, ask: *ask, chores, syncers, guards, appended: Vec::new(), fresh: Vec::new() })
+    }
+
+    /// What must be synced for everything that was done to be durable.
+    pub fn add_needs(&self, needs: &mut Needs) {
+        for (brick, upto) in &self.appended {
+            needs.journal(brick, *upto);
+            if !self.fresh.is_empty() {
+                needs.shards(brick, &self.fresh);
+            }
+        }
+    }
+
+    /// A locked partition's epoch.
+    pub fn hosted(&self, at: PartitionNumber) -> std::result::Result<&Hosted, Stop> {
+        self.guards.get(&at).map(|guard| &**guard).ok_or(Stop::Lock(at))
+    }
+
+    fn note_chores(&self, changes: &[Change]) {
+        for change in changes {
+            let Change::Put { key, value } = change else { continue };
+            let (Some(place), Some(id)) = (key.place(), key.id()) else { continue };
+            match key.kind() {
+                Some(Kind::Orphan) => {
+                    self.chores.lock().orphans.push((place.ring, place.volume, InodeId::from_bits(id)));
+                }
+                Some(Kind::Garbage) => {
+                    if let Ok(record) = GarbageRecord::from_bytes(value.clone()) {
+                        self.chores.lock().garbage.push((place.ring, key.clone(), record));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether a change takes room: a full disk still deletes.
+fn takes_room(commit: &Commit) -> bool {
+    let grows = |change: &Change| match change {
+        Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => true,
+        Change::Put { key, .. } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr)),
+        Change::Delete { .. } | Change::CutShard { .. } | Change::DropShard { .. } => false,
+    };
+    let frees =
+        |change: &Change| matches!(change, Change::Delete { .. } | Change::CutShard { .. } | Change::DropShard { .. });
+    commit.changes.iter().any(grows) && !commit.changes.iter().any(frees)
+}
+
+impl Partitions for Locked<'_> {
+    fn brick(&self, at: PartitionNumber) -> std::result::Result<&Brick, Stop> {
+        Ok(self.hosted(at)?.brick())
+    }
+
+    fn leader(&mut self, at: PartitionNumber) -> std::result::Result<&mut Leader, Stop> {
+        self.guards.get_mut(&at).map(|guard| &mut guard.leader).ok_or(Stop::Lock(at))
+    }
+
+    fn commit(&mut self, at: PartitionNumber, mut commit: Commit) -> Result<()> {
+        let (ring, session, op_id) = (self.ring.ring, self.ask.session, self.ask.op_id);
+        let count = self.ring.count();
+        let guard = self.guards.get_mut(&at).ok_or_else(|| Error::bug("a commit without its lock"))?;
+        if takes_room(&commit) {
+            for member in &guard.members {
+                member.check_room(ROOM_KEPT_BYTES)?;
+            }
+        }
+        for fresh in &commit.fresh {
+            for member in &guard.members {
+                member.write_fresh(fresh.shard, fresh.first_block, &[&fresh.bytes])?;
+            }
+            self.fresh.push(fresh.shard);
+        }
+        if let Some(reply) = commit.reply.filter(|_| session != SYSTEM_SESSION) {
+            let slot = (op_id.0 % SESSION_SLOTS as u64) as u16;
+            let key = Key::session(ring, at.first_position(count), session, slot);
+            let record = SessionRecord { op_id, reply: reply.to_bytes() };
+            commit.changes.push(Change::Put { key, value: record.to_bytes() });
+        }
+        let sequence = Sequence(guard.sequence.0 + 1);
+        let (epoch, changes) = (guard.epoch, commit.changes);
+        let entry = LogEntry::new(Record { ring, partition: at, epoch, sequence, session, op_id, changes });
+        for index in 0..guard.members.len() {
+            match guard.members[index].append(&entry) {
+                Ok(upto) => self.appended.push((guard.members[index].clone(), upto)),
+                Err(error) => {
+                    // Some members may have the record and others not: only a start levels them.
+                    guard.failed = Some(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+        guard.sequence = sequence;
+        self.note_chores(&entry.record.changes);
+        Ok(())
+    }
+
+    fn order(&mut self, first: PartitionNumber, then: PartitionNumber) -> Result<()> {
+        let members = |at| -> Result<Vec<BrickId>> {
+            let hosted = self.hosted(at).map_err(|_| Error::bug("ordering a partition that is not locked"))?;
+            let mut ids: Vec<_> = hosted.members.iter().map(|member| member.id()).collect();
+            ids.sort();
+            Ok(ids)
+        };
+        let (before, after) = (members(first)?, members(then)?);
+        if before == after {
+            return Ok(());
+        }
+        let mut needs = Needs::default();
+        for (brick, upto) in self.appended.iter().filter(|(brick, _)| before.contains(&brick.id())) {
+            needs.journal(brick, *upto);
+        }
+        self.syncers.sync(needs)
+    }
+
+    fn sweep(&mut self, at: PartitionNumber, key: Key) {
+        self.chores.lock().swept.push((self.ring.ring, at, key));
+    }
+}

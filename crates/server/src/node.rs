@@ -1,0 +1,207 @@
+//! A server process: what it opens when it starts, and the service that connections use.
+
+use crate::control;
+use crate::housekeeping::Housekeeping;
+use crate::level;
+use crate::locked::Chores;
+use crate::partition::HostedRing;
+use crate::sessions::Sessions;
+use crate::stats::OpCounters;
+use crate::syncer::Syncers;
+use hekate_brick::{Brick, RecoveryReport};
+use hekate_cluster::{EmbeddedCoordinator, Registry, RingInfo, VolumeInfo};
+use hekate_proto::*;
+use hekate_transport::{Peer, Service};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Where a server keeps its state.
+#[derive(Debug, Clone)]
+pub struct NodeSettings {
+    /// Directory of the coordinator's file and the secret.
+    pub state: PathBuf,
+}
+
+/// A server.
+pub struct Node {
+    pub(crate) registry: Registry,
+    pub(crate) cluster: String,
+    pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
+    pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
+    pub(crate) rings: RwLock<HashMap<RingId, Arc<HostedRing>>>,
+    pub(crate) volumes: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
+    pub(crate) sessions: Sessions,
+    pub(crate) syncers: Syncers,
+    pub(crate) chores: Mutex<Chores>,
+    pub(crate) counters: OpCounters,
+    pub(crate) started: Instant,
+    pub(crate) stop_asked: AtomicBool,
+    housekeeping: Mutex<Option<Housekeeping>>,
+}
+
+impl Node {
+    /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
+    pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
+        let coordinator = EmbeddedCoordinator::open(&settings.state.join("coordinator.redb"))?;
+        let registry = Registry::new(Arc::new(coordinator));
+        let cluster = registry.cluster()?;
+        let mut bricks = HashMap::new();
+        let mut recoveries = HashMap::new();
+        for info in registry.bricks()? {
+            progress(&format!("opening brick {}", info.directory));
+            let (brick, report) = Brick::open(std::path::Path::new(&info.directory), &cluster)?;
+            if brick.id() != info.brick {
+                return Err(Error::Denied {
+                    what: format!("{} holds brick {}, not {}", info.directory, brick.id().text(), info.brick.text()),
+                });
+            }
+            recoveries.insert(info.brick, report);
+            bricks.insert(info.brick, Arc::new(brick));
+        }
+        let syncers = Syncers::start(bricks.values())?;
+        let node = Arc::new(Self {
+            registry,
+            cluster,
+            bricks,
+            recoveries,
+            rings: RwLock::default(),
+            volumes: RwLock::default(),
+            sessions: Sessions::default(),
+            syncers,
+            chores: Mutex::default(),
+            counters: OpCounters::default(),
+            started: Instant::now(),
+            stop_asked: AtomicBool::new(false),
+            housekeeping: Mutex::new(None),
+        });
+        node.load(progress)?;
+        *node.housekeeping.lock() = Some(Housekeeping::start(&node)?);
+        Ok(node)
+    }
+
+    fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
+        for mut ring in self.registry.rings()? {
+            progress(&format!("levelling the replicas of ring {}", ring.ring));
+            level::level(&ring, &self.bricks)?;
+            if level::renew_incarnations(&mut ring, &self.bricks) {
+                self.registry.put_ring(&ring)?;
+            }
+            self.host(&ring)?;
+        }
+        for volume in self.registry.volumes()? {
+            self.volumes.write().insert(volume.volume, Arc::new(volume));
+        }
+        self.sessions.load(&self.registry)?;
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        for ring in rings {
+            level::recover(self, &ring)?;
+        }
+        Ok(())
+    }
+
+    /// Serves a ring's partitions from now on.
+    pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
+        let ring = Arc::new(HostedRing::new(info, &self.bricks)?);
+        self.rings.write().insert(info.ring, ring.clone());
+        Ok(ring)
+    }
+
+    pub(crate) fn ring(&self, ring: RingId) -> Result<Arc<HostedRing>> {
+        let found = self.rings.read().get(&ring).cloned();
+        found.ok_or_else(|| Error::Protocol { what: format!("ring {ring} is not served here") })
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> Result<Arc<VolumeInfo>> {
+        self.volumes.read().get(&volume).cloned().ok_or(Error::SessionEnded)
+    }
+
+    pub(crate) fn clock() -> Time {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+    }
+
+    /// Ends a session and what it left in the partitions.
+    pub(crate) fn end_session(&self, id: SessionId) -> Result<()> {
+        let volume = self.sessions.get(id)?.volume;
+        self.sessions.end(&self.registry, id)?;
+        let ring = self.ring(self.volume(volume)?.ring)?;
+        level::forget_session(self, &ring, id)
+    }
+
+    /// Whether the control interface was asked to stop the server.
+    pub fn stop_asked(&self) -> bool {
+        self.stop_asked.load(Ordering::Relaxed)
+    }
+
+    /// Ends the housekeeping and writes everything home, so that the next start is short.
+    pub fn shut_down(&self) -> Result<()> {
+        if let Some(housekeeping) = self.housekeeping.lock().take() {
+            housekeeping.stop();
+        }
+        self.checkpoint_all()
+    }
+
+    /// A checkpoint of every brick, after all of them have synced their journals: so a journal is given back only up to
+    /// what every replica has on stable storage, and a replica that lost its tail finds it in another's journal.
+    pub(crate) fn checkpoint_all(&self) -> Result<()> {
+        for brick in self.bricks.values() {
+            brick.sync(brick.end())?;
+        }
+        self.bricks.values().try_for_each(|brick| brick.checkpoint())
+    }
+
+    fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
+        let Peer::Local { uid, .. } = peer else { return Ok(()) };
+        let own = rustix::process::geteuid().as_raw();
+        if uid == 0 || uid == own || uid == volume.owner_uid || volume.allowed_uids.contains(&uid) {
+            return Ok(());
+        }
+        Err(Error::Denied {
+            what: format!(
+                "user {uid} may not use volume {}; its owner is {}, and `hekate volume create --allow-uid` names others",
+                volume.name, volume.owner_uid
+            ),
+        })
+    }
+}
+
+impl Service for Node {
+    fn open(&self, peer: Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+        let volumes: Vec<_> = self.volumes.read().values().cloned().collect();
+        let Some(volume) = volumes.iter().find(|volume| volume.name == name && !volume.deleting) else {
+            let mut names: Vec<_> = volumes.iter().map(|volume| volume.name.clone()).collect();
+            names.sort();
+            return Err(Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", "))));
+        };
+        self.may_use(peer, volume)?;
+        let session = match resume {
+            Some(id) => self.sessions.get(id)?,
+            None => self.sessions.begin(&self.registry, volume.volume)?,
+        };
+        if session.volume != volume.volume {
+            return Err(Error::Denied { what: "the session is on another volume".into() });
+        }
+        let map = self.registry.map(volume)?;
+        let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;
+        session.connected();
+        Ok((volume.volume, session.id, map))
+    }
+
+    fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>> {
+        self.batch(session, &requests)
+    }
+
+    fn disconnected(&self, session: SessionId) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.disconnected();
+        }
+    }
+
+    fn control(&self, peer: Peer, request: &str) -> String {
+        control::answer(self, peer, request)
+    }
+}

@@ -1,0 +1,169 @@
+//! Syncing several bricks at once: the asking thread syncs one itself, a thread of each other brick the rest.
+//!
+//! A brick's thread takes everything that was asked of it meanwhile as one sync (`docs/adr/0003-runtime.md`).
+
+use hekate_brick::{Brick, Lsn};
+use hekate_proto::{BrickId, Error, Result, ShardId};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What must be on stable storage of one brick.
+#[derive(Default)]
+pub struct Need {
+    /// The journal up to here.
+    pub upto: Lsn,
+    /// Data files of these shards.
+    pub shards: Vec<ShardId>,
+}
+
+/// What must be on stable storage before a batch is answered.
+#[derive(Default)]
+pub struct Needs(BTreeMap<BrickId, (Option<Arc<Brick>>, Need)>);
+
+impl Needs {
+    /// Everything up to a position of a brick's journal.
+    pub fn journal(&mut self, brick: &Arc<Brick>, upto: Lsn) {
+        let (slot, need) = self.0.entry(brick.id()).or_default();
+        slot.get_or_insert_with(|| brick.clone());
+        need.upto = need.upto.max(upto);
+    }
+
+    /// Data files of shards as well.
+    pub fn shards(&mut self, brick: &Arc<Brick>, shards: &[ShardId]) {
+        let (slot, need) = self.0.entry(brick.id()).or_default();
+        slot.get_or_insert_with(|| brick.clone());
+        need.shards.extend_from_slice(shards);
+    }
+
+    /// Forgets a brick that has it all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn sync(brick: &Brick, need: &Need) -> Result<()> {
+    let upto = if need.shards.is_empty() { need.upto } else { need.upto.max(brick.sync_shards(&need.shards)?) };
+    brick.sync(upto)
+}
+
+/// A thread for each brick.
+pub struct Syncers {
+    queues: BTreeMap<BrickId, Arc<Queue>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: Mutex<Jobs>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: Vec<(Need, Arc<Latch>)>,
+    ended: bool,
+}
+
+/// Counts down as bricks answer; the first error stays.
+struct Latch {
+    state: Mutex<(usize, Result<()>)>,
+    done: Condvar,
+}
+
+impl Latch {
+    fn count_down(&self, outcome: Result<()>) {
+        let mut state = self.state.lock();
+        state.0 -= 1;
+        if state.1.is_ok() {
+            state.1 = outcome;
+        }
+        if state.0 == 0 {
+            self.done.notify_one();
+        }
+    }
+
+    fn wait(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.0 > 0 {
+            self.done.wait(&mut state);
+        }
+        state.1.clone()
+    }
+}
+
+impl Syncers {
+    /// Starts the threads.
+    pub fn start<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Result<Self> {
+        let mut queues = BTreeMap::new();
+        for brick in bricks {
+            let queue = Arc::new(Queue::default());
+            let (serving, brick_served) = (queue.clone(), brick.clone());
+            std::thread::Builder::new()
+                .name("hekate-sync".into())
+                .spawn(move || serving.serve(&brick_served))
+                .map_err(|e| Error::io("start a thread", e))?;
+            queues.insert(brick.id(), queue);
+        }
+        Ok(Self { queues })
+    }
+
+    /// Returns once everything needed is on stable storage.
+    pub fn sync(&self, needs: Needs) -> Result<()> {
+        let mut needs: Vec<(Arc<Brick>, Need)> =
+            needs.0.into_values().filter_map(|(brick, need)| Some((brick?, need))).collect();
+        let Some((own_brick, own)) = needs.pop() else { return Ok(()) };
+        if needs.is_empty() {
+            return sync(&own_brick, &own);
+        }
+        let latch = Arc::new(Latch { state: Mutex::new((needs.len(), Ok(()))), done: Condvar::new() });
+        for (brick, need) in needs {
+            match self.queues.get(&brick.id()) {
+                Some(queue) => queue.push(need, latch.clone()),
+                None => latch.count_down(sync(&brick, &need)),
+            }
+        }
+        let own_outcome = sync(&own_brick, &own);
+        latch.wait().and(own_outcome)
+    }
+}
+
+impl Drop for Syncers {
+    fn drop(&mut self) {
+        for queue in self.queues.values() {
+            queue.jobs.lock().ended = true;
+            queue.arrived.notify_one();
+        }
+    }
+}
+
+impl Queue {
+    fn push(&self, need: Need, latch: Arc<Latch>) {
+        let mut jobs = self.jobs.lock();
+        jobs.waiting.push((need, latch));
+        if jobs.waiting.len() == 1 {
+            self.arrived.notify_one();
+        }
+    }
+
+    fn serve(&self, brick: &Brick) {
+        loop {
+            let batch = {
+                let mut jobs = self.jobs.lock();
+                while jobs.waiting.is_empty() {
+                    if jobs.ended {
+                        return;
+                    }
+                    self.arrived.wait(&mut jobs);
+                }
+                std::mem::take(&mut jobs.waiting)
+            };
+            let mut all = Need::default();
+            for (need, _) in &batch {
+                all.upto = all.upto.max(need.upto);
+                all.shards.extend_from_slice(&need.shards);
+            }
+            let outcome = sync(brick, &all);
+            batch.into_iter().for_each(|(_, latch)| latch.count_down(outcome.clone()));
+        }
+    }
+}

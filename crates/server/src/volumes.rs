@@ -1,0 +1,122 @@
+//! Volumes: making, space, deleting.
+
+use crate::level::with_locks;
+use crate::node::Node;
+use crate::partition::HostedRing;
+use hekate_cluster::VolumeInfo;
+use hekate_cluster::registry::check_name;
+use hekate_proto::*;
+use hekate_replica::{Commit, Partitions, root_directory};
+use std::sync::Arc;
+
+/// Entries that deleting a volume takes at a time.
+const DELETE_AT_ONCE: usize = 512;
+
+impl Node {
+    /// Makes a volume whose root directory belongs to `uid`.
+    pub(crate) fn create_volume(&self, wanted: VolumeInfo, gid: u32) -> Result<VolumeInfo> {
+        check_name("volume", &wanted.name)?;
+        if self.registry.volume(&wanted.name)?.is_some() {
+            return Err(Error::invalid(format!("there is a volume called {} already", wanted.name)));
+        }
+        let incarnation = |brick| self.bricks.get(&brick).map_or(Incarnation(0), |brick| brick.incarnation());
+        let ring = self.registry.ring_for(&wanted.pool, wanted.copies, incarnation)?;
+        let hosted = match self.ring(ring.ring) {
+            Ok(hosted) => hosted,
+            Err(_) => self.host(&ring)?,
+        };
+        let volume = self.registry.create_volume(VolumeInfo { ring: ring.ring, ..wanted })?;
+        let at = ROOT.position().partition(hosted.count());
+        with_locks(self, &hosted, volume.volume, at, |locked, ask| {
+            let changes = root_directory(ask, volume.owner_uid, gid);
+            Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
+        })?;
+        crate::level::sync_all(self, &hosted)?;
+        self.volumes.write().insert(volume.volume, Arc::new(volume.clone()));
+        Ok(volume)
+    }
+
+    /// Takes a volume from its users; its data goes in the background.
+    pub(crate) fn delete_volume(&self, name: &str) -> Result<()> {
+        let Some(volume) = self.registry.volume(name)? else {
+            return Err(Error::invalid(format!("there is no volume called {name}")));
+        };
+        let users = self.sessions.count(volume.volume);
+        if users > 0 {
+            return Err(Error::Unavailable {
+                what: format!("volume {name} is in use by {users} session(s); unmount it first (`hekate umount DIR`)"),
+            });
+        }
+        let volume = VolumeInfo { deleting: true, ..volume };
+        self.registry.put_volume(&volume)?;
+        self.volumes.write().insert(volume.volume, Arc::new(volume));
+        Ok(())
+    }
+
+    /// Space as the volume's users count it.
+    pub(crate) fn volume_space(&self, volume: VolumeId) -> Result<VolumeSpace> {
+        let volume = self.volume(volume)?;
+        let (mut total, mut free) = (0, 0);
+        for brick in self.ring(volume.ring)?.bricks() {
+            let space = brick.status()?.space;
+            total += space.0;
+            free += space.1;
+        }
+        let copies = u64::from(volume.copies.max(1));
+        Ok(VolumeSpace { total: total / copies, free: free / copies, inodes: 0 })
+    }
+}
+
+/// Deletes volumes that are to be deleted: shards, then entries, a few hundred of a partition at a time.
+pub fn go_on_deleting(node: &Node) -> Result<()> {
+    let deleting: Vec<_> = node.volumes.read().values().filter(|volume| volume.deleting).cloned().collect();
+    for volume in deleting {
+        let ring = node.ring(volume.ring)?;
+        for number in (0..ring.count()).map(PartitionNumber) {
+            let shards = ring.read(number)?.brick().shards(ring.ring, number, ring.count())?;
+            let own = shards.into_iter().filter(|shard| shard.volume == volume.volume);
+            delete(node, &ring, &volume, number, own.map(|shard| Change::DropShard { shard }))?;
+            for range in [Key::object_range, Key::work_range] {
+                delete_entries(node, &ring, &volume, number, range(ring.ring, number, ring.count()))?;
+            }
+        }
+        node.registry.forget_volume(&volume.name)?;
+        node.volumes.write().remove(&volume.volume);
+    }
+    Ok(())
+}
+
+fn delete_entries(
+    node: &Node,
+    ring: &HostedRing,
+    volume: &VolumeInfo,
+    number: PartitionNumber,
+    (mut from, to): (Key, Key),
+) -> Result<()> {
+    // Shards and their checksums go by `DropShard`.
+    let entry = |key: &Key| !matches!(key.kind(), Some(Kind::Shard | Kind::Checksums));
+    let own = |key: &Key| key.place().is_some_and(|place| place.volume == volume.volume);
+    loop {
+        let found = ring.read(number)?.brick().scan(&from, &to, DELETE_AT_ONCE)?;
+        let Some((last, _)) = found.last() else { return Ok(()) };
+        from = last.successor();
+        let keys = found.into_iter().map(|(key, _)| key).filter(|key| own(key) && entry(key));
+        delete(node, ring, volume, number, keys.map(|key| Change::Delete { key }))?;
+    }
+}
+
+fn delete(
+    node: &Node,
+    ring: &HostedRing,
+    volume: &VolumeInfo,
+    number: PartitionNumber,
+    changes: impl Iterator<Item = Change>,
+) -> Result<()> {
+    let changes: Vec<Change> = changes.collect();
+    for some in changes.chunks(DELETE_AT_ONCE) {
+        with_locks(node, ring, volume.volume, number, |locked, _| {
+            Ok(locked.commit(number, Commit { changes: some.to_vec(), ..Commit::default() })?)
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! The checks, a file each. A check says what is wrong where, and the fix; it never changes anything.
+
+pub mod contract;
+pub mod dependencies_page;
+pub mod formats;
+pub mod headers;
+pub mod layers;
+pub mod leftovers;
+pub mod length;
+pub mod links;
+mod manifests;
+pub mod modules;
+pub mod policy;
+pub mod purity;

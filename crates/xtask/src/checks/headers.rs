@@ -1,0 +1,37 @@
+//! Every source file of a crate begins with `//!`: what it is for.
+
+use crate::report::Offence;
+use crate::tree::Tree;
+
+pub fn check(tree: &Tree) -> Vec<Offence> {
+    let sources = tree.crates().into_iter().flat_map(|name| tree.sources_of(name));
+    sources.filter(|(_, text)| !says_what_it_is(text)).map(|(path, _)| Offence::at_line(path, 1, FIX)).collect()
+}
+
+const FIX: &str = "the first line is not `//! …`; say there what the file is for";
+
+fn says_what_it_is(text: &str) -> bool {
+    text.lines().next().and_then(|line| line.strip_prefix("//!")).is_some_and(|said| !said.trim().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_says_what_it_is_for_is_fine() {
+        assert!(says_what_it_is("//! The journal.\n\nuse x;"));
+    }
+
+    #[test]
+    fn a_bare_file_is_an_offence_in_src_only() {
+        let tree = Tree::of(&[
+            ("crates/a/Cargo.toml", ""),
+            ("crates/a/src/lib.rs", "use x;\n//! Late."),
+            ("crates/a/src/empty.rs", "//!\n"),
+            ("crates/a/tests/all.rs", "use x;"),
+        ]);
+        let places: Vec<String> = check(&tree).into_iter().map(|offence| offence.place).collect();
+        assert_eq!(places, ["crates/a/src/empty.rs:1", "crates/a/src/lib.rs:1"]);
+    }
+}
