@@ -35,8 +35,9 @@ pub(crate) fn check(mount_point: &Path) -> Result<PathBuf> {
             Error::invalid(format!("the mount point {shown} does not exist; make it with: mkdir -p {shown}"))
         }
         ErrorKind::NotConnected => Error::invalid(format!(
-            "a mount whose process is gone is still at {shown}; remove it with: hekate unmount --lazy {shown}"
+            "a mount whose process is gone is still at {shown}; remove it with: hekate umount --lazy {shown}"
         )),
+        ErrorKind::PermissionDenied => Error::Denied { what: format!("the mount point {shown}: you may not go there") },
         _ => Error::io(format!("the mount point {shown}"), error),
     })?;
     if !found.is_dir() {
@@ -45,7 +46,7 @@ pub(crate) fn check(mount_point: &Path) -> Result<PathBuf> {
     let absolute = absolute(mount_point)?;
     match table::mounted_at(&absolute)? {
         Some(mount) if mount.kind == TYPE => Err(Error::invalid(format!(
-            "volume {:?} is mounted at {shown} already; unmount it first with: hekate unmount {shown}",
+            "volume {:?} is mounted at {shown} already; unmount it first with: hekate umount {shown}",
             mount.source
         ))),
         _ => Ok(absolute),

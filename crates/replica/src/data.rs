@@ -110,7 +110,7 @@ pub fn spill_with(
     let fill = Leg::FillShard { shard, bytes: content };
     let mut op = Multi::begin(parts, ask, home, "spill")?;
     op.before(&[(shard.position(), fill, Leg::UnfillShard { shard })])?;
-    op.commit(commit)?;
+    op.commit(commit, Vec::new())?;
     Ok(reply)
 }
 

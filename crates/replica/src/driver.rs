@@ -13,6 +13,8 @@ pub struct Multi<'a> {
     intent: IntentId,
     intent_key: Key,
     numbers: Vec<Change>,
+    /// Legs taken before the commit point.
+    taken: usize,
 }
 
 /// A leg and the one that undoes it.
@@ -29,7 +31,7 @@ impl<'a> Multi<'a> {
         let mut numbers = Vec::new();
         let intent = IntentId(u128::from(parts.leader(driver)?.next_number(&mut numbers)));
         let intent_key = Key::intent(ask.ring, driver.first_position(ask.count), intent);
-        Ok(Self { parts, ask, driver, what, intent, intent_key, numbers })
+        Ok(Self { parts, ask, driver, what, intent, intent_key, numbers, taken: 0 })
     }
 
     fn record(&self, legs: Vec<IntentLeg>) -> IntentRecord {
@@ -61,6 +63,7 @@ impl<'a> Multi<'a> {
                 return Err(stop);
             }
         }
+        self.taken = steps.len();
         // The commit follows what the legs did.
         for (position, _, _) in steps {
             self.parts.order(self.ask.partition(*position), self.driver)?;
@@ -68,24 +71,17 @@ impl<'a> Multi<'a> {
         Ok(())
     }
 
-    /// The commit point of an op whose legs came before: the intent goes with it.
-    pub fn commit(self, mut commit: Commit) -> std::result::Result<(), Stop> {
-        commit.delete(self.intent_key);
-        Ok(self.parts.commit(self.driver, commit)?)
-    }
-
-    /// The commit point of an op whose legs come after, and these legs.
-    pub fn commit_then(mut self, mut commit: Commit, legs: Vec<(Position, Leg)>) -> std::result::Result<(), Stop> {
+    /// The commit point, and the legs that come after it: with this record the intent changes from undoing to finishing.
+    pub fn commit(mut self, mut commit: Commit, legs: Vec<(Position, Leg)>) -> std::result::Result<(), Stop> {
         commit.changes.append(&mut self.numbers);
         if legs.is_empty() {
+            if self.taken > 0 {
+                commit.delete(self.intent_key);
+            }
             return Ok(self.parts.commit(self.driver, commit)?);
         }
-        let number = |(number, (position, leg)): (usize, &(Position, Leg))| IntentLeg {
-            position: *position,
-            number: number as u8,
-            leg: leg.clone(),
-        };
-        let legs: Vec<_> = legs.iter().enumerate().map(number).collect();
+        let number = |(number, (position, leg))| IntentLeg { position, number: (self.taken + number) as u8, leg };
+        let legs: Vec<_> = legs.into_iter().enumerate().map(number).collect();
         commit.put(self.intent_key.clone(), &self.record(legs.clone()));
         self.parts.commit(self.driver, commit)?;
         for IntentLeg { position, number, leg } in &legs {

@@ -153,7 +153,7 @@ pub fn mkdir(
     let make = Leg::MakeDirectory { inode: id, parent: dir, mode, uid, gid };
     let mut op = Multi::begin(parts, ask, home, "mkdir")?;
     op.before(&[(position, make, Leg::UnmakeDirectory { inode: id })])?;
-    op.commit(commit)?;
+    op.commit(commit, Vec::new())?;
     Ok(reply)
 }
 
@@ -194,7 +194,7 @@ pub fn link(
     }
     let mut op = Multi::begin(parts, ask, home, "link")?;
     op.before(&[(id.position(), Leg::AddLink { inode: id }, Leg::TakeBackLink { inode: id })])?;
-    op.commit(commit)?;
+    op.commit(commit, Vec::new())?;
     Ok(reply)
 }
 
@@ -224,7 +224,7 @@ pub fn unlink(
         parts.commit(home, commit)?;
     } else {
         let drop = Leg::DropLink { inode: found.inode, keep };
-        Multi::begin(parts, ask, home, "unlink")?.commit_then(commit, vec![(found.inode.position(), drop)])?;
+        Multi::begin(parts, ask, home, "unlink")?.commit(commit, vec![(found.inode.position(), drop)])?;
     }
     Ok(Reply::Done)
 }
@@ -255,9 +255,6 @@ pub fn rmdir(parts: &mut dyn Partitions, ask: &Ask, dir: InodeId, name: &Name) -
     let (close, reopen) = (Leg::CloseDirectory { inode: found.inode }, Leg::ReopenDirectory { inode: found.inode });
     let mut op = Multi::begin(parts, ask, home, "rmdir")?;
     op.before(&[(position, close, reopen)])?;
-    op.commit(commit)?;
-    // Closed and nameless, it is nobody's any more; its records go with a leg of their own.
-    let dropped = vec![(position, Leg::DropDirectory { inode: found.inode })];
-    Multi::begin(parts, ask, home, "rmdir: records")?.commit_then(Commit::default(), dropped)?;
+    op.commit(commit, vec![(position, Leg::DropDirectory { inode: found.inode })])?;
     Ok(Reply::Done)
 }

@@ -44,7 +44,7 @@ pub fn rename(
     if let Some(replaced) = found.to.filter(|_| !exchange) {
         drop_replaced(parts, ask, home, replaced, keep, &mut commit, &mut legs)?;
     }
-    Multi::begin(parts, ask, home, "rename")?.commit_then(commit, legs)?;
+    Multi::begin(parts, ask, home, "rename")?.commit(commit, legs)?;
     Ok(Reply::Done)
 }
 

@@ -94,7 +94,7 @@ fn shrink(
             _ => return Err(Error::bug("a leg that truncate does not have").into()),
         }
     }
-    Multi::begin(parts, ask, home, "truncate")?.commit_then(commit, there)?;
+    Multi::begin(parts, ask, home, "truncate")?.commit(commit, there)?;
     Ok(reply)
 }
 

@@ -38,7 +38,8 @@ impl Distribute {
     }
 
     fn bricks(&self, partition: PartitionNumber) -> Vec<BrickId> {
-        let view = self.replicate.map().view(partition);
+        let map = self.replicate.map();
+        let view = map.view(partition);
         view.map(|view| view.members.iter().map(|member| member.brick).collect()).unwrap_or_default()
     }
 

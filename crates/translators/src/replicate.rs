@@ -6,7 +6,7 @@ use hekate_proto::{
     BrickId, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, SessionId, Target,
 };
 use hekate_transport::Remote;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ pub(crate) enum Whom {
 pub struct Replicate {
     remote: Arc<Remote>,
     session: SessionId,
-    map: VolumeMap,
+    map: RwLock<Arc<VolumeMap>>,
     slots: Slots,
     op_count: AtomicU64,
 }
@@ -30,11 +30,13 @@ pub struct Replicate {
 impl Replicate {
     /// For a session on a volume.
     pub fn new(remote: Arc<Remote>, session: SessionId, map: VolumeMap) -> Self {
+        let map = RwLock::new(Arc::new(map));
         Self { remote, session, map, slots: Slots::new(), op_count: AtomicU64::new(1) }
     }
 
-    pub(crate) fn map(&self) -> &VolumeMap {
-        &self.map
+    /// The map as last handed out.
+    pub(crate) fn map(&self) -> Arc<VolumeMap> {
+        self.map.read().clone()
     }
 
     /// Sends one op.
@@ -43,35 +45,54 @@ impl Replicate {
         replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
     }
 
-    /// Sends ops that are to be done in this order; the first that fails ends the batch.
+    /// Sends ops that are to be done in this order; the first that fails ends the batch. A view that changed meanwhile
+    /// is asked for and the batch sent again: what of it was done is answered, not repeated.
     pub(crate) fn send_all(&self, context: &Context, ops: Vec<(Whom, Op)>) -> Result<Vec<Result<Reply>>> {
-        let mut slots = Vec::new();
+        let map = self.map();
+        let (session, volume, durable) = (self.session, map.volume, context.durable);
+        let mut whoms = Vec::with_capacity(ops.len());
         let mut requests = Vec::with_capacity(ops.len());
         for (whom, op) in ops {
-            let target = self.target(whom)?;
-            let (session, volume, durable) = (self.session, self.map.volume, context.durable);
+            let target = target(&map, whom)?;
+            whoms.push(whom);
             requests.push(Request { volume, target, session, op_id: OpId(0), durable, retry: false, op });
         }
+        let mut slots = Vec::new();
         for request in requests.iter_mut().filter(|request| !request.op.is_read()) {
             let slot = self.slots.take();
             slots.push(slot);
             request.op_id = OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot));
         }
-        let replies = self.remote.call(&mut requests, &|| context.interrupted());
+        let replies = self.send_in_view(context, &whoms, &mut requests);
         self.slots.give_back(slots);
         replies
     }
 
-    fn target(&self, whom: Whom) -> Result<Target> {
-        Ok(match whom {
-            Whom::Brick(brick) => Target::Brick { brick },
-            Whom::Server => Target::Server,
-            Whom::Leader(partition) => {
-                let view = self.map.view(partition).ok_or_else(|| Error::bug("a partition that the map lacks"))?;
-                Target::Partition { ring: self.map.ring, partition, epoch: view.epoch }
+    fn send_in_view(&self, context: &Context, whoms: &[Whom], requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
+        loop {
+            let replies = self.remote.call(requests, &|| context.interrupted())?;
+            if !replies.iter().any(|reply| matches!(reply, Err(Error::StaleView { .. }))) || context.interrupted() {
+                return Ok(replies);
             }
-        })
+            let map = Arc::new(self.remote.map()?);
+            for (request, whom) in requests.iter_mut().zip(whoms) {
+                request.target = target(&map, *whom)?;
+                request.retry = true;
+            }
+            *self.map.write() = map;
+        }
     }
+}
+
+fn target(map: &VolumeMap, whom: Whom) -> Result<Target> {
+    Ok(match whom {
+        Whom::Brick(brick) => Target::Brick { brick },
+        Whom::Server => Target::Server,
+        Whom::Leader(partition) => {
+            let view = map.view(partition).ok_or_else(|| Error::bug("a partition that the map lacks"))?;
+            Target::Partition { ring: map.ring, partition, epoch: view.epoch }
+        }
+    })
 }
 
 /// Slots of unanswered changes: no two of them share one, so a server need only remember the last result of each.

@@ -38,8 +38,7 @@ impl Remote {
     /// Connects and opens a session on a volume.
     pub fn open(endpoint: Endpoint, volume: &str) -> Result<(Self, Welcome)> {
         let (channel, accepted) = handshake(&endpoint, Purpose::Open { volume: volume.into() })?;
-        let map = serde_json::from_str(&accepted.map)
-            .map_err(|e| Error::Protocol { what: format!("the map cannot be read: {e}") })?;
+        let map = read_map(&accepted)?;
         let session = accepted.session;
         let remote = Self {
             endpoint,
@@ -88,6 +87,14 @@ impl Remote {
         }
     }
 
+    /// The map as it is now.
+    pub fn map(&self) -> Result<VolumeMap> {
+        let purpose = Purpose::Resume { volume: self.volume.clone(), session: self.session };
+        let (channel, accepted) = handshake(&self.endpoint, purpose)?;
+        self.idle.lock().push(channel);
+        read_map(&accepted)
+    }
+
     /// The most recently used one, whose buffers are warm.
     fn pooled(&self) -> Option<Channel> {
         self.idle.lock().pop()
@@ -123,6 +130,10 @@ impl Remote {
             }
         }))
     }
+}
+
+fn read_map(accepted: &Accepted) -> Result<VolumeMap> {
+    serde_json::from_str(&accepted.map).map_err(|e| Error::Protocol { what: format!("the map cannot be read: {e}") })
 }
 
 /// One request to the control interface: JSON to JSON.
