@@ -3,6 +3,47 @@
 //! A [`Volume`] has a session with its cluster, the volume's map and its graph. All calls block the calling thread, may
 //! be made from many threads at once, and ride out a server that is away: they wait and go on (an op is never done
 //! twice), until [`Context::interrupt`] says that the caller gave up.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scratch.rs"));
+//! # fn main() -> hekate_client::proto::Result<()> {
+//! # let scratch = Scratch::new("doc-paths");
+//! # let endpoint = scratch.endpoint();
+//! use hekate_client::{OpenOptions, Volume};
+//!
+//! let volume = Volume::open(endpoint, "v1", &OpenOptions::default())?;
+//! volume.make_directory("letters")?;
+//! volume.write_file("letters/first", b"Dear reader")?; // on every copy's disk when it returns
+//! assert_eq!(&volume.read_file("letters/first")?[..], b"Dear reader");
+//! volume.rename_path("letters/first", "letters/kept")?;
+//! let names: Vec<_> = volume.read_directory("letters")?.into_iter().map(|entry| entry.name).collect();
+//! assert_eq!(names.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! By inode, with what a door needs: opens, durability, conditions.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scratch.rs"));
+//! # fn main() -> hekate_client::proto::Result<()> {
+//! # let scratch = Scratch::new("doc-inodes");
+//! # let endpoint = scratch.endpoint();
+//! use hekate_client::proto::{Name, NewNode, ROOT};
+//! use hekate_client::{Context, New, OpenOptions, Volume};
+//!
+//! let volume = Volume::open(endpoint, "v1", &OpenOptions::default())?;
+//! let context = Context::default(); // acknowledged by all copies; `Context::DURABLE` waits for their disks
+//! let new = New { node: NewNode::File, mode: 0o600, uid: 1000, gid: 1000, exclusive: true };
+//! let (file, _) = volume.create(&context, ROOT, Name::try_from("notes")?, new)?;
+//! volume.opened(file.id); // from now on it survives its name
+//! volume.write(&Context::DURABLE, file.id, 0, "kept".into(), false)?;
+//! volume.unlink(&context, ROOT, Name::try_from("notes")?, Some(file.id))?;
+//! assert_eq!(&volume.read(&context, file.id, 0, 100)?[..], b"kept");
+//! volume.closed(file.id);
+//! # Ok(())
+//! # }
+//! ```
 
 mod files;
 mod volume;

@@ -212,7 +212,7 @@ pub fn cut(
     let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
     let record = ShardRecord { stamp, length, home_blocks: before.home_blocks };
     let first = length / BLOCK;
-    if length % BLOCK != 0 {
+    if !length.is_multiple_of(BLOCK) {
         let kept = brick.read_shard(ask.ring, shard, first * BLOCK, length % BLOCK)?;
         let bytes = pad_to_blocks(&kept);
         let run = BlockRun { first, checksums: checksums(shard, first, &bytes) };

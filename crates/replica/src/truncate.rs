@@ -108,7 +108,7 @@ fn piece_legs(
     legs: &mut Vec<(Position, Leg)>,
 ) -> std::result::Result<(), Stop> {
     let edge = ShardId { volume: ask.volume, data, index: kept / SHARD_BYTES };
-    if kept % SHARD_BYTES != 0 {
+    if !kept.is_multiple_of(SHARD_BYTES) {
         parts.brick(ask.partition(edge.position()))?;
         legs.push((edge.position(), Leg::CutShard { shard: edge, length: (kept % SHARD_BYTES) as u32 }));
     }

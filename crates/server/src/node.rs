@@ -139,10 +139,15 @@ impl Node {
 
     /// Ends the housekeeping and writes everything home, so that the next start is short.
     pub fn shut_down(&self) -> Result<()> {
+        self.stop_housekeeping();
+        self.checkpoint_all()
+    }
+
+    /// Ends the housekeeping's threads.
+    pub fn stop_housekeeping(&self) {
         if let Some(housekeeping) = self.housekeeping.lock().take() {
             housekeeping.stop();
         }
-        self.checkpoint_all()
     }
 
     /// A checkpoint of every brick, after all of them have synced their journals: so a journal is given back only up to

@@ -7,6 +7,7 @@ use hekate_proto::{BrickId, Error, Result, ShardId};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 /// What must be on stable storage of one brick.
 #[derive(Default)]
@@ -36,7 +37,7 @@ impl Needs {
         need.shards.extend_from_slice(shards);
     }
 
-    /// Forgets a brick that has it all.
+    /// Whether nothing is needed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -50,6 +51,7 @@ fn sync(brick: &Brick, need: &Need) -> Result<()> {
 /// A thread for each brick.
 pub struct Syncers {
     queues: BTreeMap<BrickId, Arc<Queue>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Default)]
@@ -94,17 +96,18 @@ impl Latch {
 impl Syncers {
     /// Starts the threads.
     pub fn start<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Result<Self> {
-        let mut queues = BTreeMap::new();
+        let (mut queues, mut threads) = (BTreeMap::new(), Vec::new());
         for brick in bricks {
             let queue = Arc::new(Queue::default());
             let (serving, brick_served) = (queue.clone(), brick.clone());
-            std::thread::Builder::new()
+            let thread = std::thread::Builder::new()
                 .name("hekate-sync".into())
                 .spawn(move || serving.serve(&brick_served))
                 .map_err(|e| Error::io("start a thread", e))?;
+            threads.push(thread);
             queues.insert(brick.id(), queue);
         }
-        Ok(Self { queues })
+        Ok(Self { queues, threads })
     }
 
     /// Returns once everything needed is on stable storage.
@@ -133,6 +136,8 @@ impl Drop for Syncers {
             queue.jobs.lock().ended = true;
             queue.arrived.notify_one();
         }
+        // Their bricks are let go when this returns.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 

@@ -6,14 +6,18 @@ use bytes::Bytes;
 use hekate_proto::{Error, Op, Reply, Request, Result, SessionId, VolumeId, Wire};
 use hmac::Mac;
 use parking_lot::Mutex;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Connections that one server keeps; one more is refused.
 const CONNECTIONS_MAX: usize = 4096;
+
+/// After an accept that failed.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +52,7 @@ pub struct Server {
 
 struct Shared {
     service: Arc<dyn Service>,
+    listeners: Mutex<Vec<OwnedFd>>,
     streams: Mutex<std::collections::HashMap<u64, OwnedFd>>,
     next_stream: AtomicU64,
     count: AtomicUsize,
@@ -60,6 +65,7 @@ impl Server {
         Self {
             shared: Arc::new(Shared {
                 service,
+                listeners: Mutex::default(),
                 streams: Mutex::default(),
                 next_stream: AtomicU64::new(0),
                 count: AtomicUsize::new(0),
@@ -86,26 +92,36 @@ impl Server {
                 use std::os::unix::fs::PermissionsExt;
                 // Anyone may connect: who may do what is decided by peer credentials.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
-                spawn("hekate-accept", move || {
-                    listener.incoming().flatten().for_each(|stream| shared.accept(Stream(stream.into()), None));
-                })
+                self.keep_listener(&listener).map_err(failed)?;
+                let accept = move || listener.accept().map(|(stream, _)| Stream(stream.into()));
+                spawn("hekate-accept", move || shared.accept_all(accept, None))
             }
             Endpoint::Tcp(address, secret) => {
                 let listener = TcpListener::bind(address).map_err(failed)?;
+                self.keep_listener(&listener).map_err(failed)?;
                 let secret = secret.clone();
-                spawn("hekate-accept", move || {
-                    for stream in listener.incoming().flatten() {
-                        let _ = stream.set_nodelay(true);
-                        shared.accept(Stream(stream.into()), Some(secret.clone()));
-                    }
-                })
+                let accept = move || {
+                    let (stream, _) = listener.accept()?;
+                    stream.set_nodelay(true)?;
+                    Ok(Stream(stream.into()))
+                };
+                spawn("hekate-accept", move || shared.accept_all(accept, Some(secret)))
             }
         }
+    }
+
+    fn keep_listener(&self, listener: &impl AsFd) -> std::io::Result<()> {
+        self.shared.listeners.lock().push(listener.as_fd().try_clone_to_owned()?);
+        Ok(())
     }
 
     /// Ends all connections: what is being answered is finished, nothing new is taken.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
+        for listener in self.shared.listeners.lock().drain(..) {
+            // Wakes the thread that accepts.
+            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        }
         for stream in self.shared.streams.lock().values() {
             let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Read);
         }
@@ -122,6 +138,16 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
 }
 
 impl Shared {
+    fn accept_all(self: &Arc<Self>, accept: impl Fn() -> std::io::Result<Stream>, secret: Option<Secret>) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            match accept() {
+                Ok(stream) => self.accept(stream, secret.clone()),
+                // Out of descriptors, or a client that left at once: others still get in.
+                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+    }
+
     fn accept(self: &Arc<Self>, stream: Stream, secret: Option<Secret>) {
         if self.stopping.load(Ordering::SeqCst) || self.count.load(Ordering::SeqCst) >= CONNECTIONS_MAX {
             return stream.shutdown();
@@ -132,8 +158,9 @@ impl Shared {
         self.count.fetch_add(1, Ordering::SeqCst);
         let shared = self.clone();
         let run = move || {
-            // A client that misbehaves loses its connection, nothing else.
-            let _ = shared.converse(Channel::new(stream), secret);
+            // A client that misbehaves, or a bug that it meets, costs its connection and nothing else.
+            let converse = AssertUnwindSafe(|| shared.converse(Channel::new(stream), secret));
+            let _ = std::panic::catch_unwind(converse);
             shared.streams.lock().remove(&id);
             shared.count.fetch_sub(1, Ordering::SeqCst);
         };

@@ -10,17 +10,23 @@ use std::ops::Bound;
 /// An index that lives as long as the process.
 #[derive(Default)]
 pub struct MemoryIndex {
-    state: RwLock<(BTreeMap<Vec<u8>, Bytes>, Option<Bytes>)>,
+    state: RwLock<State>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: BTreeMap<Vec<u8>, Bytes>,
+    meta: Option<Bytes>,
 }
 
 impl Index for MemoryIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.state.read().0.get(key).cloned())
+        Ok(self.state.read().entries.get(key).cloned())
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()> {
         let state = self.state.read();
-        for (key, value) in state.0.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))) {
+        for (key, value) in state.entries.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))) {
             if !visit(key, value.clone()) {
                 break;
             }
@@ -32,15 +38,15 @@ impl Index for MemoryIndex {
         let mut state = self.state.write();
         for (key, value) in changes {
             match value {
-                Some(value) => state.0.insert(key.to_vec(), Bytes::copy_from_slice(value)),
-                None => state.0.remove(key),
+                Some(value) => state.entries.insert(key.to_vec(), Bytes::copy_from_slice(value)),
+                None => state.entries.remove(key),
             };
         }
-        state.1 = Some(Bytes::copy_from_slice(meta));
+        state.meta = Some(Bytes::copy_from_slice(meta));
         Ok(())
     }
 
     fn meta(&self) -> Result<Option<Bytes>> {
-        Ok(self.state.read().1.clone())
+        Ok(self.state.read().meta.clone())
     }
 }

@@ -1,0 +1,85 @@
+// A cluster of one server in this process, in a temporary directory, for tests and the examples in the documentation.
+use hekate_brick::{Brick, BrickSettings};
+use hekate_client::proto::BrickId;
+use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry};
+use hekate_server::{Node, NodeSettings, VolumeRequest};
+use hekate_transport::{Endpoint, Server};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Three bricks, a volume `v1` of two copies, and a server that can be stopped and started.
+pub struct Scratch {
+    directory: PathBuf,
+    running: Option<(Arc<Node>, Server)>,
+}
+
+#[allow(dead_code)]
+impl Scratch {
+    /// `name` tells apart the scratch clusters of one process.
+    pub fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("hekate-scratch-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        let settings = BrickSettings { journal_segments: 3, segment_bytes: 8 << 20, index_cache_bytes: 4 << 20 };
+        let bricks: Vec<BrickInfo> = (1..=3u128)
+            .map(|number| {
+                let path = directory.join(format!("brick{number}"));
+                Brick::create(&path, BrickId(number), "scratch", settings).unwrap();
+                let directory = path.to_string_lossy().into_owned();
+                BrickInfo { brick: BrickId(number), directory, pool: "default".into(), weight: 1 }
+            })
+            .collect();
+        let coordinator = EmbeddedCoordinator::create(&directory.join("coordinator.redb")).unwrap();
+        let registry = Registry::new(Arc::new(coordinator));
+        registry.create_cluster("scratch").unwrap();
+        registry.create_pool("default", &bricks).unwrap();
+        drop(registry);
+        let mut scratch = Self { directory, running: None };
+        scratch.start();
+        let wanted = VolumeRequest {
+            name: "v1".into(),
+            pool: "default".into(),
+            copies: 2,
+            allowed_uids: vec![],
+            owner_uid: Some(0),
+        };
+        scratch.running.as_ref().unwrap().0.make_volume(wanted).unwrap();
+        scratch
+    }
+
+    /// Where it listens.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix(self.directory.join("server.sock"))
+    }
+
+    pub fn start(&mut self) {
+        let node = Node::start(&NodeSettings { state: self.directory.clone() }, &|_| ()).unwrap();
+        let server = Server::new(node.clone());
+        server.listen(&self.endpoint()).unwrap();
+        self.running = Some((node, server));
+    }
+
+    /// Stops answering; nothing is written home in order.
+    pub fn stop(&mut self) {
+        std::fs::remove_file(self.directory.join("server.sock")).unwrap();
+        self.end();
+    }
+
+    /// Until the last thread has let go of the server, its bricks are locked.
+    fn end(&mut self) {
+        let Some((node, server)) = self.running.take() else { return };
+        server.stop();
+        drop(server);
+        node.stop_housekeeping();
+        while Arc::strong_count(&node) > 1 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.end();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

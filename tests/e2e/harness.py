@@ -1,0 +1,380 @@
+"""What every end-to-end test stands on: a store of its own, and a runner that cleans up whatever happens.
+
+A test is a function with `@test` that takes a `Store`. It runs in a process of its own with a time limit, in a
+directory of its own. Processes and mounts are found again by that directory, so a test that hangs or is killed leaves
+nothing behind either.
+"""
+
+import errno
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+HEKATE = os.environ.get("HEKATE", "")
+NOBODY = 65534
+TESTS = []
+
+
+class Skip(Exception):
+    """The machine lacks what the test needs."""
+
+
+def test(function=None, *, root=False, fuse=True, limit_s=90):
+    """Declares a test. `root`, `fuse`: what it needs; `limit_s`: what it may take on a busy machine."""
+    if function is None:
+        return functools.partial(test, root=root, fuse=fuse, limit_s=limit_s)
+    TESTS.append((function.__name__, function, root, fuse, limit_s))
+    return function
+
+
+def equal(found, wanted, what):
+    assert found == wanted, f"{what}: {short(found)}, not {short(wanted)}"
+
+
+def same_bytes(found, wanted, what):
+    """Compares content; says where it differs first."""
+    if found == wanted:
+        return
+    at = next((i for i, (a, b) in enumerate(zip(found, wanted)) if a != b), min(len(found), len(wanted)))
+    raise AssertionError(
+        f"{what}: {len(found)} bytes, not {len(wanted)}, that differ from byte {at} on: "
+        f"{found[at:at + 16]!r}, not {wanted[at:at + 16]!r}"
+    )
+
+
+def raises(wanted, function, *arguments, **named):
+    """The call must fail with this errno."""
+    label = f"{getattr(function, '__name__', function)}{short(arguments)}"
+    try:
+        function(*arguments, **named)
+    except OSError as error:
+        got = errno.errorcode.get(error.errno, error.errno)
+        assert error.errno == wanted, f"{label}: {got}, not {errno.errorcode[wanted]}"
+        return
+    raise AssertionError(f"{label}: succeeded, not {errno.errorcode[wanted]}")
+
+
+def short(value):
+    text = repr(value)
+    return text if len(text) <= 200 else text[:150] + "..." + text[-40:]
+
+
+def wait_until(condition, what, limit_s=20):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"after {limit_s} s still not: {what}"
+        time.sleep(0.02)
+
+
+def write(path, data, flags=0):
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o644)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(handle, memoryview(data)[written:])
+    finally:
+        os.close(handle)
+
+
+def read(path):
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+class Outcome:
+    """What a command did."""
+
+    def __init__(self, arguments, done):
+        self.arguments, self.exit = arguments, done.returncode
+        self.out, self.err = done.stdout, done.stderr
+        self.text = self.out + self.err
+
+    def json(self):
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            raise AssertionError(f"hekate {' '.join(self.arguments)}: no JSON: {short(self.out)} {short(self.err)}") from None
+
+
+class Store:
+    """A cluster of one server in a directory of its own."""
+
+    def __init__(self, base):
+        self.base = base
+        self.state = f"{base}/state"
+        self.server_pid = None
+        self.mount_pids = {}
+
+    def path(self, name):
+        return f"{self.base}/{name}"
+
+    def directory(self, name):
+        os.makedirs(self.path(name), exist_ok=True)
+        return self.path(name)
+
+    def try_cli(self, *arguments, state=None, server=None, uid=None, program=HEKATE, limit_s=60):
+        """Runs a command; it may fail."""
+        full = [program, "--state", state or self.state]
+        full += ["--server", server] if server else []
+        full += arguments
+        if uid is not None:
+            full = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *full]
+        # From /: the daemons must not depend on where they are started.
+        done = subprocess.run(full, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s, cwd="/")
+        return Outcome(arguments, done)
+
+    def cli(self, *arguments, **named):
+        """Runs a command that must succeed."""
+        outcome = self.try_cli(*arguments, **named)
+        assert outcome.exit == 0, f"hekate {' '.join(arguments)}: exit {outcome.exit}: {outcome.text.strip()}"
+        return outcome
+
+    def refuses(self, *arguments, words, exits=range(64, 79), **named):
+        """Runs a command that must fail, with all of the words (regular expressions) on standard error."""
+        outcome = self.try_cli(*arguments, **named)
+        label = f"hekate {' '.join(arguments)}"
+        assert outcome.exit in exits, f"{label}: exit {outcome.exit}: {outcome.text.strip()}"
+        for word in words:
+            assert re.search(word, outcome.err), f"{label}: the message lacks {word!r}: {outcome.text.strip()}"
+        assert "panicked" not in outcome.text, f"{label}: {outcome.text.strip()}"
+        return outcome
+
+    def bricks(self, count):
+        return [self.path(f"brick{number}") for number in range(count)]
+
+    def init(self, bricks=2, volume="v", copies=2, journal=24, directories=None):
+        named = [word for path in directories or self.bricks(bricks) for word in ("--brick", path)]
+        volume = ["--volume", volume, "--copies", str(copies)] if volume else []
+        return self.cli("init", *named, "--journal", str(journal), *volume)
+
+    def serve(self, *options):
+        self.server_pid = self.cli("--json", "serve", "--detach", *options).json()["pid"]
+
+    def stop(self):
+        self.cli("stop")
+        self.server_pid = None
+
+    def mount(self, name="mnt", volume="v", options=(), **named):
+        """-> the directory."""
+        directory = self.directory(name)
+        self.mount_pids[name] = self.cli("--json", "mount", *options, volume, directory, **named).json()["pid"]
+        return directory
+
+    def umount(self, name="mnt"):
+        self.cli("umount", self.path(name))
+        del self.mount_pids[name]
+
+    def remount(self, name="mnt"):
+        self.umount(name)
+        return self.mount(name)
+
+    def up(self, **named):
+        """init, serve, mount -> the directory."""
+        self.init(**named)
+        self.serve()
+        return self.mount()
+
+    def status(self):
+        return self.cli("--json", "status").json()
+
+    def kill_server(self):
+        kill(self.server_pid)
+        self.server_pid = None
+
+    def kill_mount(self, name="mnt"):
+        kill(self.mount_pids.pop(name))
+
+    def end(self):
+        """After a test that passed: what still runs must be well and must end in order."""
+        if self.server_pid is not None:
+            equal(self.status()["health"], "good", "health")
+        for name in list(self.mount_pids):
+            self.umount(name)
+        if self.server_pid is not None:
+            self.stop()
+
+
+def kill(pid):
+    """SIGKILL, and wait until the process runs no more (its parent may be slow to collect it)."""
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: state_of(pid) in "ZX", f"process {pid} gone")
+
+
+def state_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+# --- cleaning up ---
+
+
+def processes_of(base):
+    """Hekate processes that were started with a path in `base`."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        ours = any(word == base or word.startswith(base + "/") for word in words[1:])
+        if ours and os.path.basename(words[0]) == "hekate":
+            found.append(int(pid))
+    return found
+
+
+def mounts_below(base):
+    """Mount points below `base`, innermost first."""
+    with open("/proc/self/mountinfo") as file:
+        points = [line.split(" ")[4] for line in file]
+    return [point for point in reversed(points) if point.startswith(base + "/")]
+
+
+def clean_up(base):
+    for pid in processes_of(base):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    for point in mounts_below(base):
+        unmount = ["umount", point] if os.geteuid() == 0 else ["fusermount3", "-u", point]
+        if subprocess.run(unmount, capture_output=True).returncode != 0:
+            subprocess.run([*unmount[:-1], "-l" if os.geteuid() == 0 else "-z", point], capture_output=True)
+    if not mounts_below(base):
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def logs(base):
+    """The last lines of each log below `base`."""
+    for directory, _, names in os.walk(f"{base}/state"):
+        for name in sorted(names):
+            if name.endswith(".log"):
+                with open(f"{directory}/{name}", errors="replace") as file:
+                    for line in file.read().splitlines()[-8:]:
+                        yield f"{name}: {line}"
+
+
+# --- running ---
+
+
+def run_one(function, base, limit_s):
+    """-> ("PASS" | "FAIL" | "SKIP", why)."""
+    report = f"{base}/report"
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        verdict, why = judge(function, base)
+        with open(report, "w") as file:
+            json.dump([verdict, why], file)
+        os._exit(0)
+    end = time.monotonic() + limit_s
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            where = stuck_at(child)
+            # Its mounts first: a process that waits for one cannot be killed.
+            for pid in processes_of(base):
+                os.kill(pid, signal.SIGKILL)
+            end_group(child)
+            os.waitpid(child, 0)
+            return "FAIL", f"not done after {limit_s} s {where}"
+        time.sleep(0.01)
+    end_group(child)
+    try:
+        with open(report) as file:
+            return tuple(json.load(file))
+    except (OSError, ValueError):
+        return "FAIL", "the test's process died"
+
+
+def end_group(leader):
+    """Ends what the test started in its own process group."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def stuck_at(pid):
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            return f"(waiting in {file.read() or 'user space'})"
+    except OSError:
+        return ""
+
+
+def judge(function, base):
+    try:
+        store = Store(base)
+        function(store)
+        store.end()
+        return "PASS", ""
+    except Skip as why:
+        return "SKIP", str(why)
+    except BaseException as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/test_" in frame.filename]
+        where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+        text = str(error) if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: {error}"
+        return "FAIL", text + where
+
+
+def missing(root, fuse):
+    if root and os.geteuid() != 0:
+        return "needs root"
+    if fuse:
+        if not os.path.exists("/dev/fuse"):
+            return "needs /dev/fuse"
+        if os.geteuid() != 0 and not os.access("/dev/fuse", os.R_OK | os.W_OK):
+            return "needs access to /dev/fuse"
+    return None
+
+
+def main():
+    wanted = sys.argv[1:]
+    unknown = set(wanted) - {name for name, *_ in TESTS}
+    if unknown:
+        sys.exit(f"no such test: {', '.join(unknown)}; there are: {', '.join(name for name, *_ in TESTS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    top = tempfile.mkdtemp(prefix="hekate-e2e.", dir=os.environ.get("E2E_DIR", "/var/tmp"))
+    os.chmod(top, 0o711)  # other users pass through in their tests
+    counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
+    try:
+        for name, function, root, fuse, limit_s in TESTS:
+            if wanted and name not in wanted:
+                continue
+            verdict = one_line(name, function, missing(root, fuse), f"{top}/{name}", limit_s)
+            counts[verdict] += 1
+    finally:
+        clean_up(top)
+    skipped = f", {counts['SKIP']} skipped" if counts["SKIP"] else ""
+    print(f"hekate e2e: {counts['PASS']} passed, {counts['FAIL']} failed{skipped}")
+    sys.exit(1 if counts["FAIL"] else 0)
+
+
+def one_line(name, function, lacks, base, limit_s):
+    """Runs a test and prints its line. -> the verdict."""
+    if lacks:
+        print(f"SKIP {name}: {lacks}", flush=True)
+        return "SKIP"
+    os.mkdir(base)
+    os.chmod(base, 0o711)
+    begun = time.monotonic()
+    try:
+        verdict, why = run_one(function, base, limit_s)
+        print(f"{verdict} {name} ({time.monotonic() - begun:.1f} s){': ' + why if why else ''}", flush=True)
+        if verdict == "FAIL":
+            for line in logs(base):
+                print(f"     {line}", flush=True)
+    finally:
+        clean_up(base)
+    return verdict

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Tests of the whole program from outside, on real mounts: run.sh [NAME...], all without a name.
+#
+# Environment: HEKATE=PROGRAM (else it is built in release), E2E_DIR=DIR for everything that the tests write [/var/tmp].
+set -eu
+cd "$(dirname "$0")/../.."
+if [ -z "${HEKATE:-}" ]; then
+  cargo build --release -p hekate
+  HEKATE=${CARGO_TARGET_DIR:-target}/release/hekate
+fi
+HEKATE=$(readlink -f "$HEKATE")
+export HEKATE
+[ -x "$HEKATE" ] || { echo "hekate e2e: HEKATE=$HEKATE is no program" >&2; exit 2; }
+exec python3 -B tests/e2e/suite.py "$@"

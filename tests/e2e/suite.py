@@ -1,0 +1,16 @@
+"""Runs the tests that are named on the command line, or all of them."""
+
+import harness
+import test_crashes
+import test_files
+import test_mistakes
+import test_mounts
+import test_names
+import test_output
+import test_room
+import test_users
+
+MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room]
+
+if __name__ == "__main__":
+    harness.main()

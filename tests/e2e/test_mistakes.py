@@ -1,0 +1,166 @@
+"""What users do wrong: each mistake gets an exit status of its kind and a message that names the fix."""
+
+import os
+import shutil
+
+from harness import equal, read, test, wait_until, write
+
+USAGE, INPUT, AWAY, CANNOT_CREATE, DENIED = 64, 66, 69, 73, 77
+
+
+@test(fuse=False)
+def init_refuses_what_cannot_be(store):
+    full = store.directory("full")
+    write(f"{full}/precious", b"p")
+    one, two = store.bricks(2)
+    store.refuses("init", "--brick", one, "--brick", full, words=["full is not empty"])
+    store.refuses("init", "--brick", one, "--brick", one, words=["named twice"])
+    store.refuses("init", "--brick", one, "--brick", f"{one}/", words=["named twice"])
+    store.refuses("init", "--brick", one, "--brick", f"{store.base}/../{os.path.basename(store.base)}/brick0", words=["named twice"])
+    os.makedirs(one, exist_ok=True)
+    os.symlink(one, store.path("link"))
+    store.refuses("init", "--brick", one, "--brick", store.path("link"), words=["named twice|same directory"])
+    store.refuses("init", "--brick", one, "--brick", f"{one}/inside", words=["."])
+    store.refuses("init", "--brick", one, "--volume", "v", "--copies", "2", words=["2 copies", "1 "])
+    store.refuses("init", "--brick", one, "--volume", "v", "--copies", "0", words=["copies"])
+    store.refuses("init", "--brick", one, "--brick", two, "--volume", "no/good", words=["no/good", "letters"])
+    store.refuses("init", "--brick", one, "--pool", "", words=["name of a pool"])
+    store.refuses("init", "--brick", one, "--journal", "1", words=["journal"], exits=[2, 64])
+    store.refuses("init", words=["--brick"], exits=[2, 64])
+    equal(read(f"{full}/precious"), b"p", "a file in a directory that was refused")
+    store.init()
+
+
+@test(fuse=False)
+def init_twice(store):
+    store.init()
+    store.refuses("init", "--brick", store.path("other"), words=["holds a cluster already"])
+    store.refuses("init", "--brick", store.path("brick0"), state=store.path("state2"), words=["not empty"])
+
+
+@test(fuse=False)
+def a_refused_init_leaves_nothing_in_the_way(store):
+    one, two = store.bricks(2)
+    store.refuses("init", "--brick", one, "--brick", two, "--volume", "-bad", "--copies", "2", words=["bad"], exits=[2, 64])
+    store.refuses("init", "--brick", one, "--brick", two, "--volume", "bad name", "--copies", "2", words=["bad name"])
+    store.init()
+
+
+@test(fuse=False)
+def no_server(store):
+    for command in [["status"], ["stop"], ["pool", "list"], ["volume", "list"]]:
+        store.refuses(*command, words=["hekate serve --detach"], exits=[AWAY])
+    store.refuses("mount", "v", store.directory("mnt"), words=["hekate serve --detach"], exits=[AWAY])
+    store.refuses("serve", "--detach", words=["no cluster", "hekate init"])
+    store.refuses("serve", words=["no cluster", "hekate init"])
+    store.init()
+    store.refuses("status", words=["hekate serve --detach"], exits=[AWAY])
+    store.serve()
+    store.kill_server()
+    store.refuses("status", words=["hekate serve --detach"], exits=[AWAY])
+    store.serve()
+
+
+@test(fuse=False)
+def a_second_server(store):
+    store.init()
+    store.serve()
+    for options in [["--detach"], []]:
+        store.refuses("serve", *options, words=["(?i)running|in use|another"])
+    equal(store.status()["pid"], store.server_pid, "the first one still answers")
+
+
+@test(fuse=False)
+def bricks_that_are_not_there(store):
+    store.init(bricks=3)
+    os.rename(store.path("brick1"), store.path("away"))
+    store.refuses("serve", "--detach", words=["brick1", "(?i)is its disk mounted|does not exist|missing"])
+    os.mkdir(store.path("brick1"))
+    store.refuses("serve", "--detach", words=["brick1", "is its disk mounted"])
+    os.rmdir(store.path("brick1"))
+    # Another cluster's brick in its place.
+    store.cli("init", "--brick", store.path("brick1"), "--journal", "24", state=store.path("state2"))
+    store.refuses("serve", "--detach", words=["brick1", "(?i)cluster"])
+    shutil.rmtree(store.path("brick1"))
+    # Two disks exchanged.
+    os.rename(store.path("brick0"), store.path("brick1"))
+    os.rename(store.path("away"), store.path("brick0"))
+    store.refuses("serve", "--detach", words=["brick0", "holds brick"])
+    os.rename(store.path("brick0"), store.path("away"))
+    os.rename(store.path("brick1"), store.path("brick0"))
+    os.rename(store.path("away"), store.path("brick1"))
+    store.serve()
+
+
+@test
+def mounts_that_cannot_be(store):
+    mnt = store.up()
+    write(store.path("file"), b"")
+    empty = store.directory("empty")
+    store.refuses("mount", "nope", empty, words=["no volume called .?nope", "there are: v"])
+    store.refuses("mount", "v", store.path("missing"), words=["does not exist", "mkdir -p"])
+    store.refuses("mount", "v", store.path("file"), words=["not a directory"])
+    store.refuses("mount", "v", mnt, words=["mounted at .* already"])
+    store.refuses("mount", "v", empty, "--cache", "-1", words=["cache"], exits=[2, 64])
+    store.refuses("mount", "v", empty, "--cache", "nan", words=["cache"], exits=[2, 64])
+    store.refuses("mount", "../v", empty, words=["no volume called|cannot be the name"])
+    store.refuses("umount", empty, words=["no Hekate volume is mounted"], exits=[INPUT])
+    store.refuses("umount", "/proc", words=["no Hekate volume is mounted|not of Hekate"])
+    equal(os.listdir(mnt), [], "the mount that was there")
+    # A name with a blank is a name like others; mountinfo(5) shows it in octal.
+    blank = store.mount("with blank")
+    store.refuses("mount", "v", blank, words=["mounted at .* already"])
+    store.umount("with blank")
+    # From a directory of one's own, by a relative name.
+    os.mkdir(store.path("rel"))
+    os.chdir(store.base)
+    import subprocess, harness
+    done = subprocess.run([harness.HEKATE, "--state", "state", "mount", "v", "rel"], capture_output=True, text=True)
+    equal((done.returncode, os.path.ismount(store.path("rel"))), (0, True), f"a relative mount point: {done.stderr}")
+    done = subprocess.run([harness.HEKATE, "--state", "state", "umount", "rel/"], capture_output=True, text=True)
+    equal((done.returncode, os.path.ismount(store.path("rel"))), (0, False), f"umount rel/: {done.stderr}")
+
+
+@test
+def volumes_are_made_once_and_deleted_with_care(store):
+    mnt = store.up()
+    store.refuses("volume", "create", "v", words=["volume called v already"])
+    store.refuses("volume", "create", "w", "--copies", "3", words=["3 copies", "2"])
+    store.refuses("volume", "create", "w", "--copies", "0", words=["copies"], exits=range(1, 79))
+    store.refuses("volume", "create", "w", "--pool", "nope", words=["no pool called nope", "default"])
+    store.refuses("volume", "create", "a/b", words=["a/b", "letters"])
+    store.refuses("volume", "show", "nope", words=["no volume called nope"])
+    store.refuses("pool", "show", "nope", words=["no pool called nope", "default"])
+    store.refuses("volume", "delete", "v", words=["--confirm v"], exits=[USAGE])
+    store.refuses("volume", "delete", "v", "--confirm", "w", words=["--confirm v"], exits=[USAGE])
+    store.refuses("volume", "delete", "nope", "--confirm", "nope", words=["no volume called nope"])
+    store.refuses("volume", "delete", "v", "--confirm", "v", words=["in use", "umount"])
+    write(f"{mnt}/f", b"f" * 100_000)
+    equal(len(read(f"{mnt}/f")), 100_000, "the volume that was not deleted")
+    store.umount()
+    wait_until(lambda: store.try_cli("volume", "delete", "v", "--confirm", "v").exit == 0, "deleted after its session ended", 10)
+    wait_until(lambda: store.cli("--json", "volume", "list").json() == [], "gone in the background")
+    store.refuses("mount", "v", store.path("mnt"), words=["no volume called"])
+    store.cli("volume", "create", "v")
+    store.mount()
+    equal(os.listdir(mnt), [], "a new volume of the old name")
+
+
+@test(fuse=False)
+def options_that_do_not_exist(store):
+    for arguments in [["frobnicate"], ["mount"], ["serve", "--nope"], ["volume"], ["init", "--copies", "x"]]:
+        outcome = store.try_cli(*arguments)
+        assert outcome.exit in (2, USAGE), f"{arguments}: exit {outcome.exit}"
+        assert "Usage" in outcome.text, outcome.text
+    for arguments in [["--help"], ["mount", "--help"], ["volume", "create", "--help"], ["--version"]]:
+        equal(store.try_cli(*arguments).exit, 0, f"exit of {arguments}")
+
+
+@test(fuse=False)
+def servers_that_cannot_be_reached(store):
+    store.init()
+    store.refuses("status", server="tcp:127.0.0.1:1", words=["127.0.0.1:1"], exits=[AWAY])
+    store.refuses("status", server="tcp:192.0.2.1:7000", words=["loopback"])
+    store.refuses("status", server="tcp:localhost", words=["ADDRESS:PORT"], exits=[USAGE])
+    store.refuses("status", server="http://x", words=["unix:PATH"], exits=[USAGE])
+    store.refuses("status", server="unix:/nonexistent/socket", words=["/nonexistent/socket"], exits=[AWAY])

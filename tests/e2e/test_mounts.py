@@ -1,0 +1,190 @@
+"""Mounts of one volume, and what they owe to each other."""
+
+import errno
+import os
+import subprocess
+import threading
+
+from harness import equal, raises, read, test, wait_until, write
+
+
+@test
+def two_mounts_see_each_other_at_once(store):
+    one = store.up()
+    two = store.mount("two")
+    for turn in range(60):
+        here, there = (one, two) if turn % 2 else (two, one)
+        name, data = f"f{turn}", b"%d" % turn * (1 + turn * 500)
+        write(f"{here}/{name}", data)
+        equal(read(f"{there}/{name}"), data, f"turn {turn}: content")
+        write(f"{here}/{name}", data[:7])
+        equal((read(f"{there}/{name}"), os.stat(f"{there}/{name}").st_size), (data[:7], len(data[:7])), "overwritten")
+        with open(f"{here}/{name}", "ab") as file:
+            file.write(b"+")
+        equal(os.stat(f"{there}/{name}").st_size, len(data[:7]) + 1, "size after an append")
+        os.chmod(f"{here}/{name}", 0o600)
+        equal(os.stat(f"{there}/{name}").st_mode & 0o777, 0o600, "mode")
+        os.rename(f"{here}/{name}", f"{here}/g{turn}")
+        raises(errno.ENOENT, os.stat, f"{there}/{name}")
+        raises(errno.EEXIST, os.mkdir, f"{there}/g{turn}")
+        equal(read(f"{there}/g{turn}"), data[:7] + b"+", "renamed")
+        equal(sorted(os.listdir(one)), sorted(os.listdir(two)), "listings")
+        os.unlink(f"{here}/g{turn}")
+        raises(errno.ENOENT, os.open, f"{there}/g{turn}", os.O_RDONLY)
+        os.mkdir(f"{here}/d")
+        os.rmdir(f"{there}/d")
+        raises(errno.ENOENT, os.stat, f"{here}/d")
+
+
+@test
+def open_files_see_what_another_mount_writes(store):
+    one = store.up()
+    two = store.mount("two")
+    write(f"{one}/f", b"0" * 100_000)
+    handles = [os.open(f"{mnt}/f", os.O_RDWR) for mnt in (one, two)]
+    for turn in range(60):
+        writer, reader = handles[turn % 2], handles[1 - turn % 2]
+        at = turn * 1531
+        os.pwrite(writer, b"%08d" % turn, at)
+        equal(os.pread(reader, 8, at), b"%08d" % turn, f"turn {turn}")
+    os.ftruncate(handles[0], 10)
+    equal(os.fstat(handles[1]).st_size, 10, "size after the other truncated")
+    equal(os.pread(handles[1], 100, 0), read(f"{one}/f"), "content after the other truncated")
+    for handle in handles:
+        os.close(handle)
+
+
+@test
+def a_file_that_another_mount_unlinks_stays_readable(store):
+    one = store.up()
+    two = store.mount("two")
+    data = os.urandom(300_000)
+    write(f"{one}/f", data)
+    handle = os.open(f"{one}/f", os.O_RDONLY)
+    os.unlink(f"{two}/f")
+    for _ in range(6):
+        equal(os.pread(handle, len(data), 0) == data, True, "still the same content")
+        threading.Event().wait(0.5)
+    os.close(handle)
+    wait_until(lambda: store.status()["orphans"] == 0, "the orphan collected once nobody has it open")
+
+
+@test
+def appends_from_two_mounts_lose_nothing(store):
+    one = store.up()
+    two = store.mount("two")
+    failures = []
+
+    def append(mnt, who):
+        try:
+            handle = os.open(f"{mnt}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            for number in range(200):
+                os.write(handle, b"%s %06d %s\n" % (who, number, b"." * 50))
+            os.close(handle)
+        except OSError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=append, args=pair) for pair in [(one, b"one"), (two, b"two")]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    equal(failures, [], "errors")
+    lines = read(f"{one}/log").splitlines()
+    wanted = {b"%s %06d %s" % (who, number, b"." * 50) for who in (b"one", b"two") for number in range(200)}
+    equal((len(lines), len(set(lines) & wanted)), (400, 400), "lines, and whole ones among them")
+
+
+@test
+def exclusive_creates_have_one_winner(store):
+    one = store.up()
+    two = store.mount("two")
+    wins = {one: 0, two: 0}
+
+    def race(mnt):
+        for number in range(200):
+            try:
+                os.close(os.open(f"{mnt}/lock{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                wins[mnt] += 1
+            except FileExistsError:
+                pass
+
+    threads = [threading.Thread(target=race, args=[mnt]) for mnt in (one, two)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    equal(sum(wins.values()), 200, f"winners of 200 races ({wins[one]} and {wins[two]})")
+
+
+@test
+def crossing_moves_of_directories_never_make_a_ring(store):
+    one = store.up()
+    two = store.mount("two")
+    for turn in range(30):
+        os.makedirs(f"{one}/{turn}/a")
+        os.makedirs(f"{one}/{turn}/b")
+        outcomes = []
+
+        def move(mnt, child, parent):
+            try:
+                os.rename(f"{mnt}/{turn}/{child}", f"{mnt}/{turn}/{parent}/{child}")
+                outcomes.append("moved")
+            except OSError as error:
+                outcomes.append(errno.errorcode[error.errno])
+
+        threads = [threading.Thread(target=move, args=args) for args in [(one, "a", "b"), (two, "b", "a")]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        left = sum(len(names) for _, names, _ in os.walk(f"{one}/{turn}"))
+        equal((left, outcomes.count("moved")), (2, 1), f"turn {turn}: directories left and moves done ({outcomes})")
+
+
+@test
+def a_read_only_mount_refuses_changes(store):
+    mnt = store.up()
+    write(f"{mnt}/f", b"f")
+    store.umount()
+    store.mount(options=["--read-only"])
+    equal(read(f"{mnt}/f"), b"f", "content")
+    raises(errno.EROFS, os.mkdir, f"{mnt}/d")
+    raises(errno.EROFS, os.open, f"{mnt}/f", os.O_WRONLY)
+    raises(errno.EROFS, os.unlink, f"{mnt}/f")
+
+
+@test
+def a_cache_is_a_choice(store):
+    mnt = store.up()
+    write(f"{mnt}/f", b"f" * 50_000)
+    cached = store.mount("cached", options=["--cache", "1"])
+    equal(read(f"{cached}/f"), b"f" * 50_000, "through the cache")
+    write(f"{mnt}/f", b"g" * 30_000)
+    wait_until(lambda: read(f"{cached}/f") == b"g" * 30_000, "the cache shows another mount's change", 5)
+    for number in range(100):
+        write(f"{cached}/{number}", b"%d" % number)
+        os.rename(f"{cached}/{number}", f"{cached}/r{number}")
+        equal(read(f"{cached}/r{number}"), b"%d" % number, "own changes at once")
+        equal(read(f"{mnt}/r{number}"), b"%d" % number, "written through")
+
+
+@test
+def unmounting_while_in_use(store):
+    mnt = store.up()
+    write(f"{mnt}/f", b"f")
+    handle = os.open(f"{mnt}/f", os.O_RDONLY)
+    store.refuses("umount", mnt, words=["in use", "--lazy"])
+    store.cli("umount", "--lazy", mnt)
+    equal(os.path.ismount(mnt), False, "still mounted")
+    equal(os.pread(handle, 1, 0), b"f", "what is open stays usable")
+    os.close(handle)
+    del store.mount_pids["mnt"]
+    wait_until(lambda: store.status()["volumes"][0]["sessions"] == 0, "its session ended")
+    store.mount()
+    equal(read(f"{mnt}/f"), b"f", "mounted again")
+    os.kill(store.mount_pids.pop("mnt"), 15)
+    wait_until(lambda: not os.path.ismount(mnt), "SIGTERM unmounts")
+    store.mount()
+    subprocess.run(["umount" if os.geteuid() == 0 else "fusermount3", *([] if os.geteuid() == 0 else ["-u"]), mnt], check=True)
+    del store.mount_pids["mnt"]
