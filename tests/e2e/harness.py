@@ -203,17 +203,19 @@ class Store:
 
 
 def kill(pid):
-    """SIGKILL, and wait until the process runs no more (its parent may be slow to collect it)."""
+    """SIGKILL, and wait until the process has let go of everything."""
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: state_of(pid) in "ZX", f"process {pid} gone")
+    wait_until(lambda: is_gone(pid), f"process {pid} gone")
 
 
-def state_of(pid):
+def is_gone(pid):
+    """Whether all threads have ended. What is left may be a zombie: its parent can be slow to collect it."""
     try:
+        threads = os.listdir(f"/proc/{pid}/task")
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
+            return len(threads) <= 1 and file.read().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
-        return "X"
+        return True
 
 
 # --- cleaning up ---
@@ -339,8 +341,9 @@ def missing(root, fuse):
     return None
 
 
-def main():
+def main(modules):
     wanted = sys.argv[1:]
+    TESTS.sort(key=lambda test: modules.index(sys.modules[test[1].__module__]))
     unknown = set(wanted) - {name for name, *_ in TESTS}
     if unknown:
         sys.exit(f"no such test: {', '.join(unknown)}; there are: {', '.join(name for name, *_ in TESTS)}")

@@ -13,4 +13,4 @@ import test_users
 MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room]
 
 if __name__ == "__main__":
-    harness.main()
+    harness.main(MODULES)

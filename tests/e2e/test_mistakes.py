@@ -2,8 +2,9 @@
 
 import os
 import shutil
+import subprocess
 
-from harness import equal, read, test, wait_until, write
+from harness import HEKATE, equal, read, test, wait_until, write
 
 USAGE, INPUT, AWAY, CANNOT_CREATE, DENIED = 64, 66, 69, 73, 77
 
@@ -41,7 +42,7 @@ def init_twice(store):
 @test(fuse=False)
 def a_refused_init_leaves_nothing_in_the_way(store):
     one, two = store.bricks(2)
-    store.refuses("init", "--brick", one, "--brick", two, "--volume", "-bad", "--copies", "2", words=["bad"], exits=[2, 64])
+    store.refuses("init", "--brick", one, "--brick", two, "--volume", "../up", "--copies", "2", words=["../up"])
     store.refuses("init", "--brick", one, "--brick", two, "--volume", "bad name", "--copies", "2", words=["bad name"])
     store.init()
 
@@ -101,8 +102,8 @@ def mounts_that_cannot_be(store):
     store.refuses("mount", "v", store.path("missing"), words=["does not exist", "mkdir -p"])
     store.refuses("mount", "v", store.path("file"), words=["not a directory"])
     store.refuses("mount", "v", mnt, words=["mounted at .* already"])
-    store.refuses("mount", "v", empty, "--cache", "-1", words=["cache"], exits=[2, 64])
-    store.refuses("mount", "v", empty, "--cache", "nan", words=["cache"], exits=[2, 64])
+    store.refuses("mount", "v", empty, "--cache=-1", words=["cache"], exits=[2, 64])
+    store.refuses("mount", "v", empty, "--cache=nan", words=["cache"], exits=[2, 64])
     store.refuses("mount", "../v", empty, words=["no volume called|cannot be the name"])
     store.refuses("umount", empty, words=["no Hekate volume is mounted"], exits=[INPUT])
     store.refuses("umount", "/proc", words=["no Hekate volume is mounted|not of Hekate"])
@@ -114,10 +115,9 @@ def mounts_that_cannot_be(store):
     # From a directory of one's own, by a relative name.
     os.mkdir(store.path("rel"))
     os.chdir(store.base)
-    import subprocess, harness
-    done = subprocess.run([harness.HEKATE, "--state", "state", "mount", "v", "rel"], capture_output=True, text=True)
+    done = subprocess.run([HEKATE, "--state", "state", "mount", "v", "rel"], capture_output=True, text=True)
     equal((done.returncode, os.path.ismount(store.path("rel"))), (0, True), f"a relative mount point: {done.stderr}")
-    done = subprocess.run([harness.HEKATE, "--state", "state", "umount", "rel/"], capture_output=True, text=True)
+    done = subprocess.run([HEKATE, "--state", "state", "umount", "rel/"], capture_output=True, text=True)
     equal((done.returncode, os.path.ismount(store.path("rel"))), (0, False), f"umount rel/: {done.stderr}")
 
 
@@ -151,7 +151,7 @@ def options_that_do_not_exist(store):
     for arguments in [["frobnicate"], ["mount"], ["serve", "--nope"], ["volume"], ["init", "--copies", "x"]]:
         outcome = store.try_cli(*arguments)
         assert outcome.exit in (2, USAGE), f"{arguments}: exit {outcome.exit}"
-        assert "Usage" in outcome.text, outcome.text
+        assert "--help" in outcome.err, outcome.text
     for arguments in [["--help"], ["mount", "--help"], ["volume", "create", "--help"], ["--version"]]:
         equal(store.try_cli(*arguments).exit, 0, f"exit of {arguments}")
 

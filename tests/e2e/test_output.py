@@ -2,10 +2,8 @@
 
 import os
 import socket
-import subprocess
 
-import harness
-from harness import equal, read, test, wait_until, write
+from harness import equal, read, test, write
 
 
 @test
@@ -43,7 +41,7 @@ def every_command_answers_people(store):
     store.serve()
     store.mount()
     wanted = {
-        ("status",): ["health good", "BRICK", "brick0", "online", "VOLUME", " v "],
+        ("status",): ["health good", "BRICK", "brick0", "online", "VOLUME", "\nv "],
         ("pool", "list"): ["pool default", "brick2"],
         ("pool", "show", "default"): ["2 copies"],
         ("volume", "list"): ["VOLUME", "v"],

@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub struct State {
     /// Changes since the last checkpoint began.
     pub active: Overlay,
+    /// How many overlays there were before it.
+    pub active_number: u64,
     /// Changes that the running checkpoint writes home.
     pub frozen: Option<Arc<Overlay>>,
     /// Each partition's log.
@@ -28,6 +30,13 @@ pub struct Blocks {
     pub state: SharedState,
     pub index: Box<dyn Index>,
     pub home: Home,
+}
+
+/// So many home writes of one overlay's shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HomeWrites {
+    overlay: u64,
+    writes: u64,
 }
 
 impl State {
@@ -226,19 +235,42 @@ impl Blocks {
         Ok(bytes.map(ShardRecord::from_bytes).transpose()?)
     }
 
-    /// The shard's last stamp and its count of home writes, if its data file has bytes that no sync has covered.
-    pub fn unsynced_home(&self, shard: ShardId) -> Option<(Stamp, u64)> {
+    /// Whether a checkpoint has yet to remove the shard: until then it cannot come back.
+    pub fn is_dropped(&self, shard: ShardId) -> bool {
+        self.state.read().shard_layers(shard).any(|overlay| overlay.record.is_none())
+    }
+
+    /// Bytes of memory that changes take, and that home will take.
+    pub fn overlay_bytes(&self) -> usize {
+        let state = self.state.read();
+        state.active.bytes + state.frozen.as_ref().map_or(0, |frozen| frozen.bytes)
+    }
+
+    /// Shards with bytes at home that no sync has covered.
+    pub fn unsynced_shards(&self) -> Vec<ShardId> {
+        let state = self.state.read();
+        let unsynced = |overlay: &ShardOverlay| overlay.home_synced < overlay.home_writes;
+        let all = state.layers().flat_map(|layer| layer.shards.iter());
+        all.filter(|(_, overlay)| unsynced(overlay)).map(|(shard, _)| *shard).collect()
+    }
+
+    /// If the shard's data file has bytes that no sync has covered: its last stamp, and what to tell `home_synced`.
+    pub fn unsynced_home(&self, shard: ShardId) -> Option<(Stamp, HomeWrites)> {
         let state = self.state.read();
         let unsynced = state.shard_layers(shard).any(|overlay| overlay.home_synced < overlay.home_writes);
         let stamp = state.shard_layers(shard).next().and_then(|overlay| overlay.record)?.stamp;
         let writes = state.active.shards.get(&shard).map_or(0, |overlay| overlay.home_writes);
-        unsynced.then_some((stamp, writes))
+        unsynced.then_some((stamp, HomeWrites { overlay: state.active_number, writes }))
     }
 
-    /// The data file was synced after `writes` home writes of the active overlay.
-    pub fn home_synced(&self, shard: ShardId, writes: u64) {
-        if let Some(overlay) = self.state.write().active.shards.get_mut(&shard) {
-            overlay.home_synced = overlay.home_synced.max(writes.min(overlay.home_writes));
+    /// The data file was synced after these home writes. Nothing, if a checkpoint has begun since: it syncs them.
+    pub fn home_synced(&self, shard: ShardId, HomeWrites { overlay, writes }: HomeWrites) {
+        let mut state = self.state.write();
+        if state.active_number != overlay {
+            return;
+        }
+        if let Some(overlay) = state.active.shards.get_mut(&shard) {
+            overlay.home_synced = overlay.home_synced.max(writes);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::blocks::{Blocks, State};
 use crate::home::Home;
-use crate::identity::{self, BrickSettings, Identity};
+use crate::identity::{self, BrickSettings, Identity, NextLife};
 use crate::index::{Index, RedbIndex};
 use crate::journal::format::{EntryKind, Mark};
 use crate::journal::read::Reader;
@@ -56,6 +56,7 @@ pub struct Brick {
     pub(crate) checkpointing: Mutex<()>,
     /// Bytes free in the file system when last asked, less what was written since.
     room: AtomicI64,
+    life: Mutex<Option<NextLife>>,
     /// Held as long as the brick is open, so that no other process opens it.
     pub(crate) _lock: Option<File>,
 }
@@ -107,10 +108,11 @@ impl Brick {
             });
         }
         let lock = identity::lock(directory)?;
-        let (incarnation, reborn) = identity::enter_life(directory)?;
+        let life = identity::next_life(directory)?;
         let storage = Arc::new(RealStorage::new(directory));
-        let (mut brick, report) = Self::open_on(storage, &identity, incarnation, reborn)?;
+        let (mut brick, report) = Self::open_on(storage, &identity, life.incarnation(), life.is_new())?;
         brick._lock = Some(lock);
+        brick.life = Mutex::new(Some(life));
         Ok((brick, report))
     }
 
@@ -135,10 +137,30 @@ impl Brick {
         let id = geometry.brick;
         let checkpointing = Mutex::new(());
         let room = AtomicI64::new(0);
-        let brick =
-            Self { id, incarnation, storage, geometry, generation, journal, blocks, checkpointing, room, _lock: None };
+        let brick = Self {
+            id,
+            incarnation,
+            storage,
+            geometry,
+            generation,
+            journal,
+            blocks,
+            checkpointing,
+            room,
+            life: Mutex::new(None),
+            _lock: None,
+        };
         brick.refresh_room()?;
         Ok((brick, report))
+    }
+
+    /// What a power cut took is settled (the replicas are even, a checkpoint has been): from now on the brick knows that
+    /// it is in its new life, and the next start takes everything in its files for its own.
+    pub fn settle_life(&self) -> Result<()> {
+        match self.life.lock().take() {
+            Some(life) => life.settle(),
+            None => Ok(()),
+        }
     }
 
     /// Which brick this is.
@@ -163,16 +185,20 @@ impl Brick {
             )));
         }
         self.room.fetch_sub(entry.body.len() as i64, Ordering::Relaxed);
+        if let Some(shard) = record.changes.iter().find_map(writes_shard).filter(|shard| self.is_dropped(*shard)) {
+            return Err(Error::bug(format!("a write to {shard:?}, which is being dropped")));
+        }
         let apply = |_| self.blocks.apply(record);
         let (end, applied) = self.journal.append(EntryKind::Change, &entry.body, entry.checksum, apply)?;
         applied.inspect_err(|error| self.poison(error))?;
         Ok(end)
     }
 
-    /// Asks the file system how much room there is.
+    /// Asks the file system how much room there is, less what has yet to be written home.
     pub fn refresh_room(&self) -> Result<()> {
         let (_, free) = self.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
-        self.room.store(i64::try_from(free).unwrap_or(i64::MAX), Ordering::Relaxed);
+        let room = i64::try_from(free).unwrap_or(i64::MAX) - self.blocks.overlay_bytes() as i64;
+        self.room.store(room, Ordering::Relaxed);
         Ok(())
     }
 
@@ -246,6 +272,23 @@ impl Brick {
         self.blocks.shard(ring, shard)
     }
 
+    /// A block of a data file as it is, unchecked.
+    pub fn read_home(&self, shard: ShardId, block: u32) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        self.blocks.home.read(shard, block, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Whether the shard was given up and a checkpoint has yet to remove it: it cannot be written.
+    pub fn is_dropped(&self, shard: ShardId) -> bool {
+        self.blocks.is_dropped(shard)
+    }
+
+    /// Shards with bytes that only [`Brick::sync_shards`] makes durable.
+    pub fn unsynced_shards(&self) -> Vec<ShardId> {
+        self.blocks.unsynced_shards()
+    }
+
     /// At most `length` bytes of a shard from `offset`, each block checked; short at the shard's end.
     pub fn read_shard(&self, ring: RingId, shard: ShardId, offset: u32, length: u32) -> Result<Bytes> {
         self.blocks.read_shard(ring, shard, offset, length)
@@ -288,18 +331,27 @@ impl Brick {
     /// What the brick says of itself.
     pub fn status(&self) -> Result<BrickStatus> {
         let space = self.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
-        let overlay_bytes = self.blocks.state.read().active.bytes;
+        let overlay_bytes = self.blocks.overlay_bytes();
         let poisoned = self.journal.failure().map(|error| error.to_string());
         Ok(BrickStatus { space, journal: self.journal.fill(), overlay_bytes, poisoned })
     }
 }
 
+fn writes_shard(change: &Change) -> Option<ShardId> {
+    match change {
+        Change::WriteBlocks { shard, .. } | Change::FreshBlocks { shard, .. } | Change::CutShard { shard, .. } => {
+            Some(*shard)
+        }
+        Change::Put { .. } | Change::Delete { .. } | Change::DropShard { .. } => None,
+    }
+}
+
 fn geometry(identity: &Identity) -> Result<Geometry> {
     let BrickSettings { journal_segments, segment_bytes, .. } = identity.settings;
-    let sane = (3..=65_536).contains(&journal_segments) && ((64 << 10)..=(1 << 30)).contains(&segment_bytes);
+    let sane = (4..=65_536).contains(&journal_segments) && ((64 << 10)..=(1 << 30)).contains(&segment_bytes);
     if !sane {
         return Err(Error::invalid(format!(
-            "a journal of {journal_segments} segments of {segment_bytes} bytes; at least 3, of 64 KiB to 1 GiB"
+            "a journal of {journal_segments} segments of {segment_bytes} bytes; at least 4, of 64 KiB to 1 GiB"
         )));
     }
     Ok(Geometry { brick: identity.brick_id()?, segments: journal_segments, segment_bytes })

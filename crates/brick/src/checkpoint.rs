@@ -12,17 +12,41 @@ use crate::overlay::{Overlay, ShardOverlay};
 use crate::recovery::Meta;
 use bytes::Bytes;
 use hekate_proto::*;
+use parking_lot::MutexGuard;
 use std::sync::Arc;
+
+/// A checkpoint that has begun.
+pub struct Checkpoint<'a> {
+    brick: &'a Brick,
+    _alone: MutexGuard<'a, ()>,
+    upto: Lsn,
+    frozen: Arc<Overlay>,
+    meta: Meta,
+}
+
+impl Checkpoint<'_> {
+    /// Writes home, then the index, then gives the journal back. An error poisons the brick.
+    pub fn finish(self) -> Result<()> {
+        let written = self.brick.write_home(self.upto, &self.frozen, &self.meta);
+        written.inspect_err(|error| self.brick.poison(error))
+    }
+}
 
 impl Brick {
     /// Writes everything home that was appended before now. Errors poison the brick.
     pub fn checkpoint(&self) -> Result<()> {
-        let _one_at_a_time = self.checkpointing.lock();
-        self.write_home().inspect_err(|error| self.poison(error))
+        self.begin_checkpoint().finish()
     }
 
-    fn write_home(&self) -> Result<()> {
+    /// Decides what the checkpoint writes home. Between this and `finish`, a server syncs its other bricks: what this
+    /// one gives back of its journal is then on stable storage everywhere.
+    pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
+        let alone = self.checkpointing.lock();
         let (upto, frozen, meta) = self.freeze();
+        Checkpoint { brick: self, _alone: alone, upto, frozen, meta }
+    }
+
+    fn write_home(&self, upto: Lsn, frozen: &Overlay, meta: &Meta) -> Result<()> {
         if frozen.is_empty() {
             self.blocks.state.write().frozen = None;
             return Ok(());
@@ -40,11 +64,12 @@ impl Brick {
                 self.blocks.home.sync(**shard)?;
             }
         }
-        self.commit(&frozen, &shards, &meta)?;
-        self.blocks.state.write().frozen = None;
+        self.commit(frozen, &shards, meta)?;
+        // As long as the overlay says that they are dropped, nobody writes these shards anew.
         for (shard, _) in shards.iter().filter(|(_, overlay)| overlay.record.is_none()) {
             self.blocks.home.remove(**shard)?;
         }
+        self.blocks.state.write().frozen = None;
         self.journal.recycle(upto);
         Ok(())
     }
@@ -53,6 +78,7 @@ impl Brick {
         self.journal.at_rest(|end| {
             let mut state = self.blocks.state.write();
             let frozen = Arc::new(std::mem::take(&mut state.active));
+            state.active_number += 1;
             state.frozen = Some(frozen.clone());
             let meta = Meta::new(end, self.generation, &state.positions);
             (end, frozen, meta)
@@ -62,15 +88,7 @@ impl Brick {
     fn write_shard_home(&self, shard: ShardId, overlay: &ShardOverlay) -> Result<()> {
         let Some(record) = overlay.record else { return Ok(()) };
         if let Some(cut) = overlay.cut_from {
-            // Blocks that the cut took and nothing wrote again; fresh ones come only after `home_blocks`.
-            let mut from = cut;
-            for block in overlay.pending.keys().copied().filter(|block| *block >= cut) {
-                self.punch(shard, from, block)?;
-                from = block + 1;
-            }
-            if overlay.home_writes == 0 {
-                self.punch(shard, from, record.home_blocks)?;
-            }
+            self.punch_holes(shard, overlay, cut, record.home_blocks)?;
         }
         let mut run: Vec<&[u8]> = Vec::new();
         let mut first = 0;
@@ -85,8 +103,22 @@ impl Brick {
         self.write_run(shard, first, &run)
     }
 
-    fn punch(&self, shard: ShardId, from: u32, to: u32) -> Result<()> {
-        if from < to { self.blocks.home.punch(shard, from, to) } else { Ok(()) }
+    /// Gives back blocks that a cut took and nothing wrote since. All groups from the cut on are in the overlay; what
+    /// becomes fresh meanwhile lies after `end`.
+    fn punch_holes(&self, shard: ShardId, overlay: &ShardOverlay, cut: u32, end: u32) -> Result<()> {
+        let written = |block: u32| {
+            let group = overlay.checksums.get(&((block / CRC_BLOCKS) as u16));
+            group.is_none_or(|group| group[(block % CRC_BLOCKS) as usize] != 0)
+        };
+        let mut block = cut;
+        while block < end {
+            let hole_end = (block..end).find(|block| written(*block)).unwrap_or(end);
+            if hole_end > block {
+                self.blocks.home.punch(shard, block, hole_end)?;
+            }
+            block = hole_end + 1;
+        }
+        Ok(())
     }
 
     fn write_run(&self, shard: ShardId, first: u32, run: &[&[u8]]) -> Result<()> {

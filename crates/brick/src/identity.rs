@@ -4,7 +4,7 @@ use hekate_proto::{BrickId, Error, Incarnation, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The version of everything in a brick.
 pub const FORMAT_VERSION: u32 = 1;
@@ -12,7 +12,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// How a brick is laid out; fixed when it is made.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
 pub struct BrickSettings {
-    /// Segments of the journal, at least 3.
+    /// Segments of the journal, at least 4.
     pub journal_segments: u64,
     /// Bytes of a segment, at least 8 MiB so that the greatest op fits.
     pub segment_bytes: u64,
@@ -115,23 +115,49 @@ pub fn lock(directory: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The brick's incarnation: one more if the machine booted or the disk was mounted since it was last opened.
-/// -> it, and whether it is a new one.
-pub fn enter_life(directory: &Path) -> Result<(Incarnation, bool)> {
+/// The life that an opened brick is in; recorded only once what the last one left is settled, so that a process that
+/// dies before begins with the same knowledge.
+pub struct NextLife {
+    path: PathBuf,
+    life: Life,
+    new: bool,
+}
+
+impl NextLife {
+    /// One more if the machine booted or the disk was mounted since the brick was last in use.
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.life.incarnation)
+    }
+
+    /// Whether what was not synced may be lost.
+    pub fn is_new(&self) -> bool {
+        self.new
+    }
+
+    /// Records it.
+    pub fn settle(&self) -> Result<()> {
+        if !self.new {
+            return Ok(());
+        }
+        write_file_durably(&self.path, &toml::to_string(&self.life).map_err(|e| Error::bug(e.to_string()))?)
+    }
+}
+
+/// The life that the brick is in now.
+pub fn next_life(directory: &Path) -> Result<NextLife> {
     let path = directory.join(LIFE_FILE);
     let before: Life = match std::fs::read_to_string(&path) {
-        Ok(text) => toml::from_str(&text).unwrap_or_default(),
-        Err(_) => Life::default(),
+        Ok(text) => toml::from_str(&text)
+            .map_err(|e| Error::Damaged { what: format!("{}: {}", path.display(), e.message()) })?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Life::default(),
+        Err(error) => return Err(Error::io(format!("read {}", path.display()), error)),
     };
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_err(|e| Error::io("read /proc/sys/kernel/random/boot_id", e))?;
     let now = Life { boot: boot.trim().into(), mount: mount_id(directory)?, ..before };
-    if now == before {
-        return Ok((Incarnation(now.incarnation), false));
-    }
-    let now = Life { incarnation: before.incarnation + 1, ..now };
-    write_file_durably(&path, &toml::to_string(&now).map_err(|e| Error::bug(e.to_string()))?)?;
-    Ok((Incarnation(now.incarnation), true))
+    let new = now != before;
+    let life = Life { incarnation: before.incarnation + u64::from(new), ..now };
+    Ok(NextLife { path, life, new })
 }
 
 fn mount_id(directory: &Path) -> Result<u64> {

@@ -128,7 +128,9 @@ impl Journal {
             storage.open(&geometry.path_of(number), false).and_then(|file| file.sync()).map_err(failed)?;
         }
         let file = storage.open(&geometry.path_of(geometry.number_of(end)), false).map_err(failed)?;
-        let oldest = geometry.number_of(oldest);
+        // As `recycle` kept it, if the checkpoint was not the brick's first.
+        let kept = geometry.number_of(oldest) - 1;
+        let oldest = if segment_number(&*storage, geometry, kept)? == Some(kept) { kept } else { kept + 1 };
         let tail = Tail { file, end, stable: end, unsynced: Vec::new(), oldest, failed: None };
         Ok(Self {
             geometry,
@@ -155,7 +157,8 @@ impl Journal {
         }
         let mut tail = self.tail.lock();
         let needed = (body.len() + 2 * RECORD_HEADER_BYTES) as u64;
-        if self.geometry.offset_of(tail.end) + needed > self.geometry.segment_bytes {
+        // Others wait for room as well: whoever goes on first may have filled the next segment by now.
+        while tail.failed.is_none() && self.geometry.offset_of(tail.end) + needed > self.geometry.segment_bytes {
             self.next_segment(&mut tail)?;
         }
         if let Some(error) = &tail.failed {
@@ -195,8 +198,9 @@ impl Journal {
         if tail.failed.is_some() || self.geometry.number_of(tail.end) >= next {
             return Ok(());
         }
-        self.write(tail, EntryKind::End, &[], crc32c::crc32c(&[]))?;
+        // The next segment first: an end without it would hide what is appended after a failure.
         let file = begin_segment(&*self.storage, self.geometry, next)?;
+        self.write(tail, EntryKind::End, &[], crc32c::crc32c(&[]))?;
         let full = std::mem::replace(&mut tail.file, file);
         tail.unsynced.push(full);
         tail.end = self.geometry.start_of(next);
@@ -288,10 +292,11 @@ impl Journal {
         self.tail.lock().failed.clone()
     }
 
-    /// Segments that lie wholly before `upto` may be used again.
+    /// Segments that lie wholly before `upto` may be used again, but for the last of them: a record near `upto` may
+    /// still be on its way to another replica, which finds it here after a power cut.
     pub fn recycle(&self, upto: Lsn) {
         let mut tail = self.tail.lock();
-        tail.oldest = tail.oldest.max(self.geometry.number_of(upto));
+        tail.oldest = tail.oldest.max(self.geometry.number_of(upto).saturating_sub(1));
         self.room.notify_all();
     }
 
@@ -317,6 +322,14 @@ impl Journal {
         let used = tail.end.0 - tail.oldest * self.geometry.segment_bytes;
         (used, self.geometry.segments * self.geometry.segment_bytes)
     }
+}
+
+/// The number that the file of a segment has now.
+fn segment_number(storage: &dyn Storage, geometry: Geometry, number: u64) -> Result<Option<u64>> {
+    let failed = |e| Error::io("read the journal", e);
+    let mut header = [0u8; 64];
+    storage.open(&geometry.path_of(number), false).map_err(failed)?.read_at(&mut header, 0).map_err(failed)?;
+    Ok(SegmentHeader::decode(&header).ok().map(|header| header.number))
 }
 
 fn begin_segment(storage: &dyn Storage, geometry: Geometry, number: u64) -> Result<Arc<dyn StorageFile>> {

@@ -15,13 +15,16 @@ pub mod index;
 mod journal;
 mod overlay;
 mod recovery;
+#[cfg(test)]
+mod regressions;
 mod shards;
 pub mod storage;
 #[cfg(test)]
 mod tests;
 
 pub use brick::{Brick, BrickStatus, LogEntry, LogPosition};
+pub use checkpoint::Checkpoint;
 pub use checksum::{CRC_BLOCKS, block_checksum};
 pub use identity::{BrickSettings, Identity};
 pub use journal::Lsn;
-pub use recovery::RecoveryReport;
+pub use recovery::{LostBlocks, RecoveryReport};

@@ -2,14 +2,14 @@
 
 use crate::blocks::Blocks;
 use crate::brick::LogPosition;
-use crate::checksum::block_checksum;
+use crate::checksum::{CRC_BLOCKS, block_checksum};
 use crate::index::Index;
 use crate::journal::format::EntryKind;
 use crate::journal::read::{Found, Reader};
 use crate::journal::{Geometry, Lsn};
 use crate::storage::Storage;
 use hekate_proto::*;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// What recovery found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,8 +18,21 @@ pub struct RecoveryReport {
     pub records: u64,
     /// Where the log ended.
     pub end: Lsn,
-    /// Shards whose unsynced tail a power cut took.
-    pub shards_cut: u64,
+    /// Fresh blocks that a power cut kept from the disk: they read as holes until replicas are made even.
+    pub lost: Vec<LostBlocks>,
+}
+
+/// Fresh blocks that never reached the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LostBlocks {
+    /// Ring.
+    pub ring: RingId,
+    /// Of which shard.
+    pub shard: ShardId,
+    /// The first one.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
 }
 
 wire_struct! {
@@ -81,19 +94,19 @@ impl Blocks {
             self.state.write().positions.insert((log.ring, log.partition), at);
         }
         let start = Lsn(meta.applied);
-        let marks = find_marks(storage, geometry, start)?;
         let mut reader = Reader::new(storage, geometry, start);
-        let mut cut = HashSet::new();
+        reader.check_start()?;
+        let marks = find_marks(storage, geometry, start)?;
         while let Some(found) = reader.next()? {
             if found.kind == EntryKind::Change {
                 let record = Record::from_bytes(found.body.clone())?;
-                let kept = self.without_lost(record, &marks, reborn, &mut cut)?;
+                let kept = self.without_lost(record, &marks, reborn, &mut report.lost)?;
                 self.apply(&kept)?;
                 report.records += 1;
             }
         }
         report.end = reader.position();
-        report.shards_cut = cut.len() as u64;
+        self.keep_holes(&mut report.lost)?;
         if let Some(proof) = reader.evidence_of_damage(report.end)? {
             let number = geometry.number_of(report.end);
             return Err(Error::Damaged {
@@ -110,50 +123,71 @@ impl Blocks {
     }
 
     /// The record without what a power cut kept from the disk: fresh blocks above their shard's last mark that do not
-    /// match their checksums never happened, nor did what came after them in that shard.
+    /// match their checksums never happened. What came later was written without them, or synced them.
     fn without_lost(
         &self,
         mut record: Record,
         marks: &HashMap<ShardId, Stamp>,
         reborn: bool,
-        cut: &mut HashSet<ShardId>,
+        lost: &mut Vec<LostBlocks>,
     ) -> Result<Record> {
+        let ring = record.ring;
         let mut kept = Vec::with_capacity(record.changes.len());
-        for change in record.changes {
-            if let Change::FreshBlocks { shard, record, run } = &change {
+        for mut change in record.changes {
+            if let Change::FreshBlocks { shard, record, run } = &mut change {
                 self.home.assume_unnamed(*shard);
                 let marked = marks.get(shard).is_some_and(|mark| mark.count >= record.stamp.count);
-                if reborn && !marked && !self.is_home(*shard, run)? {
-                    cut.insert(*shard);
+                if reborn && !marked {
+                    self.without_absent(ring, *shard, run, lost)?;
                 }
             }
-            if shard_of(&change).is_none_or(|shard| !cut.contains(&shard)) {
-                kept.push(change);
-            }
+            kept.push(change);
         }
         record.changes = kept;
         Ok(record)
     }
 
-    fn is_home(&self, shard: ShardId, run: &BlockRun) -> Result<bool> {
+    /// Blocks that are not at home as the record says become holes; a later record may say what is there instead.
+    fn without_absent(
+        &self,
+        ring: RingId,
+        shard: ShardId,
+        run: &mut BlockRun,
+        lost: &mut Vec<LostBlocks>,
+    ) -> Result<()> {
         let mut bytes = vec![0; run.checksums.len() * BLOCK_BYTES];
         self.home.read(shard, run.first, &mut bytes)?;
-        let mut blocks = run.first..;
-        Ok(run
-            .checksums
-            .iter()
-            .zip(bytes.chunks(BLOCK_BYTES))
-            .all(|(sum, bytes)| blocks.next().is_some_and(|block| block_checksum(shard, block, bytes) == *sum)))
+        for ((block, sum), bytes) in (run.first..).zip(&mut run.checksums).zip(bytes.chunks(BLOCK_BYTES)) {
+            if block_checksum(shard, block, bytes) == *sum {
+                continue;
+            }
+            *sum = 0;
+            match lost.last_mut() {
+                Some(last) if last.shard == shard && last.first + last.count == block => last.count += 1,
+                _ => lost.push(LostBlocks { ring, shard, first: block, count: 1 }),
+            }
+        }
+        Ok(())
     }
-}
 
-fn shard_of(change: &Change) -> Option<ShardId> {
-    match change {
-        Change::Put { .. } | Change::Delete { .. } => None,
-        Change::WriteBlocks { shard, .. }
-        | Change::FreshBlocks { shard, .. }
-        | Change::CutShard { shard, .. }
-        | Change::DropShard { shard } => Some(*shard),
+    /// Of lost blocks, those that nothing wrote since and that the shard still reaches to.
+    fn keep_holes(&self, lost: &mut Vec<LostBlocks>) -> Result<()> {
+        let state = self.state.read();
+        let mut kept = Vec::new();
+        for run in lost.drain(..) {
+            let Some(record) = self.shard_in(&state, run.ring, run.shard)? else { continue };
+            let end = (run.first + run.count).min(record.length.div_ceil(BLOCK_BYTES as u32));
+            for block in run.first..end {
+                let group = self.group(&state, run.ring, run.shard, (block / CRC_BLOCKS) as u16)?;
+                if group[(block % CRC_BLOCKS) as usize] == 0 {
+                    kept.push(LostBlocks { first: block, count: 1, ..run });
+                }
+            }
+        }
+        kept.sort();
+        kept.dedup();
+        *lost = kept;
+        Ok(())
     }
 }
 

@@ -35,6 +35,8 @@ impl Blocks {
     }
 
     pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
+        // Before the index: what a checkpoint moves there meanwhile is in one of them.
+        let state = self.state.read();
         let mut shards = std::collections::BTreeMap::new();
         let (from, to) = Key::object_range(ring, partition, count);
         self.index.scan(from.as_bytes(), to.as_bytes(), &mut |key, _| {
@@ -44,7 +46,6 @@ impl Blocks {
             }
             true
         })?;
-        let state = self.state.read();
         for overlay in state.layers_oldest_first() {
             for (shard, change) in &overlay.shards {
                 if change.ring == ring && shard.position().partition(count) == partition {

@@ -194,11 +194,13 @@ fn a_power_cut_takes_only_fresh_blocks_that_no_sync_covered() {
     // The journal reaches the disk, the data file does not.
     brick.sync(brick.end()).unwrap();
     let (cut, report) = open(&storage.after_power_cut(), true);
-    assert_eq!(report.shards_cut, 1);
-    assert_eq!(cut.read_shard(RING, shard(0), 0, 1 << 22).unwrap(), vec![1u8; 2 * BLOCK_BYTES]);
+    assert_eq!(report.lost.len(), 2, "two blocks");
+    let kept = cut.read_shard(RING, shard(0), 0, 1 << 22).unwrap();
+    assert_eq!(kept[..2 * BLOCK_BYTES], vec![1u8; 2 * BLOCK_BYTES]);
+    assert!(kept[2 * BLOCK_BYTES..].iter().all(|byte| *byte == 0), "never happened");
     drop(brick);
     let (killed, report) = open(&storage, false);
-    assert_eq!((report.shards_cut, killed.read_shard(RING, shard(0), 0, 1 << 22).unwrap().len()), (0, 4 * BLOCK_BYTES));
+    assert_eq!((report.lost.len(), killed.read_shard(RING, shard(0), 0, 1 << 22).unwrap().len()), (0, 4 * BLOCK_BYTES));
 }
 
 #[test]
@@ -287,6 +289,7 @@ fn a_real_brick_is_locked_checked_and_remembers_its_life() {
     let (brick, _) = Brick::open(&directory, "c1").unwrap();
     let second = Brick::open(&directory, "c1").err().unwrap();
     assert!(second.to_string().contains("in use"), "{second}");
+    brick.settle_life().unwrap();
     let life = brick.incarnation();
     drop(brick);
     let foreign = Brick::open(&directory, "c2").err().unwrap();

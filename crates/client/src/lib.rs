@@ -5,7 +5,7 @@
 //! twice), until [`Context::interrupt`] says that the caller gave up.
 //!
 //! ```
-//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scratch.rs"));
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/scratch.rs"));
 //! # fn main() -> hekate_client::proto::Result<()> {
 //! # let scratch = Scratch::new("doc-paths");
 //! # let endpoint = scratch.endpoint();
@@ -25,7 +25,7 @@
 //! By inode, with what a door needs: opens, durability, conditions.
 //!
 //! ```
-//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scratch.rs"));
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/scratch.rs"));
 //! # fn main() -> hekate_client::proto::Result<()> {
 //! # let scratch = Scratch::new("doc-inodes");
 //! # let endpoint = scratch.endpoint();

@@ -1,6 +1,6 @@
 //! The library against a real server in this process: bricks on a real file system, a real socket.
 
-include!("scratch.rs");
+include!("support/scratch.rs");
 
 use hekate_client::proto::*;
 use hekate_client::{Context, New, OpenOptions, Volume};
@@ -187,4 +187,51 @@ fn directories_move_but_never_below_themselves() {
     assert_eq!(volume.rename_path("z", "z/b/z"), Err(Error::Loop));
     assert_eq!((volume.find("a").unwrap().nlink, volume.find("z").unwrap().nlink), (2, 3));
     assert_eq!(volume.remove("z"), Err(Error::NotEmpty));
+}
+
+#[test]
+fn a_reader_beside_a_writer_never_sees_zeros_that_nobody_wrote() {
+    let scratch = Scratch::new("zeros");
+    let (writer, reader) = (open(&scratch), open(&scratch));
+    let file = writer.write_file("f", &vec![9u8; 20_000]).unwrap().id;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopping = stop.clone();
+    let appending = std::thread::spawn(move || {
+        let mut at = 20_000u64;
+        while !stopping.load(Ordering::Relaxed) && at < 30_000_000 {
+            writer.write(&Context::default(), file, at, vec![9u8; 3000].into(), false).unwrap();
+            at += 3000;
+        }
+    });
+    let begun = Instant::now();
+    let mut from = 16_000u64;
+    while begun.elapsed() < Duration::from_secs(2) {
+        let got = reader.read(&Context::default(), file, from, 1 << 20).unwrap();
+        assert!(got.iter().all(|byte| *byte == 9), "zeros after {from}, in {} bytes", got.len());
+        from = (from + got.len() as u64).saturating_sub(4000);
+    }
+    stop.store(true, Ordering::Relaxed);
+    appending.join().unwrap();
+}
+
+#[test]
+fn what_a_truncate_took_does_not_come_back() {
+    let scratch = Scratch::new("truncate");
+    let volume = open(&scratch);
+    let context = Context::default();
+    let file = volume.write_file("f", &vec![1u8; 9 << 20]).unwrap().id;
+    scratch.checkpoint();
+    let cut = |size| volume.setattr(&context, file, AttrChanges { size: Some(size), ..Default::default() }).unwrap();
+    cut(1 << 20);
+    volume.write(&context, file, (8 << 20) + (512 << 10), vec![2u8].into(), false).unwrap();
+    let hole = volume.read(&context, file, 8 << 20, 512 << 10).unwrap();
+    assert!(hole.iter().all(|byte| *byte == 0));
+    // And what is written fresh above a cut survives the checkpoint that gives back the blocks below.
+    cut(8 << 10);
+    volume.write(&context, file, 40 << 10, vec![3u8; 64 << 10].into(), false).unwrap();
+    volume.write(&context, file, 120 << 10, vec![4u8; 4 << 10].into(), false).unwrap();
+    volume.fsync(&context, file).unwrap();
+    scratch.checkpoint();
+    let kept = volume.read(&context, file, 40 << 10, 64 << 10).unwrap();
+    assert!(kept.iter().all(|byte| *byte == 3));
 }

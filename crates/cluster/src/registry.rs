@@ -74,6 +74,8 @@ pub struct SessionInfo {
     pub session: SessionId,
     /// On which volume.
     pub volume: VolumeId,
+    /// Whose it is, as the kernel said; none: who knows the secret.
+    pub uid: Option<u32>,
 }
 
 /// Typed access to a coordinator.
@@ -236,10 +238,20 @@ impl Registry {
     }
 
     /// Begins a session.
-    pub fn begin_session(&self, volume: VolumeId) -> Result<SessionId> {
+    pub fn begin_session(&self, volume: VolumeId, uid: Option<u32>) -> Result<SessionId> {
         let session = SessionId(self.count("sessions")?);
-        self.put(&format!("/sessions/{:020}", session.0), &SessionInfo { session, volume })?;
+        self.put(&format!("/sessions/{:020}", session.0), &SessionInfo { session, volume, uid })?;
         Ok(session)
+    }
+
+    /// Rows of the list of blocks that a power cut took and replicas have yet to agree on.
+    pub fn lost_blocks<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
+        Ok(self.get("/lost-blocks")?.unwrap_or_default())
+    }
+
+    /// Replaces that list.
+    pub fn put_lost_blocks<T: Serialize>(&self, rows: &[T]) -> Result<()> {
+        self.put("/lost-blocks", &rows)
     }
 
     /// Sessions that have not ended.

@@ -75,7 +75,7 @@ pub struct Init {
     #[arg(long, default_value_t = 2)]
     pub copies: u32,
     /// Size of each brick's journal, in MiB.
-    #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(24..=65_536))]
+    #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
     pub journal: u64,
 }
 

@@ -86,6 +86,8 @@ wire_struct! {
         pub spread: u32,
         /// Of a directory: its parent.
         pub parent: InodeId,
+        /// The greatest size since the pieces were made: shards up to here may exist.
+        pub size_high: u64,
         /// Reserved for grants: up to where a sole writer may move the end of file unasked. 0: no grant.
         pub grant_limit: u64,
     }
@@ -157,7 +159,7 @@ wire_struct! {
         /// The partition that takes it owns this position.
         pub position: Position,
         /// Its number in the intent; undoing legs have the number of what they undo.
-        pub number: u8,
+        pub number: u16,
         /// What to do.
         pub leg: Leg,
     }

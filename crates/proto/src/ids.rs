@@ -20,11 +20,11 @@ wire_newtype! {
     pub struct Sequence(u64);
     /// A client's session, numbered once per cluster. It ends once and never returns.
     pub struct SessionId(u64);
-    /// An op in its session, from 1, never re-used: a retry carries the same one.
+    /// An op in its session, never re-used: a retry carries the same one. Reads, which need no retry, carry 0.
     pub struct OpId(u64);
     /// How often a brick's machine booted or its disk was mounted anew, as far as the brick has seen.
     pub struct Incarnation(u64);
-    /// One ordered multi-partition op, unique in the cluster: (driver's partition and its sequence).
+    /// One op over several partitions, unique in its ring: a number of the driver's partition.
     pub struct IntentId(u128);
 }
 

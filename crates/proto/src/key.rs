@@ -28,7 +28,7 @@ pub enum Kind {
     Partition = 16,
     /// Work: `IntentRecord`; id: the intent.
     Intent = 17,
-    /// Work: a leg that was taken; id: the intent, rest: number (1).
+    /// Work: a leg that was taken; id: the intent, rest: number (2).
     LegDone = 18,
     /// Work: `SessionRecord`; rest: session (8), slot (2).
     Session = 19,
@@ -114,8 +114,9 @@ impl Key {
     }
 
     /// A leg that the partition that starts at `position` has taken.
-    pub fn leg_done(ring: RingId, position: Position, intent: IntentId, number: u8) -> Self {
-        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, intent.0, Kind::LegDone, &[&[number]])
+    pub fn leg_done(ring: RingId, position: Position, intent: IntentId, number: u16) -> Self {
+        let place = Place { ring, position, volume: VolumeId(0) };
+        Self::build(WORK, place, intent.0, Kind::LegDone, &[&number.to_be_bytes()])
     }
 
     /// The result of a session's op.

@@ -25,7 +25,7 @@ wire_enum! {
         2 = Inode { op: InodeOp },
         4 = Data { op: DataOp },
         5 = Volume { op: VolumeOp },
-        6 = Leg { intent: IntentId, number: u8, leg: Box<Leg> },
+        6 = Leg { intent: IntentId, number: u16, leg: Box<Leg> },
     }
 
     /// Ops on a name in a directory; answered where the name lives.
@@ -103,8 +103,9 @@ wire_enum! {
         5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp> },
         /// Tells the inode's leader that shards were written up to `end`. `LayoutChanged` if they were given up. -> `Done`.
         6 = Wrote { inode: InodeId, layout_version: u32, end: u64, drop_set_id: bool },
-        /// Puts everything that the brick acknowledged, and these shards' bytes, on stable storage. -> `Done`.
-        7 = Sync { shards: Vec<ShardId> },
+        /// Puts everything that the brick acknowledged, and these shards' bytes (`all`: every shard's), on stable
+        /// storage. -> `Done`.
+        7 = Sync { shards: Vec<ShardId>, all: bool },
         /// fsync as a door asks for it; `distribute` turns it into `Sync` for each brick. -> `Done`.
         8 = Fsync { inode: InodeId },
     }
@@ -139,7 +140,7 @@ wire_enum! {
         7 = FillShard { shard: ShardId, bytes: Bytes },
         /// Undoes it.
         14 = UnfillShard { shard: ShardId },
-        /// truncate, and collecting what was given up: shards `from..to` of this partition are gone.
+        /// Collecting what was given up: shards `from..to` of this partition are gone. They never come back.
         8 = DropShards { data: DataId, from: u64, to: u64 },
         /// unlink and replacing rename, after the name. `keep`: somebody may have it open.
         9 = DropLink { inode: InodeId, keep: bool },
@@ -151,6 +152,8 @@ wire_enum! {
         12 = SetParent { inode: InodeId, parent: InodeId },
         /// truncate: the shard ends at `length`.
         13 = CutShard { shard: ShardId, length: u32 },
+        /// truncate: shards `from..to` of this partition are empty; the file may grow into them again.
+        15 = EmptyShards { data: DataId, from: u64, to: u64 },
     }
 }
 

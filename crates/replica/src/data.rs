@@ -16,6 +16,7 @@ const BLOCK: u32 = BLOCK_BYTES as u32;
 /// A change of content.
 fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
     inode.size = inode.size.max(end);
+    inode.size_high = inode.size_high.max(inode.size);
     inode.mtime = now;
     inode.ctime = now;
     inode.change += 1;
@@ -92,16 +93,17 @@ pub fn spill_with(
         parts.brick(ask.partition(shard.position()))?;
     }
     new_data_id(parts.leader(home)?, id, &mut commit.changes);
+    inode.size_high = inode.size;
     inode.layout = Layout { version: inode.layout.version + 1, pieces: vec![Piece { data, length: u64::MAX }] };
     let reply = node(attr_of(id, &inode, None));
     commit.reply = Some(reply.clone());
     let tree = Tree::new(parts.brick(home)?, ask);
     commit.put(tree.key(id, Kind::Inode), &inode);
+    commit.delete(tree.key(id, Kind::Content));
     if content.is_empty() {
         parts.commit(home, commit)?;
         return Ok(reply);
     }
-    commit.delete(tree.key(id, Kind::Content));
     if ask.partition(shard.position()) == home {
         commit.changes.extend(fill_shard(ask, shard, &content).changes);
         parts.commit(home, commit)?;
@@ -150,6 +152,9 @@ pub fn write_shard(
     }
     let home = ask.partition(shard.position());
     let brick = parts.brick(home)?;
+    if brick.is_dropped(shard) {
+        return Err(Error::LayoutChanged.into());
+    }
     let before = brick.shard(ask.ring, shard)?;
     let stamp_before = before.map(|record| record.stamp);
     if follow.is_some() && follow != stamp_before {

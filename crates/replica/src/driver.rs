@@ -38,7 +38,7 @@ impl<'a> Multi<'a> {
         IntentRecord { what: self.what.into(), volume: self.ask.volume, legs }
     }
 
-    fn leg(&mut self, position: Position, number: u8, leg: &Leg) -> std::result::Result<(), Stop> {
+    fn leg(&mut self, position: Position, number: u16, leg: &Leg) -> std::result::Result<(), Stop> {
         let at = self.ask.partition(position);
         self.parts.order(self.driver, at)?;
         take_leg(self.parts, self.ask, at, self.intent, number, leg)
@@ -47,13 +47,13 @@ impl<'a> Multi<'a> {
     /// Legs that must be taken before the commit. If one refuses, those before it are undone and the op fails.
     pub fn before(&mut self, steps: &[Step]) -> std::result::Result<(), Stop> {
         let undo =
-            |number: usize, step: &Step| IntentLeg { position: step.0, number: number as u8, leg: step.2.clone() };
+            |number: usize, step: &Step| IntentLeg { position: step.0, number: number as u16, leg: step.2.clone() };
         let undoing: Vec<_> = steps.iter().enumerate().map(|(number, step)| undo(number, step)).collect();
         let mut commit = Commit { changes: std::mem::take(&mut self.numbers), ..Commit::default() };
         commit.put(self.intent_key.clone(), &self.record(undoing.clone()));
         self.parts.commit(self.driver, commit)?;
         for (number, (position, leg, _)) in steps.iter().enumerate() {
-            if let Err(stop) = self.leg(*position, number as u8, leg) {
+            if let Err(stop) = self.leg(*position, number as u16, leg) {
                 for leg in undoing.iter().take(number) {
                     self.leg(leg.position, leg.number, &leg.leg)?;
                 }
@@ -80,7 +80,7 @@ impl<'a> Multi<'a> {
             }
             return Ok(self.parts.commit(self.driver, commit)?);
         }
-        let number = |(number, (position, leg))| IntentLeg { position, number: (self.taken + number) as u8, leg };
+        let number = |(number, (position, leg))| IntentLeg { position, number: (self.taken + number) as u16, leg };
         let legs: Vec<_> = legs.into_iter().enumerate().map(number).collect();
         commit.put(self.intent_key.clone(), &self.record(legs.clone()));
         self.parts.commit(self.driver, commit)?;
@@ -100,6 +100,9 @@ pub fn recover_intent(
     intent: IntentId,
     record: &IntentRecord,
 ) -> std::result::Result<(), Stop> {
+    for IntentLeg { position, .. } in &record.legs {
+        parts.brick(ask.partition(*position))?;
+    }
     for IntentLeg { position, number, leg } in &record.legs {
         let at = ask.partition(*position);
         parts.order(driver, at)?;

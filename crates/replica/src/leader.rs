@@ -15,7 +15,10 @@ pub struct Leader {
     number: PartitionNumber,
     count: u32,
     numbers_next: u64,
+    /// Numbers below this are reserved by a record that every member has.
     numbers_reserved: u64,
+    /// What a record that is on its way reserves.
+    numbers_asked: u64,
     time: Time,
 }
 
@@ -25,7 +28,15 @@ impl Leader {
         let key = Key::partition(ring, number.first_position(count));
         let record = brick.get(&key)?.map(PartitionRecord::from_bytes).transpose()?;
         let reserved = record.map_or(1, |record| record.numbers_reserved);
-        Ok(Self { ring, number, count, numbers_next: reserved, numbers_reserved: reserved, time: Time(0) })
+        Ok(Self {
+            ring,
+            number,
+            count,
+            numbers_next: reserved,
+            numbers_reserved: reserved,
+            numbers_asked: reserved,
+            time: Time(0),
+        })
     }
 
     /// Which partition.
@@ -42,14 +53,26 @@ impl Leader {
     /// bits tells apart partition 3 of 16 from partition 3 of 32, so it stays unique when partitions split.
     pub fn next_number(&mut self, changes: &mut Vec<Change>) -> u64 {
         if self.numbers_next >= self.numbers_reserved {
-            self.numbers_reserved = self.numbers_next + NUMBERS_AT_ONCE;
-            let record = PartitionRecord { numbers_reserved: self.numbers_reserved };
+            self.numbers_asked = self.numbers_asked.max(self.numbers_next + NUMBERS_AT_ONCE);
+            let record = PartitionRecord { numbers_reserved: self.numbers_asked };
             let key = Key::partition(self.ring, self.number.first_position(self.count));
             changes.push(Change::Put { key, value: record.to_bytes() });
         }
         let tag = u64::from(self.count | self.number.0);
         self.numbers_next += 1;
         (tag << COUNTER_BITS) | (self.numbers_next - 1)
+    }
+
+    /// Every member has a record with these changes: what it reserves is reserved.
+    pub fn committed(&mut self, changes: &[Change]) {
+        if self.numbers_asked == self.numbers_reserved {
+            return;
+        }
+        let reserves =
+            |change: &Change| matches!(change, Change::Put { key, .. } if key.kind() == Some(Kind::Partition));
+        if changes.iter().any(reserves) {
+            self.numbers_reserved = self.numbers_asked;
+        }
     }
 
     /// The time of a change: the clock's, but never before that of an earlier change.

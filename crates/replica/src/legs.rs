@@ -16,7 +16,7 @@ pub fn take(
     ask: &Ask,
     at: PartitionNumber,
     intent: IntentId,
-    number: u8,
+    number: u16,
     leg: &Leg,
 ) -> std::result::Result<(), Stop> {
     let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number);
@@ -50,7 +50,8 @@ fn undoes(leg: &Leg) -> bool {
         | Leg::DropDirectory { .. }
         | Leg::ReplaceName { .. }
         | Leg::SetParent { .. }
-        | Leg::CutShard { .. } => false,
+        | Leg::CutShard { .. }
+        | Leg::EmptyShards { .. } => false,
     }
 }
 
@@ -87,6 +88,11 @@ fn apply(brick: &Brick, ask: &Ask, at: PartitionNumber, leg: &Leg, now: Time) ->
         Leg::DropLink { inode, keep } => drop_link(&tree, &mut commit, *inode, *keep, now)?,
         Leg::ReplaceName { dir, name, new } => replace_name(&tree, ask, &mut commit, *dir, name, *new, now)?,
         Leg::SetParent { inode, parent } => set_parent(&tree, &mut commit, *inode, *parent)?,
+        Leg::EmptyShards { data, from, to } => {
+            for shard in shards_of(brick, ask, at, *data, *from, *to)? {
+                cut_shard(brick, ask, &mut commit, shard, 0)?;
+            }
+        }
         Leg::CutShard { shard, length } => cut_shard(brick, ask, &mut commit, *shard, *length)?,
     }
     Ok(commit)
@@ -155,7 +161,8 @@ fn replace_name(
     Ok(())
 }
 
-fn cut_shard(
+/// The shard ends at `length`, if it went further.
+pub fn cut_shard(
     brick: &Brick,
     ask: &Ask,
     commit: &mut Commit,

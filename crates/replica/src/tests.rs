@@ -28,7 +28,7 @@ struct TestRing {
 }
 
 fn open(storage: &MemoryStorage) -> TestRing {
-    let settings = BrickSettings { journal_segments: 3, segment_bytes: 512 << 10, index_cache_bytes: 1 << 20 };
+    let settings = BrickSettings { journal_segments: 4, segment_bytes: 512 << 10, index_cache_bytes: 1 << 20 };
     let identity = Identity::new(BrickId(1), "c", settings);
     let fresh = storage.paths().is_empty();
     if fresh {
@@ -72,7 +72,10 @@ impl Partitions for TestRing {
             op_id: OpId(self.op_id),
             changes: commit.changes,
         };
-        self.brick.append(&LogEntry::new(record)).map(|_| ())
+        let entry = LogEntry::new(record);
+        self.brick.append(&entry)?;
+        self.leaders[at.0 as usize].committed(&entry.record.changes);
+        Ok(())
     }
     fn order(&mut self, _: PartitionNumber, _: PartitionNumber) -> Result<()> {
         Ok(())
@@ -476,4 +479,18 @@ fn an_inode_that_somebody_may_have_open_stays_until_it_is_collected() {
     assert_eq!(ring.read(getattr), Err(Error::Stale));
     assert_eq!(purge_orphan(&ring.brick, &ask, attr.id), Ok(None), "once");
     ring.check();
+}
+
+#[test]
+fn numbers_are_not_given_twice_though_the_op_that_reserved_them_failed() {
+    let storage = MemoryStorage::new();
+    let mut ring = open(&storage);
+    ring.leaders[0].next_number(&mut Vec::new());
+    let mut changes = Vec::new();
+    let given = ring.leaders[0].next_number(&mut changes);
+    ring.commit(PartitionNumber(0), Commit { changes, ..Commit::default() }).unwrap();
+    drop(ring);
+    let mut ring = open(&storage);
+    let again: Vec<u64> = (0..3).map(|_| ring.leaders[0].next_number(&mut Vec::new())).collect();
+    assert!(!again.contains(&given));
 }

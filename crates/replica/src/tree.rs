@@ -145,6 +145,7 @@ pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> In
         layout: Layout::inline(0),
         spread: 1,
         parent: InodeId::from_bits(0),
+        size_high: 0,
         grant_limit: 0,
     }
 }
@@ -219,7 +220,7 @@ pub fn drop_link(
 /// The inode and all that rests beside it go; its data ids wait to be collected.
 fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> std::result::Result<(), Stop> {
     commit.delete(tree.key(id, Kind::Inode));
-    if inode.layout.is_inline() && inode.size > 0 {
+    if inode.layout.is_inline() && inode.kind != NodeKind::Directory {
         commit.delete(tree.key(id, Kind::Content));
     }
     for key in tree.xattr_keys(id)? {
@@ -233,7 +234,7 @@ fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> 
 pub fn give_up_data(ring: RingId, volume: VolumeId, commit: &mut Commit, id: InodeId, inode: &InodeRecord) {
     for piece in &inode.layout.pieces {
         // A write whose end was never told may have made the shard after the last one that the size covers.
-        let shards = inode.size.min(piece.length).div_ceil(SHARD_BYTES) + 2;
+        let shards = inode.size_high.max(inode.size).min(piece.length).div_ceil(SHARD_BYTES) + 2;
         commit.put(Key::garbage(ring, volume, id.position(), piece.data), &GarbageRecord { shards });
     }
 }

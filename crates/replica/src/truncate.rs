@@ -1,8 +1,9 @@
 //! truncate: the size, and what lies beyond it.
 
-use crate::data::{cut, spill_with};
+use crate::data::spill_with;
 use crate::execute::{Ask, Commit, Multi, Partitions, Stop};
 use crate::inodes::apply_changes;
+use crate::legs::{cut_shard, shards_of};
 use crate::read::node;
 use crate::tree::{Tree, attr_of, give_up_data};
 use hekate_proto::*;
@@ -29,6 +30,7 @@ pub fn truncate(
     }
     apply_changes(&mut inode, changes, now);
     inode.size = size;
+    inode.size_high = inode.size_high.max(size);
     let mut commit = Commit::default();
     if before.layout.is_inline() {
         let content = tree.content(id)?;
@@ -42,6 +44,7 @@ pub fn truncate(
     } else if size == 0 {
         give_up_data(ask.ring, ask.volume, &mut commit, id, &before);
         inode.layout = Layout::inline(before.layout.version + 1);
+        inode.size_high = 0;
     } else if size < before.size {
         inode.layout.version += 1;
         commit.put(tree.key(id, Kind::Inode), &inode);
@@ -54,7 +57,7 @@ pub fn truncate(
     Ok(reply)
 }
 
-/// Shards beyond the new size go, the one in which it lies is cut: all with the inode's partition locked, so no write
+/// Shards beyond the new size are emptied, the one in which it lies is cut: all with the inode's partition locked, so no write
 /// is told meanwhile.
 fn shrink(
     parts: &mut dyn Partitions,
@@ -81,14 +84,10 @@ fn shrink(
     for (_, leg) in here {
         let brick = parts.brick(home)?;
         match leg {
-            Leg::CutShard { shard, length } => {
-                if let Some(record) = brick.shard(ask.ring, shard)?.filter(|record| record.length > length) {
-                    cut(brick, ask, &mut commit, shard, record, length)?;
-                }
-            }
-            Leg::DropShards { data, from, to } => {
-                for shard in crate::legs::shards_of(brick, ask, home, data, from, to)? {
-                    commit.changes.push(Change::DropShard { shard });
+            Leg::CutShard { shard, length } => cut_shard(brick, ask, &mut commit, shard, length)?,
+            Leg::EmptyShards { data, from, to } => {
+                for shard in shards_of(brick, ask, home, data, from, to)? {
+                    cut_shard(brick, ask, &mut commit, shard, 0)?;
                 }
             }
             _ => return Err(Error::bug("a leg that truncate does not have").into()),
@@ -122,7 +121,7 @@ fn piece_legs(
     }
     for partition in partitions {
         parts.brick(partition)?;
-        legs.push((partition.first_position(ask.count), Leg::DropShards { data, from, to }));
+        legs.push((partition.first_position(ask.count), Leg::EmptyShards { data, from, to }));
     }
     Ok(())
 }

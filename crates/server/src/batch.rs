@@ -11,6 +11,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Bytes of a batch's answers: a frame, with room.
+const ANSWER_BYTES_MAX: usize = 14 << 20;
+/// How often a name may lead to an inode that is gone by then; more often is damage.
+const STALE_MAX: usize = 16;
+
 impl Node {
     /// See the module. After a request that fails, the rest is `Skipped`.
     pub(crate) fn batch(&self, session: SessionId, requests: &[Request]) -> Vec<Result<Reply>> {
@@ -25,9 +30,12 @@ impl Node {
         let _at_work = session.gate.read();
         let mut needs = Needs::default();
         let mut replies: Vec<Result<Reply>> = Vec::with_capacity(requests.len());
+        let mut answer_bytes = 0;
         for request in requests {
+            answer_bytes += answer_bytes_max(&request.op);
             let reply = match replies.last() {
                 Some(Err(_)) => Err(Error::Skipped),
+                _ if answer_bytes > ANSWER_BYTES_MAX => Err(Error::invalid("a batch whose answers do not fit a frame")),
                 _ => self.request(&session, request, &mut needs),
             };
             replies.push(reply);
@@ -133,7 +141,7 @@ impl Node {
         partition: PartitionNumber,
         epoch: Epoch,
     ) -> Result<Reply> {
-        loop {
+        for _ in 0..STALE_MAX {
             let found = {
                 let hosted = ring.read(partition)?;
                 check_epoch(hosted.epoch, epoch)?;
@@ -148,10 +156,11 @@ impl Node {
                 settled => return settled.map_err(stopped),
             }
         }
+        Err(Error::Stale)
     }
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {
-        let Op::Data { op: DataOp::Sync { shards } } = op else {
+        let Op::Data { op: DataOp::Sync { shards, all } } = op else {
             return Err(Error::Protocol { what: "a brick is asked for syncs only".into() });
         };
         if shards.iter().any(|shard| shard.volume != session.volume) {
@@ -163,6 +172,9 @@ impl Node {
             .ok_or_else(|| Error::Unavailable { what: format!("brick {} is not here", brick.text()) })?;
         needs.journal(brick, brick.end());
         needs.shards(brick, shards);
+        if *all {
+            needs.shards(brick, &brick.unsynced_shards());
+        }
         Ok(Reply::Done)
     }
 
@@ -183,6 +195,20 @@ impl Node {
                 Ok(Reply::Done)
             }
         }
+    }
+}
+
+/// Most bytes that an op is answered with.
+fn answer_bytes_max(op: &Op) -> usize {
+    /// An entry with its attributes.
+    const ENTRY: usize = 512;
+    match op {
+        Op::Data { op: DataOp::Read { length, .. } | DataOp::ReadShard { length, .. } } => *length as usize + ENTRY,
+        Op::Name { op: NameOp::List { limit, .. } } => (*limit as usize).min(4096) * ENTRY,
+        Op::Inode { op: InodeOp::GetXattr { .. } } => 65 << 10,
+        Op::Inode { op: InodeOp::ListXattr { .. } } => 33 << 10,
+        Op::Volume { .. } => 32 << 10,
+        _ => ENTRY,
     }
 }
 

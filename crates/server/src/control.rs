@@ -190,7 +190,7 @@ fn bricks(node: &Node) -> Result<Vec<Value>> {
             "journal_bytes_total": status.journal.1,
             "overlay_bytes": status.overlay_bytes,
             "recovered_records": recovery.map(|report| report.records),
-            "recovered_shards_cut": recovery.map(|report| report.shards_cut),
+            "recovered_blocks_lost": recovery.map(|report| report.lost.len()),
         }))
     };
     node.registry.bricks()?.into_iter().map(row).collect()

@@ -89,29 +89,33 @@ fn sweep(node: &Node) -> Result<()> {
     }
     let is_intent = |entry: &(RingId, PartitionNumber, Key)| entry.2.kind() == Some(Kind::Intent);
     let (intents, marks): (Vec<_>, Vec<_>) = swept.into_iter().partition(is_intent);
+    // The legs before what would repeat them, and that before the marks that they were taken.
+    sync_rings(node, &intents)?;
     remove(node, &intents)?;
-    let rings: BTreeSet<RingId> = marks.iter().map(|(ring, _, _)| *ring).collect();
-    for ring in rings {
-        sync_all(node, &*node.ring(ring)?)?;
-    }
+    sync_rings(node, &marks)?;
     remove(node, &marks)
 }
 
+fn sync_rings(node: &Node, entries: &[(RingId, PartitionNumber, Key)]) -> Result<()> {
+    let rings: BTreeSet<RingId> = entries.iter().map(|(ring, _, _)| *ring).collect();
+    rings.into_iter().try_for_each(|ring| sync_all(node, &*node.ring(ring)?))
+}
+
 fn collect_orphans(node: &Node) -> Result<()> {
-    let candidates: Vec<_> = node.chores.lock().orphans.iter().take(COLLECT_AT_ONCE).copied().collect();
-    for (ring_id, volume, inode) in candidates {
-        if !node.sessions.all_released(volume, inode) {
-            continue;
-        }
+    let orphans = node.chores.lock().orphans.clone();
+    let released = |(_, volume, inode): &(RingId, VolumeId, InodeId)| node.sessions.all_released(*volume, *inode);
+    let mut collected = BTreeSet::new();
+    for (ring_id, volume, inode) in orphans.into_iter().filter(released).take(COLLECT_AT_ONCE) {
         let ring = node.ring(ring_id)?;
         let at = inode.position().partition(ring.count());
         with_locks(node, &ring, volume, at, |locked, ask| match purge_orphan(locked.brick(at)?, ask, inode)? {
             Some(commit) => Ok(locked.commit(at, commit)?),
             None => Ok(()),
         })?;
-        node.chores.lock().orphans.retain(|orphan| *orphan != (ring_id, volume, inode));
+        collected.insert((ring_id, volume, inode));
         node.sessions.forget(volume, inode);
     }
+    node.chores.lock().orphans.retain(|orphan| !collected.contains(orphan));
     Ok(())
 }
 
@@ -121,8 +125,19 @@ fn collect_garbage(node: &Node) -> Result<()> {
         let count = chores.garbage.len().min(COLLECT_AT_ONCE);
         chores.garbage.drain(..count).collect()
     };
-    for (ring_id, key, record) in garbage {
-        let (Some(place), Some(data)) = (key.place(), key.id()) else { continue };
+    for (index, (ring_id, key, record)) in garbage.iter().enumerate() {
+        if let Err(error) = collect_data(node, *ring_id, key, *record) {
+            // What is left waits for the next round.
+            node.chores.lock().garbage.extend_from_slice(&garbage[index..]);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn collect_data(node: &Node, ring_id: RingId, key: &Key, record: GarbageRecord) -> Result<()> {
+    {
+        let (Some(place), Some(data)) = (key.place(), key.id()) else { return Ok(()) };
         let ring = node.ring(ring_id)?;
         let shards = |index| ShardId { volume: place.volume, data: DataId(data), index };
         // One message a partition; a great sparse file asks each for all that it has.
@@ -141,7 +156,6 @@ fn collect_garbage(node: &Node) -> Result<()> {
                 Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
             })?;
         }
-        remove(node, &[(ring_id, place.position.partition(ring.count()), key)])?;
+        remove(node, &[(ring_id, place.position.partition(ring.count()), key.clone())])
     }
-    Ok(())
 }

@@ -5,8 +5,8 @@ use crate::locked::Locked;
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::syncer::Needs;
-use hekate_brick::{Brick, LogPosition};
-use hekate_cluster::RingInfo;
+use hekate_brick::{Brick, LogEntry, LogPosition, LostBlocks, block_checksum};
+use hekate_cluster::{Registry, RingInfo};
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Partitions, Stop, recover_intent};
 use std::collections::{BTreeSet, HashMap};
@@ -15,22 +15,35 @@ use std::sync::Arc;
 /// Entries of one step.
 const AT_ONCE: usize = 512;
 
-/// The member with the greatest (epoch, sequence) has everything that was acknowledged; the others get what they lack
-/// from its journal.
-pub fn level(ring: &RingInfo, bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()> {
-    for (index, view) in ring.views.iter().enumerate() {
-        let number = PartitionNumber(index as u32);
-        let members: Vec<&Arc<Brick>> = view.members.iter().filter_map(|member| bricks.get(&member.brick)).collect();
-        let at = |brick: &Brick| brick.position(ring.ring, number);
-        let Some(best) = members.iter().max_by_key(|brick| at(brick)) else { continue };
-        for brick in members.iter().filter(|brick| at(brick) < at(best)) {
-            bring_up(ring.ring, number, best, brick)?;
-        }
-    }
-    Ok(())
+/// Records that a brick lacks.
+struct Missing<'a> {
+    from: &'a Arc<Brick>,
+    to: &'a Arc<Brick>,
+    records: Vec<LogEntry>,
 }
 
-fn bring_up(ring: RingId, number: PartitionNumber, from: &Brick, to: &Brick) -> Result<()> {
+/// The member with the greatest (epoch, sequence) has everything that was acknowledged; the others get what they lack
+/// from its journal. All is read before anything is appended: appending may need a checkpoint, which gives back what
+/// others would still read.
+pub fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()> {
+    let mut missing = Vec::new();
+    for ring in rings {
+        for (index, view) in ring.views.iter().enumerate() {
+            let number = PartitionNumber(index as u32);
+            let members: Vec<&Arc<Brick>> =
+                view.members.iter().filter_map(|member| bricks.get(&member.brick)).collect();
+            let at = |brick: &Brick| brick.position(ring.ring, number);
+            let Some(best) = members.iter().max_by_key(|brick| at(brick)) else { continue };
+            for brick in members.iter().filter(|brick| at(brick) < at(best)) {
+                let records = records_for(ring.ring, number, best, brick)?;
+                missing.push(Missing { from: best, to: brick, records });
+            }
+        }
+    }
+    missing.iter().try_for_each(bring_up)
+}
+
+fn records_for(ring: RingId, number: PartitionNumber, from: &Brick, to: &Brick) -> Result<Vec<LogEntry>> {
     let LogPosition { sequence, .. } = to.position(ring, number);
     let records = from.records_since(ring, number, sequence)?;
     if records.first().is_none_or(|entry| entry.record.sequence.0 != sequence.0 + 1) {
@@ -43,33 +56,99 @@ fn bring_up(ring: RingId, number: PartitionNumber, from: &Brick, to: &Brick) -> 
             ),
         });
     }
-    for entry in &records {
-        if let Some(shard) = fresh_shard(&entry.record) {
-            copy_fresh(ring, &entry.record, shard, from, to)?;
+    Ok(records)
+}
+
+fn bring_up(missing: &Missing) -> Result<()> {
+    for entry in &missing.records {
+        // Nobody else writes home while the server starts.
+        if missing.to.wants_checkpoint() {
+            missing.to.checkpoint()?;
         }
-        to.append(entry)?;
+        copy_fresh(&entry.record, missing.from, missing.to)?;
+        missing.to.append(entry)?;
     }
-    to.sync(to.end())
+    missing.to.sync(missing.to.end())
 }
 
-fn fresh_shard(record: &Record) -> Option<ShardId> {
-    record.changes.iter().find_map(|change| match change {
-        Change::FreshBlocks { shard, .. } => Some(*shard),
-        _ => None,
-    })
-}
-
-/// Bytes that a record says are home already.
-fn copy_fresh(ring: RingId, record: &Record, shard: ShardId, from: &Brick, to: &Brick) -> Result<()> {
-    let block = BLOCK_BYTES as u32;
+/// Bytes that a record says are home already: as far as the other brick still has them. What was written over them
+/// since comes with a later record, what it lost is settled by `settle_lost`.
+fn copy_fresh(record: &Record, from: &Brick, to: &Brick) -> Result<()> {
     for change in &record.changes {
-        let Change::FreshBlocks { run, .. } = change else { continue };
-        let bytes = from.read_shard(ring, shard, run.first * block, run.checksums.len() as u32 * block)?;
-        let mut whole = bytes.to_vec();
-        whole.resize(run.checksums.len() * BLOCK_BYTES, 0);
-        to.write_fresh(shard, run.first, &[&whole])?;
+        let Change::FreshBlocks { shard, run, .. } = change else { continue };
+        for (block, sum) in (run.first..).zip(&run.checksums) {
+            let bytes = from.read_home(*shard, block)?;
+            if block_checksum(*shard, block, &bytes) == *sum {
+                to.write_fresh(*shard, block, &[&bytes])?;
+            }
+        }
     }
     Ok(())
+}
+
+/// Lost blocks as the coordinator records them: ring, volume, data id, shard, block.
+type LostRow = (u16, u32, String, u64, u32);
+
+/// Blocks that an earlier start found lost and did not settle.
+pub fn read_lost(registry: &Registry) -> Result<BTreeSet<LostBlocks>> {
+    let rows: Vec<LostRow> = registry.lost_blocks()?;
+    let row = |(ring, volume, data, index, first): LostRow| {
+        let data =
+            u128::from_str_radix(&data, 16).map_err(|_| Error::Damaged { what: "the list of lost blocks".into() })?;
+        let shard = ShardId { volume: VolumeId(volume), data: DataId(data), index };
+        Ok(LostBlocks { ring: RingId(ring), shard, first, count: 1 })
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// Records them; an empty list: they are settled.
+pub fn record_lost(registry: &Registry, lost: &BTreeSet<LostBlocks>) -> Result<()> {
+    let row = |blocks: &LostBlocks| -> LostRow {
+        let shard = blocks.shard;
+        (blocks.ring.0, shard.volume.0, format!("{:032x}", shard.data.0), shard.index, blocks.first)
+    };
+    registry.put_lost_blocks(&lost.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Fresh blocks that a power cut took from some members: all get them from one that has them; what none has never
+/// happened, and is zeros on all.
+pub fn settle_lost(node: &Node, lost: &BTreeSet<LostBlocks>) -> Result<()> {
+    for blocks in lost {
+        let ring = node.ring(blocks.ring)?;
+        let at = blocks.shard.position().partition(ring.count());
+        with_locks(node, &ring, blocks.shard.volume, at, |locked, ask| {
+            let hosted = locked.hosted(at)?;
+            let found = hosted.members.iter().find_map(|member| block_of(member, blocks).transpose()).transpose()?;
+            let bytes = found.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
+            let shards: Result<Vec<_>> =
+                hosted.members.iter().map(|member| member.shard(blocks.ring, blocks.shard)).collect();
+            let Some(newest) = shards?.into_iter().flatten().max_by_key(|record| record.stamp.count) else {
+                return Ok(());
+            };
+            let stamp = Stamp { count: newest.stamp.count + 1, session: ask.session, op: ask.op_id };
+            let record = ShardRecord { stamp, ..newest };
+            let checksums = vec![block_checksum(blocks.shard, blocks.first, &bytes)];
+            let run = BlockRun { first: blocks.first, checksums };
+            let changes = vec![Change::WriteBlocks { shard: blocks.shard, record, run, bytes }];
+            Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
+        })?;
+    }
+    Ok(())
+}
+
+/// The block as a member has it; `None` for a hole and for damage.
+fn block_of(member: &Brick, lost: &LostBlocks) -> Result<Option<bytes::Bytes>> {
+    let block = BLOCK_BYTES as u32;
+    let read = match member.read_shard(lost.ring, lost.shard, lost.first * block, block) {
+        Err(Error::Damaged { .. }) => return Ok(None),
+        other => other?,
+    };
+    if read.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    let mut whole = bytes::BytesMut::from(&read[..]);
+    whole.resize(BLOCK_BYTES, 0);
+    Ok(Some(whole.freeze()))
 }
 
 /// A machine that booted or a disk that was mounted anew makes a new view. -> whether there are any.

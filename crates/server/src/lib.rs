@@ -16,6 +16,8 @@ mod partition;
 mod sessions;
 mod stats;
 mod syncer;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 pub use control::{ControlReply, ControlRequest, VolumeRequest};

@@ -27,9 +27,9 @@ pub struct Locked<'a> {
     chores: &'a Mutex<Chores>,
     syncers: &'a Syncers,
     guards: BTreeMap<PartitionNumber, RwLockWriteGuard<'a, Hosted>>,
-    /// Where each member's journal was after what this op appended; with the shards written home.
+    /// Where each member's journal was after what this op appended; with the shards that it wrote.
     appended: Vec<(Arc<Brick>, Lsn)>,
-    fresh: Vec<ShardId>,
+    written: Vec<ShardId>,
 }
 
 /// Room that a change must leave for the journal to be emptied and for deletes.
@@ -48,15 +48,16 @@ impl<'a> Locked<'a> {
         for number in numbers {
             guards.insert(*number, ring.write(*number)?);
         }
-        Ok(Self { ring, ask: *ask, chores, syncers, guards, appended: Vec::new(), fresh: Vec::new() })
+        Ok(Self { ring, ask: *ask, chores, syncers, guards, appended: Vec::new(), written: Vec::new() })
     }
 
     /// What must be synced for everything that was done to be durable.
     pub fn add_needs(&self, needs: &mut Needs) {
         for (brick, upto) in &self.appended {
             needs.journal(brick, *upto);
-            if !self.fresh.is_empty() {
-                needs.shards(brick, &self.fresh);
+            // Earlier bytes of the shard that only a sync of its data file covers are not to be lost below later ones.
+            if !self.written.is_empty() {
+                needs.shards(brick, &self.written);
             }
         }
     }
@@ -66,8 +67,14 @@ impl<'a> Locked<'a> {
         self.guards.get(&at).map(|guard| &**guard).ok_or(Stop::Lock(at))
     }
 
-    fn note_chores(&self, changes: &[Change]) {
+    fn note(&mut self, changes: &[Change]) {
         for change in changes {
+            if let Change::WriteBlocks { shard, .. }
+            | Change::FreshBlocks { shard, .. }
+            | Change::CutShard { shard, .. } = change
+            {
+                self.written.push(*shard);
+            }
             let Change::Put { key, value } = change else { continue };
             let (Some(place), Some(id)) = (key.place(), key.id()) else { continue };
             match key.kind() {
@@ -92,8 +99,11 @@ fn takes_room(commit: &Commit) -> bool {
         Change::Put { key, .. } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr)),
         Change::Delete { .. } | Change::CutShard { .. } | Change::DropShard { .. } => false,
     };
-    let frees =
-        |change: &Change| matches!(change, Change::Delete { .. } | Change::CutShard { .. } | Change::DropShard { .. });
+    let frees = |change: &Change| match change {
+        Change::CutShard { .. } | Change::DropShard { .. } => true,
+        Change::Delete { key } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr | Kind::Inode)),
+        Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => false,
+    };
     commit.changes.iter().any(grows) && !commit.changes.iter().any(frees)
 }
 
@@ -119,7 +129,6 @@ impl Partitions for Locked<'_> {
             for member in &guard.members {
                 member.write_fresh(fresh.shard, fresh.first_block, &[&fresh.bytes])?;
             }
-            self.fresh.push(fresh.shard);
         }
         if let Some(reply) = commit.reply.filter(|_| session != SYSTEM_SESSION) {
             let slot = (op_id.0 % SESSION_SLOTS as u64) as u16;
@@ -141,7 +150,8 @@ impl Partitions for Locked<'_> {
             }
         }
         guard.sequence = sequence;
-        self.note_chores(&entry.record.changes);
+        guard.leader.committed(&entry.record.changes);
+        self.note(&entry.record.changes);
         Ok(())
     }
 

@@ -8,12 +8,12 @@ use crate::partition::HostedRing;
 use crate::sessions::Sessions;
 use crate::stats::OpCounters;
 use crate::syncer::Syncers;
-use hekate_brick::{Brick, RecoveryReport};
+use hekate_brick::{Brick, LostBlocks, RecoveryReport};
 use hekate_cluster::{EmbeddedCoordinator, Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
 use hekate_transport::{Peer, Service};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +40,8 @@ pub struct Node {
     pub(crate) counters: OpCounters,
     pub(crate) started: Instant,
     pub(crate) stop_asked: AtomicBool,
+    /// One volume is made at a time: two would host a new ring twice.
+    pub(crate) making_volume: Mutex<()>,
     housekeeping: Mutex<Option<Housekeeping>>,
 }
 
@@ -76,6 +78,7 @@ impl Node {
             counters: OpCounters::default(),
             started: Instant::now(),
             stop_asked: AtomicBool::new(false),
+            making_volume: Mutex::new(()),
             housekeeping: Mutex::new(None),
         });
         node.load(progress)?;
@@ -84,9 +87,18 @@ impl Node {
     }
 
     fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
-        for mut ring in self.registry.rings()? {
-            progress(&format!("levelling the replicas of ring {}", ring.ring));
-            level::level(&ring, &self.bricks)?;
+        let mut rings = self.registry.rings()?;
+        // Kept by the coordinator until all replicas agree on them: a checkpoint forgets what its brick has lost.
+        let mut lost: BTreeSet<LostBlocks> = level::read_lost(&self.registry)?;
+        lost.extend(self.recoveries.values().flat_map(|report| report.lost.iter().copied()));
+        if !lost.is_empty() {
+            level::record_lost(&self.registry, &lost)?;
+        }
+        progress("making the replicas even");
+        level::level(&rings, &self.bricks)?;
+        // Room in every journal for what recovery appends.
+        self.checkpoint_all()?;
+        for mut ring in rings.drain(..) {
             if level::renew_incarnations(&mut ring, &self.bricks) {
                 self.registry.put_ring(&ring)?;
             }
@@ -97,10 +109,16 @@ impl Node {
         }
         self.sessions.load(&self.registry)?;
         let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        level::settle_lost(self, &lost)?;
         for ring in rings {
             level::recover(self, &ring)?;
         }
-        Ok(())
+        self.make_missing_roots()?;
+        self.checkpoint_all()?;
+        if !lost.is_empty() {
+            level::record_lost(&self.registry, &BTreeSet::new())?;
+        }
+        self.bricks.values().try_for_each(|brick| brick.settle_life())
     }
 
     /// Serves a ring's partitions from now on.
@@ -152,11 +170,12 @@ impl Node {
 
     /// A checkpoint of every brick, after all of them have synced their journals: so a journal is given back only up to
     /// what every replica has on stable storage, and a replica that lost its tail finds it in another's journal.
-    pub(crate) fn checkpoint_all(&self) -> Result<()> {
-        for brick in self.bricks.values() {
-            brick.sync(brick.end())?;
-        }
-        self.bricks.values().try_for_each(|brick| brick.checkpoint())
+    /// A brick that has stopped does not keep the others from it.
+    pub fn checkpoint_all(&self) -> Result<()> {
+        let begun: Vec<_> = self.bricks.values().map(|brick| brick.begin_checkpoint()).collect();
+        let synced: Vec<Result<()>> = self.bricks.values().map(|brick| brick.sync(brick.end())).collect();
+        let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish()).collect();
+        synced.into_iter().chain(finished).collect()
     }
 
     fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
@@ -183,10 +202,17 @@ impl Service for Node {
             return Err(Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", "))));
         };
         self.may_use(peer, volume)?;
+        let uid = match peer {
+            Peer::Local { uid, .. } => Some(uid),
+            Peer::Secret => None,
+        };
         let session = match resume {
             Some(id) => self.sessions.get(id)?,
-            None => self.sessions.begin(&self.registry, volume.volume)?,
+            None => self.sessions.begin(&self.registry, volume.volume, uid)?,
         };
+        if session.uid != uid {
+            return Err(Error::Denied { what: "the session is another user's".into() });
+        }
         if session.volume != volume.volume {
             return Err(Error::Denied { what: "the session is on another volume".into() });
         }

@@ -19,6 +19,8 @@ pub struct Session {
     pub id: SessionId,
     /// Its volume.
     pub volume: VolumeId,
+    /// Whose it is, as the kernel said; none: who knows the secret.
+    pub uid: Option<u32>,
     /// Ops hold it shared; a retry takes it alone, so that it begins when what it repeats has ended.
     pub gate: RwLock<()>,
     connections: AtomicUsize,
@@ -36,16 +38,17 @@ pub struct Sessions {
 impl Sessions {
     /// Those that had not ended when the last server did get their time to come back.
     pub fn load(&self, registry: &Registry) -> Result<()> {
-        for SessionInfo { session, volume } in registry.sessions()? {
-            self.insert(session, volume);
+        for SessionInfo { session, volume, uid } in registry.sessions()? {
+            self.insert(session, volume, uid);
         }
         Ok(())
     }
 
-    fn insert(&self, id: SessionId, volume: VolumeId) -> Arc<Session> {
+    fn insert(&self, id: SessionId, volume: VolumeId, uid: Option<u32>) -> Arc<Session> {
         let session = Arc::new(Session {
             id,
             volume,
+            uid,
             gate: RwLock::new(()),
             connections: AtomicUsize::new(0),
             heard: Mutex::new(Instant::now()),
@@ -56,8 +59,8 @@ impl Sessions {
     }
 
     /// A new session.
-    pub fn begin(&self, registry: &Registry, volume: VolumeId) -> Result<Arc<Session>> {
-        Ok(self.insert(registry.begin_session(volume)?, volume))
+    pub fn begin(&self, registry: &Registry, volume: VolumeId, uid: Option<u32>) -> Result<Arc<Session>> {
+        Ok(self.insert(registry.begin_session(volume, uid)?, volume, uid))
     }
 
     /// A session, if it has not ended.
@@ -117,8 +120,10 @@ impl Session {
     /// A heartbeat: what it does not have open, and of which orphans it has not spoken yet.
     pub fn heartbeat(&self, unused: &[InodeId], orphans: impl Iterator<Item = InodeId>) -> Vec<InodeId> {
         *self.heard.lock() = Instant::now();
+        let orphans: HashSet<InodeId> = orphans.collect();
         let mut released = self.released.lock();
-        released.extend(unused);
-        orphans.filter(|inode| !released.contains(inode)).take(ORPHANS_AT_ONCE).collect()
+        // Only what is an orphan: a client cannot make the server remember anything else.
+        released.extend(unused.iter().filter(|inode| orphans.contains(inode)));
+        orphans.into_iter().filter(|inode| !released.contains(inode)).take(ORPHANS_AT_ONCE).collect()
     }
 }

@@ -15,6 +15,7 @@ const DELETE_AT_ONCE: usize = 512;
 impl Node {
     /// Makes a volume whose root directory belongs to `uid`.
     pub(crate) fn create_volume(&self, wanted: VolumeInfo, gid: u32) -> Result<VolumeInfo> {
+        let _alone = self.making_volume.lock();
         check_name("volume", &wanted.name)?;
         if self.registry.volume(&wanted.name)?.is_some() {
             return Err(Error::invalid(format!("there is a volume called {} already", wanted.name)));
@@ -26,14 +27,32 @@ impl Node {
             Err(_) => self.host(&ring)?,
         };
         let volume = self.registry.create_volume(VolumeInfo { ring: ring.ring, ..wanted })?;
-        let at = ROOT.position().partition(hosted.count());
-        with_locks(self, &hosted, volume.volume, at, |locked, ask| {
+        self.make_root(&hosted, &volume, gid)?;
+        self.volumes.write().insert(volume.volume, Arc::new(volume.clone()));
+        Ok(volume)
+    }
+
+    fn make_root(&self, ring: &HostedRing, volume: &VolumeInfo, gid: u32) -> Result<()> {
+        let at = ROOT.position().partition(ring.count());
+        with_locks(self, ring, volume.volume, at, |locked, ask| {
             let changes = root_directory(ask, volume.owner_uid, gid);
             Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
         })?;
-        crate::level::sync_all(self, &hosted)?;
-        self.volumes.write().insert(volume.volume, Arc::new(volume.clone()));
-        Ok(volume)
+        crate::level::sync_all(self, ring)
+    }
+
+    /// Volumes that were recorded when the server died and have no root yet.
+    pub(crate) fn make_missing_roots(&self) -> Result<()> {
+        let volumes: Vec<_> = self.volumes.read().values().filter(|volume| !volume.deleting).cloned().collect();
+        for volume in volumes {
+            let ring = self.ring(volume.ring)?;
+            let key = Key::inode(volume.ring, volume.volume, ROOT, Kind::Inode);
+            let root = ring.read(ROOT.position().partition(ring.count()))?.brick().get(&key)?;
+            if root.is_none() {
+                self.make_root(&ring, &volume, volume.owner_uid)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes a volume from its users; its data goes in the background.

@@ -10,8 +10,10 @@ use bytes::{Bytes, BytesMut};
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+/// How often a name may lead to an inode that is gone by then; more often is damage.
+const STALE_MAX: usize = 16;
 /// Layouts remembered; more are forgotten all at once, and asked for again.
 const LAYOUTS_MAX: usize = 50_000;
 
@@ -87,12 +89,13 @@ impl Distribute {
             NameOp::Rename { dir, name, .. } => Some(self.name_partition(*dir, name)),
             _ => None,
         };
+        let mut tries = 0..STALE_MAX;
         let reply = loop {
             match self.pass(context, partition, Op::Name { op: op.clone() })? {
                 // A name that was moved or linked here, or a directory: the inode's own leader knows it. If it is gone
                 // by then, the name leads somewhere else by now, or nowhere.
                 Reply::Elsewhere { inode, .. } => match self.inode_op(context, InodeOp::GetAttr { inode }) {
-                    Err(Error::Stale) => continue,
+                    Err(Error::Stale) if tries.next().is_some() => {}
                     settled => break settled?,
                 },
                 here => break here,
@@ -139,9 +142,15 @@ impl Distribute {
                 here => return Ok(here),
             },
         };
+        let mut size_known = 0;
         loop {
             match self.read_shards(context, inode, &layout, offset, length as usize)? {
-                (attr, Some(bytes)) => return Ok(Reply::FileData { bytes, attr }),
+                // Shards may end before the file does: a hole, if the size was known before they were read. If not,
+                // somebody may be writing there, so they are read again.
+                (attr, Some((bytes, whole))) if whole || attr.size <= size_known => {
+                    return Ok(Reply::FileData { bytes, attr });
+                }
+                (attr, Some(_)) => size_known = attr.size,
                 (attr, None) if attr.layout.is_inline() => {
                     let op = Op::Data { op: DataOp::Read { inode, offset, length } };
                     match self.pass(context, home, op)? {
@@ -154,7 +163,7 @@ impl Distribute {
         }
     }
 
-    /// The bytes, or `None` if the layout has changed since.
+    /// The bytes and whether shards had all of them, or `None` if the layout has changed since.
     fn read_shards(
         &self,
         context: &Context,
@@ -162,7 +171,7 @@ impl Distribute {
         layout: &Layout,
         offset: u64,
         length: usize,
-    ) -> Result<(Attr, Option<Bytes>)> {
+    ) -> Result<(Attr, Option<(Bytes, bool)>)> {
         let runs = layout.shard_runs(self.replicate.map().volume, offset, length);
         let mut batch: Vec<_> = runs
             .iter()
@@ -194,8 +203,13 @@ impl Distribute {
             return Ok((attr, None));
         }
         let wanted = (attr.size.saturating_sub(offset)).min(length as u64) as usize;
-        let bytes = join(parts, wanted);
-        Ok((attr, Some(bytes)))
+        let mut missing = wanted;
+        let mut whole = true;
+        for (bytes, count) in &parts {
+            whole &= bytes.len() >= missing.min(*count);
+            missing -= missing.min(*count);
+        }
+        Ok((attr, Some((join(parts, wanted), whole))))
     }
 
     fn write(&self, context: &Context, inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool) -> Result<Reply> {
@@ -268,9 +282,8 @@ impl Distribute {
                 Err(error) => return Err(error),
             }
         }
-        let overflow = self.unsynced.lock().overflow();
-        if let Some(inode) = overflow {
-            self.fsync(context, inode)?;
+        if self.unsynced.lock().is_full() {
+            self.sync_everything(context)?;
         }
         Ok(true)
     }
@@ -282,21 +295,27 @@ impl Distribute {
         if plan.targets.is_empty() {
             return Ok(Reply::Done);
         }
-        let batch = plan
-            .targets
+        let batch = plan.targets.iter().map(|(brick, shards)| {
+            (Whom::Brick(*brick), Op::Data { op: DataOp::Sync { shards: shards.clone(), all: false } })
+        });
+        let replies = self.replicate.send_all(context, batch.collect())?;
+        replies.into_iter().collect::<Result<Vec<_>>>()?;
+        self.unsynced.lock().synced(&plan);
+        Ok(Reply::Done)
+    }
+
+    fn sync_everything(&self, context: &Context) -> Result<()> {
+        let map = self.replicate.map();
+        let covers = self.unsynced.lock().now();
+        let bricks: BTreeSet<BrickId> =
+            map.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
+        let batch = bricks
             .iter()
-            .map(|(brick, shards)| (Whom::Brick(*brick), Op::Data { op: DataOp::Sync { shards: shards.clone() } }));
-        let outcome = self.replicate.send_all(context, batch.collect());
-        match outcome.and_then(|replies| replies.into_iter().collect::<Result<Vec<_>>>()) {
-            Ok(_) => {
-                self.unsynced.lock().synced(&plan);
-                Ok(Reply::Done)
-            }
-            Err(error) => {
-                self.unsynced.lock().not_synced(plan);
-                Err(error)
-            }
-        }
+            .map(|brick| (Whom::Brick(*brick), Op::Data { op: DataOp::Sync { shards: Vec::new(), all: true } }));
+        let replies = self.replicate.send_all(context, batch.collect())?;
+        replies.into_iter().collect::<Result<Vec<_>>>()?;
+        self.unsynced.lock().synced_everything(covers, &bricks);
+        Ok(())
     }
 
     /// Attributes of what a directory's own partition does not have: one batch.

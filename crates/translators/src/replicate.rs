@@ -48,6 +48,9 @@ impl Replicate {
     /// Sends ops that are to be done in this order; the first that fails ends the batch. A view that changed meanwhile
     /// is asked for and the batch sent again: what of it was done is answered, not repeated.
     pub(crate) fn send_all(&self, context: &Context, ops: Vec<(Whom, Op)>) -> Result<Vec<Result<Reply>>> {
+        if ops.len() > SESSION_SLOTS && ops.iter().any(|(_, op)| !op.is_read()) {
+            return Err(Error::invalid("more changes in a batch than a session has slots"));
+        }
         let map = self.map();
         let (session, volume, durable) = (self.session, map.volume, context.durable);
         let mut whoms = Vec::with_capacity(ops.len());
@@ -57,11 +60,10 @@ impl Replicate {
             whoms.push(whom);
             requests.push(Request { volume, target, session, op_id: OpId(0), durable, retry: false, op });
         }
-        let mut slots = Vec::new();
-        for request in requests.iter_mut().filter(|request| !request.op.is_read()) {
-            let slot = self.slots.take();
-            slots.push(slot);
-            request.op_id = OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot));
+        let changes = requests.iter().filter(|request| !request.op.is_read()).count();
+        let slots = self.slots.take(changes);
+        for (request, slot) in requests.iter_mut().filter(|request| !request.op.is_read()).zip(&slots) {
+            request.op_id = OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(*slot));
         }
         let replies = self.send_in_view(context, &whoms, &mut requests);
         self.slots.give_back(slots);
@@ -106,14 +108,14 @@ impl Slots {
         Self { free: Mutex::new((0..SESSION_SLOTS).map(|slot| slot as u8).collect()), returned: Condvar::new() }
     }
 
-    fn take(&self) -> u8 {
+    /// All at once: who held some and waited for more could wait for another who does the same.
+    fn take(&self, count: usize) -> Vec<u8> {
         let mut free = self.free.lock();
-        loop {
-            if let Some(slot) = free.pop() {
-                return slot;
-            }
+        while free.len() < count.min(SESSION_SLOTS) {
             self.returned.wait(&mut free);
         }
+        let rest = free.len() - count.min(SESSION_SLOTS);
+        free.split_off(rest)
     }
 
     fn give_back(&self, slots: Vec<u8>) {

@@ -1,13 +1,13 @@
 //! What this client changed and has not yet put on stable storage: what an fsync must ask for.
 //!
 //! Metadata is remembered a partition (a sync of a brick covers all that it acknowledged), shards a file, since their
-//! data files are synced one by one. Forgetting would lose data, so the lists are exact up to a limit, beyond which the
-//! oldest files are to be synced early.
+//! data files are synced one by one. Forgetting would lose data, so the list is exact up to a limit, beyond which
+//! everything is synced at once.
 
 use hekate_proto::{BrickId, InodeId, PartitionNumber, ShardId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Shards remembered before files are synced early: 256 GiB of file.
+/// Shards remembered before everything is synced: 256 GiB of great files.
 const SHARDS_MAX: usize = 65_536;
 
 /// See the module.
@@ -16,11 +16,17 @@ pub(crate) struct Unsynced {
     clock: u64,
     changed_at: HashMap<PartitionNumber, u64>,
     synced_at: HashMap<BrickId, u64>,
-    shards: HashMap<InodeId, BTreeSet<ShardId>>,
+    /// When each shard was last written.
+    shards: HashMap<InodeId, BTreeMap<ShardId, u64>>,
     shard_count: usize,
 }
 
 impl Unsynced {
+    /// The moment that a sync which begins now covers.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock
+    }
+
     /// A change of metadata in a partition was acknowledged.
     pub(crate) fn changed(&mut self, partition: PartitionNumber) {
         self.clock += 1;
@@ -29,29 +35,25 @@ impl Unsynced {
 
     /// A write of a shard was acknowledged.
     pub(crate) fn wrote(&mut self, inode: InodeId, shard: ShardId) {
-        if self.shards.entry(inode).or_default().insert(shard) {
+        self.clock += 1;
+        if self.shards.entry(inode).or_default().insert(shard, self.clock).is_none() {
             self.shard_count += 1;
         }
     }
 
-    /// A file to sync now, if there are too many shards to remember.
-    pub(crate) fn overflow(&self) -> Option<InodeId> {
-        if self.shard_count <= SHARDS_MAX {
-            return None;
-        }
-        self.shards.iter().max_by_key(|(_, shards)| shards.len()).map(|(inode, _)| *inode)
+    /// Whether there are too many shards to remember: it is time to sync everything.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shard_count > SHARDS_MAX
     }
 
-    /// The bricks to sync for this inode, each with the shards to name to it, and the moment that the sync covers.
+    /// The bricks to sync for this inode, each with the shards to name to it.
     pub(crate) fn begin_sync(
-        &mut self,
+        &self,
         inode: InodeId,
         home: PartitionNumber,
         place: impl Fn(ShardId) -> PartitionNumber,
         bricks: impl Fn(PartitionNumber) -> Vec<BrickId>,
     ) -> SyncPlan {
-        let shards = self.shards.remove(&inode).unwrap_or_default();
-        self.shard_count -= shards.len();
         let mut targets: BTreeMap<BrickId, Vec<ShardId>> = BTreeMap::new();
         let changed = self.changed_at.get(&home).copied().unwrap_or(0);
         for brick in bricks(home) {
@@ -59,26 +61,40 @@ impl Unsynced {
                 targets.entry(brick).or_default();
             }
         }
-        for shard in &shards {
+        for shard in self.shards.get(&inode).into_iter().flat_map(BTreeMap::keys) {
             for brick in bricks(place(*shard)) {
                 targets.entry(brick).or_default().push(*shard);
             }
         }
-        SyncPlan { inode, covers: self.clock, targets, shards }
+        SyncPlan { inode, covers: self.clock, targets }
     }
 
-    /// The sync succeeded.
+    /// The sync succeeded: what was changed after it began is unsynced still.
     pub(crate) fn synced(&mut self, plan: &SyncPlan) {
         for brick in plan.targets.keys() {
             let at = self.synced_at.entry(*brick).or_default();
             *at = (*at).max(plan.covers);
         }
+        self.forget_until(plan.inode, plan.covers);
     }
 
-    /// The sync failed: what it was to cover is unsynced still.
-    pub(crate) fn not_synced(&mut self, plan: SyncPlan) {
-        for shard in plan.shards {
-            self.wrote(plan.inode, shard);
+    /// All bricks synced all that they had at that moment.
+    pub(crate) fn synced_everything(&mut self, covers: u64, bricks: &BTreeSet<BrickId>) {
+        for brick in bricks {
+            let at = self.synced_at.entry(*brick).or_default();
+            *at = (*at).max(covers);
+        }
+        let inodes: Vec<InodeId> = self.shards.keys().copied().collect();
+        inodes.into_iter().for_each(|inode| self.forget_until(inode, covers));
+    }
+
+    fn forget_until(&mut self, inode: InodeId, covers: u64) {
+        let Some(shards) = self.shards.get_mut(&inode) else { return };
+        let before = shards.len();
+        shards.retain(|_, at| *at > covers);
+        self.shard_count -= before - shards.len();
+        if shards.is_empty() {
+            self.shards.remove(&inode);
         }
     }
 }
@@ -89,7 +105,6 @@ pub(crate) struct SyncPlan {
     inode: InodeId,
     covers: u64,
     pub(crate) targets: BTreeMap<BrickId, Vec<ShardId>>,
-    shards: BTreeSet<ShardId>,
 }
 
 #[cfg(test)]
@@ -131,13 +146,18 @@ mod tests {
     }
 
     #[test]
-    fn shards_go_to_the_bricks_that_hold_them_and_come_back_if_the_sync_fails() {
+    fn shards_go_to_the_bricks_that_hold_them_until_a_sync_has_succeeded() {
         let mut unsynced = Unsynced::default();
         unsynced.wrote(INODE, shard(0));
         unsynced.wrote(INODE, shard(0));
-        let failed = plan(&mut unsynced);
-        assert_eq!(failed.targets.keys().map(|b| b.0).collect::<Vec<_>>(), [10, 11]);
-        unsynced.not_synced(failed);
-        assert_eq!(plan(&mut unsynced).targets[&BrickId(10)], [shard(0)]);
+        let first = plan(&mut unsynced);
+        assert_eq!(first.targets.keys().map(|b| b.0).collect::<Vec<_>>(), [10, 11]);
+        let meanwhile = plan(&mut unsynced);
+        assert_eq!(meanwhile.targets, first.targets, "another fsync does not rely on one that may fail");
+        unsynced.wrote(INODE, shard(1));
+        unsynced.synced(&first);
+        assert_eq!(plan(&mut unsynced).targets[&BrickId(11)], [shard(1)], "written during the sync");
+        unsynced.synced_everything(unsynced.now(), &BTreeSet::new());
+        assert!(plan(&mut unsynced).targets.is_empty());
     }
 }

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::*;
 use bytes::Bytes;
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{Error, Reply, Request, Result, SessionId, Wire};
+use hekate_proto::{Error, Input, Reply, Request, Result, SessionId, Wire};
 use hmac::Mac;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -148,22 +148,31 @@ pub fn control(endpoint: &Endpoint, request: &str) -> Result<String> {
     Ok(String::from_bytes(body)?)
 }
 
+fn expect(channel: &mut Channel, kind: FrameKind) -> std::io::Result<Bytes> {
+    match channel.receive()? {
+        (found, _, body) if found == kind => Ok(body),
+        _ => Err(malformed("another kind of frame than the handshake has")),
+    }
+}
+
 fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted)> {
     let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
     let mut channel = Channel::new(endpoint.connect().map_err(away)?);
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
     let limit = |time| set_socket_timeout(&channel.stream, Timeout::Recv, time).map_err(|e| away(e.into()));
     limit(Some(HANDSHAKE_LIMIT))?;
-    let (_, _, body) = channel.receive().map_err(away)?;
-    let challenge = Challenge::from_bytes(body)?;
-    if challenge.version != PROTOCOL_VERSION {
+    let body = expect(&mut channel, FrameKind::Challenge).map_err(away)?;
+    // The version comes first, so that a future challenge is told apart from a malformed one.
+    let version = u32::take(&mut Input::new(body.clone()))?;
+    if version != PROTOCOL_VERSION {
         return Err(Error::NotSupported {
             what: format!(
                 "the server at {endpoint} speaks version {} of the protocol, this program {PROTOCOL_VERSION}; use the same release on both",
-                challenge.version
+                version
             ),
         });
     }
+    let challenge = Challenge::from_bytes(body)?;
     let nonce = random_nonce()?;
     let mut hello = Hello { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof: Bytes::new(), purpose };
     if let Some(secret) = endpoint.secret() {
@@ -171,7 +180,7 @@ fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted
         hello.proof = Bytes::copy_from_slice(&mac.finalize().into_bytes());
     }
     channel.send(FrameKind::Hello, 0, |out| hello.put(out)).map_err(away)?;
-    let (_, _, body) = channel.receive().map_err(away)?;
+    let body = expect(&mut channel, FrameKind::Welcome).map_err(away)?;
     let accepted = Result::<Accepted>::from_bytes(body)??;
     if let Some(secret) = endpoint.secret() {
         proof(secret, "server", &challenge.nonce, &nonce)?

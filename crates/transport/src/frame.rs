@@ -104,11 +104,18 @@ pub(crate) struct Channel {
     pub(crate) stream: Stream,
     received: BytesMut,
     out: Vec<u8>,
+    frame_bytes_max: usize,
 }
 
 impl Channel {
     pub(crate) fn new(stream: Stream) -> Self {
-        Self { stream, received: BytesMut::new(), out: Vec::with_capacity(READ_BYTES_MIN) }
+        let out = Vec::with_capacity(READ_BYTES_MIN);
+        Self { stream, received: BytesMut::new(), out, frame_bytes_max: FRAME_BYTES_MAX }
+    }
+
+    /// Refuses greater bodies from now on.
+    pub(crate) fn limit(&mut self, frame_bytes_max: usize) {
+        self.frame_bytes_max = frame_bytes_max;
     }
 
     /// Sends one frame whose body `write` appends.
@@ -116,7 +123,11 @@ impl Channel {
         self.out.clear();
         self.out.extend_from_slice(&[0; HEADER_BYTES]);
         write(&mut self.out);
-        let length = (self.out.len() - HEADER_BYTES) as u32;
+        let length = self.out.len() - HEADER_BYTES;
+        if length > FRAME_BYTES_MAX {
+            return Err(malformed("a frame over 16 MiB was to be sent"));
+        }
+        let length = length as u32;
         self.out[0..4].copy_from_slice(&length.to_le_bytes());
         self.out[4] = kind as u8;
         self.out[8..16].copy_from_slice(&id.to_le_bytes());
@@ -145,8 +156,8 @@ impl Channel {
         let Some(kind) = FrameKind::from_byte(self.received[4]) else {
             return Err(malformed("an unknown kind of frame"));
         };
-        if length > FRAME_BYTES_MAX {
-            return Err(malformed("a frame over 16 MiB"));
+        if length > self.frame_bytes_max {
+            return Err(malformed("a frame that is too long"));
         }
         self.fill(HEADER_BYTES + length)?;
         let mut frame = self.received.split_to(HEADER_BYTES + length).freeze();
@@ -182,6 +193,9 @@ pub(crate) fn malformed(what: &'static str) -> std::io::Error {
 pub(crate) fn take_requests(body: Bytes) -> std::result::Result<Vec<Request>, Malformed> {
     let mut input = Input::new(body);
     let requests = Vec::<Request>::take(&mut input)?;
+    if input.remaining() > 0 {
+        return Err(Malformed("trailing bytes after the requests"));
+    }
     if requests.len() > BATCH_MAX {
         return Err(Malformed("more requests than a frame may have"));
     }

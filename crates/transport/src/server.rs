@@ -3,7 +3,7 @@
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::*;
 use bytes::Bytes;
-use hekate_proto::{Error, Op, Reply, Request, Result, SessionId, VolumeId, Wire};
+use hekate_proto::{Error, Input, Op, Reply, Request, Result, SessionId, VolumeId, Wire};
 use hmac::Mac;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// Connections that one server keeps; one more is refused.
 const CONNECTIONS_MAX: usize = 4096;
 
+/// How long a client may take to say who it is, and in how many bytes.
+const HELLO_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+const HELLO_BYTES_MAX: usize = 4096;
 /// After an accept that failed.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
@@ -171,6 +174,10 @@ impl Shared {
     }
 
     fn converse(&self, mut channel: Channel, secret: Option<Secret>) -> std::io::Result<()> {
+        // Who does not say hello in time, or says too much, is not kept.
+        use rustix::net::sockopt::{Timeout, set_socket_timeout};
+        set_socket_timeout(&channel.stream, Timeout::Recv, Some(HELLO_LIMIT))?;
+        channel.limit(HELLO_BYTES_MAX);
         let peer = match &secret {
             Some(_) => Peer::Secret,
             None => {
@@ -179,6 +186,8 @@ impl Shared {
             }
         };
         let Some((purpose, proof)) = greet(&mut channel, secret.as_ref())? else { return Ok(()) };
+        set_socket_timeout(&channel.stream, Timeout::Recv, None)?;
+        channel.limit(FRAME_BYTES_MAX);
         let (volume, resume) = match purpose {
             Purpose::Control => {
                 let accepted = Accepted { proof, session: SessionId(0), map: String::new() };
@@ -192,11 +201,12 @@ impl Shared {
             Err(error) => channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(error).put(out)),
             Ok((volume, session, map)) => {
                 let accepted = Accepted { proof, session, map };
-                let ended = channel
-                    .send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))
-                    .and_then(|()| self.converse_ops(channel, volume, session));
+                let ended = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                    channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
+                    self.converse_ops(channel, volume, session)
+                }));
                 self.service.disconnected(session);
-                ended
+                ended.unwrap_or_else(|_| Err(std::io::Error::other("a bug that the connection met")))
             }
         }
     }
@@ -242,6 +252,14 @@ fn greet(channel: &mut Channel, secret: Option<&Secret>) -> std::io::Result<Opti
     let (kind, _, body) = channel.receive()?;
     if kind != FrameKind::Hello {
         return Err(malformed("not a hello"));
+    }
+    // The version comes first, so that a future hello is told apart from a malformed one.
+    let version = u32::take(&mut Input::new(body.clone())).map_err(|e| malformed(e.0))?;
+    if version != PROTOCOL_VERSION {
+        let text = format!("the client speaks version {version} of the protocol, the server {PROTOCOL_VERSION}");
+        let refused = Error::NotSupported { what: text };
+        channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(refused).put(out))?;
+        return Ok(None);
     }
     let hello = Hello::from_bytes(body).map_err(|e| malformed(e.0))?;
     let Some(secret) = secret else { return Ok(Some((hello.purpose, Bytes::new()))) };

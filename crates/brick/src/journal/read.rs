@@ -71,6 +71,12 @@ impl<'a> Reader<'a> {
         let mut header = [0u8; 64];
         file.read_at(&mut header, 0).map_err(failed)?;
         match SegmentHeader::decode(&header) {
+            Ok(header) if header.segment_bytes != self.geometry.segment_bytes => Err(Error::Damaged {
+                what: format!(
+                    "{path} has segments of {} bytes, brick.toml says {}",
+                    header.segment_bytes, self.geometry.segment_bytes
+                ),
+            }),
             Ok(header) if header.number == number && header.brick == self.geometry.brick => {
                 self.current = Some((number, file.clone()));
                 Ok(Some(file))
@@ -105,16 +111,32 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// After the end: a whole record further on which says that the log was stable beyond `end` proves that something
+    /// Where recovery begins must be there: `Damaged` if that segment's header cannot be read.
+    pub fn check_start(&mut self) -> Result<()> {
+        let number = self.geometry.number_of(self.at);
+        match self.segment(number)? {
+            Some(_) => Ok(()),
+            None => Err(Error::Damaged {
+                what: format!(
+                    "{} at offset 0: the header of segment {number}, where the last checkpoint ended, is unreadable; \
+                     rebuild this brick from its replicas",
+                    self.geometry.path_of(number)
+                ),
+            }),
+        }
+    }
+
+    /// After the end: the header of a record further on which says that the log was stable beyond `end` proves that something
     /// that had been synced is unreadable. -> that record's position.
     pub fn evidence_of_damage(&mut self, end: Lsn) -> Result<Option<Lsn>> {
         let last = self.geometry.number_of(end) + self.geometry.segments - 1;
         for number in self.geometry.number_of(end)..=last {
-            let Some(file) = self.segment(number)? else { continue };
+            // Whatever its header says: records tell where they belong.
             let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
-            file.read_at(&mut bytes, 0).map_err(|e| Error::io("read the journal", e))?;
+            let file = self.storage.open(&self.geometry.path_of(number), false);
+            file.and_then(|file| file.read_at(&mut bytes, 0)).map_err(|e| Error::io("read the journal", e))?;
             let from = if number == self.geometry.number_of(end) { self.geometry.offset_of(end) } else { 0 };
-            for offset in from as usize..bytes.len() - RECORD_HEADER_BYTES {
+            for offset in from as usize..=bytes.len() - RECORD_HEADER_BYTES {
                 let here = Lsn(number * self.geometry.segment_bytes + offset as u64);
                 if bytes[offset] != b'H' {
                     continue;

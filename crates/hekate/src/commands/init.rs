@@ -88,10 +88,10 @@ fn make_brick(directory: &Path, cluster: &str, options: &Init) -> Result<BrickIn
     let defaults = BrickSettings::default();
     let segments = (options.journal << 20) / defaults.segment_bytes;
     // A small journal gets smaller segments, of at least 8 MiB, so that the greatest op fits into one.
-    let settings = if segments >= 3 {
+    let settings = if segments >= 4 {
         BrickSettings { journal_segments: segments, ..defaults }
     } else {
-        BrickSettings { journal_segments: 3, segment_bytes: (options.journal << 20) / 3, ..defaults }
+        BrickSettings { journal_segments: 4, segment_bytes: (options.journal << 20) / 4, ..defaults }
     };
     Brick::create(directory, id, cluster, settings)?;
     let space =

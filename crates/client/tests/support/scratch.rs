@@ -13,14 +13,14 @@ pub struct Scratch {
     running: Option<(Arc<Node>, Server)>,
 }
 
-#[allow(dead_code)]
+#[allow(dead_code, clippy::unwrap_used)]
 impl Scratch {
     /// `name` tells apart the scratch clusters of one process.
     pub fn new(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("hekate-scratch-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
-        let settings = BrickSettings { journal_segments: 3, segment_bytes: 8 << 20, index_cache_bytes: 4 << 20 };
+        let settings = BrickSettings { journal_segments: 4, segment_bytes: 8 << 20, index_cache_bytes: 4 << 20 };
         let bricks: Vec<BrickInfo> = (1..=3u128)
             .map(|number| {
                 let path = directory.join(format!("brick{number}"));
@@ -63,6 +63,11 @@ impl Scratch {
     pub fn stop(&mut self) {
         std::fs::remove_file(self.directory.join("server.sock")).unwrap();
         self.end();
+    }
+
+    /// Everything is written home.
+    pub fn checkpoint(&self) {
+        self.running.as_ref().unwrap().0.checkpoint_all().unwrap();
     }
 
     /// Until the last thread has let go of the server, its bricks are locked.

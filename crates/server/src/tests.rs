@@ -1,0 +1,223 @@
+//! Replicas made even after kills and power cuts, and what a review found of sessions, bounds and stopped bricks.
+
+use crate::level::level;
+use crate::{Node, NodeSettings, VolumeRequest};
+use bytes::Bytes;
+use hekate_brick::storage::MemoryStorage;
+use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, Lsn};
+use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry, RingInfo};
+use hekate_proto::map::{Member, View};
+use hekate_proto::*;
+use hekate_transport::{Peer, Service};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const RING: RingId = RingId(1);
+fn identity(n: u128) -> Identity {
+    let settings = BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20 };
+    Identity::new(BrickId(n), "c", settings)
+}
+fn made(n: u128) -> MemoryStorage {
+    let s = MemoryStorage::new();
+    Brick::create_on(&s, &identity(n)).unwrap();
+    s
+}
+fn open(s: &MemoryStorage, n: u128, reborn: bool) -> Arc<Brick> {
+    Arc::new(Brick::open_on(Arc::new(s.clone()), &identity(n), Incarnation(1), reborn).unwrap().0)
+}
+fn ring(views: &[&[u128]]) -> RingInfo {
+    let view = |m: &&[u128]| View {
+        epoch: Epoch(1),
+        leader: BrickId(m[0]),
+        members: m.iter().map(|b| Member { brick: BrickId(*b), incarnation: Incarnation(1) }).collect(),
+    };
+    RingInfo { ring: RING, pool: "p".into(), copies: 2, views: views.iter().map(view).collect() }
+}
+fn entry(brick: &Brick, p: u32, changes: Vec<Change>) -> LogEntry {
+    let partition = PartitionNumber(p);
+    let sequence = Sequence(brick.position(RING, partition).sequence.0 + 1);
+    LogEntry::new(Record {
+        ring: RING,
+        partition,
+        epoch: Epoch(1),
+        sequence,
+        session: SessionId(1),
+        op_id: OpId(1),
+        changes,
+    })
+}
+fn put(brick: &Brick, p: u32, bytes: usize) -> Lsn {
+    let n = brick.position(RING, PartitionNumber(p)).sequence.0;
+    let place = Place { ring: RING, position: Position(p << 31), volume: VolumeId(1) };
+    let key = Key::name(place, ROOT, format!("{p}-{n}").as_bytes());
+    brick.append(&entry(brick, p, vec![Change::Put { key, value: Bytes::from(vec![1; bytes]) }])).unwrap()
+}
+fn bricks(all: &[&Arc<Brick>]) -> HashMap<BrickId, Arc<Brick>> {
+    all.iter().map(|b| (b.id(), (*b).clone())).collect()
+}
+
+#[test]
+fn levelling_a_brick_whose_journal_is_full_ends() {
+    let (sa, sb) = (made(1), made(2));
+    let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
+    (0..8).for_each(|_| _ = put(&b, 1, 100 << 10));
+    put(&a, 0, 100 << 10); // B's append waits for room; SIGKILL
+    drop((a, b));
+    let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
+    let t = std::thread::spawn(move || level(&[ring(&[&[1, 2], &[2]])], &bricks(&[&a, &b])));
+    let begun = Instant::now();
+    while !t.is_finished() && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(t.is_finished(), "the server never starts");
+}
+
+#[test]
+fn a_power_cut_between_two_checkpoints_leaves_what_levels() {
+    let (sa, sb) = (made(1), made(2));
+    let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
+    let both = |n: u32| {
+        (0..n).for_each(|_| {
+            put(&a, 0, 100 << 10);
+            put(&b, 0, 100 << 10);
+        })
+    };
+    both(1);
+    // What `Node::checkpoint_all` does, with appends between its steps.
+    let begun = a.begin_checkpoint();
+    b.sync(b.end()).unwrap();
+    both(3);
+    begun.finish().unwrap();
+    // power cut before b's
+    let (a, b) = (open(&sa.after_power_cut(), 1, true), open(&sb.after_power_cut(), 2, true));
+    level(&[ring(&[&[1, 2]])], &bricks(&[&a, &b])).unwrap();
+}
+
+/// A server of three bricks in a directory of its own, with a volume `v`.
+struct Served {
+    directory: PathBuf,
+    node: Arc<Node>,
+}
+
+impl Served {
+    fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("hekate-server-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        let registry =
+            Registry::new(Arc::new(EmbeddedCoordinator::create(&directory.join("coordinator.redb")).unwrap()));
+        registry.create_cluster("c").unwrap();
+        let settings = BrickSettings { journal_segments: 4, segment_bytes: 8 << 20, index_cache_bytes: 4 << 20 };
+        let make = |number: u128| {
+            let path = directory.join(format!("b{number}"));
+            Brick::create(&path, BrickId(number), "c", settings).unwrap();
+            let directory = path.to_string_lossy().into_owned();
+            BrickInfo { brick: BrickId(number), directory, pool: "p".into(), weight: 1 }
+        };
+        registry.create_pool("p", &[make(1), make(2), make(3)]).unwrap();
+        drop(registry);
+        let node = start(&directory);
+        let wanted = VolumeRequest {
+            name: "v".into(),
+            pool: "p".into(),
+            copies: 2,
+            allowed_uids: vec![4242],
+            owner_uid: Some(0),
+        };
+        node.make_volume(wanted).unwrap();
+        Self { directory, node }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.node.stop_housekeeping();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn start(directory: &std::path::Path) -> Arc<Node> {
+    Node::start(&NodeSettings { state: directory.into() }, &|_| ()).unwrap()
+}
+
+#[test]
+fn another_user_cannot_take_over_a_session() {
+    let served = Served::new("takeover");
+    let own = rustix::process::geteuid().as_raw();
+    let (_, session, _) = served.node.open(Peer::Local { uid: own, pid: 1 }, "v", None).unwrap();
+    let other = served.node.open(Peer::Local { uid: 4242, pid: 2 }, "v", Some(session));
+    assert!(matches!(other, Err(Error::Denied { .. })));
+    assert!(served.node.open(Peer::Local { uid: own, pid: 3 }, "v", Some(session)).is_ok());
+}
+
+#[test]
+fn a_user_who_was_not_named_may_not_use_a_volume() {
+    let served = Served::new("denied");
+    let refused = served.node.open(Peer::Local { uid: 4343, pid: 1 }, "v", None).unwrap_err();
+    assert!(refused.to_string().contains("4343"), "{refused}");
+    assert!(served.node.open(Peer::Local { uid: 4242, pid: 1 }, "v", None).is_ok());
+}
+
+#[test]
+fn a_stopped_brick_does_not_keep_the_others_from_their_checkpoints() {
+    let served = Served::new("poisoned");
+    served.node.bricks[&BrickId(1)].poison(&Error::Poisoned { what: "test".into() });
+    assert!(served.node.checkpoint_all().is_err());
+    for (id, brick) in served.node.bricks.iter().filter(|(id, _)| id.0 != 1) {
+        assert_eq!(brick.status().unwrap().overlay_bytes, 0, "{id:?}");
+    }
+}
+
+#[test]
+fn the_answers_of_a_batch_are_bounded_before_they_are_made() {
+    let served = Served::new("bounded");
+    let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
+    let partition = PartitionNumber(0);
+    let target = Target::Partition { ring: map.ring, partition, epoch: map.view(partition).unwrap().epoch };
+    let op = Op::Data { op: DataOp::ReadShard { data: DataId(1), index: 0, offset: 0, length: 4 << 20 } };
+    let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
+    let replies = served.node.call(session, vec![request; 64]);
+    assert_eq!(replies.iter().filter(|reply| reply.is_ok()).count(), 3);
+    assert!(matches!(replies[3], Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
+    let mut served = Served::new("lost");
+    let volume = served.node.registry.volume("v").unwrap().unwrap();
+    let shard = ShardId { volume: volume.volume, data: DataId(3), index: 0 };
+    let ring = served.node.ring(volume.ring).unwrap();
+    let at = shard.position().partition(ring.count());
+    let bytes = Bytes::from(vec![7; 16 * BLOCK_BYTES]);
+    let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None };
+    crate::level::with_locks(&served.node, &ring, volume.volume, at, |locked, ask| {
+        hekate_replica::execute(locked, ask, &Op::Data { op: write.clone() }).map(|_| ())
+    })
+    .unwrap();
+    crate::level::sync_all(&served.node, &ring).unwrap();
+    let members: Vec<BrickId> = ring.read(at).unwrap().members.iter().map(|member| member.id()).collect();
+    // A power cut before the data file of the first member was written back: the brick is in a new life, and the file is
+    // not there.
+    let victim = served.directory.join(format!("b{}", members[0].0));
+    let fresh = Served::new("lost-placeholder");
+    let old = std::mem::replace(&mut served.node, fresh.node.clone());
+    old.stop_housekeeping();
+    drop((old, ring));
+    let life = std::fs::read_to_string(victim.join("life.toml")).unwrap();
+    std::fs::write(victim.join("life.toml"), life.replace("boot = \"", "boot = \"an earlier one ")).unwrap();
+    std::fs::remove_file(victim.join(crate::tests::data_path(shard))).unwrap();
+    served.node = start(&served.directory);
+    assert_eq!(served.node.recoveries[&members[0]].lost.len(), 16);
+    for member in &members {
+        assert_eq!(served.node.bricks[member].read_shard(volume.ring, shard, 0, 1 << 20).unwrap(), bytes);
+    }
+    assert_eq!(served.node.registry.lost_blocks::<serde_json::Value>().unwrap().len(), 0, "settled");
+}
+
+fn data_path(shard: ShardId) -> String {
+    let directory = shard.position().0 % 256;
+    format!("data/{directory:02x}/{:08x}-{:032x}-{:08x}", shard.volume.0, shard.data.0, shard.index)
+}
