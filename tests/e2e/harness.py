@@ -150,7 +150,7 @@ class Store:
     def bricks(self, count):
         return [self.path(f"brick{number}") for number in range(count)]
 
-    def init(self, bricks=2, volume="v", copies=2, journal=24, directories=None):
+    def init(self, bricks=2, volume="v", copies=2, journal=32, directories=None):
         named = [word for path in directories or self.bricks(bricks) for word in ("--brick", path)]
         volume = ["--volume", volume, "--copies", str(copies)] if volume else []
         return self.cli("init", *named, "--journal", str(journal), *volume)
@@ -231,7 +231,7 @@ def processes_of(base):
         except OSError:
             continue
         ours = any(word == base or word.startswith(base + "/") for word in words[1:])
-        if ours and os.path.basename(words[0]) == "hekate":
+        if ours and os.path.basename(words[0]) in ("hekate", os.path.basename(HEKATE)):
             found.append(int(pid))
     return found
 
@@ -250,9 +250,11 @@ def clean_up(base):
         except ProcessLookupError:
             pass
     for point in mounts_below(base):
-        unmount = ["umount", point] if os.geteuid() == 0 else ["fusermount3", "-u", point]
-        if subprocess.run(unmount, capture_output=True).returncode != 0:
-            subprocess.run([*unmount[:-1], "-l" if os.geteuid() == 0 else "-z", point], capture_output=True)
+        plain, lazy = (["umount"], ["umount", "-l"]) if os.geteuid() == 0 else (["fusermount3", "-u"], ["fusermount3", "-uz"])
+        try:
+            subprocess.run([*plain, point], capture_output=True, check=True, timeout=5)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            subprocess.run([*lazy, point], capture_output=True, timeout=30)
     if not mounts_below(base):
         shutil.rmtree(base, ignore_errors=True)
 

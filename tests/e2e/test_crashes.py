@@ -68,6 +68,8 @@ def writers_wait_for_a_killed_server(store):
     for thread in threads:
         thread.join()
     equal(failures, [], "errors that writers saw")
+    for handle in shared.values():
+        os.close(handle)
     assert min(counts.values()) > 5, f"too slow to say anything: {counts}"
     store.remount()
     for worker, count in counts.items():

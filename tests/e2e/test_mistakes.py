@@ -80,7 +80,7 @@ def bricks_that_are_not_there(store):
     store.refuses("serve", "--detach", words=["brick1", "is its disk mounted"])
     os.rmdir(store.path("brick1"))
     # Another cluster's brick in its place.
-    store.cli("init", "--brick", store.path("brick1"), "--journal", "24", state=store.path("state2"))
+    store.cli("init", "--brick", store.path("brick1"), "--journal", "32", state=store.path("state2"))
     store.refuses("serve", "--detach", words=["brick1", "(?i)cluster"])
     shutil.rmtree(store.path("brick1"))
     # Two disks exchanged.
@@ -112,13 +112,20 @@ def mounts_that_cannot_be(store):
     blank = store.mount("with blank")
     store.refuses("mount", "v", blank, words=["mounted at .* already"])
     store.umount("with blank")
-    # From a directory of one's own, by a relative name.
-    os.mkdir(store.path("rel"))
+
+
+@test
+def a_mount_point_may_be_written_in_any_way(store):
+    mnt = store.up()
+    store.umount()
+    os.symlink(mnt, store.path("link"))
     os.chdir(store.base)
-    done = subprocess.run([HEKATE, "--state", "state", "mount", "v", "rel"], capture_output=True, text=True)
-    equal((done.returncode, os.path.ismount(store.path("rel"))), (0, True), f"a relative mount point: {done.stderr}")
-    done = subprocess.run([HEKATE, "--state", "state", "umount", "rel/"], capture_output=True, text=True)
-    equal((done.returncode, os.path.ismount(store.path("rel"))), (0, False), f"umount rel/: {done.stderr}")
+    for written in ["mnt", "mnt/", "./mnt", f"{mnt}/", f"{store.base}/../{os.path.basename(store.base)}/mnt", "link"]:
+        for verb, mounted in [("mount", True), ("umount", False)]:
+            words = [HEKATE, "--state", "state", verb, *(["v"] if mounted else []), written]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+            equal((done.returncode, os.path.ismount(mnt)), (0, mounted), f"{verb} {written}: {done.stderr}")
+    os.chdir("/")
 
 
 @test

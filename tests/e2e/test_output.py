@@ -9,7 +9,7 @@ from harness import equal, read, test, write
 @test
 def every_command_answers_in_json(store):
     bricks = [word for path in store.bricks(3) for word in ("--brick", path)]
-    made = store.cli("--json", "init", *bricks, "--journal", "24", "--volume", "v", "--copies", "2").json()
+    made = store.cli("--json", "init", *bricks, "--journal", "32", "--volume", "v", "--copies", "2").json()
     equal((len(made["bricks"]), made["volume"]), (3, "v"), "init")
     equal(store.try_cli("--json", "init", *bricks).json()["exit"], 73, "init twice")
     equal(store.try_cli("--json", "status").json()["exit"], 69, "status without a server")

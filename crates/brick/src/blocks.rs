@@ -152,8 +152,12 @@ impl Blocks {
                 overlay.record = Some(*record);
                 overlay.home_writes += 1;
             }
-            Change::CutShard { shard, record } => self.cut(state, ring, *shard, *record)?,
+            Change::CutShard { shard, record } => {
+                state.active.frees_space = true;
+                self.cut(state, ring, *shard, *record)?;
+            }
             Change::DropShard { shard } => {
+                state.active.frees_space = true;
                 let overlay = state.active.shard(ring, *shard);
                 overlay.record = None;
                 overlay.pending.clear();

@@ -328,6 +328,11 @@ impl Brick {
         used > all / 2 || self.blocks.state.read().active.bytes > OVERLAY_BYTES_MAX
     }
 
+    /// Whether a checkpoint would give space back to the file system.
+    pub fn could_free_space(&self) -> bool {
+        self.blocks.state.read().active.frees_space
+    }
+
     /// What the brick says of itself.
     pub fn status(&self) -> Result<BrickStatus> {
         let space = self.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;

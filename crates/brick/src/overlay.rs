@@ -16,6 +16,8 @@ pub struct Overlay {
     pub shards: HashMap<ShardId, ShardOverlay>,
     /// Roughly how much memory this takes.
     pub bytes: usize,
+    /// Whether home has space that a checkpoint gives back.
+    pub frees_space: bool,
 }
 
 /// A shard's changes.

@@ -260,14 +260,23 @@ pub struct New {
     pub exclusive: bool,
 }
 
-impl Drop for Volume {
-    fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::SeqCst);
+impl Volume {
+    /// Ends the session now, rather than when the last owner of the volume drops it. Later ops fail.
+    pub fn end(&self) {
+        if self.shared.ended.swap(true, Ordering::SeqCst) {
+            return;
+        }
         // A server that is away learns from the session's silence.
         let gave_up = AtomicBool::new(true);
         let context = Context { durable: false, interrupt: Some(&gave_up) };
         let _ = self.call(&context, Op::Volume { op: VolumeOp::EndSession });
         self.shared.remote.close();
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -1,5 +1,7 @@
 //! The library against a real server in this process: bricks on a real file system, a real socket.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 include!("support/scratch.rs");
 
 use hekate_client::proto::*;

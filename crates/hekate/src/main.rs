@@ -9,8 +9,18 @@ mod paths;
 use clap::Parser;
 use std::process::ExitCode;
 
+/// EX_USAGE of sysexits(3).
+const WRONG_USE: u8 = 64;
+
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => {
+            let wrong = told.use_stderr();
+            let _ = told.print();
+            return ExitCode::from(if wrong { WRONG_USE } else { 0 });
+        }
+    };
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

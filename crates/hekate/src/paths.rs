@@ -43,6 +43,15 @@ impl Paths {
     }
 }
 
+/// The path without links, dots and a trailing slash, as the kernel lists it. What is not there yet stays as written.
+pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let existing = absolute.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
+    let missing = absolute.strip_prefix(existing).unwrap_or(Path::new(""));
+    let found = std::fs::canonicalize(existing)?;
+    Ok(if missing.as_os_str().is_empty() { found } else { found.join(missing) })
+}
+
 /// The server that commands talk to.
 pub fn endpoint(cli: &Cli) -> Result<Endpoint, Failure> {
     let paths = Paths::of(cli)?;

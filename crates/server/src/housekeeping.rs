@@ -13,6 +13,8 @@ use std::time::Duration;
 /// How often a journal is looked at: a disk of 1 GB/s fills a fortieth of it meanwhile.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
+/// Space of what was deleted is back this long after at the latest, however little else happens.
+const SPACE_PAUSE: Duration = Duration::from_secs(3);
 /// Inodes and data ids collected before others get the lock again.
 const COLLECT_AT_ONCE: usize = 1024;
 
@@ -33,7 +35,13 @@ impl Housekeeping {
             Ok(())
         })?;
         let chores = spawn(node, &stopping, CHORES_PAUSE, chores)?;
-        Ok(Self { stopping, threads: vec![checkpoints, chores] })
+        let space = spawn(node, &stopping, SPACE_PAUSE, |node| {
+            if node.bricks.values().any(|brick| brick.could_free_space()) {
+                node.checkpoint_all()?;
+            }
+            Ok(())
+        })?;
+        Ok(Self { stopping, threads: vec![checkpoints, chores, space] })
     }
 
     /// Ends them.

@@ -3,8 +3,9 @@
 use crate::cli::{Cli, Init};
 use crate::commands::Failure;
 use crate::output;
-use crate::paths::Paths;
+use crate::paths::{Paths, plain_path};
 use hekate_brick::{Brick, BrickSettings, Identity};
+use hekate_cluster::registry::check_name;
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry};
 use hekate_proto::{BrickId, Error};
 use hekate_server::{Node, NodeSettings, VolumeRequest};
@@ -21,16 +22,20 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
         let state = paths.state.display();
         return Err(Failure::new(73, format!("{state} holds a cluster already; `hekate status` shows it")));
     }
-    let directories = brick_directories(options)?;
+    check_name("pool", &options.pool)?;
+    if let Some(volume) = &options.volume {
+        check_name("volume", volume)?;
+    }
     if let Some(volume) = &options.volume
-        && (options.copies == 0 || options.copies as usize > directories.len())
+        && (options.copies == 0 || options.copies as usize > options.bricks.len())
     {
         return Err(Failure::usage(format!(
             "{} copies of {volume} need as many bricks; {} are named",
             options.copies,
-            directories.len()
+            options.bricks.len()
         )));
     }
+    let directories = brick_directories(options)?;
     make_state(&paths)?;
     let cluster = format!("{:032x}", random()?);
     let mut bricks = Vec::new();
@@ -57,7 +62,7 @@ fn brick_directories(options: &Init) -> Result<Vec<PathBuf>, Failure> {
     let mut directories = Vec::new();
     for brick in &options.bricks {
         let absolute =
-            std::path::absolute(brick).map_err(|e| Failure::usage(format!("the brick {}: {e}", brick.display())))?;
+            plain_path(brick).map_err(|e| Failure::usage(format!("the brick {}: {e}", brick.display())))?;
         if directories.contains(&absolute) {
             return Err(Failure::usage(format!("{} is named twice; each brick needs its own", absolute.display())));
         }

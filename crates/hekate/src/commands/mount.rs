@@ -4,7 +4,7 @@ use crate::cli::{Cli, Mount, Umount};
 use crate::commands::Failure;
 use crate::daemon;
 use crate::output;
-use crate::paths::{Paths, endpoint};
+use crate::paths::{Paths, endpoint, plain_path};
 use hekate_client::{OpenOptions, Volume};
 use hekate_gateway_fuse::{MountOptions, unmount};
 use hekate_graph::LayerSpec;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub fn mount(cli: &Cli, options: &Mount) -> Result<(), Failure> {
-    let directory = std::path::absolute(&options.directory)
+    let directory = plain_path(&options.directory)
         .map_err(|e| Failure::usage(format!("{}: {e}", options.directory.display())))?;
     if !(0.0..=86_400.0).contains(&options.cache) {
         return Err(Failure::usage(format!("--cache {}: 0 to 86400 seconds", options.cache)));
@@ -97,7 +97,7 @@ fn run(cli: &Cli, options: &Mount, directory: &Path) -> Result<(), Failure> {
         allow_other: options.allow_other || rustix::process::geteuid().is_root(),
         ..MountOptions::default()
     };
-    let mounted = hekate_gateway_fuse::mount(volume, &options.volume, directory, &mount_options)?;
+    let mounted = hekate_gateway_fuse::mount(volume.clone(), &options.volume, directory, &mount_options)?;
     let unmounter = mounted.unmounter();
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|e| Error::io("register signals", e))?;
     std::thread::spawn(move || {
@@ -108,12 +108,20 @@ fn run(cli: &Cli, options: &Mount, directory: &Path) -> Result<(), Failure> {
             }
         }
     });
-    Ok(mounted.run()?)
+    let ran = mounted.run();
+    // Worker threads may hold the volume until the process ends.
+    volume.end();
+    Ok(ran?)
 }
 
 pub fn umount(cli: &Cli, options: &Umount) -> Result<(), Failure> {
     let directory = std::path::absolute(&options.directory)
         .map_err(|e| Failure::usage(format!("{}: {e}", options.directory.display())))?;
+    // Not resolved through a mount that is dead, which would answer with an error.
+    let directory = match is_mounted(&directory) {
+        true => directory,
+        false => plain_path(&directory).unwrap_or(directory),
+    };
     if !is_mounted(&directory) {
         return Err(Failure::new(66, format!("no Hekate volume is mounted at {}", directory.display())));
     }

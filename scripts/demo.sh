@@ -1,0 +1,283 @@
+#!/usr/bin/env bash
+# Shows Hekate at work: a server with three bricks, a volume with two copies, a mount, and real work in it.
+#
+#   demo.sh         runs all of it and leaves the volume mounted; ONCE=1 takes everything away in the end
+#   demo.sh stop    takes away what it left
+#
+# Environment: HEKATE_DEMO=DIR for everything that it makes [/var/tmp/hekate-demo], HEKATE=PROGRAM (else it is built),
+# ROUNDS=N times that server and mount are killed [5].
+set -eu
+cd "$(dirname "$0")/.."
+repository=$PWD
+demo=$(readlink -m "${HEKATE_DEMO:-/var/tmp/hekate-demo}")
+state=$demo/state mnt=$demo/mnt record=$demo/record
+rounds=${ROUNDS:-5}
+files_min=3000 files_max=10000 bytes_max=$((150 << 20))
+
+say() { echo "demo: $*"; }
+fail() { echo "demo: $*" >&2; exit 1; }
+seconds() { date +%s.%N; }
+since() { awk -v a="$1" -v b="$(seconds)" 'BEGIN { printf "%.1f", b - a }'; }
+per_second() { awk -v n="$1" -v s="$2" 'BEGIN { printf "%.0f", (s > 0) ? n / s : 0 }'; }
+store() { "$HEKATE" --state "$state" "$@"; }
+json() { python3 -c "import json, sys; print(json.load(sys.stdin)['$1'])"; }
+
+# A command that may take a while: a line every two seconds until it has ended. -> its exit status, output in $demo/out.
+patiently() {
+  local what=$1 begun child
+  shift
+  begun=$(date +%s)
+  "$@" >"$demo/out" 2>&1 &
+  child=$!
+  while sleep 0.1; kill -0 "$child" 2>/dev/null; do
+    if [ $(($(date +%s) - begun)) -ge 2 ] && [ "${told:=0}" -ne "$(($(date +%s) / 2))" ]; then
+      told=$(($(date +%s) / 2))
+      echo "  $what: $(($(date +%s) - begun)) s"
+    fi
+  done
+  wait "$child" || { tail -n 20 "$demo/out" >&2; fail "$what did not succeed"; }
+}
+
+# --- taking it all away ---
+
+# Processes of our program that were started with our state directory, and nothing else.
+our_processes() {
+  local file pid
+  for file in /proc/[0-9]*/cmdline; do
+    pid=${file#/proc/}; pid=${pid%/cmdline}
+    if tr '\0' '\n' <"$file" 2>/dev/null | grep -qxF -- "$state" &&
+      [ "$(head -z -n 1 "$file" 2>/dev/null | tr -d '\0' | sed 's,.*/,,')" = "$program" ]; then
+      echo "$pid"
+    fi
+  done 2>/dev/null
+}
+
+is_mounted() { grep -qF " $mnt " /proc/self/mountinfo; }
+gone() { ! [ -e "/proc/$1" ] || grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
+
+# Ends processes and waits until they have.
+end_processes() {
+  local pid
+  for pid; do kill -9 "$pid" 2>/dev/null || true; done
+  for pid; do
+    for _ in $(seq 200); do gone "$pid" && break; sleep 0.05; done
+  done
+}
+
+unmount() {
+  is_mounted || return 0
+  timeout 20 "$HEKATE" --state "$state" umount "$mnt" >/dev/null 2>&1 && return 0
+  # A mount that does not answer: its process ends first, so that nobody waits for it.
+  end_processes $(our_processes)
+  if [ "$(id -u)" = 0 ]; then umount -l "$mnt"; else fusermount3 -uz "$mnt"; fi
+}
+
+take_away() {
+  unmount || true
+  timeout 60 "$HEKATE" --state "$state" stop >/dev/null 2>&1 || true
+  end_processes $(our_processes)
+  is_mounted && fail "$mnt is still mounted; is a shell in it? then: $0 stop"
+  rm -rf "$demo"
+}
+
+# Only a directory that is ours is ever removed.
+is_ours() { [ -e "$demo/made-by-demo.sh" ]; }
+
+find_program() {
+  HEKATE=${HEKATE:-${CARGO_TARGET_DIR:-$repository/target}/release/hekate}
+  program=$(basename "$HEKATE")
+}
+
+if [ "${1:-}" = stop ]; then
+  find_program
+  is_ours || { say "there is no demo at $demo"; exit 0; }
+  [ -x "$HEKATE" ] || HEKATE=$(cat "$demo/made-by-demo.sh")
+  take_away
+  say "stopped, and $demo is removed"
+  exit 0
+fi
+[ $# = 0 ] || { echo "usage: $0 [stop]" >&2; exit 2; }
+
+# --- what it stands on ---
+
+if is_ours; then
+  fail "a demo is there already, at $demo (mounted at $mnt); end it with: make demo-stop"
+fi
+if [ -e "$demo" ] && [ -n "$(ls -A "$demo")" ]; then
+  fail "$demo is not empty and was not made by this script; name another place: HEKATE_DEMO=DIR make demo"
+fi
+scripts/setup.sh demo
+if [ -z "${HEKATE:-}" ]; then
+  say "building in release"
+  cargo build --release -p hekate
+fi
+find_program
+[ -x "$HEKATE" ] || fail "there is no $HEKATE"
+
+mkdir -p "$demo" "$mnt" "$record"
+echo "$HEKATE" >"$demo/made-by-demo.sh"
+finished=no worker=
+on_exit() {
+  local code=$?
+  trap '' INT TERM
+  [ "$finished" = no ] || exit "$code"
+  [ -z "$worker" ] || kill "$worker" 2>/dev/null || true
+  [ "$code" = 0 ] && code=1
+  for log in "$state"/*.log; do
+    [ -e "$log" ] && { echo "--- $(basename "$log")" >&2; tail -n 8 "$log" >&2; }
+  done
+  say "that failed; cleaning up" >&2
+  take_away
+  exit "$code"
+}
+trap on_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+rows=()
+row() { rows+=("$(printf '%-34s %9s s   %s' "$1" "$2" "$3")"); say "$1: $2 s, $3"; }
+
+# --- a store ---
+
+start_server() { store --json serve --detach | json pid; }
+mount_volume() { store --json mount demo "$mnt" | json pid; }
+
+begun=$(seconds)
+store init --brick "$demo/brick1" --brick "$demo/brick2" --brick "$demo/brick3" --volume demo --copies 2 2>/dev/null >/dev/null
+server=$(start_server)
+mount=$(mount_volume)
+row "init, serve, mount" "$(since "$begun")" "3 bricks, 2 copies of everything"
+
+# --- a source tree of thousands of files ---
+
+# Regular files of a directory as "bytes<tab>path", at most so many and so much.
+list_files() {
+  (cd "$1" && find . -type f -printf '%s\t%P\n' | LC_ALL=C sort -t "$(printf '\t')" -k 2) |
+    awk -F '\t' -v n="$files_max" -v b="$bytes_max" 'count < n && bytes + $1 <= b { count++; bytes += $1; print }'
+}
+source=
+for candidate in "${CARGO_HOME:-$HOME/.cargo}/registry/src" /usr/include "$(rustc --print sysroot)" /usr/share; do
+  [ -d "$candidate" ] || continue
+  list_files "$candidate" >"$demo/list"
+  [ "$(wc -l <"$demo/list")" -ge "$files_min" ] && { source=$candidate; break; }
+done
+[ -n "$source" ] || fail "found no tree of $files_min files to copy"
+files=$(wc -l <"$demo/list")
+bytes=$(awk -F '\t' '{ sum += $1 } END { print sum }' "$demo/list")
+cut -f 2- "$demo/list" | tr '\n' '\0' >"$demo/names"
+
+mkdir "$mnt/tree"
+copy_tree() { tar -C "$source" --null --no-recursion -T "$demo/names" -cf - | tar -C "$mnt/tree" -xf -; }
+begun=$(seconds)
+patiently "copying $files files" copy_tree
+took=$(since "$begun")
+row "copy $files files of $source" "$took" "$(per_second "$files" "$took") files/s, $(per_second $((bytes >> 20)) "$took") MB/s"
+
+sums() { (cd "$1" && xargs -0 sha256sum <"$demo/names"); }
+compare_tree() {
+  sums "$source" >"$demo/sums.source" && sums "$mnt/tree" >"$demo/sums.copy" && diff "$demo/sums.source" "$demo/sums.copy"
+}
+begun=$(seconds)
+patiently "comparing $files checksums" compare_tree
+[ "$(find "$mnt/tree" -type f | wc -l)" = "$files" ] || fail "the copy has another number of files than $files"
+row "compare $files checksums" "$(since "$begun")" "all equal"
+
+# --- git ---
+
+work_with_git() {
+  local git="git -c user.name=demo -c user.email=demo@localhost -c init.defaultBranch=main -c gc.auto=0"
+  # A repository of a thousand of these files, then a clone, changes, a merge, and git's own checks.
+  mkdir "$mnt/origin" && cd "$mnt/origin"
+  $git init -q .
+  head -z -n 1000 "$demo/names" | tar -C "$source" --null --no-recursion -T - -cf - | tar -xf -
+  $git add -A -f . && $git commit -q -m "a thousand files"
+  cd "$mnt" && $git clone -q --no-local origin clone && cd clone
+  $git checkout -q -b change
+  for number in $(seq 20); do
+    echo "line $number" >>changes.txt
+    $git add changes.txt
+    $git commit -q -m "change $number"
+  done
+  $git checkout -q main && $git merge -q --no-ff -m merge change
+  $git push -q origin change
+  $git fsck --strict --no-dangling
+  $git gc -q
+  $git fsck --strict --no-dangling
+  [ "$($git rev-list --count HEAD)" = 22 ] && [ -z "$($git status --porcelain)" ]
+  cd "$mnt/origin" && $git fsck --strict --no-dangling && $git gc -q && [ "$($git rev-list --count change)" = 21 ]
+}
+begun=$(seconds)
+patiently "git" work_with_git
+row "git: commit, clone, push, gc, fsck" "$(since "$begun")" "1,000 files, 22 commits, fsck clean"
+
+# --- SQLite ---
+
+work_with_sqlite() {
+  local mode=$1 database=$mnt/$1.db number
+  {
+    echo "PRAGMA journal_mode=$mode; PRAGMA synchronous=FULL;"
+    echo "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT); CREATE INDEX i ON t (word);"
+    for number in $(seq 300); do
+      echo "BEGIN; INSERT INTO t (word) VALUES (hex(randomblob(200))), (hex(randomblob(200))); COMMIT;"
+    done
+    echo "DELETE FROM t WHERE id % 5 = 0;"
+  } | sqlite3 -bail "$database" >/dev/null
+  [ "$(sqlite3 "$database" 'SELECT count(*) FROM t')" = 480 ] &&
+    [ "$(sqlite3 "$database" 'PRAGMA integrity_check')" = ok ] &&
+    [ "$(sqlite3 "$database" 'PRAGMA journal_mode')" = "$mode" ]
+}
+for mode in wal delete; do
+  begun=$(seconds)
+  patiently "SQLite, $mode" work_with_sqlite "$mode"
+  took=$(since "$begun")
+  row "SQLite, journal_mode=$mode" "$took" "300 durable transactions, $(per_second 300 "$took")/s, integrity ok"
+done
+
+# --- killed in the middle of writes ---
+
+acked() { python3 -B "$repository/tests/e2e/acked.py" "$@"; }
+checksum() { (cd "$mnt" && find tree origin clone -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum); }
+acknowledged=0 in_doubt=0
+begun=$(seconds)
+before=$(checksum)
+for round in $(seq "$rounds"); do
+  acked work "$mnt" "$record" --seconds 60 --seed "$round" &
+  worker=$!
+  sleep "$((1 + round % 2)).$((round * 37 % 10))"
+  kill -0 "$worker" 2>/dev/null || fail "the writers stopped before anything was killed"
+  # Either may be the first.
+  if [ $((round % 2)) = 0 ]; then kill -9 "$server" "$mount"; else kill -9 "$mount" "$server"; fi
+  wait "$worker" || fail "a writer met an error that a killed mount does not explain"
+  worker=
+  for pid in $server $mount; do
+    for _ in $(seq 200); do gone "$pid" && break; sleep 0.05; done
+  done
+  store umount --lazy "$mnt" >/dev/null
+  again=$(seconds)
+  server=$(start_server)
+  mount=$(mount_volume)
+  took=$(since "$again")
+  acked verify "$mnt" "$record" >"$demo/verdict" || { cat "$demo/verdict" >&2; fail "round $round: the record and the volume differ"; }
+  acknowledged=$(json acknowledged <"$demo/verdict")
+  in_doubt=$((in_doubt + $(json in_doubt <"$demo/verdict")))
+  echo "  round $round of $rounds: killed both, back after $took s; $acknowledged ops acknowledged so far, none lost"
+done
+after=$(checksum)
+[ "$before" = "$after" ] || fail "what was copied before has changed"
+for mode in wal delete; do
+  [ "$(sqlite3 "$mnt/$mode.db" 'PRAGMA integrity_check')" = ok ] || fail "the database $mode.db is damaged"
+done
+row "kill -9 of server and mount" "$(since "$begun")" "$((2 * rounds)) kills, $acknowledged ops acknowledged, lost = 0, in doubt $in_doubt"
+
+finished=yes
+echo
+printf '%s\n' "${rows[@]}"
+echo
+if [ "${ONCE:-}" = 1 ]; then
+  take_away
+  say "all good; everything is taken away again"
+else
+  say "all good; the volume is mounted at $mnt"
+  say "look around:  $HEKATE --state $state status"
+  say "stop it with: make demo-stop"
+fi
