@@ -185,8 +185,8 @@ impl Brick {
             )));
         }
         self.room.fetch_sub(entry.body.len() as i64, Ordering::Relaxed);
-        if let Some(shard) = record.changes.iter().find_map(writes_shard).filter(|shard| self.is_dropped(*shard)) {
-            return Err(Error::bug(format!("a write to {shard:?}, which is being dropped")));
+        if self.awaits_removal(&record.changes) {
+            return Err(Error::bug("a write to a shard that is being dropped"));
         }
         let apply = |_| self.blocks.apply(record);
         let (end, applied) = self.journal.append(EntryKind::Change, &entry.body, entry.checksum, apply)?;
@@ -282,6 +282,11 @@ impl Brick {
     /// Whether the shard was given up and a checkpoint has yet to remove it: it cannot be written.
     pub fn is_dropped(&self, shard: ShardId) -> bool {
         self.blocks.is_dropped(shard)
+    }
+
+    /// Whether any of the changes writes a shard that a checkpoint has yet to remove: they must wait for it.
+    pub fn awaits_removal(&self, changes: &[Change]) -> bool {
+        changes.iter().filter_map(writes_shard).any(|shard| self.is_dropped(shard))
     }
 
     /// Shards with bytes that only [`Brick::sync_shards`] makes durable.

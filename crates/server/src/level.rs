@@ -62,7 +62,7 @@ fn records_for(ring: RingId, number: PartitionNumber, from: &Brick, to: &Brick) 
 fn bring_up(missing: &Missing) -> Result<()> {
     for entry in &missing.records {
         // Nobody else writes home while the server starts.
-        if missing.to.wants_checkpoint() {
+        if missing.to.wants_checkpoint() || missing.to.awaits_removal(&entry.record.changes) {
             missing.to.checkpoint()?;
         }
         copy_fresh(&entry.record, missing.from, missing.to)?;

@@ -125,6 +125,10 @@ impl Partitions for Locked<'_> {
                 member.check_room(ROOM_KEPT_BYTES)?;
             }
         }
+        // A client that does not know yet that the file gave up these bytes.
+        if guard.members.iter().any(|member| member.awaits_removal(&commit.changes)) {
+            return Err(Error::LayoutChanged);
+        }
         for fresh in &commit.fresh {
             for member in &guard.members {
                 member.write_fresh(fresh.shard, fresh.first_block, &[&fresh.bytes])?;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// Connections that one server keeps; one more is refused.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// How long a client may take to say who it is, and in how many bytes.
+/// How long a client may be silent before it has said who it is, and in how many bytes.
 const HELLO_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 const HELLO_BYTES_MAX: usize = 4096;
 /// After an accept that failed.

@@ -32,15 +32,8 @@ fn rows(value: &Value) -> &[Value] {
 pub fn stop(cli: &Cli) -> Result<(), Failure> {
     let stopped = ask(cli, &ControlRequest::Stop)?;
     let pid = stopped["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-    let pid = pid.and_then(rustix::process::Pid::from_raw);
-    let begun = std::time::Instant::now();
-    let mut told = false;
-    while pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok()) {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        if begun.elapsed().as_secs() >= 2 && !told && !cli.json {
-            eprintln!("waiting for the server to write everything home");
-            told = true;
-        }
+    if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+        wait_for_end(cli, pid);
     }
     if cli.json {
         output::json(&stopped);
@@ -48,6 +41,20 @@ pub fn stop(cli: &Cli) -> Result<(), Failure> {
         println!("server {} has stopped", text(&stopped["pid"]));
     }
     Ok(())
+}
+
+/// By a descriptor of the process, which is ready once it has ended, reaped or not.
+fn wait_for_end(cli: &Cli, pid: rustix::process::Pid) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+    let patience = Timespec { tv_sec: 2, tv_nsec: 0 };
+    let ended = |timeout: Option<&Timespec>| poll(&mut [PollFd::new(&process, PollFlags::IN)], timeout) == Ok(1);
+    if !ended(Some(&patience)) {
+        if !cli.json {
+            eprintln!("waiting for the server to write everything home");
+        }
+        while !ended(None) {}
+    }
 }
 
 pub fn status(cli: &Cli) -> Result<(), Failure> {

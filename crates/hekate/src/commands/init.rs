@@ -61,10 +61,15 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
 fn brick_directories(options: &Init) -> Result<Vec<PathBuf>, Failure> {
     let mut directories = Vec::new();
     for brick in &options.bricks {
-        let absolute =
-            plain_path(brick).map_err(|e| Failure::usage(format!("the brick {}: {e}", brick.display())))?;
+        let absolute = plain_path(brick).map_err(|e| Failure::usage(format!("the brick {}: {e}", brick.display())))?;
         if directories.contains(&absolute) {
             return Err(Failure::usage(format!("{} is named twice; each brick needs its own", absolute.display())));
+        }
+        if let Some(other) =
+            directories.iter().find(|other| absolute.starts_with(other) || other.starts_with(&absolute))
+        {
+            let (one, two) = (absolute.display(), other.display());
+            return Err(Failure::usage(format!("one of {one} and {two} lies in the other; bricks lie side by side")));
         }
         Identity::check_empty(&absolute)?;
         directories.push(absolute);

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub fn mount(cli: &Cli, options: &Mount) -> Result<(), Failure> {
-    let directory = plain_path(&options.directory)
-        .map_err(|e| Failure::usage(format!("{}: {e}", options.directory.display())))?;
+    let directory =
+        plain_path(&options.directory).map_err(|e| Failure::usage(format!("{}: {e}", options.directory.display())))?;
     if !(0.0..=86_400.0).contains(&options.cache) {
         return Err(Failure::usage(format!("--cache {}: 0 to 86400 seconds", options.cache)));
     }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How long files that are in use are waited for.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(2);
 const STOP_PAUSE: Duration = Duration::from_millis(50);
 
 pub fn serve(cli: &Cli, options: &Serve) -> Result<(), Failure> {
@@ -53,6 +55,17 @@ fn no_cluster(paths: &Paths) -> Failure {
     Failure::new(66, format!("there is no cluster in {}; `hekate init` makes one", paths.state.display()))
 }
 
+/// A server that was killed a moment ago may still hold its files.
+fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
+    let begun = std::time::Instant::now();
+    loop {
+        match Node::start(&NodeSettings { state: paths.state.clone() }, &|what| eprintln!("{what}")) {
+            Err(Error::Unavailable { .. }) if begun.elapsed() < IN_USE_PATIENCE => std::thread::sleep(STOP_PAUSE),
+            settled => return settled,
+        }
+    }
+}
+
 fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     daemon::name_process(c"hekate-serve");
     daemon::raise_file_limit();
@@ -63,7 +76,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).map_err(|e| Error::io("register a signal", e))?;
     }
-    let node = Node::start(&NodeSettings { state: paths.state.clone() }, &|what| eprintln!("{what}"))?;
+    let node = start(paths)?;
     let server = Server::new(node.clone());
     if let Some(parent) = paths.socket.parent() {
         std::fs::create_dir_all(parent).map_err(|e| Error::io(format!("make {}", parent.display()), e))?;
