@@ -366,7 +366,7 @@ fn listed(ring: &mut TestRing, model: &Model) -> BTreeSet<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::default())]
 
     #[test]
     fn name_ops_do_what_the_model_does(steps in prop::collection::vec((step(), any::<u64>()), 1..60)) {
