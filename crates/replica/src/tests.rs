@@ -406,20 +406,19 @@ proptest! {
     }
 }
 
+fn create_file(ring: &mut TestRing) -> Attr {
+    let (name, node) = (name(b"f"), NewNode::File);
+    let create = NameOp::Create { dir: ROOT, name, node, mode: 0o644, uid: 1, gid: 1, exclusive: true, seed: 7 };
+    match ring.name_op(create).unwrap() {
+        Reply::Node { attr, .. } => attr,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn bytes_move_into_shards_and_back_out_of_them() {
     let mut ring = open(&MemoryStorage::new());
-    let create = NameOp::Create {
-        dir: ROOT,
-        name: name(b"f"),
-        node: NewNode::File,
-        mode: 0o644,
-        uid: 1,
-        gid: 1,
-        exclusive: true,
-        seed: 7,
-    };
-    let Reply::Node { attr, .. } = ring.name_op(create).unwrap() else { panic!("no node") };
+    let attr = create_file(&mut ring);
     let inode = attr.id;
     let small = DataOp::Write { inode, offset: 10, data: Bytes::from_static(b"small"), drop_set_id: false };
     ring.execute(Op::Data { op: small }).unwrap();
@@ -458,17 +457,7 @@ fn a_conditional_write_follows_only_the_stamp_that_it_names() {
 #[test]
 fn an_inode_that_somebody_may_have_open_stays_until_it_is_collected() {
     let mut ring = open(&MemoryStorage::new());
-    let create = NameOp::Create {
-        dir: ROOT,
-        name: name(b"f"),
-        node: NewNode::File,
-        mode: 0o644,
-        uid: 1,
-        gid: 1,
-        exclusive: true,
-        seed: 7,
-    };
-    let Reply::Node { attr, .. } = ring.name_op(create).unwrap() else { panic!("no node") };
+    let attr = create_file(&mut ring);
     ring.name_op(NameOp::Unlink { dir: ROOT, name: name(b"f"), open_here: Some(attr.id) }).unwrap();
     let getattr = Op::Inode { op: InodeOp::GetAttr { inode: attr.id } };
     let Reply::Node { attr: open, .. } = ring.read(getattr.clone()).unwrap() else { panic!("no node") };
