@@ -53,7 +53,9 @@ impl Node {
         let cluster = registry.cluster()?;
         let mut bricks = HashMap::new();
         let mut recoveries = HashMap::new();
-        for info in registry.bricks()? {
+        let mut infos = registry.bricks()?;
+        infos.sort_by(|a, b| a.directory.cmp(&b.directory));
+        for info in infos {
             progress(&format!("opening brick {}", info.directory));
             let (brick, report) = Brick::open(std::path::Path::new(&info.directory), &cluster)?;
             if brick.id() != info.brick {
