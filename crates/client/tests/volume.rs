@@ -237,3 +237,31 @@ fn what_a_truncate_took_does_not_come_back() {
     let kept = volume.read(&context, file, 40 << 10, 64 << 10).unwrap();
     assert!(kept.iter().all(|byte| *byte == 3));
 }
+
+#[test]
+fn a_connection_speaks_only_for_its_own_session_and_volume() {
+    let scratch = Scratch::new("foreign");
+    let victim = open(&scratch);
+    let (remote, welcome) = hekate_transport::Remote::open(scratch.endpoint(), "v1").unwrap();
+    let own = Request {
+        volume: welcome.map.volume,
+        target: Target::Server,
+        session: welcome.session,
+        op_id: OpId(0),
+        durable: false,
+        retry: false,
+        op: Op::Volume { op: VolumeOp::StatFs },
+    };
+    let leg = Op::Leg { intent: IntentId(1), number: 0, leg: Box::new(Leg::DropDirectory { inode: ROOT }) };
+    let foreign = [
+        Request { session: victim.session(), op: Op::Volume { op: VolumeOp::EndSession }, ..own.clone() },
+        Request { volume: VolumeId(own.volume.0 + 1), ..own.clone() },
+        Request { op: leg, ..own.clone() },
+    ];
+    for request in foreign {
+        let replies = remote.call(&mut [request.clone()], &|| true).unwrap();
+        assert!(matches!(replies[0], Err(Error::Denied { .. })), "{request:?}: {replies:?}");
+    }
+    assert!(remote.call(&mut [own], &|| true).unwrap()[0].is_ok());
+    assert!(victim.getattr(&Context::default(), ROOT).is_ok());
+}

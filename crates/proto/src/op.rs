@@ -140,8 +140,6 @@ wire_enum! {
         7 = FillShard { shard: ShardId, bytes: Bytes },
         /// Undoes it.
         14 = UnfillShard { shard: ShardId },
-        /// Collecting what was given up: shards `from..to` of this partition are gone. They never come back.
-        8 = DropShards { data: DataId, from: u64, to: u64 },
         /// unlink and replacing rename, after the name. `keep`: somebody may have it open.
         9 = DropLink { inode: InodeId, keep: bool },
         /// rmdir and replacing rename, after the name: the empty directory's records go.

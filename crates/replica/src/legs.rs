@@ -45,7 +45,6 @@ fn undoes(leg: &Leg) -> bool {
         | Leg::AddLink { .. }
         | Leg::CloseDirectory { .. }
         | Leg::FillShard { .. }
-        | Leg::DropShards { .. }
         | Leg::DropLink { .. }
         | Leg::DropDirectory { .. }
         | Leg::ReplaceName { .. }
@@ -80,11 +79,6 @@ fn apply(brick: &Brick, ask: &Ask, at: PartitionNumber, leg: &Leg, now: Time) ->
         }
         Leg::FillShard { shard, bytes } => commit = fill_shard(ask, *shard, bytes),
         Leg::UnfillShard { shard } => commit.changes.push(Change::DropShard { shard: *shard }),
-        Leg::DropShards { data, from, to } => {
-            for shard in shards_of(brick, ask, at, *data, *from, *to)? {
-                commit.changes.push(Change::DropShard { shard });
-            }
-        }
         Leg::DropLink { inode, keep } => drop_link(&tree, &mut commit, *inode, *keep, now)?,
         Leg::ReplaceName { dir, name, new } => replace_name(&tree, ask, &mut commit, *dir, name, *new, now)?,
         Leg::SetParent { inode, parent } => set_parent(&tree, &mut commit, *inode, *parent)?,

@@ -144,26 +144,24 @@ fn collect_garbage(node: &Node) -> Result<()> {
 }
 
 fn collect_data(node: &Node, ring_id: RingId, key: &Key, record: GarbageRecord) -> Result<()> {
-    {
-        let (Some(place), Some(data)) = (key.place(), key.id()) else { return Ok(()) };
-        let ring = node.ring(ring_id)?;
-        let shards = |index| ShardId { volume: place.volume, data: DataId(data), index };
-        // One message a partition; a great sparse file asks each for all that it has.
-        let partitions: BTreeSet<PartitionNumber> = if record.shards > 4096 {
-            (0..ring.count()).map(PartitionNumber).collect()
-        } else {
-            (0..record.shards).map(|index| shards(index).position().partition(ring.count())).collect()
-        };
-        for at in partitions {
-            with_locks(node, &ring, place.volume, at, |locked, ask| {
-                let found = hekate_replica::shards_of(locked.brick(at)?, ask, at, DataId(data), 0, record.shards)?;
-                if found.is_empty() {
-                    return Ok(());
-                }
-                let changes = found.into_iter().map(|shard| Change::DropShard { shard }).collect();
-                Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
-            })?;
-        }
-        remove(node, &[(ring_id, place.position.partition(ring.count()), key.clone())])
+    let (Some(place), Some(data)) = (key.place(), key.id()) else { return Ok(()) };
+    let ring = node.ring(ring_id)?;
+    let shards = |index| ShardId { volume: place.volume, data: DataId(data), index };
+    // One message a partition; a great sparse file asks each for all that it has.
+    let partitions: BTreeSet<PartitionNumber> = if record.shards > 4096 {
+        (0..ring.count()).map(PartitionNumber).collect()
+    } else {
+        (0..record.shards).map(|index| shards(index).position().partition(ring.count())).collect()
+    };
+    for at in partitions {
+        with_locks(node, &ring, place.volume, at, |locked, ask| {
+            let found = hekate_replica::shards_of(locked.brick(at)?, ask, at, DataId(data), 0, record.shards)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            let changes = found.into_iter().map(|shard| Change::DropShard { shard }).collect();
+            Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
+        })?;
     }
+    remove(node, &[(ring_id, place.position.partition(ring.count()), key.clone())])
 }

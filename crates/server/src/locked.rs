@@ -146,6 +146,8 @@ impl Partitions for Locked<'_> {
         for index in 0..guard.members.len() {
             match guard.members[index].append(&entry) {
                 Ok(upto) => self.appended.push((guard.members[index].clone(), upto)),
+                // Refused by the first member for what it is (too large): nobody has it.
+                Err(error @ Error::Invalid { .. }) if index == 0 => return Err(error),
                 Err(error) => {
                     // Some members may have the record and others not: only a start levels them.
                     guard.failed = Some(error.clone());

@@ -185,6 +185,24 @@ fn the_answers_of_a_batch_are_bounded_before_they_are_made() {
 }
 
 #[test]
+fn a_change_that_no_journal_takes_leaves_its_partition_serving() {
+    let served = Served::new("toolarge");
+    let volume = served.node.registry.volume("v").unwrap().unwrap();
+    let ring = served.node.ring(volume.ring).unwrap();
+    let at = PartitionNumber(0);
+    let put = |bytes: usize| {
+        let key = Key::inode(volume.ring, volume.volume, InodeId::new(1, 1, 1), Kind::Content);
+        let changes = vec![Change::Put { key, value: Bytes::from(vec![1; bytes]) }];
+        crate::level::with_locks(&served.node, &ring, volume.volume, at, |locked, _| {
+            let commit = hekate_replica::Commit { changes: changes.clone(), ..Default::default() };
+            Ok(hekate_replica::Partitions::commit(locked, at, commit)?)
+        })
+    };
+    assert!(matches!(put(9 << 20), Err(Error::Invalid { .. })));
+    assert_eq!(put(100), Ok(()));
+}
+
+#[test]
 fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     let mut served = Served::new("lost");
     let volume = served.node.registry.volume("v").unwrap().unwrap();
