@@ -1,64 +1,47 @@
-//! A brick that is open: appending, reading, syncing.
+//! A brick that is open: the machine, its disk, and the threads of whoever calls.
+//!
+//! One lock orders appends and is held while a record is written, so that records reach the journal's files in log
+//! order; the machine's own lock is never held during IO. A panic in here, of an assertion or of the index library,
+//! stops the brick and not the process.
 
-use crate::blocks::{Blocks, State};
+use crate::disk::Disk;
+use crate::entry::LogEntry;
+use crate::group_commit::GroupCommit;
 use crate::home::Home;
 use crate::identity::{self, BrickSettings, Identity, NextLife};
 use crate::index::{Index, RedbIndex};
-use crate::journal::format::{EntryKind, Mark};
 use crate::journal::read::Reader;
-use crate::journal::{Geometry, Journal, Lsn};
-use crate::recovery::{Meta, RecoveryReport};
+use crate::journal::{self, Geometry, Lsn};
+use crate::machine::{Append, Io, IoId, LogPosition, Machine, Next};
+use crate::meta::Meta;
+use crate::recovery::{RecoveryReport, recover};
+use crate::reserve::Reserve;
 use crate::storage::{RealStorage, Storage};
+use crate::view::{View, read_places};
 use bytes::Bytes;
 use hekate_proto::*;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-
-/// How far a partition's log has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct LogPosition {
-    /// View of the last record.
-    pub epoch: Epoch,
-    /// Its number.
-    pub sequence: Sequence,
-}
-
-/// A record, encoded once for all replicas.
-#[derive(Debug, Clone)]
-pub struct LogEntry {
-    /// What it says.
-    pub record: Record,
-    body: Bytes,
-    checksum: u32,
-}
-
-impl LogEntry {
-    /// Encodes a record.
-    pub fn new(record: Record) -> Self {
-        let body = record.to_bytes();
-        let checksum = crc32c::crc32c(&body);
-        Self { record, body, checksum }
-    }
-}
+use std::time::Duration;
 
 /// One disk's store, open. All methods may be called from any thread.
 pub struct Brick {
-    pub(crate) id: BrickId,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) storage: Arc<dyn Storage>,
-    pub(crate) geometry: Geometry,
-    pub(crate) generation: u32,
-    pub(crate) journal: Journal,
-    pub(crate) blocks: Blocks,
-    pub(crate) checkpointing: Mutex<()>,
-    /// Bytes free in the file system when last asked, less what was written since.
-    room: AtomicI64,
+    id: BrickId,
+    incarnation: Incarnation,
+    geometry: Geometry,
+    pub(crate) disk: Disk,
+    pub(crate) machine: RwLock<Machine>,
+    /// Orders appends. Waiters for room wait for a checkpoint.
+    writer: Mutex<()>,
+    room: Condvar,
+    group: GroupCommit,
+    checkpointing: Mutex<()>,
     life: Mutex<Option<NextLife>>,
     /// Held as long as the brick is open, so that no other process opens it.
-    pub(crate) _lock: Option<File>,
+    _lock: Option<File>,
 }
 
 /// What a brick says of itself.
@@ -70,12 +53,17 @@ pub struct BrickStatus {
     pub journal: (u64, u64),
     /// Memory of changes since the last checkpoint.
     pub overlay_bytes: usize,
+    /// Bytes that are kept for checkpoints on a full disk.
+    pub reserve_bytes: u64,
     /// Why it stopped.
     pub poisoned: Option<String>,
 }
 
 /// Memory of changes at which a checkpoint begins, whatever the journal holds.
 const OVERLAY_BYTES_MAX: usize = 64 << 20;
+
+/// How long a writer waits before it looks again whether the brick has stopped.
+const ROOM_PAUSE: Duration = Duration::from_millis(100);
 
 impl Brick {
     /// Makes a brick in an empty directory.
@@ -92,7 +80,8 @@ impl Brick {
     pub fn create_on(storage: &dyn Storage, identity: &Identity) -> Result<()> {
         Home::create(storage)?;
         RedbIndex::create(storage)?;
-        Journal::create(storage, geometry(identity)?)
+        Reserve::create(storage, identity.settings.reserve_bytes)?;
+        journal::create(storage, geometry(identity)?)
     }
 
     /// Opens a brick of `cluster`, recovering what a crash left.
@@ -123,30 +112,37 @@ impl Brick {
         incarnation: Incarnation,
         reborn: bool,
     ) -> Result<(Self, RecoveryReport)> {
+        let open = || Self::open_checked(storage, identity, incarnation, reborn);
+        // A library that panics on rot is an error like any other.
+        catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| {
+            Err(Error::Damaged { what: format!("opening the brick: {}; rebuild it from its replicas", words(&*panic)) })
+        })
+    }
+
+    fn open_checked(
+        storage: Arc<dyn Storage>,
+        identity: &Identity,
+        incarnation: Incarnation,
+        reborn: bool,
+    ) -> Result<(Self, RecoveryReport)> {
         let geometry = geometry(identity)?;
-        let index: Box<dyn Index> = Box::new(RedbIndex::open(&*storage, identity.settings.index_cache_bytes)?);
-        let mut meta = Meta::read(&*index, geometry)?;
-        // On stable storage before anything is appended, so that no record of an earlier life passes for one of this.
-        meta.generation += 1;
-        index.commit(&mut std::iter::empty(), &meta.to_bytes())?;
-        let blocks = Blocks::new(index, Home::new(storage.clone()));
-        let mut report = RecoveryReport::default();
-        let end = blocks.recover(&*storage, geometry, &meta, reborn, &mut report)?;
-        let journal = Journal::resume(storage.clone(), geometry, end, Lsn(meta.applied), meta.generation)?;
-        let generation = meta.generation;
-        let id = geometry.brick;
-        let checkpointing = Mutex::new(());
-        let room = AtomicI64::new(0);
+        crate::whole::check(&*storage, geometry)?;
+        let index = Box::new(RedbIndex::open(&*storage, identity.settings.index_cache_bytes)?);
+        let disk = Disk::new(storage, geometry, index, identity.settings.reserve_bytes);
+        let meta = next_generation(&*disk.index, geometry)?;
+        let (mut machine, report) = recover(&disk, geometry, &meta, reborn)?;
+        let oldest = settle_log(&disk, geometry, &meta, report.end)?;
+        machine.resume(report.end, oldest, reborn && report.records > 0);
         let brick = Self {
-            id,
+            id: geometry.brick,
             incarnation,
-            storage,
             geometry,
-            generation,
-            journal,
-            blocks,
-            checkpointing,
-            room,
+            disk,
+            machine: RwLock::new(machine),
+            writer: Mutex::new(()),
+            room: Condvar::new(),
+            group: GroupCommit::default(),
+            checkpointing: Mutex::new(()),
             life: Mutex::new(None),
             _lock: None,
         };
@@ -157,10 +153,10 @@ impl Brick {
     /// What a power cut took is settled (the replicas are even, a checkpoint has been): from now on the brick knows that
     /// it is in its new life, and the next start takes everything in its files for its own.
     pub fn settle_life(&self) -> Result<()> {
-        match self.life.lock().take() {
-            Some(life) => life.settle(),
-            None => Ok(()),
-        }
+        self.guarded(|| {
+            self.machine.read().settle();
+            self.life.lock().take().map_or(Ok(()), |life| life.settle())
+        })
     }
 
     /// Which brick this is.
@@ -173,150 +169,231 @@ impl Brick {
         self.incarnation
     }
 
-    /// Takes a record: it is in the journal file when this returns, and every read sees it. Durable once
-    /// [`Brick::sync`] has covered the returned position. Waits while the journal is full.
-    pub fn append(&self, entry: &LogEntry) -> Result<Lsn> {
-        let record = &entry.record;
-        let at = self.position(record.ring, record.partition);
-        if record.sequence.0 != at.sequence.0 + 1 || record.epoch < at.epoch {
-            return Err(Error::bug(format!(
-                "record {} of epoch {} after {} of epoch {} in partition {}",
-                record.sequence, record.epoch, at.sequence, at.epoch, record.partition
-            )));
-        }
-        self.room.fetch_sub(entry.body.len() as i64, Ordering::Relaxed);
-        if self.awaits_removal(&record.changes) {
-            return Err(Error::bug("a write to a shard that is being dropped"));
-        }
-        let apply = |_| self.blocks.apply(record);
-        let (end, applied) = self.journal.append(EntryKind::Change, &entry.body, entry.checksum, apply)?;
-        applied.inspect_err(|error| self.poison(error))?;
-        Ok(end)
+    /// Runs with panics turned into the end of this brick.
+    fn guarded<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
+            Err(self.poison(&Error::Poisoned { what: format!("brick {}: {}", self.id.text(), words(&*panic)) }))
+        })
     }
 
-    /// Asks the file system how much room there is, less what has yet to be written home.
-    pub fn refresh_room(&self) -> Result<()> {
-        let (_, free) = self.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
-        let room = i64::try_from(free).unwrap_or(i64::MAX) - self.blocks.overlay_bytes() as i64;
-        self.room.store(room, Ordering::Relaxed);
+    /// Stops the brick: nothing is appended, acknowledged or read any more. -> why it stopped first.
+    pub fn poison(&self, error: &Error) -> Error {
+        let error = self.machine.write().fail(error);
+        self.group.fail(&error);
+        self.room.notify_all();
+        error
+    }
+
+    /// Keeps room for a record, to be asked of every replica before any of them takes it. `grows`: it makes the store
+    /// grow, and is refused while deletes are not.
+    pub fn reserve<'a>(&'a self, entry: &LogEntry, grows: bool) -> Result<Reservation<'a>> {
+        let bytes = entry.room_bytes;
+        self.machine.write().reserve(bytes, grows).map_err(|error| self.named(error))?;
+        Ok(Reservation { brick: self, bytes })
+    }
+
+    fn named(&self, error: Error) -> Error {
+        match error {
+            Error::NoSpace { what } => Error::NoSpace { what: format!("on brick {}: {what}", self.id.text()) },
+            other => other,
+        }
+    }
+
+    /// Takes a record: it is in the journal file when this returns, and every read sees it. Durable once
+    /// [`Brick::sync`] has covered the returned position. Waits while the journal is full. A record that is refused
+    /// (`Invalid`, `Bug`) has changed nothing.
+    pub fn append(&self, entry: &LogEntry) -> Result<Lsn> {
+        self.journal(|machine| machine.append(entry))
+    }
+
+    /// As [`Brick::append`], for a record of another replica that may lack fresh blocks as this one then does.
+    pub fn append_copied(&self, entry: &LogEntry) -> Result<Lsn> {
+        self.journal(|machine| machine.append_copied(entry))
+    }
+
+    fn journal(&self, append: impl Fn(&mut Machine) -> Result<Append>) -> Result<Lsn> {
+        self.guarded(|| {
+            let mut writer = self.writer.lock();
+            loop {
+                let step = append(&mut self.machine.write())?;
+                match step {
+                    Append::At { end, io } => {
+                        self.perform_all(io)?;
+                        return Ok(end);
+                    }
+                    Append::Learn(shards) => self.learn(&shards)?,
+                    Append::Full => self.wait_for_room(&mut writer),
+                }
+            }
+        })
+    }
+
+    /// A checkpoint gives room; a failure may come while this thread is not waiting yet.
+    fn wait_for_room(&self, writer: &mut MutexGuard<()>) {
+        self.room.wait_for(writer, ROOM_PAUSE);
+    }
+
+    fn learn(&self, shards: &[(RingId, ShardId)]) -> Result<()> {
+        for (ring, shard) in shards {
+            let durable = self.view(|view| view.durable_shard(*ring, *shard))?;
+            self.machine.write().learn(*shard, durable);
+        }
         Ok(())
     }
 
-    /// `NoSpace` unless more than `kept` bytes would be left.
-    pub fn check_room(&self, kept: u64) -> Result<()> {
-        let room = self.room.load(Ordering::Relaxed);
-        if room > kept as i64 {
-            return Ok(());
-        }
-        Err(Error::NoSpace {
-            what: format!("on brick {}: {} MiB are left, which deletes need", self.id.text(), room >> 20),
+    fn perform_all(&self, all: Vec<(IoId, Io)>) -> Result<()> {
+        all.into_iter().try_for_each(|(id, io)| self.perform(id, &io, &[]))
+    }
+
+    /// Does an IO and tells the machine how it ended.
+    fn perform(&self, id: IoId, io: &Io, fresh: &[&[u8]]) -> Result<()> {
+        let outcome = self.disk.perform(io, fresh);
+        let told = self.machine.write().done(id, outcome);
+        told.inspect_err(|error| {
+            if matches!(error, Error::Poisoned { .. }) {
+                self.poison(error);
+            }
         })
     }
 
     /// Writes fresh blocks home, before the record that tells of them is appended.
-    pub fn write_fresh(&self, shard: ShardId, first_block: u32, parts: &[&[u8]]) -> Result<()> {
-        self.room.fetch_sub(parts.iter().map(|part| part.len() as i64).sum(), Ordering::Relaxed);
-        self.blocks.home.write(shard, first_block, parts).inspect_err(|error| {
-            if !matches!(error, Error::NoSpace { .. }) {
-                self.poison(error);
-            }
+    pub fn write_fresh(&self, ring: RingId, shard: ShardId, first_block: u32, parts: &[&[u8]]) -> Result<()> {
+        self.guarded(|| {
+            let count = parts.iter().map(|part| part.len()).sum::<usize>() / BLOCK_BYTES;
+            let durable = self.view(|view| view.durable_shard(ring, shard))?;
+            let begun = self.machine.write().write_fresh(shard, durable, first_block, count as u32);
+            let (id, io) = begun.map_err(|error| self.named(error))?;
+            self.perform(id, &io, parts)
         })
     }
 
     /// Puts the data files of these shards on stable storage, as far as they have bytes that no sync has covered.
     /// -> the position to [`Brick::sync`] to.
     pub fn sync_shards(&self, shards: &[ShardId]) -> Result<Lsn> {
-        let mut marks = Vec::new();
-        for shard in shards {
-            if let Some((stamp, writes)) = self.blocks.unsynced_home(*shard) {
-                self.blocks.home.sync(*shard).inspect_err(|error| self.poison(error))?;
-                self.blocks.home_synced(*shard, writes);
-                marks.push((*shard, stamp));
+        self.guarded(|| {
+            let io = self.machine.write().sync_shards(shards)?;
+            self.perform_all(io)?;
+            let mut writer = self.writer.lock();
+            loop {
+                let step = self.machine.write().mark()?;
+                match step {
+                    None => return Ok(self.end()),
+                    Some(Append::At { end, io }) => {
+                        self.perform_all(io)?;
+                        return Ok(end);
+                    }
+                    Some(_) => self.wait_for_room(&mut writer),
+                }
             }
-        }
-        if marks.is_empty() {
-            return Ok(self.journal.end());
-        }
-        let body = Mark { shards: marks }.to_bytes();
-        Ok(self.journal.append(EntryKind::Mark, &body, crc32c::crc32c(&body), |_| ())?.0)
+        })
     }
 
     /// Returns once everything before `upto` is on stable storage.
     pub fn sync(&self, upto: Lsn) -> Result<()> {
-        self.journal.sync(upto)
+        if self.machine.read().written() < upto {
+            // Another thread is writing it.
+            drop(self.writer.lock());
+        }
+        self.group.wait(upto, || self.guarded(|| self.sync_written()))
+    }
+
+    fn sync_written(&self) -> Result<Lsn> {
+        let begun = self.machine.write().sync()?;
+        if let Some((id, io)) = begun {
+            self.perform(id, &io, &[])?;
+        }
+        Ok(self.machine.read().stable())
     }
 
     /// Where the journal ends.
     pub fn end(&self) -> Lsn {
-        self.journal.end()
+        self.machine.read().log().end()
     }
 
-    /// Stops the brick: nothing is appended or acknowledged as durable any more.
-    pub fn poison(&self, error: &Error) {
-        let what = error.detail().unwrap_or("a failed write").to_string();
-        self.journal.fail(&Error::Poisoned { what });
+    /// Reads under the machine's lock; nothing of a brick that stopped.
+    pub(crate) fn view<T>(&self, read: impl FnOnce(&View) -> Result<T>) -> Result<T> {
+        self.guarded(|| {
+            let machine = self.machine.read();
+            machine.check_alive()?;
+            read(&View { state: machine.state(), index: &*self.disk.index })
+        })
     }
 
     /// The value of a key.
     pub fn get(&self, key: &Key) -> Result<Option<Bytes>> {
-        self.blocks.get(key)
+        self.view(|view| view.get(key))
     }
 
     /// At most `limit` entries of `from..to`, in order.
     pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>> {
-        self.blocks.scan(from, to, limit)
+        self.view(|view| view.scan(from, to, limit))
     }
 
     /// A shard as it is.
     pub fn shard(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardRecord>> {
-        self.blocks.shard(ring, shard)
+        self.view(|view| view.shard(ring, shard))
+    }
+
+    /// All shards of a partition (one of `count`).
+    pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
+        self.view(|view| view.shards(ring, partition, count))
+    }
+
+    /// At most `length` bytes of a shard from `offset`, each block checked; short at the shard's end.
+    pub fn read_shard(&self, ring: RingId, shard: ShardId, offset: u32, length: u32) -> Result<Bytes> {
+        let block = BLOCK_BYTES as u32;
+        let found = self.view(|view| {
+            let Some(record) = view.shard(ring, shard)? else { return Ok(None) };
+            let end = record.length.min(offset.saturating_add(length));
+            if end <= offset {
+                return Ok(None);
+            }
+            Ok(Some((end, view.places(ring, shard, offset / block, end.div_ceil(block))?)))
+        })?;
+        let Some((end, places)) = found else { return Ok(Bytes::new()) };
+        let buffer = read_places(&self.disk.home, shard, offset / block, &places)?;
+        let from = (offset % block) as usize;
+        Ok(buffer.freeze().slice(from..from + (end - offset) as usize))
     }
 
     /// A block of a data file as it is, unchecked.
     pub fn read_home(&self, shard: ShardId, block: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_BYTES];
-        self.blocks.home.read(shard, block, &mut bytes)?;
+        self.disk.home.read(shard, block, &mut bytes)?;
         Ok(bytes)
     }
 
     /// Whether the shard was given up and a checkpoint has yet to remove it: it cannot be written.
     pub fn is_dropped(&self, shard: ShardId) -> bool {
-        self.blocks.is_dropped(shard)
+        self.machine.read().state().is_dropped(shard)
     }
 
     /// Whether any of the changes writes a shard that a checkpoint has yet to remove: they must wait for it.
     pub fn awaits_removal(&self, changes: &[Change]) -> bool {
-        changes.iter().filter_map(writes_shard).any(|shard| self.is_dropped(shard))
+        self.machine.read().awaits_removal(changes)
     }
 
     /// Shards with bytes that only [`Brick::sync_shards`] makes durable.
     pub fn unsynced_shards(&self) -> Vec<ShardId> {
-        self.blocks.unsynced_shards()
-    }
-
-    /// At most `length` bytes of a shard from `offset`, each block checked; short at the shard's end.
-    pub fn read_shard(&self, ring: RingId, shard: ShardId, offset: u32, length: u32) -> Result<Bytes> {
-        self.blocks.read_shard(ring, shard, offset, length)
-    }
-
-    /// All shards of a partition (one of `count`).
-    pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
-        self.blocks.shards(ring, partition, count)
+        self.machine.read().state().unsynced_shards()
     }
 
     /// How far a partition's log has come here.
     pub fn position(&self, ring: RingId, partition: PartitionNumber) -> LogPosition {
-        self.blocks.state.read().positions.get(&(ring, partition)).copied().unwrap_or_default()
+        self.machine.read().state().position(ring, partition)
     }
 
     /// The records of a partition after `after` that the journal still has.
     pub fn records_since(&self, ring: RingId, partition: PartitionNumber, after: Sequence) -> Result<Vec<LogEntry>> {
-        let mut reader = Reader::new(&*self.storage, self.geometry, self.journal.oldest());
+        let (oldest, end) = {
+            let machine = self.machine.read();
+            (machine.log().oldest(), machine.written())
+        };
+        let mut reader = Reader::new(&*self.disk.storage, self.geometry, oldest);
         let mut found = Vec::new();
-        let end = self.journal.end();
         while reader.position() < end {
             let Some(entry) = reader.next()? else { break };
-            if entry.kind != EntryKind::Change {
+            if entry.kind != journal::format::EntryKind::Change {
                 continue;
             }
             let record = Record::from_bytes(entry.body)?;
@@ -327,33 +404,145 @@ impl Brick {
         Ok(found)
     }
 
+    /// Asks the file system how much room there is, and takes the reserve back if it was given up.
+    pub fn refresh_room(&self) -> Result<()> {
+        if let Some(_alone) = self.checkpointing.try_lock() {
+            self.disk.reserve.restore()?;
+        }
+        let (_, free) = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
+        self.machine.write().set_room(free, self.disk.reserve.bytes());
+        Ok(())
+    }
+
     /// Whether it is time to write home.
     pub fn wants_checkpoint(&self) -> bool {
-        let (used, all) = self.journal.fill();
-        used > all / 2 || self.blocks.state.read().active.bytes > OVERLAY_BYTES_MAX
+        let machine = self.machine.read();
+        let (used, all) = machine.log().fill();
+        let state = machine.state();
+        used > all / 2
+            || state.active.bytes > OVERLAY_BYTES_MAX
+            || machine.room().wants_checkpoint(state.active.promised)
     }
 
     /// Whether a checkpoint would give space back to the file system.
     pub fn could_free_space(&self) -> bool {
-        self.blocks.state.read().active.frees_space
+        self.machine.read().state().active.frees_space
     }
 
     /// What the brick says of itself.
     pub fn status(&self) -> Result<BrickStatus> {
-        let space = self.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
-        let overlay_bytes = self.blocks.overlay_bytes();
-        let poisoned = self.journal.failure().map(|error| error.to_string());
-        Ok(BrickStatus { space, journal: self.journal.fill(), overlay_bytes, poisoned })
+        let space = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
+        let machine = self.machine.read();
+        Ok(BrickStatus {
+            space,
+            journal: machine.log().fill(),
+            overlay_bytes: machine.state().bytes(),
+            reserve_bytes: self.disk.reserve.bytes(),
+            poisoned: machine.failure().map(|error| error.to_string()),
+        })
+    }
+
+    /// Writes everything home that was appended before now. Errors poison the brick.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.begin_checkpoint().finish(&mut || false)
+    }
+
+    /// Decides what the checkpoint writes home. Between this and `finish`, a server syncs its other bricks: what this
+    /// one gives back of its journal is then on stable storage everywhere.
+    pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
+        let alone = self.checkpointing.lock();
+        let begun = self.guarded(|| self.machine.write().begin_checkpoint());
+        Checkpoint { brick: self, _alone: alone, begun }
     }
 }
 
-fn writes_shard(change: &Change) -> Option<ShardId> {
-    match change {
-        Change::WriteBlocks { shard, .. } | Change::FreshBlocks { shard, .. } | Change::CutShard { shard, .. } => {
-            Some(*shard)
-        }
-        Change::Put { .. } | Change::Delete { .. } | Change::DropShard { .. } => None,
+/// Room kept for a record, until this is dropped.
+pub struct Reservation<'a> {
+    brick: &'a Brick,
+    bytes: u64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.brick.machine.write().release(self.bytes);
     }
+}
+
+/// A checkpoint that has begun.
+pub struct Checkpoint<'a> {
+    brick: &'a Brick,
+    _alone: MutexGuard<'a, ()>,
+    begun: Result<bool>,
+}
+
+impl Checkpoint<'_> {
+    /// Writes home, then the index, then gives the journal back. As long as it is ahead of the journal it calls `pause`
+    /// between writes, until that says false. An error poisons the brick.
+    pub fn finish(self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
+        if self.begun? {
+            let brick = self.brick;
+            brick.guarded(|| brick.write_home(pause)).inspect_err(|error| drop(brick.poison(error)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Brick {
+    fn write_home(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.make_room()?;
+        let mut may_pause = true;
+        loop {
+            let next = self.machine.write().checkpoint()?;
+            match next {
+                Next::Sync(upto) => self.sync(upto)?,
+                Next::Do(id, io) => self.perform(id, &io, &[])?,
+                Next::Wait => return Err(Error::bug("a checkpoint waits for an IO that nobody does")),
+                Next::Done => break,
+            }
+            while may_pause && self.machine.read().checkpoint_is_ahead() {
+                may_pause = pause();
+            }
+        }
+        // With the lock, so that nobody is between finding the journal full and waiting.
+        drop(self.writer.lock());
+        self.room.notify_all();
+        self.disk.reserve.restore()?;
+        Ok(())
+    }
+
+    /// On a disk that is nearly full the reserve is given up, so that nothing of this checkpoint fails for want of room.
+    fn make_room(&self) -> Result<()> {
+        let (_, free) = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
+        if free < self.machine.read().state().promised() { self.disk.reserve.give_up() } else { Ok(()) }
+    }
+}
+
+/// The meta record for this opening, on stable storage before anything is appended, so that no record of an earlier
+/// life passes for one of this.
+fn next_generation(index: &dyn Index, geometry: Geometry) -> Result<Meta> {
+    let mut meta = Meta::read(index, geometry)?;
+    meta.generation += 1;
+    index.commit(&mut std::iter::empty(), &meta.to_bytes())?;
+    if Meta::read(index, geometry)? != meta {
+        return Err(Error::Damaged { what: "the index does not hold what it was given (index invariant 1)".into() });
+    }
+    Ok(meta)
+}
+
+/// What recovery found is on stable storage before the log goes on. -> the oldest segment that is kept.
+fn settle_log(disk: &Disk, geometry: Geometry, meta: &Meta, end: Lsn) -> Result<u64> {
+    let first = geometry.number_of(Lsn(meta.applied));
+    let numbers: Vec<u64> = (first..=geometry.number_of(end)).collect();
+    disk.segments.sync(&*disk.storage, &numbers)?;
+    // As recycling kept it, if the checkpoint was not the brick's first.
+    let kept = first - 1;
+    let has = disk.segments.number_in_file(&*disk.storage, kept)? == Some(kept);
+    Ok(if has { kept } else { first })
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string())).unwrap_or_else(|| "a panic".into())
 }
 
 fn geometry(identity: &Identity) -> Result<Geometry> {
@@ -366,5 +555,3 @@ fn geometry(identity: &Identity) -> Result<Geometry> {
     }
     Ok(Geometry { brick: identity.brick_id()?, segments: journal_segments, segment_bytes })
 }
-
-pub(crate) type SharedState = RwLock<State>;

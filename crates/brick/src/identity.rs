@@ -18,11 +18,13 @@ pub struct BrickSettings {
     pub segment_bytes: u64,
     /// Bytes of the index that are kept in memory.
     pub index_cache_bytes: usize,
+    /// Bytes of the reserve file, which a checkpoint on a full disk uses.
+    pub reserve_bytes: u64,
 }
 
 impl Default for BrickSettings {
     fn default() -> Self {
-        Self { journal_segments: 8, segment_bytes: 16 << 20, index_cache_bytes: 64 << 20 }
+        Self { journal_segments: 8, segment_bytes: 16 << 20, index_cache_bytes: 64 << 20, reserve_bytes: 64 << 20 }
     }
 }
 

@@ -5,26 +5,31 @@
 //! brick holds; only a checkpoint moves the durable state of the index, after it has synced the journal.
 //! Documents: `docs/format/brick.md`, `journal.md`, `index.md`, `data.md`.
 
-mod blocks;
 mod brick;
-mod checkpoint;
 mod checksum;
+mod disk;
+mod entry;
+mod group_commit;
 mod home;
 mod identity;
 pub mod index;
 mod journal;
-mod overlay;
+mod machine;
+mod meta;
 mod recovery;
 #[cfg(test)]
 mod regressions;
-mod shards;
+mod reserve;
 pub mod storage;
 #[cfg(test)]
 mod tests;
+mod view;
+mod whole;
 
-pub use brick::{Brick, BrickStatus, LogEntry, LogPosition};
-pub use checkpoint::Checkpoint;
+pub use brick::{Brick, BrickStatus, Checkpoint, Reservation};
 pub use checksum::{CRC_BLOCKS, block_checksum};
+pub use entry::LogEntry;
 pub use identity::{BrickSettings, Identity};
 pub use journal::Lsn;
-pub use recovery::{LostBlocks, RecoveryReport};
+pub use machine::LogPosition;
+pub use recovery::{LostBlocks, RecoveryReport, TornTail};

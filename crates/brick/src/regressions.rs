@@ -13,7 +13,8 @@ const PARTITION: PartitionNumber = PartitionNumber(0);
 const B: u32 = BLOCK_BYTES as u32;
 
 fn identity() -> Identity {
-    let settings = BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20 };
+    let settings =
+        BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     Identity::new(BrickId(7), "c", settings)
 }
 type Hook = Box<dyn FnOnce() + Send>;
@@ -99,7 +100,7 @@ fn write(brick: &Brick, first: u32, fill: u8, count: u32) -> Lsn {
     let record = ShardRecord { stamp, length: length.max(end * B), home_blocks: home.max(end) };
     let (run, bytes) = run(first, fill, count);
     if count > 8 && first >= home {
-        brick.write_fresh(shard(0), first, &[&bytes]).unwrap();
+        brick.write_fresh(RING, shard(0), first, &[&bytes]).unwrap();
         append(brick, vec![Change::FreshBlocks { shard: shard(0), record, run }])
     } else {
         append(brick, vec![Change::WriteBlocks { shard: shard(0), record, run, bytes }])
@@ -223,11 +224,12 @@ fn a_sync_that_a_freeze_overtakes_does_not_count_for_later_writes() {
     let (brick, _) = open(&s, false);
     write(&brick, 0, 1, 16);
     // sync_shards, step by step, with a checkpoint and a fresh write in between
-    let (_, writes) = brick.blocks.unsynced_home(shard(0)).unwrap();
-    brick.blocks.home.sync(shard(0)).unwrap();
+    let mut begun = brick.machine.write().sync_shards(&[shard(0)]).unwrap();
+    let (id, io) = begun.pop().unwrap();
+    let outcome = brick.disk.perform(&io, &[]);
     brick.checkpoint().unwrap();
     write(&brick, 16, 2, 16);
-    brick.blocks.home_synced(shard(0), writes);
+    brick.machine.write().done(id, outcome).unwrap();
     let upto = brick.sync_shards(&[shard(0)]).unwrap(); // the fsync of the second write
     brick.sync(upto).unwrap();
     let (after, report) = open(&s.after_power_cut(), true);
@@ -334,10 +336,11 @@ fn a_fresh_block_that_a_lost_checkpoint_overwrote_takes_no_neighbour_with_it() {
     write(&brick, 0, 1, 16); // fresh, unsynced, but it reaches the disk
     let upto = write(&brick, 3, 2, 1);
     brick.sync(upto).unwrap();
-    let (run, bytes) = run(3, 2, 1);
-    brick.write_fresh(shard(0), run.first, &[&bytes]).unwrap(); // what the checkpoint did before the power went
+    // what the checkpoint did before the power went
     let path = s.paths().into_iter().find(|path| path.starts_with("data/")).unwrap();
-    s.open(&path, false).unwrap().sync().unwrap();
+    let file = s.open(&path, false).unwrap();
+    file.write_at(&[&run(3, 2, 1).1], 3 * u64::from(B)).unwrap();
+    file.sync().unwrap();
     let (after, report) = open(&s.after_power_cut(), true);
     assert_eq!(report.lost, []);
     assert_eq!(fills(&after).unwrap(), [1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);

@@ -10,7 +10,8 @@ const RING: RingId = RingId(1);
 const PARTITION: PartitionNumber = PartitionNumber(0);
 
 fn identity() -> Identity {
-    let settings = BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20 };
+    let settings =
+        BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     Identity::new(BrickId(7), "c", settings)
 }
 
@@ -55,13 +56,14 @@ fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRecord, BlockR
 }
 
 fn write_blocks(brick: &Brick, first: u32, fill: u8, count: u32, writes: u64) -> Lsn {
-    let (record, run, bytes) = blocks(first, fill, count, writes);
+    let (mut record, run, bytes) = blocks(first, fill, count, writes);
+    record.home_blocks = record.home_blocks.max(brick.shard(RING, shard(0)).unwrap().map_or(0, |now| now.home_blocks));
     append(brick, vec![Change::WriteBlocks { shard: shard(0), record, run, bytes }])
 }
 
 fn write_fresh(brick: &Brick, first: u32, fill: u8, count: u32, writes: u64) {
     let (record, run, bytes) = blocks(first, fill, count, writes);
-    brick.write_fresh(shard(0), first, &[&bytes]).unwrap();
+    brick.write_fresh(RING, shard(0), first, &[&bytes]).unwrap();
     append(brick, vec![Change::FreshBlocks { shard: shard(0), record, run }]);
 }
 

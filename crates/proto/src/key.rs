@@ -38,6 +38,9 @@ pub enum Kind {
     Garbage = 21,
 }
 
+/// Bytes of the longest name of a file or an attribute.
+const NAME_BYTES_MAX: usize = 255;
+
 const OBJECTS: u8 = 1;
 const WORK: u8 = 2;
 const KIND_AT: usize = 27;
@@ -186,6 +189,23 @@ impl Key {
         }
         let index = u64::from_be_bytes(self.rest()[..].try_into().ok()?);
         Some(ShardId { volume: self.place()?.volume, data: DataId(self.id()?), index })
+    }
+
+    /// Whether these bytes are a key: a known kind in the table that has it, with a rest of the right length.
+    pub fn is_well_formed(&self) -> bool {
+        use Kind::*;
+        let Some(kind) = self.kind() else { return false };
+        let rest = self.0.len() - KIND_AT - 1;
+        let (table, lengths) = match kind {
+            Inode | Content | Stub => (OBJECTS, 0..=0),
+            Xattr | Name => (OBJECTS, 1..=NAME_BYTES_MAX),
+            Shard => (OBJECTS, 8..=8),
+            Checksums => (OBJECTS, 10..=10),
+            Partition | Intent | Orphan | Garbage => (WORK, 0..=0),
+            LegDone => (WORK, 2..=2),
+            Session => (WORK, 10..=10),
+        };
+        self.0[0] == table && lengths.contains(&rest)
     }
 
     /// What follows the kind.

@@ -28,7 +28,8 @@ struct TestRing {
 }
 
 fn open(storage: &MemoryStorage) -> TestRing {
-    let settings = BrickSettings { journal_segments: 4, segment_bytes: 512 << 10, index_cache_bytes: 1 << 20 };
+    let settings =
+        BrickSettings { journal_segments: 4, segment_bytes: 512 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     let identity = Identity::new(BrickId(1), "c", settings);
     let fresh = storage.paths().is_empty();
     if fresh {
@@ -60,7 +61,7 @@ impl Partitions for TestRing {
         }
         self.records_left -= 1;
         for fresh in &commit.fresh {
-            self.brick.write_fresh(fresh.shard, fresh.first_block, &[&fresh.bytes])?;
+            self.brick.write_fresh(RING, fresh.shard, fresh.first_block, &[&fresh.bytes])?;
         }
         let sequence = Sequence(self.brick.position(RING, at).sequence.0 + 1);
         let record = Record {

@@ -12,6 +12,9 @@ use std::time::Duration;
 
 /// How often a journal is looked at: a disk of 1 GB/s fills a fortieth of it meanwhile.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
+/// Between two writes of a checkpoint that is ahead of the journal; all together at most a second.
+const WRITE_PAUSE: Duration = Duration::from_millis(2);
+const WRITE_PAUSES_MAX: u32 = 500;
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
 /// Space of what was deleted is back this long after at the latest, however little else happens.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
@@ -30,7 +33,12 @@ impl Housekeeping {
         let stopping = Arc::new(AtomicBool::new(false));
         let checkpoints = spawn(node, &stopping, CHECKPOINT_PAUSE, |node| {
             if node.bricks.values().any(|brick| brick.wants_checkpoint()) {
-                node.checkpoint_all()?;
+                let mut pauses = 0;
+                node.checkpoint_all_paced(&mut || {
+                    std::thread::sleep(WRITE_PAUSE);
+                    pauses += 1;
+                    pauses < WRITE_PAUSES_MAX
+                })?;
             }
             Ok(())
         })?;

@@ -66,7 +66,7 @@ fn bring_up(missing: &Missing) -> Result<()> {
             missing.to.checkpoint()?;
         }
         copy_fresh(&entry.record, missing.from, missing.to)?;
-        missing.to.append(entry)?;
+        missing.to.append_copied(entry)?;
     }
     missing.to.sync(missing.to.end())
 }
@@ -79,7 +79,7 @@ fn copy_fresh(record: &Record, from: &Brick, to: &Brick) -> Result<()> {
         for (block, sum) in (run.first..).zip(&run.checksums) {
             let bytes = from.read_home(*shard, block)?;
             if block_checksum(*shard, block, &bytes) == *sum {
-                to.write_fresh(*shard, block, &[&bytes])?;
+                to.write_fresh(record.ring, *shard, block, &[&bytes])?;
             }
         }
     }

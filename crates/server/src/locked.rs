@@ -2,7 +2,7 @@
 
 use crate::partition::{Hosted, HostedRing};
 use crate::syncer::{Needs, Syncers};
-use hekate_brick::{Brick, LogEntry, Lsn};
+use hekate_brick::{Brick, LogEntry, Lsn, Reservation};
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Leader, Partitions, Stop};
 use parking_lot::{Mutex, RwLockWriteGuard};
@@ -31,9 +31,6 @@ pub struct Locked<'a> {
     appended: Vec<(Arc<Brick>, Lsn)>,
     written: Vec<ShardId>,
 }
-
-/// Room that a change must leave for the journal to be emptied and for deletes.
-const ROOM_KEPT_BYTES: u64 = 64 << 20;
 
 impl<'a> Locked<'a> {
     /// Locks these partitions, in order.
@@ -120,20 +117,11 @@ impl Partitions for Locked<'_> {
         let (ring, session, op_id) = (self.ring.ring, self.ask.session, self.ask.op_id);
         let count = self.ring.count();
         let guard = self.guards.get_mut(&at).ok_or_else(|| Error::bug("a commit without its lock"))?;
-        if takes_room(&commit) {
-            for member in &guard.members {
-                member.check_room(ROOM_KEPT_BYTES)?;
-            }
-        }
         // A client that does not know yet that the file gave up these bytes.
         if guard.members.iter().any(|member| member.awaits_removal(&commit.changes)) {
             return Err(Error::LayoutChanged);
         }
-        for fresh in &commit.fresh {
-            for member in &guard.members {
-                member.write_fresh(fresh.shard, fresh.first_block, &[&fresh.bytes])?;
-            }
-        }
+        let grows = takes_room(&commit);
         if let Some(reply) = commit.reply.filter(|_| session != SYSTEM_SESSION) {
             let slot = (op_id.0 % SESSION_SLOTS as u64) as u16;
             let key = Key::session(ring, at.first_position(count), session, slot);
@@ -143,11 +131,20 @@ impl Partitions for Locked<'_> {
         let sequence = Sequence(guard.sequence.0 + 1);
         let (epoch, changes) = (guard.epoch, commit.changes);
         let entry = LogEntry::new(Record { ring, partition: at, epoch, sequence, session, op_id, changes });
-        for index in 0..guard.members.len() {
-            match guard.members[index].append(&entry) {
-                Ok(upto) => self.appended.push((guard.members[index].clone(), upto)),
-                // Refused by the first member for what it is (too large): nobody has it.
-                Err(error @ Error::Invalid { .. }) if index == 0 => return Err(error),
+        // On every replica before any of them takes it: no replica is ever without room for what another has.
+        let members = guard.members.clone();
+        let _room: Vec<Reservation> =
+            members.iter().map(|member| member.reserve(&entry, grows)).collect::<Result<_>>()?;
+        for fresh in &commit.fresh {
+            for member in &members {
+                member.write_fresh(ring, fresh.shard, fresh.first_block, &[&fresh.bytes])?;
+            }
+        }
+        for (index, member) in members.iter().enumerate() {
+            match member.append(&entry) {
+                Ok(upto) => self.appended.push((member.clone(), upto)),
+                // Refused by the first member for what it is: nobody has it.
+                Err(error @ (Error::Invalid { .. } | Error::Bug { .. })) if index == 0 => return Err(error),
                 Err(error) => {
                     // Some members may have the record and others not: only a start levels them.
                     guard.failed = Some(error.clone());

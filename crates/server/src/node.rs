@@ -174,9 +174,14 @@ impl Node {
     /// what every replica has on stable storage, and a replica that lost its tail finds it in another's journal.
     /// A brick that has stopped does not keep the others from it.
     pub fn checkpoint_all(&self) -> Result<()> {
+        self.checkpoint_all_paced(&mut || false)
+    }
+
+    /// The same, with pauses as long as the checkpoint is ahead of the journal.
+    pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         let begun: Vec<_> = self.bricks.values().map(|brick| brick.begin_checkpoint()).collect();
         let synced: Vec<Result<()>> = self.bricks.values().map(|brick| brick.sync(brick.end())).collect();
-        let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish()).collect();
+        let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
         synced.into_iter().chain(finished).collect()
     }
 

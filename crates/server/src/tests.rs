@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 const RING: RingId = RingId(1);
 fn identity(n: u128) -> Identity {
-    let settings = BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20 };
+    let settings =
+        BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     Identity::new(BrickId(n), "c", settings)
 }
 fn made(n: u128) -> MemoryStorage {
@@ -89,7 +90,7 @@ fn a_power_cut_between_two_checkpoints_leaves_what_levels() {
     let begun = a.begin_checkpoint();
     b.sync(b.end()).unwrap();
     both(3);
-    begun.finish().unwrap();
+    begun.finish(&mut || false).unwrap();
     // power cut before b's
     let (a, b) = (open(&sa.after_power_cut(), 1, true), open(&sb.after_power_cut(), 2, true));
     level(&[ring(&[&[1, 2]])], &bricks(&[&a, &b])).unwrap();
@@ -109,7 +110,12 @@ impl Served {
         let registry =
             Registry::new(Arc::new(EmbeddedCoordinator::create(&directory.join("coordinator.redb")).unwrap()));
         registry.create_cluster("c").unwrap();
-        let settings = BrickSettings { journal_segments: 4, segment_bytes: 8 << 20, index_cache_bytes: 4 << 20 };
+        let settings = BrickSettings {
+            journal_segments: 4,
+            segment_bytes: 8 << 20,
+            index_cache_bytes: 4 << 20,
+            reserve_bytes: 1 << 20,
+        };
         let make = |number: u128| {
             let path = directory.join(format!("b{number}"));
             Brick::create(&path, BrickId(number), "c", settings).unwrap();

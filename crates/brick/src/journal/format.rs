@@ -9,7 +9,7 @@ pub const SEGMENT_HEADER_BYTES: u64 = 4096;
 pub const RECORD_HEADER_BYTES: usize = 40;
 
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"HEKJSEG1");
-const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"HKJR");
+pub(super) const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"HKJR");
 
 /// What a record of the journal holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -126,31 +126,77 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// After the end: the header of a record further on which says that the log was stable beyond `end` proves that something
-    /// that had been synced is unreadable. -> that record's position.
-    pub fn evidence_of_damage(&mut self, end: Lsn) -> Result<Option<Lsn>> {
+    /// Looks behind the log's end: was something on stable storage that cannot be read, or did a power cut tear a tail off?
+    pub fn look_behind(&self) -> Result<Behind> {
+        let end = self.at;
+        let mut behind = Behind { proof: None, given_up: 0, torn: self.torn_at_end()? };
         let last = self.geometry.number_of(end) + self.geometry.segments - 1;
         for number in self.geometry.number_of(end)..=last {
-            // Whatever its header says: records tell where they belong.
-            let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
-            let file = self.storage.open(&self.geometry.path_of(number), false);
-            file.and_then(|file| file.read_at(&mut bytes, 0)).map_err(|e| Error::io("read the journal", e))?;
             let from = if number == self.geometry.number_of(end) { self.geometry.offset_of(end) } else { 0 };
-            for offset in from as usize..=bytes.len() - RECORD_HEADER_BYTES {
-                let here = Lsn(number * self.geometry.segment_bytes + offset as u64);
-                if bytes[offset] != b'H' {
-                    continue;
-                }
-                match RecordHeader::decode(&bytes[offset..]) {
-                    Ok(header) if header.lsn == here && header.stable > end && header.generation >= self.generation => {
-                        return Ok(Some(here));
+            for header in self.headers_in(number, from as usize)? {
+                if header.generation >= self.generation && header.lsn >= end {
+                    behind.given_up += 1;
+                    if header.stable > end && behind.proof.is_none() {
+                        behind.proof = Some(header.lsn);
                     }
-                    _ => {}
                 }
             }
         }
-        Ok(None)
+        Ok(behind)
     }
+
+    /// Headers that are where they say, whatever the segment's own header says: records tell where they belong.
+    fn headers_in(&self, number: u64, from: usize) -> Result<Vec<RecordHeader>> {
+        let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
+        let file = self.storage.open(&self.geometry.path_of(number), false);
+        file.and_then(|file| file.read_at(&mut bytes, 0)).map_err(|e| Error::io("read the journal", e))?;
+        let magic = RECORD_MAGIC.to_le_bytes();
+        let mut found = Vec::new();
+        for offset in from..=bytes.len() - RECORD_HEADER_BYTES {
+            let here = number * self.geometry.segment_bytes + offset as u64;
+            if bytes[offset..offset + 4] == magic
+                && bytes[offset + 8..offset + 16] == here.to_le_bytes()
+                && let Ok(header) = RecordHeader::decode(&bytes[offset..])
+            {
+                found.push(header);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Why what rests at the log's end is no record though it says that it belongs there.
+    fn torn_at_end(&self) -> Result<Option<&'static str>> {
+        let number = self.geometry.number_of(self.at);
+        let mut bytes = [0u8; RECORD_HEADER_BYTES];
+        let file = self.storage.open(&self.geometry.path_of(number), false);
+        let read = file.and_then(|file| file.read_at(&mut bytes, self.geometry.offset_of(self.at)));
+        read.map_err(|e| Error::io("read the journal", e))?;
+        if bytes[..4] != RECORD_MAGIC.to_le_bytes() || bytes[8..16] != self.at.0.to_le_bytes() {
+            return Ok(None);
+        }
+        Ok(match RecordHeader::decode(&bytes) {
+            Err(_) => Some("its header does not match its checksum"),
+            Ok(header) if header.generation < self.generation => None,
+            Ok(header) if header.kind == EntryKind::End => Some("the segment that it leads to was not begun"),
+            Ok(_) => Some("its body does not match its checksum"),
+        })
+    }
+
+    /// File and offset of [`Reader::position`].
+    pub fn place(&self) -> (String, u64) {
+        (self.geometry.path_of(self.geometry.number_of(self.at)), self.geometry.offset_of(self.at))
+    }
+}
+
+/// What is behind the log's end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Behind {
+    /// A record that says that the log was stable beyond the end: something that had been synced is unreadable.
+    pub proof: Option<Lsn>,
+    /// Headers of records that follow a torn one.
+    pub given_up: u64,
+    /// Why the record at the end is none.
+    pub torn: Option<&'static str>,
 }
 
 impl Found {

@@ -1,0 +1,53 @@
+//! A record on its way into journals: encoded once for all replicas, with the room that it may take at home.
+
+use crate::checksum::CRC_BLOCKS;
+use bytes::Bytes;
+use hekate_proto::{BLOCK_BYTES, BlockRun, Change, Record, Wire};
+
+/// A page of the index, which a changed key may make it write anew, and its share of those above.
+pub const PAGE_BYTES: u64 = 4096 + 512;
+
+/// A record, encoded once for all replicas.
+#[derive(Debug, Clone)]
+pub struct LogEntry {
+    /// What it says.
+    pub record: Record,
+    pub(crate) body: Bytes,
+    pub(crate) checksum: u32,
+    /// Bytes that a checkpoint may need for it at most.
+    pub(crate) room_bytes: u64,
+}
+
+impl LogEntry {
+    /// Encodes a record.
+    pub fn new(record: Record) -> Self {
+        let body = record.to_bytes();
+        let checksum = crc32c::crc32c(&body);
+        let room_bytes = record.changes.iter().map(room_of).sum();
+        Self { record, body, checksum, room_bytes }
+    }
+}
+
+fn room_of(change: &Change) -> u64 {
+    match change {
+        Change::Put { key, value } => entry_room(key.as_bytes().len() + value.len()),
+        Change::Delete { .. } => PAGE_BYTES,
+        Change::WriteBlocks { run, .. } => run.checksums.len() as u64 * BLOCK_BYTES as u64 + run_room(run),
+        Change::FreshBlocks { run, .. } => run_room(run),
+        Change::CutShard { record, .. } => PAGE_BYTES + u64::from(record.home_blocks.div_ceil(CRC_BLOCKS)) * GROUP_ROOM,
+        Change::DropShard { .. } => PAGE_BYTES + GROUP_ROOM,
+    }
+}
+
+/// Checksums of a run touch one group more than it has blocks for.
+fn run_room(run: &BlockRun) -> u64 {
+    PAGE_BYTES + (run.checksums.len() as u64 / u64::from(CRC_BLOCKS) + 2) * GROUP_ROOM
+}
+
+/// A group of checksums in the index.
+pub const GROUP_ROOM: u64 = PAGE_BYTES + 512;
+
+/// An entry of the index with so many bytes in key and value: a page of its own, and once more when it splits.
+pub fn entry_room(bytes: usize) -> u64 {
+    PAGE_BYTES + 2 * bytes as u64
+}

@@ -1,0 +1,103 @@
+//! Group commit: threads that wait for the log to be stable share one sync.
+//!
+//! The first caller syncs for itself; who comes meanwhile waits, and one of those whom that sync did not cover leads the
+//! next, for all of them. Each waiter is woken once, either because it is covered or to lead
+//! (`docs/adr/0003-runtime.md`: waking all of them at once costs more than the sync).
+
+use crate::journal::Lsn;
+use hekate_proto::{Error, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// See the module.
+#[derive(Default)]
+pub struct GroupCommit {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    stable: Lsn,
+    running: bool,
+    failed: Option<Error>,
+    waiting: Vec<Arc<Ticket>>,
+}
+
+struct Ticket {
+    upto: Lsn,
+    thread: std::thread::Thread,
+    turn: AtomicU8,
+}
+
+const WAIT: u8 = 0;
+const LEAD: u8 = 1;
+const DONE: u8 = 2;
+
+impl Ticket {
+    fn wake(&self, turn: u8) {
+        self.turn.store(turn, Ordering::Release);
+        self.thread.unpark();
+    }
+
+    fn wait(&self) -> u8 {
+        loop {
+            match self.turn.load(Ordering::Acquire) {
+                WAIT => std::thread::park(),
+                turn => return turn,
+            }
+        }
+    }
+}
+
+impl GroupCommit {
+    /// Returns once `sync`, by whichever thread, has made the log stable up to `upto`. It makes stable what is written
+    /// when it is called, and tells up to where that is.
+    pub fn wait(&self, upto: Lsn, sync: impl FnOnce() -> Result<Lsn>) -> Result<()> {
+        let ticket = {
+            let mut state = self.state.lock();
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            if state.stable >= upto {
+                return Ok(());
+            }
+            let ticket = state
+                .running
+                .then(|| Arc::new(Ticket { upto, thread: std::thread::current(), turn: AtomicU8::new(WAIT) }));
+            state.running = true;
+            state.waiting.extend(ticket.clone());
+            ticket
+        };
+        if ticket.is_some_and(|ticket| ticket.wait() == DONE) {
+            return self.state.lock().failed.clone().map_or(Ok(()), Err);
+        }
+        let outcome = sync();
+        self.hand_on(&outcome);
+        outcome.map(|_| ())
+    }
+
+    fn hand_on(&self, outcome: &Result<Lsn>) {
+        let mut state = self.state.lock();
+        match outcome {
+            Ok(stable) => state.stable = state.stable.max(*stable),
+            Err(error) => drop(state.failed.get_or_insert_with(|| error.clone())),
+        }
+        let (covered, waiting) = std::mem::take(&mut state.waiting)
+            .into_iter()
+            .partition(|ticket| state.failed.is_some() || ticket.upto <= state.stable);
+        state.waiting = waiting;
+        let next = state.waiting.pop();
+        state.running = next.is_some();
+        drop(state);
+        if let Some(next) = next {
+            next.wake(LEAD);
+        }
+        covered.into_iter().for_each(|ticket: Arc<Ticket>| ticket.wake(DONE));
+    }
+
+    /// Nobody is told that anything is stable any more.
+    pub fn fail(&self, error: &Error) {
+        self.state.lock().failed.get_or_insert_with(|| error.clone());
+    }
+}

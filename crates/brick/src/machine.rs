@@ -1,0 +1,348 @@
+//! The brick as a pure state machine: changes and results come in, the IO to do goes out.
+//!
+//! No file, thread, clock or lock is in here. [`Brick`](crate::Brick) drives it on threads; tests drive it in any order.
+//! Ground state is what the journal and the index hold; this is derived from them (`recovery.rs`) and from then on decides
+//! what they will hold: where a record goes (`log.rs`), what it changes (`state.rs`), what it may not (`check.rs`), what a
+//! checkpoint writes home and in which order (`checkpoint.rs`), and what room all that will take (`room.rs`).
+//!
+//! Rules for a driver: it starts the IO that a method returns, in that order or any other, and tells each outcome to
+//! [`Machine::done`] once. A record may be acknowledged when the log is [written](Machine::written) up to its end, and
+//! as durable when it is [stable](Machine::stable) up to there. After an IO that failed nothing is done any more.
+
+mod check;
+mod checkpoint;
+mod io;
+mod log;
+mod overlay;
+mod room;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use checkpoint::Next;
+pub use io::{Io, IoId};
+pub use log::Log;
+pub use overlay::{Overlay, PartialGroup, ShardOverlay};
+pub use room::Room;
+pub use state::{LogPosition, State};
+
+use crate::entry::LogEntry;
+use crate::journal::format::{EntryKind, Mark};
+use crate::journal::{Geometry, Lsn};
+use crate::meta::Meta;
+use bytes::Bytes;
+use checkpoint::Running;
+use hekate_proto::*;
+use io::Job;
+use std::collections::HashMap;
+
+/// Stops the brick (its driver catches the panic and poisons it) when a promise of `docs/format` does not hold.
+macro_rules! invariant {
+    ($name:literal, $holds:expr, $($shown:tt)+) => {
+        assert!($holds, "{} does not hold: {}", $name, format_args!($($shown)+))
+    };
+}
+pub(crate) use invariant;
+
+/// What the index says of shards.
+type Learned = HashMap<ShardId, Option<ShardRecord>>;
+
+/// See the module.
+pub struct Machine {
+    log: Log,
+    state: State,
+    room: Room,
+    running: Option<Running>,
+    /// Blocks that are at home and that no record has told of yet: first one and the one behind the last.
+    fresh: HashMap<ShardId, (u32, u32)>,
+    /// Data files that are on stable storage up to these stamps, and no mark says so yet.
+    unmarked: Vec<(ShardId, Stamp)>,
+    /// What the index says of shards that the next record writes.
+    learned: Learned,
+    in_flight: Vec<(IoId, Job)>,
+    io_count: u64,
+    /// The index holds everything before this.
+    applied: Lsn,
+    /// Recovery took a power cut's losses into account, and no checkpoint has covered that yet.
+    unsettled: bool,
+    failed: Option<Error>,
+}
+
+/// What becomes of a record.
+#[derive(Debug)]
+pub enum Append {
+    /// It ends at `end`, once the IO is done.
+    At { end: Lsn, io: Vec<(IoId, Io)> },
+    /// What the index says of these shards must be told first ([`Machine::learn`]).
+    Learn(Vec<(RingId, ShardId)>),
+    /// The journal is full, or the room that is kept for checkpoints would not do: wait for a checkpoint.
+    Full,
+}
+
+impl Machine {
+    /// As the last checkpoint left it, before the log from there on is taken again.
+    pub fn new(geometry: Geometry, meta: &Meta) -> Self {
+        Self {
+            log: Log::new(geometry, Lsn(meta.applied), meta.generation),
+            state: State::new(meta),
+            room: Room::default(),
+            running: None,
+            fresh: HashMap::new(),
+            unmarked: Vec::new(),
+            learned: HashMap::new(),
+            in_flight: Vec::new(),
+            io_count: 0,
+            applied: Lsn(meta.applied),
+            unsettled: false,
+            failed: None,
+        }
+    }
+
+    /// Whether a record says what a record may say, whatever the brick holds.
+    pub fn check_form(record: &Record) -> Result<()> {
+        check::form(record)
+    }
+
+    /// Takes a record that the journal has, up to `end`; its form was checked.
+    pub fn replay(&mut self, record: &Record, end: Lsn) {
+        let learned = std::mem::take(&mut self.learned);
+        self.state.learn(record.ring, learned);
+        self.state.apply(record, end);
+    }
+
+    /// The log goes on at `end`, all before it on stable storage; segments from `oldest` on are kept. `unsettled`: the
+    /// log was taken without what a power cut took.
+    pub fn resume(&mut self, end: Lsn, oldest: u64, unsettled: bool) {
+        self.log.resume(end, oldest);
+        self.unsettled = unsettled;
+    }
+
+    /// Takes a record, unless it is refused; nothing has changed then.
+    pub fn append(&mut self, entry: &LogEntry) -> Result<Append> {
+        self.append_checked(entry, true)
+    }
+
+    /// Takes a record of another replica, whose fresh blocks may be missing here as they may be there.
+    pub fn append_copied(&mut self, entry: &LogEntry) -> Result<Append> {
+        self.append_checked(entry, false)
+    }
+
+    fn append_checked(&mut self, entry: &LogEntry, blocks_are_home: bool) -> Result<Append> {
+        self.check_alive()?;
+        self.log.check_size(entry.body.len())?;
+        let unknown = self.shards_to_learn(&entry.record);
+        let learned = std::mem::take(&mut self.learned);
+        if !unknown.is_empty() {
+            return Ok(Append::Learn(unknown));
+        }
+        check::record(&self.state, &learned, &entry.record)?;
+        if blocks_are_home {
+            check::fresh_blocks_are_home(&self.fresh, &entry.record)?;
+        }
+        if !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised()) {
+            return Ok(Append::Full);
+        }
+        let (end, io) = self.journal(EntryKind::Change, &entry.body, entry.checksum);
+        self.state.learn(entry.record.ring, learned);
+        self.state.apply(&entry.record, end);
+        self.forget_fresh(&entry.record);
+        Ok(Append::At { end, io })
+    }
+
+    /// Shards that a record writes and of which only the index may know.
+    pub fn shards_to_learn(&self, record: &Record) -> Vec<(RingId, ShardId)> {
+        check::shards_to_learn(&self.state, &self.learned, record)
+    }
+
+    /// Whether any of the changes writes a shard that a checkpoint has yet to remove.
+    pub fn awaits_removal(&self, changes: &[Change]) -> bool {
+        let written = changes.iter().filter(|change| !matches!(change, Change::DropShard { .. }));
+        written.filter_map(check::changes_shard).any(|shard| self.state.is_dropped(shard))
+    }
+
+    /// What the index says of a shard, for the record that comes next.
+    pub fn learn(&mut self, shard: ShardId, record: Option<ShardRecord>) {
+        self.learned.insert(shard, record);
+    }
+
+    fn forget_fresh(&mut self, record: &Record) {
+        for change in &record.changes {
+            match change {
+                Change::FreshBlocks { shard, .. } | Change::DropShard { shard } => drop(self.fresh.remove(shard)),
+                _ => {}
+            }
+        }
+    }
+
+    fn journal(&mut self, kind: EntryKind, body: &Bytes, checksum: u32) -> (Lsn, Vec<(IoId, Io)>) {
+        let (end, writes) = self.log.append(kind, body, checksum);
+        let io = writes.into_iter().map(|(io, upto)| self.start(io, Job::Journal(upto))).collect();
+        (end, io)
+    }
+
+    /// Fresh blocks are about to be written home: the returned IO, whose bytes the caller has. `durable`: what the index
+    /// says of the shard.
+    pub fn write_fresh(
+        &mut self,
+        shard: ShardId,
+        durable: Option<ShardRecord>,
+        first: u32,
+        count: u32,
+    ) -> Result<(IoId, Io)> {
+        self.check_alive()?;
+        check::may_write(&self.state, shard)?;
+        let before = if self.state.shard_layers(shard).next().is_some() { self.state.newest(shard) } else { durable };
+        check::is_fresh(shard, before.map_or(0, |before| before.home_blocks), first)?;
+        self.room.take(u64::from(count) * BLOCK_BYTES as u64)?;
+        Ok(self.start(Io::WriteFresh { shard, first }, Job::Fresh { shard, first, end: first + count }))
+    }
+
+    /// Data files to sync, as far as they have bytes that no sync has covered. Once that is done, [`Machine::mark`].
+    pub fn sync_shards(&mut self, shards: &[ShardId]) -> Result<Vec<(IoId, Io)>> {
+        self.check_alive()?;
+        let mut io = Vec::new();
+        for shard in shards {
+            if let Some((stamp, overlay, writes)) = self.state.unsynced(*shard) {
+                io.push(
+                    self.start(Io::SyncHome { shard: *shard }, Job::Shard { shard: *shard, stamp, overlay, writes }),
+                );
+            }
+        }
+        Ok(io)
+    }
+
+    /// Journals which data files were synced. `None`: there is nothing to tell.
+    pub fn mark(&mut self) -> Result<Option<Append>> {
+        self.check_alive()?;
+        if self.unmarked.is_empty() {
+            return Ok(None);
+        }
+        let body = Mark { shards: self.unmarked.clone() }.to_bytes();
+        if !self.log.has_room(body.len()) {
+            return Ok(Some(Append::Full));
+        }
+        for (shard, stamp) in self.unmarked.drain(..) {
+            let newest = self.state.newest(shard);
+            invariant!(
+                "data invariant 8",
+                newest.is_none_or(|record| record.stamp.count >= stamp.count),
+                "a mark of {shard:?} at {stamp:?}, which was never written"
+            );
+        }
+        let (end, io) = self.journal(EntryKind::Mark, &body, crc32c::crc32c(&body));
+        Ok(Some(Append::At { end, io }))
+    }
+
+    /// Syncs what is written. `None`: all of it is stable. One sync runs at a time.
+    pub fn sync(&mut self) -> Result<Option<(IoId, Io)>> {
+        self.check_alive()?;
+        let Some((io, target, covered)) = self.log.sync() else { return Ok(None) };
+        Ok(Some(self.start(io, Job::Sync { target, covered })))
+    }
+
+    fn start(&mut self, io: Io, job: Job) -> (IoId, Io) {
+        self.io_count += 1;
+        let id = IoId(self.io_count);
+        self.in_flight.push((id, job));
+        (id, io)
+    }
+
+    /// An IO has ended. -> what that means for who waits for it: a failure stops the brick, but for one of fresh blocks
+    /// for which there is no room.
+    pub fn done(&mut self, id: IoId, outcome: Result<()>) -> Result<()> {
+        let Some(at) = self.in_flight.iter().position(|(flying, _)| *flying == id) else {
+            return Err(Error::bug(format!("{id:?} has ended and was never begun, or twice")));
+        };
+        let (_, job) = self.in_flight.swap_remove(at);
+        self.check_alive()?;
+        if let Err(error) = outcome {
+            if matches!(job, Job::Fresh { .. }) && matches!(error, Error::NoSpace { .. }) {
+                return Err(error);
+            }
+            return Err(self.fail(&error));
+        }
+        match job {
+            Job::Journal(upto) => self.log.written(upto),
+            Job::Sync { target, covered } => self.log.synced(target, covered),
+            Job::Fresh { shard, first, end } => self.fresh_written(shard, first, end),
+            Job::Shard { shard, stamp, overlay, writes } => {
+                self.state.home_synced(shard, overlay, writes);
+                self.unmarked.push((shard, stamp));
+            }
+            Job::Checkpoint => self.checkpoint_step_done(),
+        }
+        Ok(())
+    }
+
+    fn fresh_written(&mut self, shard: ShardId, first: u32, end: u32) {
+        let known = self.fresh.entry(shard).or_insert((first, end));
+        // A copy is written block by block; a write that is tried again replaces what nobody told of.
+        *known = if first == known.1 { (known.0, end) } else { (first, end) };
+    }
+
+    /// Nothing is taken or acknowledged from now on. -> why.
+    pub fn fail(&mut self, error: &Error) -> Error {
+        let what = error.detail().unwrap_or("a failed write").to_string();
+        self.failed.get_or_insert(Error::Poisoned { what }).clone()
+    }
+
+    /// Why the brick stopped, if it did.
+    pub fn check_alive(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Why the brick stopped.
+    pub fn failure(&self) -> Option<&Error> {
+        self.failed.as_ref()
+    }
+
+    /// The log is in the journal's files up to here.
+    pub fn written(&self) -> Lsn {
+        self.log.written_end()
+    }
+
+    /// The log is on stable storage up to here.
+    pub fn stable(&self) -> Lsn {
+        self.log.stable()
+    }
+
+    /// The log's end.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// What the brick holds beyond its index.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What is known of the room at home.
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// The file system has so much room, and the reserve file so much.
+    pub fn set_room(&mut self, free: u64, reserve: u64) {
+        self.room.set(free, reserve);
+    }
+
+    /// Keeps room for a record, on every replica before any of them takes it.
+    pub fn reserve(&mut self, bytes: u64, grows: bool) -> Result<()> {
+        self.check_alive()?;
+        self.room.reserve(bytes, grows, self.state.promised())
+    }
+
+    /// Gives kept room back: the record has been taken, or never will be.
+    pub fn release(&mut self, bytes: u64) {
+        self.room.release(bytes);
+    }
+
+    /// The life that the brick is in may be recorded: nothing that an earlier one left is still to be settled.
+    pub fn settle(&self) {
+        invariant!(
+            "brick invariant 4",
+            !self.unsettled,
+            "a new life is recorded before a checkpoint has covered recovery"
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! What a record may not say. It is refused before it is journaled, on the first replica that sees it: so no record
+//! can trip an assertion on one replica after the other.
+
+use super::{Learned, State};
+use hekate_proto::*;
+use std::collections::{BTreeMap, HashMap};
+
+/// Blocks of a shard.
+const SHARD_BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
+
+fn refuse(invariant: &str, what: impl std::fmt::Display) -> Error {
+    Error::bug(format!("a record was refused, since {invariant} would not hold: {what}"))
+}
+
+/// Shards that the record writes and of which only the index may know.
+pub fn shards_to_learn(state: &State, learned: &Learned, record: &Record) -> Vec<(RingId, ShardId)> {
+    let mut unknown = Vec::new();
+    for shard in record.changes.iter().filter_map(changes_shard) {
+        let known = learned.contains_key(&shard) || state.shard_layers(shard).next().is_some();
+        if !known && !unknown.contains(&(record.ring, shard)) {
+            unknown.push((record.ring, shard));
+        }
+    }
+    unknown
+}
+
+/// The shard that a change is about.
+pub fn changes_shard(change: &Change) -> Option<ShardId> {
+    match change {
+        Change::WriteBlocks { shard, .. }
+        | Change::FreshBlocks { shard, .. }
+        | Change::CutShard { shard, .. }
+        | Change::DropShard { shard } => Some(*shard),
+        Change::Put { .. } | Change::Delete { .. } => None,
+    }
+}
+
+/// What can be told from the record alone.
+pub fn form(record: &Record) -> Result<()> {
+    for change in &record.changes {
+        match change {
+            Change::Put { key, .. } | Change::Delete { key } => key_form(key)?,
+            Change::WriteBlocks { shard, record, run, bytes } => {
+                run_form(*shard, record, run)?;
+                if bytes.len() != run.checksums.len() * BLOCK_BYTES {
+                    let (bytes, count) = (bytes.len(), run.checksums.len());
+                    return Err(refuse(
+                        "data invariant 1",
+                        format_args!("{bytes} bytes for {count} blocks of {shard:?}"),
+                    ));
+                }
+                zeros_behind_end(*shard, record, run, bytes)?;
+            }
+            Change::FreshBlocks { shard, record, run } => run_form(*shard, record, run)?,
+            Change::CutShard { shard, record } => shard_form(*shard, record)?,
+            Change::DropShard { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+fn key_form(key: &Key) -> Result<()> {
+    if key.is_well_formed() { Ok(()) } else { Err(refuse("index invariant 4", format_args!("{key:?}"))) }
+}
+
+fn shard_form(shard: ShardId, record: &ShardRecord) -> Result<()> {
+    let ShardRecord { length, home_blocks, .. } = *record;
+    if home_blocks <= SHARD_BLOCKS && u64::from(length) <= u64::from(home_blocks) * BLOCK_BYTES as u64 {
+        return Ok(());
+    }
+    Err(refuse("data invariant 5", format_args!("{length} bytes in {home_blocks} blocks of {shard:?}")))
+}
+
+fn run_form(shard: ShardId, record: &ShardRecord, run: &BlockRun) -> Result<()> {
+    shard_form(shard, record)?;
+    let end = u64::from(run.first) + run.checksums.len() as u64;
+    if run.checksums.is_empty() || end > u64::from(record.home_blocks) || run.checksums.contains(&0) {
+        let first = run.first;
+        return Err(refuse("data invariant 1", format_args!("blocks {first} to {end} of {shard:?}, {record:?}")));
+    }
+    Ok(())
+}
+
+fn zeros_behind_end(shard: ShardId, record: &ShardRecord, run: &BlockRun, bytes: &[u8]) -> Result<()> {
+    let (last, used) = (record.length / BLOCK_BYTES as u32, record.length as usize % BLOCK_BYTES);
+    if used == 0 || last < run.first || (last - run.first) as usize >= run.checksums.len() {
+        return Ok(());
+    }
+    let at = (last - run.first) as usize * BLOCK_BYTES;
+    if bytes[at + used..at + BLOCK_BYTES].iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    Err(refuse("data invariant 6", format_args!("bytes behind {} of {shard:?}", record.length)))
+}
+
+/// What can be told from the record and what the brick holds.
+pub fn record(state: &State, learned: &Learned, record: &Record) -> Result<()> {
+    form(record)?;
+    let at = state.position(record.ring, record.partition);
+    if record.sequence.0 != at.sequence.0 + 1 || record.epoch < at.epoch {
+        let (sequence, epoch, partition) = (record.sequence, record.epoch, record.partition);
+        let after = format_args!("{} of epoch {} in partition {partition}", at.sequence, at.epoch).to_string();
+        return Err(refuse("journal invariant 6", format_args!("record {sequence} of epoch {epoch} after {after}")));
+    }
+    let mut shards: BTreeMap<ShardId, Option<ShardRecord>> = BTreeMap::new();
+    for change in &record.changes {
+        let Some(shard) = changes_shard(change) else { continue };
+        let before = shards.entry(shard).or_insert_with(|| match state.shard_layers(shard).next() {
+            Some(overlay) => overlay.record,
+            None => learned.get(&shard).copied().flatten(),
+        });
+        *before = shard_change(state, change, shard, *before)?;
+    }
+    Ok(())
+}
+
+/// -> the shard after the change.
+fn shard_change(
+    state: &State,
+    change: &Change,
+    shard: ShardId,
+    before: Option<ShardRecord>,
+) -> Result<Option<ShardRecord>> {
+    let record = match change {
+        Change::WriteBlocks { record, .. } | Change::FreshBlocks { record, .. } | Change::CutShard { record, .. } => {
+            record
+        }
+        Change::DropShard { .. } => return Ok(None),
+        Change::Put { .. } | Change::Delete { .. } => return Ok(before),
+    };
+    may_write(state, shard)?;
+    let home_blocks = before.map_or(0, |before| before.home_blocks);
+    if record.home_blocks < home_blocks {
+        let now = record.home_blocks;
+        return Err(refuse("data invariant 4", format_args!("{now} blocks of {shard:?} after {home_blocks}")));
+    }
+    if let Change::FreshBlocks { run, .. } = change {
+        is_fresh(shard, home_blocks, run.first)?;
+    }
+    Ok(Some(*record))
+}
+
+/// A shard that was dropped is not written before its file is gone.
+pub fn may_write(state: &State, shard: ShardId) -> Result<()> {
+    if state.is_dropped(shard) {
+        return Err(refuse("data invariant 9", format_args!("{shard:?} is being dropped")));
+    }
+    Ok(())
+}
+
+/// Blocks from `home_blocks` on may be written before a record tells of them.
+pub fn is_fresh(shard: ShardId, home_blocks: u32, first: u32) -> Result<()> {
+    if first >= home_blocks {
+        return Ok(());
+    }
+    Err(refuse(
+        "data invariant 3",
+        format_args!("block {first} of {shard:?} is not fresh, it has {home_blocks} at home"),
+    ))
+}
+
+/// Fresh blocks were written before the record that tells of them.
+pub fn fresh_blocks_are_home(fresh: &HashMap<ShardId, (u32, u32)>, record: &Record) -> Result<()> {
+    for change in &record.changes {
+        let Change::FreshBlocks { shard, run, .. } = change else { continue };
+        let end = run.first + run.checksums.len() as u32;
+        if !fresh.get(shard).is_some_and(|(from, to)| *from <= run.first && end <= *to) {
+            let first = run.first;
+            return Err(refuse(
+                "journal invariant 8",
+                format_args!("blocks {first} to {end} of {shard:?} are not home"),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! Checkpoints: what the overlay holds goes home, then the index moves, then the journal's space is free again.
+//!
+//! Order, each step on stable storage before the next: journal, data files, index. So the index is never ahead of
+//! anything, and a crash in between leaves a journal that says all of it again. Appends go on meanwhile. Within a step
+//! IO may be done in any order, and side by side.
+
+use super::io::Job;
+use super::{Io, IoId, Machine, Overlay, ShardOverlay, invariant};
+use crate::checksum::CRC_BLOCKS;
+use crate::journal::Lsn;
+use crate::meta::Meta;
+use bytes::Bytes;
+use hekate_proto::{Result, ShardId};
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// What a driver does next for a checkpoint.
+#[derive(Debug)]
+pub enum Next {
+    /// Make the log stable up to here.
+    Sync(Lsn),
+    /// Begin this.
+    Do(IoId, Io),
+    /// What was begun must end first.
+    Wait,
+    /// It is over.
+    Done,
+}
+
+/// A checkpoint that has begun.
+pub struct Running {
+    upto: Lsn,
+    frozen: Arc<Overlay>,
+    meta: Meta,
+    step: Step,
+    /// The last shard that this step has looked at.
+    cursor: Option<ShardId>,
+    queue: VecDeque<Io>,
+    in_flight: usize,
+    /// Blocks written home, and how full the journal was at the beginning: tells whether to hurry.
+    blocks_written: usize,
+    fill_at_begin: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Journal,
+    Home,
+    SyncHome,
+    Commit,
+    Remove,
+}
+
+impl Machine {
+    /// Decides what the checkpoint writes home: everything that was appended before now. False: there is nothing.
+    pub fn begin_checkpoint(&mut self) -> Result<bool> {
+        self.check_alive()?;
+        let upto = self.log.end();
+        if self.running.is_some() || (self.state.active.is_empty() && upto == self.applied) {
+            return Ok(false);
+        }
+        let frozen = Arc::new(std::mem::take(&mut self.state.active));
+        self.state.active_number += 1;
+        self.state.frozen = Some(frozen.clone());
+        let meta = Meta::new(upto, self.log.generation(), &self.state.positions);
+        self.running = Some(Running {
+            upto,
+            frozen,
+            meta,
+            step: Step::Journal,
+            cursor: None,
+            queue: VecDeque::new(),
+            in_flight: 0,
+            blocks_written: 0,
+            fill_at_begin: self.log.fill().0,
+        });
+        Ok(true)
+    }
+
+    /// What to do next for the running checkpoint.
+    pub fn checkpoint(&mut self) -> Result<Next> {
+        self.check_alive()?;
+        let stable = self.log.stable();
+        loop {
+            let Some(running) = &mut self.running else { return Ok(Next::Done) };
+            if running.step == Step::Journal {
+                if stable < running.upto {
+                    return Ok(Next::Sync(running.upto));
+                }
+                running.step = Step::Home;
+            }
+            if let Some(io) = running.next_io() {
+                running.check(&io, stable, self.applied);
+                running.in_flight += 1;
+                let (id, io) = self.start(io, Job::Checkpoint);
+                return Ok(Next::Do(id, io));
+            }
+            if running.in_flight > 0 {
+                return Ok(Next::Wait);
+            }
+            running.cursor = None;
+            running.step = match running.step {
+                Step::Journal | Step::Home => Step::SyncHome,
+                Step::SyncHome => Step::Commit,
+                Step::Commit => Step::Remove,
+                Step::Remove => {
+                    self.end_checkpoint();
+                    return Ok(Next::Done);
+                }
+            };
+            if running.step == Step::Commit {
+                let (overlay, meta) = (running.frozen.clone(), running.meta.clone());
+                running.queue.push_back(Io::CommitIndex { overlay, meta });
+            }
+        }
+    }
+
+    fn end_checkpoint(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        self.state.frozen = None;
+        self.applied = running.upto;
+        self.unsettled = false;
+        self.log.recycle(running.upto);
+    }
+
+    pub(super) fn checkpoint_step_done(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.in_flight -= 1;
+        }
+    }
+
+    /// Whether the checkpoint may pause: it has written home a greater share than the journal has filled of what is left
+    /// to it, so that it ends before the journal is four fifths full.
+    pub fn checkpoint_is_ahead(&self) -> bool {
+        let Some(running) = self.running.as_ref().filter(|running| running.step == Step::Home) else { return false };
+        let (used, all) = self.log.fill();
+        let (grown, left) =
+            (used - running.fill_at_begin.min(used), (all * 4 / 5).saturating_sub(running.fill_at_begin));
+        let blocks: usize = running.frozen.shards.values().map(|overlay| overlay.pending.len()).sum();
+        (running.blocks_written as u64).saturating_mul(left) > grown.saturating_mul(blocks as u64)
+    }
+}
+
+impl Running {
+    fn next_io(&mut self) -> Option<Io> {
+        while self.queue.is_empty() && self.step != Step::Commit {
+            let from = self.cursor.map_or(Bound::Unbounded, Bound::Excluded);
+            let frozen = self.frozen.clone();
+            let (shard, overlay) = frozen.shards.range((from, Bound::Unbounded)).next()?;
+            self.cursor = Some(*shard);
+            match self.step {
+                Step::Home => self.home_of(*shard, overlay),
+                Step::SyncHome if was_written(overlay) => self.queue.push_back(Io::SyncHome { shard: *shard }),
+                Step::Remove if overlay.record.is_none() => self.queue.push_back(Io::RemoveHome { shard: *shard }),
+                Step::Journal | Step::SyncHome | Step::Commit | Step::Remove => {}
+            }
+        }
+        self.queue.pop_front()
+    }
+
+    /// Holes first, then blocks that only the journal had, neighbours together.
+    fn home_of(&mut self, shard: ShardId, overlay: &ShardOverlay) {
+        let Some(record) = overlay.record else { return };
+        if let Some(cut) = overlay.cut_from {
+            self.punch_holes(shard, overlay, cut, record.home_blocks);
+        }
+        let mut blocks: Vec<Bytes> = Vec::new();
+        let mut first = 0;
+        for (block, bytes) in &overlay.pending {
+            if *block != first + blocks.len() as u32 || blocks.len() == CRC_BLOCKS as usize {
+                self.write_run(shard, first, std::mem::take(&mut blocks));
+                first = *block;
+            }
+            blocks.push(bytes.clone());
+        }
+        self.write_run(shard, first, blocks);
+    }
+
+    fn write_run(&mut self, shard: ShardId, first: u32, blocks: Vec<Bytes>) {
+        if !blocks.is_empty() {
+            self.blocks_written += blocks.len();
+            self.queue.push_back(Io::WriteHome { shard, first, blocks });
+        }
+    }
+
+    /// Gives back blocks that a cut took and nothing wrote since. All groups from the cut on are in the overlay; what
+    /// becomes fresh meanwhile lies after `end`.
+    fn punch_holes(&mut self, shard: ShardId, overlay: &ShardOverlay, cut: u32, end: u32) {
+        let mut block = cut;
+        while block < end {
+            let hole_end = (block..end).find(|block| checksum(overlay, *block) != Some(0)).unwrap_or(end);
+            if hole_end > block {
+                self.queue.push_back(Io::PunchHome { shard, from: block, to: hole_end });
+            }
+            block = hole_end + 1;
+        }
+    }
+
+    /// Nothing goes home before the journal that says it is stable, no index before that and what is home.
+    fn check(&self, io: &Io, stable: Lsn, applied: Lsn) {
+        match io {
+            Io::WriteHome { shard, .. } => {
+                invariant!(
+                    "data invariant 2",
+                    stable >= self.upto,
+                    "{shard:?} at {stable:?}, the journal at {:?}",
+                    self.upto
+                );
+            }
+            Io::PunchHome { shard, from, to } => {
+                let overlay = self.frozen.shards.get(shard);
+                let hole = |block| overlay.is_some_and(|overlay| checksum(overlay, block) == Some(0));
+                invariant!("data invariant 10", (*from..*to).all(hole), "blocks {from} to {to} of {shard:?}");
+            }
+            Io::CommitIndex { meta, .. } => {
+                let to = Lsn(meta.applied);
+                let in_step = self.step == Step::Commit && self.in_flight == 0 && stable >= to;
+                invariant!("brick invariant 3", in_step, "the index to {to:?}, the journal stable up to {stable:?}");
+                invariant!("index invariant 2", to >= applied, "{to:?} after {applied:?}");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn checksum(overlay: &ShardOverlay, block: u32) -> Option<u32> {
+    overlay.checksums.get(&((block / CRC_BLOCKS) as u16))?.get((block % CRC_BLOCKS) as usize)
+}
+
+fn was_written(overlay: &ShardOverlay) -> bool {
+    overlay.record.is_some() && (!overlay.pending.is_empty() || overlay.home_synced < overlay.home_writes)
+}

@@ -1,0 +1,177 @@
+//! What the journal says beyond the index: after-images in memory, bounded by the journal's size.
+
+use crate::checksum::CRC_BLOCKS;
+use crate::entry::{GROUP_ROOM, PAGE_BYTES, entry_room};
+use bytes::Bytes;
+use hekate_proto::{BLOCK_BYTES, Error, Key, Result, RingId, ShardId, ShardRecord};
+use std::collections::BTreeMap;
+
+/// Checksums of 64 blocks of a shard; 0: never written.
+type Group = [u32; CRC_BLOCKS as usize];
+
+/// Bytes of a group in the index.
+const GROUP_BYTES: usize = size_of::<Group>();
+
+/// A group as far as it changed: the other checksums are those of an older layer.
+#[derive(Debug, Clone)]
+pub struct PartialGroup {
+    /// A bit for each that is known.
+    known: u64,
+    sums: Group,
+}
+
+impl Default for PartialGroup {
+    fn default() -> Self {
+        Self { known: 0, sums: [0; CRC_BLOCKS as usize] }
+    }
+}
+
+impl PartialGroup {
+    /// All of a group.
+    pub fn whole(sums: Group) -> Self {
+        Self { known: u64::MAX, sums }
+    }
+
+    /// From the index.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() != GROUP_BYTES {
+            return Err(Error::Damaged { what: format!("a group of checksums of {} bytes", bytes.len()) });
+        }
+        let mut sums = [0; CRC_BLOCKS as usize];
+        for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *sum = u32::from_le_bytes(*bytes);
+        }
+        Ok(Self::whole(sums))
+    }
+
+    /// As the index has it; what is not known is a hole.
+    pub fn encode(&self) -> Bytes {
+        self.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect()
+    }
+
+    pub fn set(&mut self, index: usize, sum: u32) {
+        self.known |= 1 << index;
+        self.sums[index] = sum;
+    }
+
+    pub fn get(&self, index: usize) -> Option<u32> {
+        (self.known >> index & 1 == 1).then(|| self.sums[index])
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.known == u64::MAX
+    }
+
+    /// Takes what is not known here from an older layer.
+    pub fn fill_from(&mut self, older: &Self) {
+        for index in (0..CRC_BLOCKS as usize).filter(|index| self.known >> index & 1 == 0) {
+            self.sums[index] = older.sums[index];
+        }
+        self.known |= older.known;
+    }
+
+    /// All of it; what is not known is a hole.
+    pub fn sums(&self) -> &Group {
+        &self.sums
+    }
+}
+
+/// Changes between two checkpoints.
+#[derive(Debug, Default)]
+pub struct Overlay {
+    /// `None`: deleted.
+    pub entries: BTreeMap<Key, Option<Bytes>>,
+    /// Changed shards, in the order of their files.
+    pub shards: BTreeMap<ShardId, ShardOverlay>,
+    /// Roughly how much memory this takes.
+    pub bytes: usize,
+    /// Bytes that a checkpoint may take at home, at most.
+    pub promised: u64,
+    /// Whether home has space that a checkpoint gives back.
+    pub frees_space: bool,
+}
+
+/// A shard's changes.
+#[derive(Debug)]
+pub struct ShardOverlay {
+    /// Its ring.
+    pub ring: RingId,
+    /// As it was before.
+    pub before: Option<ShardRecord>,
+    /// As it is now; `None`: dropped.
+    pub record: Option<ShardRecord>,
+    /// Checksums that changed.
+    pub checksums: BTreeMap<u16, Box<PartialGroup>>,
+    /// Blocks that are only in the journal.
+    pub pending: BTreeMap<u32, Bytes>,
+    /// Blocks were written home and not synced since; counts such writes.
+    pub home_writes: u64,
+    /// Up to which of these writes the data file was synced.
+    pub home_synced: u64,
+    /// Blocks from here on were cut off.
+    pub cut_from: Option<u32>,
+}
+
+/// Beyond its key and value: map nodes and counters.
+const ENTRY_BYTES: usize = 96;
+
+impl Overlay {
+    /// Puts or deletes an entry.
+    pub fn put(&mut self, key: Key, value: Option<Bytes>) {
+        let (key_bytes, value_bytes) = (key.as_bytes().len(), value.as_ref().map_or(0, Bytes::len));
+        match self.entries.insert(key, value) {
+            None => {
+                self.bytes += ENTRY_BYTES + key_bytes + value_bytes;
+                self.promised += entry_room(key_bytes + value_bytes);
+            }
+            Some(before) => {
+                self.bytes = (self.bytes + value_bytes).saturating_sub(before.map_or(0, |value| value.len()));
+                self.promised += 2 * value_bytes as u64;
+            }
+        }
+    }
+
+    /// The shard's changes, made if missing from what it was before.
+    pub fn shard(&mut self, ring: RingId, shard: ShardId, before: Option<ShardRecord>) -> &mut ShardOverlay {
+        let (bytes, promised) = (&mut self.bytes, &mut self.promised);
+        self.shards.entry(shard).or_insert_with(|| {
+            *bytes += size_of::<ShardOverlay>() + ENTRY_BYTES;
+            *promised += PAGE_BYTES;
+            ShardOverlay {
+                ring,
+                before,
+                record: before,
+                checksums: BTreeMap::new(),
+                pending: BTreeMap::new(),
+                home_writes: 0,
+                home_synced: 0,
+                cut_from: None,
+            }
+        })
+    }
+
+    /// Sets the checksum of a block of a shard that is in here.
+    pub fn set_checksum(&mut self, shard: ShardId, block: u32, sum: u32) {
+        let Some(overlay) = self.shards.get_mut(&shard) else { return };
+        let group = overlay.checksums.entry((block / CRC_BLOCKS) as u16).or_insert_with(|| {
+            self.bytes += size_of::<PartialGroup>() + ENTRY_BYTES;
+            self.promised += GROUP_ROOM;
+            Box::default()
+        });
+        group.set((block % CRC_BLOCKS) as usize, sum);
+    }
+
+    /// Takes a block of a shard that is in here, for a checkpoint to write home.
+    pub fn set_pending(&mut self, shard: ShardId, block: u32, bytes: Bytes) {
+        let Some(overlay) = self.shards.get_mut(&shard) else { return };
+        if overlay.pending.insert(block, bytes).is_none() {
+            self.bytes += BLOCK_BYTES;
+            self.promised += BLOCK_BYTES as u64;
+        }
+    }
+
+    /// Whether there is nothing to write home.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.shards.is_empty()
+    }
+}

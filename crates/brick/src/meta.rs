@@ -1,0 +1,51 @@
+//! What a checkpoint says beside the entries: how far the index is. `docs/format/index.md` is the document.
+
+use crate::index::Index;
+use crate::journal::{Geometry, Lsn};
+use crate::machine::LogPosition;
+use hekate_proto::*;
+use std::collections::BTreeMap;
+
+wire_struct! {
+    /// One partition's log in [`Meta`].
+    pub struct PartitionLog {
+        /// Ring.
+        pub ring: RingId,
+        /// Partition.
+        pub partition: PartitionNumber,
+        /// Epoch of its last record.
+        pub epoch: Epoch,
+        /// Number of its last record.
+        pub sequence: Sequence,
+    }
+
+    /// What a checkpoint says beside the entries.
+    pub struct Meta {
+        /// The index holds everything before this position of the log.
+        pub applied: u64,
+        /// Generation of the journal's writer.
+        pub generation: u32,
+        /// Each partition's log.
+        pub logs: Vec<PartitionLog>,
+    }
+}
+
+impl Meta {
+    pub fn new(applied: Lsn, generation: u32, positions: &BTreeMap<(RingId, PartitionNumber), LogPosition>) -> Self {
+        let log = |((ring, partition), at): (&(RingId, PartitionNumber), &LogPosition)| PartitionLog {
+            ring: *ring,
+            partition: *partition,
+            epoch: at.epoch,
+            sequence: at.sequence,
+        };
+        Self { applied: applied.0, generation, logs: positions.iter().map(log).collect() }
+    }
+
+    /// Of the last checkpoint, or of a new brick.
+    pub fn read(index: &dyn Index, geometry: Geometry) -> Result<Self> {
+        match index.meta()? {
+            Some(bytes) => Ok(Self::from_bytes(bytes)?),
+            None => Ok(Self { applied: geometry.start_of(1).0, generation: 0, logs: Vec::new() }),
+        }
+    }
+}

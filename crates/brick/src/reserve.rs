@@ -1,0 +1,67 @@
+//! The reserve: a file of bytes that are really allocated and only there to be given up.
+//!
+//! When the file system is nearly full, a checkpoint gives it up before it writes, so that it never fails for want of
+//! room, and takes it back afterwards. `machine::Room` promises no more than that. On a file system that compresses or
+//! does not allocate zeros it is worth nothing (`docs/format/brick.md`).
+
+use crate::journal::write_zeros;
+use crate::storage::Storage;
+use hekate_proto::{Error, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const FILE: &str = "reserve";
+
+/// See the module.
+pub struct Reserve {
+    storage: Arc<dyn Storage>,
+    wanted: u64,
+    /// Bytes of the file.
+    has: Mutex<u64>,
+}
+
+impl Reserve {
+    /// Makes the file of a new brick.
+    pub fn create(storage: &dyn Storage, bytes: u64) -> Result<()> {
+        let make = || {
+            let file = storage.open(FILE, true)?;
+            write_zeros(&*file, 0, bytes).and_then(|()| file.sync())
+        };
+        make().map_err(|e| Error::io("make the reserve", e))
+    }
+
+    /// Of a brick that is opened; [`Reserve::restore`] finds out what there is.
+    pub fn new(storage: Arc<dyn Storage>, wanted: u64) -> Self {
+        Self { storage, wanted, has: Mutex::new(0) }
+    }
+
+    /// Bytes that can be given up.
+    pub fn bytes(&self) -> u64 {
+        *self.has.lock()
+    }
+
+    /// Gives the space to a checkpoint.
+    pub fn give_up(&self) -> Result<()> {
+        let mut has = self.has.lock();
+        let cut = || self.storage.open(FILE, true)?.set_length(0);
+        cut().map_err(|e| Error::io("give up the reserve", e))?;
+        *has = 0;
+        Ok(())
+    }
+
+    /// Takes space back, if the file system has twice as much as is missing. Best effort: what it gets counts.
+    pub fn restore(&self) -> Result<()> {
+        let mut has = self.has.lock();
+        if *has >= self.wanted {
+            return Ok(());
+        }
+        let failed = |e| Error::io("restore the reserve", e);
+        let file = self.storage.open(FILE, true).map_err(failed)?;
+        *has = file.length().map_err(failed)?.min(self.wanted);
+        let (missing, (_, free)) = (self.wanted - *has, self.storage.space().map_err(failed)?);
+        if missing > 0 && free / 2 >= missing && write_zeros(&*file, *has, self.wanted).is_ok() {
+            *has = self.wanted;
+        }
+        Ok(())
+    }
+}
