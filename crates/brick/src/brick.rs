@@ -170,7 +170,7 @@ impl Brick {
     }
 
     /// Runs with panics turned into the end of this brick.
-    fn guarded<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn guarded<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
             Err(self.poison(&Error::Poisoned { what: format!("brick {}: {}", self.id.text(), words(&*panic)) }))
         })
@@ -488,7 +488,7 @@ impl Checkpoint<'_> {
 }
 
 impl Brick {
-    fn write_home(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
+    pub(crate) fn write_home(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         self.make_room()?;
         let mut may_pause = true;
         loop {
@@ -519,7 +519,7 @@ impl Brick {
 
 /// The meta record for this opening, on stable storage before anything is appended, so that no record of an earlier
 /// life passes for one of this.
-fn next_generation(index: &dyn Index, geometry: Geometry) -> Result<Meta> {
+pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry) -> Result<Meta> {
     let mut meta = Meta::read(index, geometry)?;
     meta.generation += 1;
     index.commit(&mut std::iter::empty(), &meta.to_bytes())?;

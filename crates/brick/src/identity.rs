@@ -107,7 +107,7 @@ impl Identity {
     }
 }
 
-/// Takes the brick for this process, until the file is dropped.
+/// Takes the brick for this process, until the file is dropped (brick invariant 2).
 pub fn lock(directory: &Path) -> Result<File> {
     let path = directory.join(IDENTITY_FILE);
     let file = File::open(&path).map_err(|e| Error::io(format!("open {}", path.display()), e))?;

@@ -38,7 +38,7 @@ fn seal(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&crc32c::crc32c_append(crc32c::crc32c(key), value).to_le_bytes());
 }
 
-/// The value, if its checksum is right.
+/// The value, if its checksum is right (index invariant 3).
 fn unseal(key: &[u8], sealed: &[u8]) -> Result<Bytes> {
     let damaged = || Error::Damaged {
         what: format!("the index entry {:?}", hekate_proto::Key::from_bytes(Bytes::copy_from_slice(key))),

@@ -11,6 +11,8 @@
 
 mod check;
 mod checkpoint;
+#[cfg(test)]
+mod invariants;
 mod io;
 mod log;
 mod overlay;

@@ -283,7 +283,7 @@ fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
 }
 
 #[test]
-fn a_real_brick_is_locked_checked_and_remembers_its_life() {
+fn brick_invariant_2_a_real_brick_is_locked_and_remembers_its_life() {
     let directory = std::env::temp_dir().join(format!("hekate-brick-test-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     Brick::create(&directory, BrickId(5), "c1", identity().settings).unwrap();
@@ -291,6 +291,7 @@ fn a_real_brick_is_locked_checked_and_remembers_its_life() {
     let (brick, _) = Brick::open(&directory, "c1").unwrap();
     let second = Brick::open(&directory, "c1").err().unwrap();
     assert!(second.to_string().contains("in use"), "{second}");
+    brick.checkpoint().unwrap();
     brick.settle_life().unwrap();
     let life = brick.incarnation();
     drop(brick);

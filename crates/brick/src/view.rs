@@ -160,7 +160,7 @@ impl View<'_> {
     }
 }
 
-/// Bytes of blocks from `first` on, each checked.
+/// Bytes of blocks from `first` on, each checked (data invariant 7).
 pub fn read_places(home: &Home, shard: ShardId, first: u32, places: &[(u32, Place)]) -> Result<BytesMut> {
     let mut buffer = BytesMut::zeroed(places.len() * BLOCK_BYTES);
     let mut at = 0;

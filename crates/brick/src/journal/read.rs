@@ -98,6 +98,13 @@ impl<'a> Reader<'a> {
         if header.lsn != lsn || end > self.geometry.segment_bytes {
             return Ok(None);
         }
+        if header.stable > lsn {
+            let (path, offset) = self.place();
+            let what = format!(
+                "{path} at offset {offset}: a record says that the log was stable behind it (journal invariant 4)"
+            );
+            return Err(Error::Damaged { what });
+        }
         let mut body = vec![0u8; header.body_bytes as usize];
         file.read_at(&mut body, offset + RECORD_HEADER_BYTES as u64).map_err(failed)?;
         if crc32c::crc32c(&body) != header.body_checksum {

@@ -30,21 +30,21 @@ pub enum Next {
 
 /// A checkpoint that has begun.
 pub struct Running {
-    upto: Lsn,
-    frozen: Arc<Overlay>,
-    meta: Meta,
-    step: Step,
+    pub(super) upto: Lsn,
+    pub(super) frozen: Arc<Overlay>,
+    pub(super) meta: Meta,
+    pub(super) step: Step,
     /// The last shard that this step has looked at.
-    cursor: Option<ShardId>,
-    queue: VecDeque<Io>,
-    in_flight: usize,
+    pub(super) cursor: Option<ShardId>,
+    pub(super) queue: VecDeque<Io>,
+    pub(super) in_flight: usize,
     /// Blocks written home, and how full the journal was at the beginning: tells whether to hurry.
-    blocks_written: usize,
-    fill_at_begin: u64,
+    pub(super) blocks_written: usize,
+    pub(super) fill_at_begin: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Journal,
     Home,
     SyncHome,
@@ -198,7 +198,7 @@ impl Running {
     }
 
     /// Nothing goes home before the journal that says it is stable, no index before that and what is home.
-    fn check(&self, io: &Io, stable: Lsn, applied: Lsn) {
+    pub(super) fn check(&self, io: &Io, stable: Lsn, applied: Lsn) {
         match io {
             Io::WriteHome { shard, .. } => {
                 invariant!(

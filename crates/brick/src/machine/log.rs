@@ -11,20 +11,20 @@ use std::collections::VecDeque;
 
 /// See the module.
 pub struct Log {
-    geometry: Geometry,
-    generation: u32,
-    end: Lsn,
-    written: Lsn,
-    stable: Lsn,
+    pub(super) geometry: Geometry,
+    pub(super) generation: u32,
+    pub(super) end: Lsn,
+    pub(super) written: Lsn,
+    pub(super) stable: Lsn,
     /// The first segment whose records a reader may still need.
-    oldest: u64,
+    pub(super) oldest: u64,
     /// The first segment with records that no sync covers.
-    unsynced: u64,
+    pub(super) unsynced: u64,
     /// Writes in flight, in log order: where each ends, and whether it has.
-    writing: VecDeque<(Lsn, bool)>,
-    syncing: bool,
+    pub(super) writing: VecDeque<(Lsn, bool)>,
+    pub(super) syncing: bool,
     /// Where this opening went on.
-    resumed: Option<Lsn>,
+    pub(super) resumed: Option<Lsn>,
 }
 
 impl Log {
@@ -176,14 +176,5 @@ impl Log {
     pub fn fill(&self) -> (u64, u64) {
         let used = self.end.0 - self.oldest * self.geometry.segment_bytes;
         (used, self.geometry.segments * self.geometry.segment_bytes)
-    }
-
-    #[cfg(test)]
-    pub fn break_stable(&mut self, stable: Lsn) {
-        self.stable = stable;
-    }
-    #[cfg(test)]
-    pub fn break_oldest(&mut self, oldest: u64) {
-        self.oldest = oldest;
     }
 }

@@ -29,7 +29,7 @@ pub struct State {
     /// Each partition's log.
     pub positions: BTreeMap<(RingId, PartitionNumber), LogPosition>,
     /// End of the last record that was taken.
-    taken: Lsn,
+    pub(super) taken: Lsn,
 }
 
 impl State {

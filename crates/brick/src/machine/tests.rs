@@ -1,1 +1,185 @@
+//! The machine in any order: IO is begun as it says, ends in random order or never, and what the machine said of it holds
+//! after the death of the process and after a power cut.
 
+use super::*;
+use crate::storage::MemoryStorage;
+use crate::{Brick, BrickSettings, Identity, block_checksum};
+
+const RING: RingId = RingId(1);
+
+/// Numbers from a seed (xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+fn identity() -> Identity {
+    let settings =
+        BrickSettings { journal_segments: 4, segment_bytes: 64 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
+    Identity::new(BrickId(7), "c", settings)
+}
+
+fn open(storage: &MemoryStorage, reborn: bool) -> Brick {
+    Brick::open_on(std::sync::Arc::new(storage.clone()), &identity(), Incarnation(1), reborn).unwrap().0
+}
+
+fn shard() -> ShardId {
+    ShardId { volume: VolumeId(1), data: DataId(3), index: 0 }
+}
+
+/// A record of each partition says how many came before it in a key of its own.
+struct Run {
+    brick: Brick,
+    storage: MemoryStorage,
+    dice: Dice,
+    flying: Vec<(IoId, Io)>,
+    /// Where record n of the run ended.
+    ends: Vec<Lsn>,
+    writes: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let storage = MemoryStorage::new();
+        Brick::create_on(&storage, &identity()).unwrap();
+        let dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        Self { brick: open(&storage, false), storage, dice, flying: Vec::new(), ends: Vec::new(), writes: 0 }
+    }
+
+    fn key(number: usize) -> Key {
+        let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+        Key::name(place, ROOT, format!("{number:06}").as_bytes())
+    }
+
+    fn changes(&mut self) -> Vec<Change> {
+        let filler = vec![7u8; self.dice.below(3000) as usize];
+        let mut changes = vec![Change::Put { key: Self::key(self.ends.len()), value: filler.into() }];
+        if self.dice.below(3) == 0 {
+            self.writes += 1;
+            let first = self.dice.below(30) as u32;
+            let bytes = vec![self.writes as u8; BLOCK_BYTES];
+            let stamp = Stamp { count: self.writes, session: SessionId(1), op: OpId(1) };
+            let record = ShardRecord { stamp, length: 30 * BLOCK_BYTES as u32, home_blocks: 30 };
+            let run = BlockRun { first, checksums: vec![block_checksum(shard(), first, &bytes)] };
+            changes.push(Change::WriteBlocks { shard: shard(), record, run, bytes: bytes.into() });
+        }
+        changes
+    }
+
+    fn append(&mut self) {
+        let partition = PartitionNumber(self.dice.below(3) as u32);
+        let changes = self.changes();
+        let mut machine = self.brick.machine.write();
+        let sequence = Sequence(machine.state().position(RING, partition).sequence.0 + 1);
+        let (epoch, session, op_id) = (Epoch(1), SessionId(1), OpId(sequence.0));
+        let entry = LogEntry::new(Record { ring: RING, partition, epoch, sequence, session, op_id, changes });
+        let mut step = machine.append(&entry).unwrap();
+        if let Append::Learn(shards) = step {
+            shards.iter().for_each(|(_, shard)| machine.learn(*shard, None));
+            step = machine.append(&entry).unwrap();
+        }
+        if let Append::At { end, io } = step {
+            self.flying.extend(io);
+            self.ends.push(end);
+        }
+    }
+
+    fn sync(&mut self) {
+        if self.flying.iter().any(|(_, io)| matches!(io, Io::SyncJournal { .. })) {
+            return;
+        }
+        let begun = self.brick.machine.write().sync().unwrap();
+        self.flying.extend(begun);
+    }
+
+    fn checkpoint(&mut self) {
+        let next = self.brick.machine.write().checkpoint().unwrap();
+        match next {
+            Next::Do(id, io) => self.flying.push((id, io)),
+            Next::Sync(_) => self.sync(),
+            Next::Wait | Next::Done => {}
+        }
+    }
+
+    /// One of the IOs in flight ends.
+    fn end_one(&mut self) {
+        if self.flying.is_empty() {
+            return;
+        }
+        let at = self.dice.below(self.flying.len() as u64) as usize;
+        let (id, io) = self.flying.swap_remove(at);
+        let outcome = self.brick.disk.perform(&io, &[]);
+        self.brick.machine.write().done(id, outcome).unwrap();
+    }
+
+    fn step(&mut self) {
+        match self.dice.below(12) {
+            0..3 => self.append(),
+            3 => self.sync(),
+            4 => drop(self.brick.machine.write().begin_checkpoint().unwrap()),
+            5..7 => self.checkpoint(),
+            _ => self.end_one(),
+        }
+    }
+
+    /// Records whose end is at or before a position of the log: their keys are there, in order, without a gap.
+    fn check(&self, storage: &MemoryStorage, reborn: bool, upto: Lsn, what: &str) {
+        let at_least = self.ends.iter().filter(|end| **end <= upto).count();
+        let brick = open(storage, reborn);
+        let found = brick.scan(&Self::key(0), &Self::key(999_999), 1_000_000).unwrap();
+        let numbers: Vec<Key> = found.into_iter().map(|(key, _)| key).collect();
+        assert!(numbers.len() >= at_least, "{what}: {} of {at_least} records", numbers.len());
+        assert_eq!(numbers, (0..numbers.len()).map(Self::key).collect::<Vec<_>>(), "{what}: a gap");
+        brick.read_shard(RING, shard(), 0, 1 << 22).unwrap();
+    }
+}
+
+/// `make soak` says more.
+fn runs() -> u64 {
+    std::env::var("HEKATE_RUNS").ok().and_then(|count| count.parse().ok()).unwrap_or(150)
+}
+
+#[test]
+fn io_may_end_in_any_order_and_never() {
+    for seed in 1..=runs() {
+        let mut run = Run::new(seed);
+        for _ in 0..400 {
+            run.step();
+            if run.dice.below(40) == 0 {
+                let stable = run.brick.machine.read().stable();
+                run.check(&run.storage.after_power_cut(), true, stable, &format!("seed {seed}, power cut"));
+            }
+        }
+        let written = run.brick.machine.read().written();
+        run.check(&run.storage.copy(), false, written, &format!("seed {seed}, killed"));
+    }
+}
+
+#[test]
+fn nothing_is_acknowledged_after_an_io_that_failed() {
+    for seed in 1..=40 {
+        let mut run = Run::new(seed);
+        (0..100).for_each(|_| run.step());
+        run.append();
+        let (id, _) = run.flying.pop().unwrap();
+        let mut machine = run.brick.machine.write();
+        let before = (machine.written(), machine.stable());
+        let failed = Err(Error::Io { what: "the disk is gone".into() });
+        assert!(matches!(machine.done(id, failed), Err(Error::Poisoned { .. })));
+        for (id, _) in run.flying.drain(..) {
+            assert!(
+                matches!(machine.done(id, Ok(())), Err(Error::Poisoned { .. })),
+                "what was in flight counts no more"
+            );
+        }
+        assert_eq!((machine.written(), machine.stable()), before, "seed {seed}");
+        assert!(machine.sync().is_err() && machine.begin_checkpoint().is_err() && machine.mark().is_err());
+        assert!(machine.done(id, Ok(())).is_err(), "an IO ends once");
+    }
+}

@@ -54,6 +54,18 @@ impl MemoryStorage {
         cut
     }
 
+    /// What the death of the process leaves.
+    pub fn copy(&self) -> Self {
+        let copy = Self::new();
+        for (path, file) in self.files.lock().iter() {
+            let content = file.content.lock();
+            let content = Mutex::new(Content { now: content.now.clone(), synced: content.synced.clone() });
+            let file = MemoryFile { content, syncs_left: copy.syncs_left.clone() };
+            copy.files.lock().insert(path.clone(), Arc::new(file));
+        }
+        copy
+    }
+
     /// Flips one bit of a file, as a bad disk does.
     pub fn flip_bit(&self, path: &str, byte: usize) {
         if let Some(file) = self.files.lock().get(path)
