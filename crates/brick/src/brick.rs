@@ -246,7 +246,7 @@ impl Brick {
     }
 
     /// Does an IO and tells the machine how it ended.
-    fn perform(&self, id: IoId, io: &Io, fresh: &[&[u8]]) -> Result<()> {
+    pub(crate) fn perform(&self, id: IoId, io: &Io, fresh: &[&[u8]]) -> Result<()> {
         let outcome = self.disk.perform(io, fresh);
         let told = self.machine.write().done(id, outcome);
         told.inspect_err(|error| {

@@ -1,16 +1,13 @@
 //! Data files: one plain file for each shard. `docs/format/data.md` is the document.
 
 use crate::storage::{Storage, StorageFile};
-use hekate_proto::{BLOCK_BYTES, Error, Result, ShardId};
+use hekate_proto::{BLOCK_BYTES, DataId, Error, Result, ShardId, VolumeId};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Open data files kept; a process has 1,024 descriptors unless told otherwise.
 const OPEN_FILES_MAX: usize = 256;
-/// Directories that data files are spread over.
-const DIRECTORIES: u32 = 256;
-
 /// The data files of a brick.
 pub struct Home {
     storage: Arc<dyn Storage>,
@@ -26,6 +23,9 @@ struct OpenFiles {
 }
 
 impl Home {
+    /// Directories that data files are spread over.
+    pub const DIRECTORIES: u32 = 256;
+
     pub fn new(storage: Arc<dyn Storage>) -> Self {
         Self { storage, open: Mutex::default() }
     }
@@ -33,14 +33,31 @@ impl Home {
     /// Makes the directories of a new brick.
     pub fn create(storage: &dyn Storage) -> Result<()> {
         let failed = |e| Error::io("make the data directories", e);
-        for number in 0..DIRECTORIES {
-            storage.create_directory(&format!("data/{number:02x}")).map_err(failed)?;
+        for number in 0..Self::DIRECTORIES {
+            storage.create_directory(&Self::directory_of(number)).map_err(failed)?;
         }
         storage.sync_directory("data").map_err(failed)
     }
 
     fn directory(shard: ShardId) -> String {
-        format!("data/{:02x}", shard.position().0 % DIRECTORIES)
+        Self::directory_of(shard.position().0 % Self::DIRECTORIES)
+    }
+
+    /// The path of a directory of data files.
+    pub fn directory_of(number: u32) -> String {
+        format!("data/{number:02x}")
+    }
+
+    /// The shard whose data file has this name; `None`: it is not one of ours.
+    pub fn shard_of(name: &str) -> Option<ShardId> {
+        let mut parts = name.split('-');
+        let (volume, data, index) = (parts.next()?, parts.next()?, parts.next()?);
+        let shard = ShardId {
+            volume: VolumeId(u32::from_str_radix(volume, 16).ok()?),
+            data: DataId(u128::from_str_radix(data, 16).ok()?),
+            index: u64::from_str_radix(index, 16).ok()?,
+        };
+        Self::path(shard).ends_with(&format!("/{name}")).then_some(shard)
     }
 
     /// The path of a shard's data file in its brick.

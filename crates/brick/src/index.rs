@@ -1,6 +1,6 @@
 //! The index: an ordered key-value store whose durable state moves only in `commit`.
 //!
-//! A trait of four methods with two implementations: [`RedbIndex`] on a brick's storage, and [`MemoryIndex`] in memory.
+//! A trait of a few methods with two implementations: [`RedbIndex`] on a brick's storage, and [`MemoryIndex`] in memory.
 //! Which library and why: `docs/adr/0002-index.md`. Every value rests with a CRC32C of key and value behind it, checked
 //! whenever it is read, since the library checks none.
 
@@ -21,8 +21,22 @@ pub trait Index: Send + Sync {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Visits the entries of `from..to` in order until the visitor answers false.
-    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()>;
+    /// Visits the entries of `from..to` in order until the visitor answers false; a value that is damaged comes as the
+    /// error that says so.
+    fn scan_all(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool) -> Result<()>;
+
+    /// The same, until the first value that is damaged.
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()> {
+        let mut damaged = Ok(());
+        self.scan_all(from, to, &mut |key, value| match value {
+            Ok(value) => visit(key, value),
+            Err(error) => {
+                damaged = Err(error);
+                false
+            }
+        })?;
+        damaged
+    }
 
     /// Takes all changes and `meta` in one durable step.
     fn commit(&self, changes: &mut dyn Iterator<Item = IndexChange<'_>>, meta: &[u8]) -> Result<()>;

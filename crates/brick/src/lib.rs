@@ -20,6 +20,7 @@ mod recovery;
 #[cfg(test)]
 mod regressions;
 mod reserve;
+mod scrub;
 pub mod storage;
 #[cfg(test)]
 mod tests;
@@ -33,3 +34,4 @@ pub use identity::{BrickSettings, Identity};
 pub use journal::Lsn;
 pub use machine::LogPosition;
 pub use recovery::{LostBlocks, RecoveryReport, TornTail};
+pub use scrub::{Finding, ScrubCursor, ScrubStep};

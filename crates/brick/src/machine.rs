@@ -193,10 +193,24 @@ impl Machine {
     ) -> Result<(IoId, Io)> {
         self.check_alive()?;
         check::may_write(&self.state, shard)?;
+        if self.in_flight.iter().any(|(_, job)| matches!(job, Job::Stray(stray) if *stray == shard)) {
+            return Err(Error::Unavailable { what: "an old file of the shard is being removed".into() });
+        }
         let before = if self.state.shard_layers(shard).next().is_some() { self.state.newest(shard) } else { durable };
         check::is_fresh(shard, before.map_or(0, |before| before.home_blocks), first)?;
         self.room.take(u64::from(count) * BLOCK_BYTES as u64)?;
         Ok(self.start(Io::WriteFresh { shard, first }, Job::Fresh { shard, first, end: first + count }))
+    }
+
+    /// A data file that no record knows is about to be removed. `None`: somebody is writing it, or has.
+    pub fn remove_stray(&mut self, shard: ShardId) -> Result<Option<(IoId, Io)>> {
+        self.check_alive()?;
+        let writing = |(_, job): &(IoId, Job)| matches!(job, Job::Fresh { shard: written, .. } if *written == shard);
+        let wanted = self.fresh.contains_key(&shard) || self.state.shard_layers(shard).next().is_some();
+        if wanted || self.in_flight.iter().any(writing) {
+            return Ok(None);
+        }
+        Ok(Some(self.start(Io::RemoveHome { shard }, Job::Stray(shard))))
     }
 
     /// Data files to sync, as far as they have bytes that no sync has covered. Once that is done, [`Machine::mark`].
@@ -271,6 +285,7 @@ impl Machine {
                 self.state.home_synced(shard, overlay, writes);
                 self.unmarked.push((shard, stamp));
             }
+            Job::Stray(_) => {}
             Job::Checkpoint => self.checkpoint_step_done(),
         }
         Ok(())

@@ -24,10 +24,10 @@ impl Index for MemoryIndex {
         Ok(self.state.read().entries.get(key).cloned())
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()> {
+    fn scan_all(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool) -> Result<()> {
         let state = self.state.read();
         for (key, value) in state.entries.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))) {
-            if !visit(key, value.clone()) {
+            if !visit(key, Ok(value.clone())) {
                 break;
             }
         }

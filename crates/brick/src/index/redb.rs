@@ -68,11 +68,11 @@ impl Index for RedbIndex {
         sealed.map(|sealed| unseal(key, sealed.value())).transpose()
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()> {
+    fn scan_all(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool) -> Result<()> {
         let snapshot = self.snapshot.read().clone();
         for entry in snapshot.range(from..to).map_err(index_error)? {
             let (key, sealed) = entry.map_err(index_error)?;
-            if !visit(key.value(), unseal(key.value(), sealed.value())?) {
+            if !visit(key.value(), unseal(key.value(), sealed.value())) {
                 break;
             }
         }

@@ -246,8 +246,8 @@ fn index_invariant_1_a_commit_holds_what_it_was_given() {
         fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
             self.0.get(key)
         }
-        fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()> {
-            self.0.scan(from, to, visit)
+        fn scan_all(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool) -> Result<()> {
+            self.0.scan_all(from, to, visit)
         }
         fn commit(&self, _: &mut dyn Iterator<Item = index::IndexChange<'_>>, _: &[u8]) -> Result<()> {
             Ok(())

@@ -46,6 +46,8 @@ pub enum Job {
     Fresh { shard: ShardId, first: u32, end: u32 },
     /// A data file is stable up to a stamp: up to so many home writes of that overlay's shard.
     Shard { shard: ShardId, stamp: Stamp, overlay: u64, writes: u64 },
+    /// A data file that no record knows is gone.
+    Stray(ShardId),
     /// A step of the running checkpoint.
     Checkpoint,
 }

@@ -1,0 +1,306 @@
+//! Scrubbing: everything that rests is read and checked, a piece at a time, while the brick is used.
+//!
+//! A pass goes through the index, each shard where its record comes, and then through the data files: those that no
+//! record knows (a crash between the index's commit and a file's removal leaves such) are removed. What it finds is told;
+//! mending it from another replica is the server's.
+
+use crate::brick::Brick;
+use crate::checksum::block_checksum;
+use crate::home::Home;
+use crate::index::Index;
+use crate::view::{Place, View};
+use bytes::Bytes;
+use hekate_proto::*;
+
+/// Where a pass is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScrubCursor(Stage);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Stage {
+    /// Entries from this key on.
+    Index(Key),
+    /// Blocks from this one on of the shard with this key.
+    Shard(Key, u32),
+    /// Data files of this directory and those behind it.
+    Files(u32),
+    Done,
+}
+
+/// What a step found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// A block does not match its checksum, or cannot be read.
+    Block { ring: RingId, shard: ShardId, block: u32 },
+    /// An entry of the index does not match its seal.
+    Entry { key: Key },
+    /// A data file that nothing knows; it was removed.
+    Stray { path: String },
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScrubStep {
+    /// Bytes that were read and checked.
+    pub bytes: u64,
+    /// What was wrong.
+    pub findings: Vec<Finding>,
+}
+
+/// Entries of a step.
+const ENTRIES: usize = 1024;
+/// Blocks of a step: 1 MiB.
+const BLOCKS: u32 = 256;
+/// How often a block is looked at again that changes while it is read.
+const TRIES: usize = 8;
+
+impl Default for ScrubCursor {
+    fn default() -> Self {
+        Self(Stage::Index(Key::from_bytes(Bytes::new())))
+    }
+}
+
+impl ScrubCursor {
+    /// Whether the pass is over.
+    pub fn is_done(&self) -> bool {
+        self.0 == Stage::Done
+    }
+}
+
+impl Brick {
+    /// Checks the next piece: at most a thousand entries, a MiB of a shard, or one directory of data files.
+    pub fn scrub(&self, cursor: &mut ScrubCursor) -> Result<ScrubStep> {
+        let mut step = ScrubStep::default();
+        cursor.0 = match std::mem::replace(&mut cursor.0, Stage::Done) {
+            Stage::Index(from) => self.scrub_entries(from, &mut step)?,
+            Stage::Shard(key, first) => self.scrub_shard(key, first, &mut step)?,
+            Stage::Files(number) => self.scrub_files(number, &mut step)?,
+            Stage::Done => Stage::Done,
+        };
+        Ok(step)
+    }
+
+    fn scrub_entries(&self, from: Key, step: &mut ScrubStep) -> Result<Stage> {
+        let mut next = Stage::Files(0);
+        let mut seen = 0;
+        let mut visit = |key: &[u8], value: Result<Bytes>| {
+            let key = Key::from_bytes(Bytes::copy_from_slice(key));
+            seen += 1;
+            step.bytes += (key.as_bytes().len() + value.as_ref().map_or(0, Bytes::len)) as u64;
+            if value.is_err() {
+                step.findings.push(Finding::Entry { key: key.clone() });
+            }
+            if key.as_shard().is_some() {
+                next = Stage::Shard(key, 0);
+                return false;
+            }
+            if seen == ENTRIES {
+                next = Stage::Index(key.successor());
+            }
+            seen < ENTRIES
+        };
+        let end = [u8::MAX; 64];
+        self.guarded(|| self.disk.index.scan_all(from.as_bytes(), &end, &mut visit))?;
+        Ok(next)
+    }
+
+    fn scrub_shard(&self, key: Key, first: u32, step: &mut ScrubStep) -> Result<Stage> {
+        let next = Stage::Index(key.successor());
+        let (Some(shard), Some(place)) = (key.as_shard(), key.place()) else { return Ok(next) };
+        let ring = place.ring;
+        // Up to what was ever written: behind the shard's end there may be blocks too.
+        let home_blocks = match self.shard(ring, shard) {
+            Ok(record) => record.map_or(0, |record| record.home_blocks),
+            // The entry itself is a finding already.
+            Err(Error::Damaged { .. }) => 0,
+            Err(error) => return Err(error),
+        };
+        let end = home_blocks.min(first + BLOCKS);
+        for block in first..end {
+            if !self.block_is_right(ring, shard, block)? {
+                step.findings.push(Finding::Block { ring, shard, block });
+            }
+            step.bytes += BLOCK_BYTES as u64;
+        }
+        Ok(if end < home_blocks { Stage::Shard(key, end) } else { next })
+    }
+
+    /// Whether a block matches its checksum; one that changes while it is read is looked at again.
+    fn block_is_right(&self, ring: RingId, shard: ShardId, block: u32) -> Result<bool> {
+        let place = || self.view(|view| Ok(view.places(ring, shard, block, block + 1)?.pop()));
+        let mut now = match place() {
+            Err(Error::Damaged { .. }) => return Ok(true),
+            now => now?,
+        };
+        for _ in 0..TRIES {
+            let Some((sum, Place::Home)) = &now else { return Ok(true) };
+            let sum = *sum;
+            let mut bytes = vec![0; BLOCK_BYTES];
+            let read = self.disk.home.read(shard, block, &mut bytes);
+            if read.is_ok() && block_checksum(shard, block, &bytes) == sum {
+                return Ok(true);
+            }
+            now = place()?;
+            if matches!(&now, Some((again, Place::Home)) if *again == sum) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn scrub_files(&self, number: u32, step: &mut ScrubStep) -> Result<Stage> {
+        let directory = Home::directory_of(number);
+        let names = self.disk.storage.list(&directory).map_err(|e| Error::io(format!("list {directory}"), e))?;
+        for name in names {
+            let Some(shard) = Home::shard_of(&name) else { continue };
+            if !self.is_known(shard)? && self.remove_stray(shard)? {
+                step.findings.push(Finding::Stray { path: Home::path(shard) });
+            }
+        }
+        Ok(if number + 1 < Home::DIRECTORIES { Stage::Files(number + 1) } else { Stage::Done })
+    }
+
+    fn is_known(&self, shard: ShardId) -> Result<bool> {
+        self.view(|view: &View| {
+            if view.state.shard_layers(shard).next().is_some() {
+                return Ok(true);
+            }
+            let mut rings: Vec<RingId> = view.state.positions.keys().map(|(ring, _)| *ring).collect();
+            rings.dedup();
+            for ring in rings {
+                match view.durable_shard(ring, shard) {
+                    Ok(None) => {}
+                    Ok(Some(_)) | Err(Error::Damaged { .. }) => return Ok(true),
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(false)
+        })
+    }
+
+    /// Unless somebody has begun to write the shard.
+    fn remove_stray(&self, shard: ShardId) -> Result<bool> {
+        let Some((id, io)) = self.machine.write().remove_stray(shard)? else { return Ok(false) };
+        self.perform(id, &io, &[])?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::{MemoryStorage, Storage};
+    use crate::{BrickSettings, Identity, LogEntry};
+    use std::sync::Arc;
+
+    const RING: RingId = RingId(1);
+
+    fn shard(index: u64) -> ShardId {
+        ShardId { volume: VolumeId(1), data: DataId(3), index }
+    }
+
+    fn write(brick: &Brick, index: u64, first: u32, count: u32) {
+        let sequence = Sequence(brick.position(RING, PartitionNumber(0)).sequence.0 + 1);
+        let bytes = Bytes::from(vec![6; count as usize * BLOCK_BYTES]);
+        let sums = (first..first + count).map(|block| block_checksum(shard(index), block, &bytes[..BLOCK_BYTES]));
+        let run = BlockRun { first, checksums: sums.collect() };
+        let stamp = Stamp { count: sequence.0, session: SessionId(1), op: OpId(1) };
+        let record = ShardRecord { stamp, length: 1000 * BLOCK_BYTES as u32, home_blocks: 1000 };
+        let changes = vec![Change::WriteBlocks { shard: shard(index), record, run, bytes }];
+        let (partition, epoch, session, op_id) = (PartitionNumber(0), Epoch(1), SessionId(1), OpId(1));
+        brick
+            .append(&LogEntry::new(Record { ring: RING, partition, epoch, sequence, session, op_id, changes }))
+            .unwrap();
+    }
+
+    fn new() -> (MemoryStorage, Brick) {
+        let settings = BrickSettings {
+            journal_segments: 4,
+            segment_bytes: 2 << 20,
+            index_cache_bytes: 1 << 20,
+            reserve_bytes: 0,
+        };
+        let identity = Identity::new(BrickId(7), "c", settings);
+        let storage = MemoryStorage::new();
+        Brick::create_on(&storage, &identity).unwrap();
+        let brick = Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0;
+        (storage, brick)
+    }
+
+    fn pass(brick: &Brick) -> (u64, Vec<Finding>) {
+        let (mut cursor, mut bytes, mut findings) = (ScrubCursor::default(), 0, Vec::new());
+        while !cursor.is_done() {
+            let step = brick.scrub(&mut cursor).unwrap();
+            bytes += step.bytes;
+            findings.extend(step.findings);
+        }
+        (bytes, findings)
+    }
+
+    #[test]
+    fn a_pass_reads_everything_and_names_each_damaged_block() {
+        let (storage, brick) = new();
+        for index in 0..3 {
+            write(&brick, index, 10, 40);
+            write(&brick, index, 700, 1);
+        }
+        brick.checkpoint().unwrap();
+        let (bytes, findings) = pass(&brick);
+        assert!(bytes > 3 * 1000 * BLOCK_BYTES as u64, "{bytes}");
+        assert_eq!(findings, []);
+        storage.flip_bit(&Home::path(shard(1)), 12 * BLOCK_BYTES + 99);
+        storage.flip_bit(&Home::path(shard(2)), 700 * BLOCK_BYTES);
+        let mut found = pass(&brick).1;
+        found.sort_by_key(|finding| format!("{finding:?}"));
+        let block = |index, block| Finding::Block { ring: RING, shard: shard(index), block };
+        assert_eq!(found, [block(1, 12), block(2, 700)]);
+    }
+
+    #[test]
+    fn files_that_nobody_knows_go_and_those_being_written_stay() {
+        let (storage, brick) = new();
+        write(&brick, 0, 0, 1);
+        brick.checkpoint().unwrap();
+        storage.open(&Home::path(shard(8)), true).unwrap();
+        brick.write_fresh(RING, shard(9), 0, &[&[1; BLOCK_BYTES]]).unwrap();
+        let other = format!("{}/a file of somebody else's", Home::directory_of(0));
+        storage.open(&other, true).unwrap();
+        assert_eq!(pass(&brick).1, [Finding::Stray { path: Home::path(shard(8)) }]);
+        let paths = storage.paths();
+        for (path, stays) in [(Home::path(shard(0)), true), (Home::path(shard(8)), false), (other, true)] {
+            assert_eq!(paths.contains(&path), stays, "{path}");
+        }
+        assert!(paths.contains(&Home::path(shard(9))), "its record comes next");
+    }
+
+    #[test]
+    fn a_damaged_entry_is_named_and_the_pass_goes_on() {
+        let (storage, brick) = new();
+        for index in 0..3 {
+            write(&brick, index, 0, 1);
+        }
+        brick.checkpoint().unwrap();
+        let (path, file) = ("index/index.redb", storage.open("index/index.redb", false).unwrap());
+        let mut bytes = vec![0; file.length().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        // The stamp of the second record: count 2, session 1, op 1.
+        let value: Vec<u8> = [2u64, 1, 1].iter().flat_map(|part| part.to_le_bytes()).collect();
+        let places: Vec<usize> = (0..bytes.len() - 24).filter(|at| bytes[*at..*at + 24] == value).collect();
+        assert!(!places.is_empty());
+        places.iter().for_each(|at| storage.flip_bit(path, at + 1));
+        // What was read before is in the library's memory.
+        drop(brick);
+        let identity = Identity::new(
+            BrickId(7),
+            "c",
+            BrickSettings {
+                journal_segments: 4,
+                segment_bytes: 2 << 20,
+                index_cache_bytes: 1 << 20,
+                reserve_bytes: 0,
+            },
+        );
+        let brick = Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0;
+        assert_eq!(pass(&brick).1, [Finding::Entry { key: Key::shard(RING, shard(1)) }]);
+    }
+}
