@@ -356,6 +356,15 @@ impl Brick {
         Ok(buffer.freeze().slice(from..from + (end - offset) as usize))
     }
 
+    /// A block, checked, also behind the shard's end; `None` for a hole.
+    pub fn read_block(&self, ring: RingId, shard: ShardId, block: u32) -> Result<Option<Bytes>> {
+        let places = self.view(|view| view.places(ring, shard, block, block + 1))?;
+        if matches!(places[..], [(0, _)]) {
+            return Ok(None);
+        }
+        Ok(Some(read_places(&self.disk.home, shard, block, &places)?.freeze()))
+    }
+
     /// A block of a data file as it is, unchecked.
     pub fn read_home(&self, shard: ShardId, block: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_BYTES];

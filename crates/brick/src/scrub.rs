@@ -7,7 +7,6 @@
 use crate::brick::Brick;
 use crate::checksum::block_checksum;
 use crate::home::Home;
-use crate::index::Index;
 use crate::view::{Place, View};
 use bytes::Bytes;
 use hekate_proto::*;
@@ -214,12 +213,8 @@ mod tests {
     }
 
     fn new() -> (MemoryStorage, Brick) {
-        let settings = BrickSettings {
-            journal_segments: 4,
-            segment_bytes: 2 << 20,
-            index_cache_bytes: 1 << 20,
-            reserve_bytes: 0,
-        };
+        let settings =
+            BrickSettings { journal_segments: 4, segment_bytes: 2 << 20, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
         let identity = Identity::new(BrickId(7), "c", settings);
         let storage = MemoryStorage::new();
         Brick::create_on(&storage, &identity).unwrap();
@@ -293,12 +288,7 @@ mod tests {
         let identity = Identity::new(
             BrickId(7),
             "c",
-            BrickSettings {
-                journal_segments: 4,
-                segment_bytes: 2 << 20,
-                index_cache_bytes: 1 << 20,
-                reserve_bytes: 0,
-            },
+            BrickSettings { journal_segments: 4, segment_bytes: 2 << 20, index_cache_bytes: 1 << 20, reserve_bytes: 0 },
         );
         let brick = Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0;
         assert_eq!(pass(&brick).1, [Finding::Entry { key: Key::shard(RING, shard(1)) }]);

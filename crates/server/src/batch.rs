@@ -3,6 +3,7 @@
 use crate::locked::Locked;
 use crate::node::Node;
 use crate::partition::HostedRing;
+use crate::repair::mend_range;
 use crate::sessions::Session;
 use crate::syncer::Needs;
 use hekate_proto::*;
@@ -141,12 +142,20 @@ impl Node {
         partition: PartitionNumber,
         epoch: Epoch,
     ) -> Result<Reply> {
-        for _ in 0..STALE_MAX {
+        for attempt in 0..STALE_MAX {
             let found = {
                 let hosted = ring.read(partition)?;
                 check_epoch(hosted.epoch, epoch)?;
-                answer(hosted.brick(), ask, &request.op).map_err(stopped)?
+                answer(hosted.brick(), ask, &request.op).map_err(stopped)
             };
+            // A bad copy is answered from a good one, and mended.
+            if attempt == 0
+                && matches!(found, Err(Error::Damaged { .. } | Error::Io { .. }))
+                && self.mend_read(request, ring)?
+            {
+                continue;
+            }
+            let found = found?;
             let Reply::Elsewhere { inode, .. } = found else { return Ok(found) };
             // The inode's leader is here as well, which saves the client the way. Gone by now: the name has changed.
             let hosted = ring.read(ask.partition(inode.position()))?;
@@ -157,6 +166,12 @@ impl Node {
             }
         }
         Err(Error::Stale)
+    }
+
+    fn mend_read(&self, request: &Request, ring: &HostedRing) -> Result<bool> {
+        let Op::Data { op: DataOp::ReadShard { data, index, offset, length } } = &request.op else { return Ok(false) };
+        let shard = ShardId { volume: request.volume, data: *data, index: *index };
+        mend_range(self, ring.ring, shard, *offset, *length)
     }
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {

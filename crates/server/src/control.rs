@@ -1,7 +1,7 @@
 //! The control interface: what the command line (and the console) ask of a server, JSON to JSON.
 
 use crate::node::Node;
-use hekate_cluster::VolumeInfo;
+use hekate_cluster::{BrickInfo, VolumeInfo};
 use hekate_proto::*;
 use hekate_transport::Peer;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,11 @@ pub enum ControlRequest {
     VolumeDelete {
         /// Its name.
         name: String,
+    },
+    /// Begins to scrub a brick, or all.
+    BrickScrub {
+        /// Its directory or the first digits of its id; none: all.
+        brick: Option<String>,
     },
     /// Ends the server in order.
     Stop,
@@ -99,6 +104,12 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
             administrator(peer)?;
             node.delete_volume(&name)?;
             Ok(json!({ "name": name, "state": "deleting" }))
+        }
+        ControlRequest::BrickScrub { brick } => {
+            administrator(peer)?;
+            let found = bricks_called(node, brick.as_deref())?;
+            found.iter().for_each(|info| node.scrubs.ask(info.brick));
+            Ok(found.iter().map(|info| json!({ "brick": info.brick, "directory": info.directory })).collect())
         }
         ControlRequest::Stop => {
             administrator(peer)?;
@@ -172,6 +183,22 @@ fn pools(node: &Node) -> Result<Value> {
     Ok(Value::Array(pools.collect()))
 }
 
+/// Bricks by directory or the beginning of their id.
+fn bricks_called(node: &Node, called: Option<&str>) -> Result<Vec<BrickInfo>> {
+    let all = node.registry.bricks()?;
+    let Some(called) = called else { return Ok(all) };
+    let directory = called.trim_end_matches('/');
+    let is_called =
+        |info: &BrickInfo| info.directory == directory || (called.len() >= 4 && info.brick.text().starts_with(called));
+    let mut found: Vec<BrickInfo> = all.iter().filter(|info| is_called(info)).cloned().collect();
+    if found.len() == 1 {
+        return Ok(found.drain(..).collect());
+    }
+    let known: Vec<&str> = all.iter().map(|info| info.directory.as_str()).collect();
+    let what = if found.is_empty() { "there is no brick" } else { "there are several bricks" };
+    Err(Error::invalid(format!("{what} called {called}; bricks are {}", known.join(", "))))
+}
+
 fn bricks(node: &Node) -> Result<Vec<Value>> {
     let row = |info: hekate_cluster::BrickInfo| -> Result<Value> {
         let brick = node.bricks.get(&info.brick).ok_or_else(|| Error::bug("a brick that is not open"))?;
@@ -191,6 +218,11 @@ fn bricks(node: &Node) -> Result<Vec<Value>> {
             "overlay_bytes": status.overlay_bytes,
             "recovered_records": recovery.map(|report| report.records),
             "recovered_blocks_lost": recovery.map(|report| report.lost.len()),
+            "recovered_torn_tail": recovery.and_then(|report| report.torn.as_ref()).map(|torn| {
+                json!({ "file": torn.path, "offset": torn.offset, "why": torn.why, "records": torn.records_behind })
+            }),
+            "reserve_bytes": status.reserve_bytes,
+            "scrub": node.scrubs.show(info.brick),
         }))
     };
     node.registry.bricks()?.into_iter().map(row).collect()
@@ -213,7 +245,7 @@ fn status(node: &Node) -> Result<Value> {
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": node.started.elapsed().as_secs(),
-        "health": if failed.is_empty() { "good" } else { "degraded" },
+        "health": if failed.is_empty() && node.scrubs.damaged() == 0 { "good" } else { "degraded" },
         "waiting_partitions": failed,
         "bricks": bricks(node)?,
         "volumes": rows?,

@@ -2,6 +2,7 @@
 
 use crate::level::{remove, sync_all, with_locks};
 use crate::node::Node;
+use crate::scrub;
 use hekate_proto::*;
 use hekate_replica::{Commit, Partitions, purge_orphan};
 use std::collections::BTreeSet;
@@ -49,7 +50,8 @@ impl Housekeeping {
             }
             Ok(())
         })?;
-        Ok(Self { stopping, threads: vec![checkpoints, chores, space] })
+        let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
+        Ok(Self { stopping, threads: vec![checkpoints, chores, space, scrub] })
     }
 
     /// Ends them.

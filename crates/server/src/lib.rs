@@ -13,6 +13,8 @@ mod level;
 mod locked;
 mod node;
 mod partition;
+mod repair;
+mod scrub;
 mod sessions;
 mod stats;
 mod syncer;

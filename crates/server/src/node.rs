@@ -5,6 +5,7 @@ use crate::housekeeping::Housekeeping;
 use crate::level;
 use crate::locked::Chores;
 use crate::partition::HostedRing;
+use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
 use crate::stats::OpCounters;
 use crate::syncer::Syncers;
@@ -38,6 +39,7 @@ pub struct Node {
     pub(crate) syncers: Syncers,
     pub(crate) chores: Mutex<Chores>,
     pub(crate) counters: OpCounters,
+    pub(crate) scrubs: Scrubs,
     pub(crate) started: Instant,
     pub(crate) stop_asked: AtomicBool,
     /// One volume is made at a time: two would host a new ring twice.
@@ -63,6 +65,12 @@ impl Node {
                     what: format!("{} holds brick {}, not {}", info.directory, brick.id().text(), info.brick.text()),
                 });
             }
+            if let Some(torn) = &report.torn {
+                let (path, offset, why) = (&torn.path, torn.offset, torn.why);
+                progress(&format!(
+                    "cut a torn tail off the journal, {path} at offset {offset}: {why}; nothing synced is lost"
+                ));
+            }
             recoveries.insert(info.brick, report);
             bricks.insert(info.brick, Arc::new(brick));
         }
@@ -78,6 +86,7 @@ impl Node {
             syncers,
             chores: Mutex::default(),
             counters: OpCounters::default(),
+            scrubs: Scrubs::default(),
             started: Instant::now(),
             stop_asked: AtomicBool::new(false),
             making_volume: Mutex::new(()),
