@@ -190,9 +190,9 @@ fn bricks_called(node: &Node, called: Option<&str>) -> Result<Vec<BrickInfo>> {
     let directory = called.trim_end_matches('/');
     let is_called =
         |info: &BrickInfo| info.directory == directory || (called.len() >= 4 && info.brick.text().starts_with(called));
-    let mut found: Vec<BrickInfo> = all.iter().filter(|info| is_called(info)).cloned().collect();
+    let found: Vec<BrickInfo> = all.iter().filter(|info| is_called(info)).cloned().collect();
     if found.len() == 1 {
-        return Ok(found.drain(..).collect());
+        return Ok(found);
     }
     let known: Vec<&str> = all.iter().map(|info| info.directory.as_str()).collect();
     let what = if found.is_empty() { "there is no brick" } else { "there are several bricks" };

@@ -85,7 +85,7 @@ impl Pass {
         match (finding, outcome) {
             (Finding::Stray { .. }, _) => self.strays += 1,
             (_, Mended::Yes) => self.mended += 1,
-            (_, Mended::NotNeeded) => return,
+            (_, Mended::NotNeeded) => {}
             (_, Mended::No) => {
                 self.damaged += 1;
                 if self.named.len() < NAMED_MAX {

@@ -4,6 +4,7 @@ pub mod contract;
 pub mod dependencies_page;
 pub mod formats;
 pub mod headers;
+pub mod invariants;
 pub mod layers;
 pub mod leftovers;
 pub mod length;

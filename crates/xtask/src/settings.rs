@@ -58,6 +58,12 @@ pub struct Forbidden {
 #[serde(deny_unknown_fields)]
 pub struct Purity {
     pub crates: Vec<String>,
+    /// Only files whose path begins so; none: all. Tests, which drive what they test, are in files of their own.
+    #[serde(default)]
+    pub files: Vec<String>,
+    /// Of these, files whose path ends so are free.
+    #[serde(default)]
+    pub but: Vec<String>,
     pub paths: Vec<String>,
     pub why: String,
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::checks::{contract, dependencies_page, formats, headers, layers, leftovers, length, links, modules};
-use crate::checks::{policy, purity};
+use crate::checks::{contract, dependencies_page, formats, headers, invariants, layers, leftovers, length, links};
+use crate::checks::{modules, policy, purity};
 use crate::report::{Report, Result, Trouble};
 use crate::settings::{self, Settings};
 use crate::tree::{self, Tree};
@@ -22,6 +22,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("pure crates stay pure", |r| Ok(purity::check(&r.tree, &r.settings.purity).into())),
     ("every source file begins with //!", |r| Ok(headers::check(&r.tree).into())),
     ("format documents match their source", |r| Ok(formats::check(&r.tree).into())),
+    ("each invariant of a format is held and tested", |r| Ok(invariants::check(&r.tree).into())),
     ("nothing is left open in the source", |r| Ok(leftovers::check(&r.tree).into())),
     ("no dead source files", |r| Ok(modules::check(&r.tree).into())),
     ("files and functions are short, or say why not", |r| Ok(length::check(&r.tree, &r.settings))),

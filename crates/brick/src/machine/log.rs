@@ -122,7 +122,8 @@ impl Log {
         if let Some(write) = self.writing.iter_mut().find(|(end, done)| *end == upto && !done) {
             write.1 = true;
         }
-        while let Some((end, _)) = self.writing.pop_front_if(|(_, done)| *done) {
+        while let Some((end, true)) = self.writing.front().copied() {
+            self.writing.pop_front();
             invariant!("journal invariant 1", end > self.written, "{end:?} behind {:?}", self.written);
             self.written = end;
         }

@@ -13,6 +13,9 @@ pub fn check(tree: &Tree, rules: &[Purity]) -> Vec<Offence> {
     let mut offences = Vec::new();
     for rule in rules {
         for (path, text) in rule.crates.iter().flat_map(|name| tree.sources_of(name)) {
+            if !concerns(rule, path) {
+                continue;
+            }
             match text.parse::<TokenStream>() {
                 Ok(tokens) => offences.extend(offences_in(path, tokens, rule)),
                 Err(error) => offences.push(Offence::new(path, format!("does not parse: {error}"))),
@@ -20,6 +23,11 @@ pub fn check(tree: &Tree, rules: &[Purity]) -> Vec<Offence> {
         }
     }
     offences
+}
+
+fn concerns(rule: &Purity, path: &str) -> bool {
+    let named = rule.files.is_empty() || rule.files.iter().any(|begin| path.starts_with(begin));
+    named && !rule.but.iter().any(|end| path.ends_with(end))
 }
 
 fn offences_in(path: &str, tokens: TokenStream, rule: &Purity) -> Vec<Offence> {
@@ -104,6 +112,8 @@ mod tests {
     fn offences(text: &str) -> Vec<String> {
         let rule = Purity {
             crates: vec!["proto".into()],
+            files: Vec::new(),
+            but: Vec::new(),
             paths: ["std::net", "Instant::now", "rand::", "async"].map(String::from).to_vec(),
             why: "it is given them".into(),
         };
