@@ -9,6 +9,8 @@ mod brick;
 mod checksum;
 mod disk;
 mod entry;
+#[cfg(test)]
+mod full_disk;
 mod group_commit;
 mod home;
 mod identity;

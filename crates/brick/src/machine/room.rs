@@ -63,9 +63,10 @@ impl Room {
         Ok(())
     }
 
-    /// Whether a checkpoint should give the promise back before growing records are refused.
+    /// Whether a checkpoint should give the promise back before growing records are refused; or, when they are refused
+    /// anyway, before deletes wait.
     pub fn wants_checkpoint(&self, promised: u64) -> bool {
-        promised > self.growing_max() / 2
+        promised > (self.growing_max() / 2).max(self.reserve / 8)
     }
 
     fn full(&self) -> Error {

@@ -1,0 +1,248 @@
+//! Bricks on a disk that runs full: growing is refused in time, deleting always goes on, no checkpoint fails.
+
+use crate::storage::{MemoryStorage, Storage, StorageFile};
+use crate::*;
+use bytes::Bytes;
+use hekate_proto::*;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::io::{Error as IoError, Result as IoResult};
+use std::sync::Arc;
+
+const RING: RingId = RingId(1);
+const PAGE: u64 = 4096;
+const ENOSPC: i32 = 28;
+
+/// Pages of a file system that several bricks share.
+struct Pages {
+    all: u64,
+    used: u64,
+    files: HashMap<String, BTreeSet<u64>>,
+}
+
+/// A directory of a small file system: files take a page when it is first written.
+#[derive(Clone)]
+struct SmallStorage {
+    below: MemoryStorage,
+    directory: &'static str,
+    pages: Arc<Mutex<Pages>>,
+}
+
+struct SmallFile {
+    below: Arc<dyn StorageFile>,
+    path: String,
+    pages: Arc<Mutex<Pages>>,
+}
+
+impl Pages {
+    fn free(&self) -> u64 {
+        self.all - self.used
+    }
+    fn release(&mut self, path: &str, keep: impl Fn(u64) -> bool) {
+        let held = self.files.entry(path.into()).or_default();
+        let before = held.len();
+        held.retain(|page| keep(*page));
+        self.used -= (before - held.len()) as u64;
+    }
+}
+
+impl SmallStorage {
+    fn path(&self, path: &str) -> String {
+        format!("{}/{path}", self.directory)
+    }
+}
+
+impl Storage for SmallStorage {
+    fn open(&self, path: &str, create: bool) -> IoResult<Arc<dyn StorageFile>> {
+        let below = self.below.open(path, create)?;
+        Ok(Arc::new(SmallFile { below, path: self.path(path), pages: self.pages.clone() }))
+    }
+    fn create_directory(&self, path: &str) -> IoResult<()> {
+        self.below.create_directory(path)
+    }
+    fn remove(&self, path: &str) -> IoResult<()> {
+        self.pages.lock().release(&self.path(path), |_| false);
+        self.below.remove(path)
+    }
+    fn list(&self, path: &str) -> IoResult<Vec<String>> {
+        self.below.list(path)
+    }
+    fn sync_directory(&self, path: &str) -> IoResult<()> {
+        self.below.sync_directory(path)
+    }
+    fn space(&self) -> IoResult<(u64, u64)> {
+        let pages = self.pages.lock();
+        Ok((pages.all * PAGE, pages.free() * PAGE))
+    }
+}
+
+impl StorageFile for SmallFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> IoResult<usize> {
+        self.below.read_at(buffer, offset)
+    }
+    fn write_at(&self, parts: &[&[u8]], offset: u64) -> IoResult<()> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let mut pages = self.pages.lock();
+        for page in offset / PAGE..(offset + length as u64).div_ceil(PAGE) {
+            let (full, held) = (pages.free() == 0, pages.files.entry(self.path.clone()).or_default());
+            if held.contains(&page) {
+                continue;
+            }
+            if full {
+                return Err(IoError::from_raw_os_error(ENOSPC));
+            }
+            held.insert(page);
+            pages.used += 1;
+        }
+        self.below.write_at(parts, offset)
+    }
+    fn length(&self) -> IoResult<u64> {
+        self.below.length()
+    }
+    fn set_length(&self, length: u64) -> IoResult<()> {
+        self.pages.lock().release(&self.path, |page| page * PAGE < length);
+        self.below.set_length(length)
+    }
+    fn punch(&self, offset: u64, length: u64) -> IoResult<()> {
+        let holes = offset.div_ceil(PAGE)..(offset + length) / PAGE;
+        self.pages.lock().release(&self.path, |page| !holes.contains(&page));
+        self.below.punch(offset, length)
+    }
+    fn sync(&self) -> IoResult<()> {
+        self.below.sync()
+    }
+}
+
+const RESERVE: u64 = 4 << 20;
+
+fn identity(number: u128) -> Identity {
+    let settings = BrickSettings {
+        journal_segments: 4,
+        segment_bytes: 512 << 10,
+        index_cache_bytes: 1 << 20,
+        reserve_bytes: RESERVE,
+    };
+    Identity::new(BrickId(number), "c", settings)
+}
+
+/// Two bricks on a disk of so many bytes.
+fn bricks(bytes: u64) -> (Arc<Mutex<Pages>>, Vec<Brick>) {
+    let pages = Arc::new(Mutex::new(Pages { all: bytes / PAGE, used: 0, files: HashMap::new() }));
+    let make = |(number, directory)| {
+        let storage = SmallStorage { below: MemoryStorage::new(), directory, pages: pages.clone() };
+        Brick::create_on(&storage, &identity(number)).unwrap();
+        Brick::open_on(Arc::new(storage), &identity(number), Incarnation(1), false).unwrap().0
+    };
+    let bricks = [(1, "one"), (2, "two")].map(make).into();
+    (pages, bricks)
+}
+
+fn key(number: u64) -> Key {
+    let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+    Key::name(place, ROOT, format!("{:020}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).as_bytes())
+}
+
+fn shard(number: u64) -> ShardId {
+    ShardId { volume: VolumeId(1), data: DataId(u128::from(number)), index: 0 }
+}
+
+/// What a server does with a record: room on every replica, then the record; a checkpoint when one is wanted.
+fn commit(bricks: &[Brick], grows: bool, changes: Vec<Change>) -> Result<()> {
+    let sequence = Sequence(bricks[0].position(RING, PartitionNumber(0)).sequence.0 + 1);
+    let (partition, epoch, session, op_id) = (PartitionNumber(0), Epoch(1), SessionId(1), OpId(1));
+    let entry = LogEntry::new(Record { ring: RING, partition, epoch, sequence, session, op_id, changes });
+    let room: Result<Vec<Reservation>> = bricks.iter().map(|brick| brick.reserve(&entry, grows)).collect();
+    drop(room?);
+    for brick in bricks {
+        if brick.wants_checkpoint() {
+            brick.checkpoint()?;
+            brick.refresh_room()?;
+        }
+        brick.append(&entry)?;
+    }
+    Ok(())
+}
+
+fn blocks(number: u64, count: usize) -> Vec<Change> {
+    let bytes = Bytes::from(vec![number as u8; count * BLOCK_BYTES]);
+    let sums = (0..count as u32).map(|block| block_checksum(shard(number), block, &bytes[..BLOCK_BYTES])).collect();
+    let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
+    let record = ShardRecord { stamp, length: bytes.len() as u32, home_blocks: count as u32 };
+    let run = BlockRun { first: 0, checksums: sums };
+    let put = Change::Put { key: key(number), value: Bytes::from_static(b"a file with a shard") };
+    vec![put, Change::WriteBlocks { shard: shard(number), record, run, bytes }]
+}
+
+/// Until growing is refused. -> how many.
+fn fill(bricks: &[Brick], first: u64, mut one: impl FnMut(u64) -> Vec<Change>) -> u64 {
+    for number in first.. {
+        match commit(bricks, true, one(number)) {
+            Ok(()) => {}
+            Err(Error::NoSpace { .. }) => return number - first,
+            Err(other) => panic!("{other}"),
+        }
+        if number % 16 == 0 {
+            bricks.iter().for_each(|brick| brick.refresh_room().unwrap());
+        }
+    }
+    unreachable!("an endless disk")
+}
+
+fn settle(bricks: &[Brick]) {
+    for brick in bricks {
+        brick.checkpoint().unwrap();
+        brick.refresh_room().unwrap();
+        assert_eq!(brick.status().unwrap().poisoned, None);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_what_grows_and_goes_on_deleting() {
+    let (pages, bricks) = bricks(96 << 20);
+    let files = fill(&bricks, 0, |number| blocks(number, 8));
+    settle(&bricks);
+    // Refused with little room left, and what a checkpoint has given back is used too.
+    let more = fill(&bricks, files, |number| vec![Change::Put { key: key(number), value: Bytes::from(vec![1; 300]) }]);
+    settle(&bricks);
+    let free = pages.lock().free() * PAGE;
+    assert!(files > 500, "{files} files of 32 KiB on a disk of 96 MiB, twice");
+    assert!(free < 24 << 20, "{free} bytes were left");
+    let full = commit(&bricks, true, blocks(u64::MAX, 200)).unwrap_err();
+    assert!(matches!(&full, Error::NoSpace { what } if what.contains("on brick")), "{full}");
+    for number in 0..files + more {
+        let mut changes = vec![Change::Delete { key: key(number) }];
+        if number < files {
+            changes.push(Change::DropShard { shard: shard(number) });
+        }
+        commit(&bricks, false, changes).unwrap();
+    }
+    settle(&bricks);
+    settle(&bricks);
+    assert_eq!(bricks[0].scan(&key(0).prefix_end(), &key(0).prefix_end(), 9).unwrap(), []);
+    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve_bytes == RESERVE), "taken back");
+    assert!(fill(&bricks, 0, |number| blocks(number, 8)) > files / 2, "there is room again");
+}
+
+#[test]
+fn somebody_else_may_fill_the_disk() {
+    let (pages, bricks) = bricks(64 << 20);
+    for number in 0..40 {
+        commit(&bricks, true, blocks(number, 8)).unwrap();
+    }
+    // All that is free goes to a stranger, between two looks at the file system.
+    let stranger = pages.lock().free();
+    pages.lock().used += stranger;
+    settle(&bricks);
+    assert!(bricks.iter().any(|brick| brick.status().unwrap().reserve_bytes < RESERVE), "given up");
+    assert!(fill(&bricks, 100, |number| blocks(number, 8)) < 100);
+    settle(&bricks);
+    for number in 0..20 {
+        commit(&bricks, false, vec![Change::Delete { key: key(number) }, Change::DropShard { shard: shard(number) }])
+            .unwrap();
+    }
+    settle(&bricks);
+    pages.lock().used -= stranger;
+    settle(&bricks);
+    commit(&bricks, true, blocks(99, 1)).unwrap();
+    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve_bytes == RESERVE), "taken back");
+}
