@@ -50,6 +50,34 @@ impl RedbIndex {
     }
 }
 
+impl RedbIndex {
+    /// As `scan`, but an entry whose checksum is wrong is handed over as such, and the next one follows.
+    pub fn scan_each(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool,
+    ) -> Result<()> {
+        let snapshot = self.snapshot.read().clone();
+        for entry in snapshot.range(from..to).map_err(index_error)? {
+            let (key, sealed) = entry.map_err(index_error)?;
+            if !visit(key.value(), unseal(key.value(), sealed.value())) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every page of the file has the checksum that its parent says.
+    pub fn check_pages(storage: &dyn Storage, cache_bytes: usize) -> Result<bool> {
+        let file = storage.open(FILE, false).map_err(|e| Error::io("open the index", e))?;
+        let mut builder = Database::builder();
+        builder.set_cache_size(cache_bytes);
+        let mut database = builder.create_with_backend(Backend(file)).map_err(index_error)?;
+        database.check_integrity().map_err(index_error)
+    }
+}
+
 fn snapshot_of(database: &Database) -> Result<Snapshot> {
     database.begin_read().map_err(index_error)?.open_table(ENTRIES).map_err(index_error)
 }
