@@ -356,7 +356,7 @@ fn writes_shard(change: &Change) -> Option<ShardId> {
     }
 }
 
-fn geometry(identity: &Identity) -> Result<Geometry> {
+pub(crate) fn geometry(identity: &Identity) -> Result<Geometry> {
     let BrickSettings { journal_segments, segment_bytes, .. } = identity.settings;
     let sane = (4..=65_536).contains(&journal_segments) && ((64 << 10)..=(1 << 30)).contains(&segment_bytes);
     if !sane {

@@ -13,7 +13,8 @@ use std::sync::Arc;
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
 const META_KEY: &[u8] = b"checkpoint";
-const FILE: &str = "index/index.redb";
+/// The file of the index, in a brick.
+pub const FILE: &str = "index/index.redb";
 
 type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
@@ -52,12 +53,7 @@ impl RedbIndex {
 
 impl RedbIndex {
     /// As `scan`, but an entry whose checksum is wrong is handed over as such, and the next one follows.
-    pub fn scan_each(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool,
-    ) -> Result<()> {
+    pub fn scan_each(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool) -> Result<()> {
         let snapshot = self.snapshot.read().clone();
         for entry in snapshot.range(from..to).map_err(index_error)? {
             let (key, sealed) = entry.map_err(index_error)?;

@@ -264,7 +264,10 @@ mod tests {
         over.open("d/new", true).unwrap().write_at(&[b"new"], 0).unwrap();
         over.create_directory("d").unwrap();
         over.sync_directory("d").unwrap();
-        assert_eq!((over.list("d").unwrap(), content(&over, "d/new")), (vec!["new".into(), "old".into()], b"new".into()));
+        assert_eq!(
+            (over.list("d").unwrap(), content(&over, "d/new")),
+            (vec!["new".into(), "old".into()], b"new".into())
+        );
         over.remove("d/old").unwrap();
         assert_eq!(over.open("d/old", false).err().unwrap().kind(), ErrorKind::NotFound);
         assert_eq!(over.list("d").unwrap(), ["new"]);
