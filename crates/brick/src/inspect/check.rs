@@ -40,7 +40,7 @@ pub fn check(contents: &Contents, blocks: bool, watch: &mut Watch) -> Result<Cou
     if let Err(error) = gone_through {
         (watch.problem)(Problem::index(error.to_string()));
     }
-    let shards = contents.shards().unwrap_or_default();
+    let shards = contents.shards();
     counts.shards = shards.len() as u64;
     if blocks {
         if let Err(problem) = contents.check_index_pages() {

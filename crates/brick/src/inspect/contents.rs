@@ -12,7 +12,7 @@ use crate::recovery::Meta;
 use crate::storage::{CopyOnWriteStorage, Storage};
 use bytes::Bytes;
 use hekate_proto::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -125,6 +125,11 @@ impl Contents {
         self.journal.records
     }
 
+    /// Partitions that have a log here.
+    pub fn partitions(&self) -> BTreeSet<(RingId, PartitionNumber)> {
+        self.journal.positions.keys().copied().collect()
+    }
+
     /// What reading found.
     pub fn problems(&self) -> &[Problem] {
         &self.journal.problems
@@ -149,7 +154,7 @@ impl Contents {
     pub fn scan(&self, from: &Key, to: &Key, visit: &mut dyn FnMut(&Key, Result<Bytes>) -> bool) -> Result<()> {
         let mut newer = self.journal.entries.range::<Key, _>((Bound::Included(from), Bound::Excluded(to))).peekable();
         let mut go_on = true;
-        self.scan_index(from, to, &mut |key, value| {
+        let gone_through = self.scan_index(from, to, &mut |key, value| {
             while let Some((newer_key, newer_value)) = newer.next_if(|(newer_key, _)| *newer_key < key) {
                 go_on = go_on && newer_value.clone().is_none_or(|value| visit(newer_key, Ok(value)));
             }
@@ -159,21 +164,34 @@ impl Contents {
                 None => go_on = go_on && visit(key, value),
             }
             go_on
-        })?;
+        });
         for (key, value) in newer {
             go_on = go_on && value.clone().is_none_or(|value| visit(key, Ok(value)));
         }
-        Ok(())
+        gone_through
     }
 
-    /// Visits the entries of the index alone, without what the journal says.
+    /// Visits the entries of the index alone, without what the journal says. Entries around a damaged page are left out
+    /// and the scan goes on behind them; then the first error is the answer, in the end.
     pub fn scan_index(&self, from: &Key, to: &Key, visit: &mut dyn FnMut(&Key, Result<Bytes>) -> bool) -> Result<()> {
         let Some(index) = &self.index else { return Ok(()) };
-        guarded("going through the index", || {
-            index.scan_each(from.as_bytes(), to.as_bytes(), &mut |key, value| {
-                visit(&Key::from_bytes(Bytes::copy_from_slice(key)), value)
-            })
-        })
+        let (mut from, mut step, mut first_error) = (from.clone(), SKIP_MIN, None);
+        while from < *to {
+            let mut last = from.clone();
+            let mut seen = false;
+            let gone_through = guarded("going through the index", || {
+                index.scan_each(from.as_bytes(), to.as_bytes(), &mut |key, value| {
+                    last = Key::from_bytes(Bytes::copy_from_slice(key));
+                    seen = true;
+                    visit(&last, value)
+                })
+            });
+            let Err(error) = gone_through else { break };
+            first_error.get_or_insert(error);
+            step = if seen { SKIP_MIN } else { step * 2 };
+            from = behind(&last, step);
+        }
+        first_error.map_or(Ok(()), Err)
     }
 
     /// All keys: from, to (exclusive).
@@ -190,6 +208,18 @@ impl Contents {
             Err(error) => Err(Problem::index(error.to_string())),
         }
     }
+}
+
+/// Positions that are left out behind a damaged page, at first; doubled until the scan goes on.
+const SKIP_MIN: u64 = 1 << 12;
+
+/// The first key that lies `step` positions behind this one.
+fn behind(key: &Key, step: u64) -> Key {
+    let mut head = [0; 7];
+    let count = key.as_bytes().len().min(7);
+    head[..count].copy_from_slice(&key.as_bytes()[..count]);
+    let number = head.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte)) + step;
+    Key::from_bytes(Bytes::copy_from_slice(&number.to_be_bytes()[1..]))
 }
 
 impl Drop for Contents {
