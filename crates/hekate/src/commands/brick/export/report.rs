@@ -89,6 +89,16 @@ impl Report {
         self.others += 1;
     }
 
+    /// How many of each there are by now.
+    pub fn counts(&self) -> BTreeMap<Finding, u64> {
+        self.counts.clone()
+    }
+
+    /// The worst that was found since `before`.
+    pub fn worst_since(&self, before: &BTreeMap<Finding, u64>) -> Option<Finding> {
+        self.counts.iter().find(|(finding, count)| before.get(finding) != Some(count)).map(|(finding, _)| *finding)
+    }
+
     /// How far things are.
     pub fn progress(&self) -> String {
         format!("{} files, {} so far", self.files, bytes(self.bytes))

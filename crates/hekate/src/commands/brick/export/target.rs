@@ -166,3 +166,39 @@ fn times(record: &InodeRecord) -> Timestamps {
     let spec = |Time(time): Time| Timespec { tv_sec: time.div_euclid(SECOND), tv_nsec: time.rem_euclid(SECOND) };
     Timestamps { last_access: spec(record.atime), last_modification: spec(record.mtime) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said<T>(made: Made<T>) -> bool {
+        matches!(made, Err(NotMade::Said(_)))
+    }
+
+    #[test]
+    fn nothing_is_made_outside_or_over_what_is_there() {
+        let base = std::env::temp_dir().join(format!("hekate-target-{}", std::process::id()));
+        let outside = base.join("outside");
+        std::fs::create_dir_all(&outside).unwrap();
+        std::fs::write(outside.join("precious"), "p").unwrap();
+        let target = Target::make(&base.join("to")).unwrap();
+        let top = target.make_top("v").unwrap();
+        let to_outside = outside.to_str().unwrap().as_bytes();
+        rustix::fs::symlinkat(to_outside, &top, "link").unwrap();
+        rustix::fs::symlinkat(outside.join("precious").to_str().unwrap(), &top, "file").unwrap();
+        assert!(said(make_directory(top.as_fd(), b"link")), "a directory over a link");
+        assert!(said(make_file(top.as_fd(), b"file")), "a file over a link");
+        make_file(top.as_fd(), b"own").unwrap();
+        assert!(said(make_link(top.as_fd(), b"link/precious", top.as_fd(), b"stolen")), "through a link");
+        assert!(said(make_link(top.as_fd(), b"../../outside/precious", top.as_fd(), b"stolen")), "out of the top");
+        make_link(top.as_fd(), b"own", top.as_fd(), b"second").unwrap();
+        for name in ["..", ".", "", "a/b", "/tmp/x"] {
+            assert!(target.make_top(name).is_err(), "{name:?}");
+        }
+        assert!(Target::check_empty(&base.join("to")).is_err());
+        assert!(Target::check_empty(&base.join("missing")).is_ok());
+        assert_eq!(std::fs::read_to_string(outside.join("precious")).unwrap(), "p");
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+}

@@ -26,8 +26,8 @@ pub struct Walk<'a> {
     top: BorrowedFd<'a>,
     inodes: &'a Inodes,
     done: HashSet<InodeId>,
-    /// Where files with several names were made.
-    links: HashMap<InodeId, Vec<u8>>,
+    /// Where files with several names were made, and what is wrong with their bytes.
+    links: HashMap<InodeId, (Vec<u8>, Option<Finding>)>,
 }
 
 /// Copies all that the brick has of a volume into a directory.
@@ -206,9 +206,11 @@ impl Walk<'_> {
         record: &InodeRecord,
         path: &[u8],
     ) -> Result<(), Failure> {
-        if let Some(first) = self.links.get(&id) {
-            let made = target::make_link(self.top, first, within, name);
-            self.made(made, path)?;
+        if let Some((first, wrong)) = self.links.get(&id).cloned() {
+            let made = target::make_link(self.top, &first, within, name);
+            if let (Some(_), Some(wrong)) = (self.made(made, path)?, wrong) {
+                self.find(wrong, path, &format!("the same file as {:?}", String::from_utf8_lossy(&first)));
+            }
             return Ok(());
         }
         self.done.insert(id);
@@ -232,7 +234,7 @@ impl Walk<'_> {
         };
         if self.made(made, path)?.is_some() {
             self.report.copied_other();
-            self.remember(id, record, path);
+            self.remember(id, record, path, None);
         }
         Ok(())
     }
@@ -248,18 +250,20 @@ impl Walk<'_> {
         let made = target::make_file(within, name);
         let Some(made) = self.made(made, path)? else { return Ok(()) };
         let file = File::from(made);
+        let before = self.report.counts();
         let size = self.fill(&file, id, record, path)?;
+        let wrong = self.report.worst_since(&before);
         self.attributes(id, file.as_fd(), path)?;
         let finished = target::finish(file.as_fd(), record);
         self.made(finished, path)?;
         self.report.copied_file(size);
-        self.remember(id, record, path);
+        self.remember(id, record, path, wrong);
         Ok(())
     }
 
-    fn remember(&mut self, id: InodeId, record: &InodeRecord, path: &[u8]) {
+    fn remember(&mut self, id: InodeId, record: &InodeRecord, path: &[u8], wrong: Option<Finding>) {
         if record.nlink > 1 {
-            self.links.insert(id, path.to_vec());
+            self.links.insert(id, (path.to_vec(), wrong));
         }
     }
 
