@@ -236,6 +236,8 @@ def stopped_brick(store):
 def a_damaged_block_is_named_and_never_copied(store):
     wanted, brick = stopped_brick(store)
     shard = max(of_type(inspect(store, "--data"), "shard"), key=lambda shard: shard["record"]["length"])
+    write(f"{brick}/data/00/junk", b"junk")
+    equal([it["file"] for it in of_type(inspect(store), "unreferenced_file")], ["data/00/junk"], "files of nobody")
     damage(f"{brick}/{shard['file']}", 3 * 4096 + 17)
     problems = of_type(inspect(store, "--check", exit=DAMAGED), "problem")
     equal([(it["file"], it["offset"]) for it in problems], [(shard["file"], 3 * 4096)], "problems")

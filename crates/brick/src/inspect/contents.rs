@@ -12,7 +12,7 @@ use crate::recovery::Meta;
 use crate::storage::{CopyOnWriteStorage, Storage};
 use bytes::Bytes;
 use hekate_proto::*;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -125,9 +125,9 @@ impl Contents {
         self.journal.records
     }
 
-    /// Partitions that have a log here.
-    pub fn partitions(&self) -> BTreeSet<(RingId, PartitionNumber)> {
-        self.journal.positions.keys().copied().collect()
+    /// Whether a partition has a log here.
+    pub fn has_log(&self, ring: RingId, partition: PartitionNumber) -> bool {
+        self.journal.positions.contains_key(&(ring, partition))
     }
 
     /// What reading found.

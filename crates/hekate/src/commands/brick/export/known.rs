@@ -71,7 +71,7 @@ impl Known {
             return if here { Holds::Yes } else { Holds::No };
         }
         let Some(count) = catalog.partitions_of(ring) else { return Holds::Unknown };
-        match contents.partitions().contains(&(ring, position.partition(count))) {
+        match contents.has_log(ring, position.partition(count)) {
             true => Holds::Yes,
             false => Holds::Unknown,
         }

@@ -15,6 +15,7 @@ pub struct Target {
 }
 
 /// Why one thing was not made: the export goes on, or it ends since nothing more can be made.
+#[derive(Debug)]
 pub enum NotMade {
     Said(String),
     Ends(Failure),
