@@ -149,8 +149,10 @@ def one_brick_has_all_files_of_two_copies(store):
     life = read(f"{moved}/life.toml").decode()
     write(f"{moved}/life.toml", life.replace('boot = "', 'boot = "another ').encode())
     equal(of_type(inspect(store, brick=moved), "life")[0]["reborn"], True, "reborn on another machine")
-    report = export(store, store.path("alone"), "--volume", "1", brick=moved, state=store.path("no state"), exit=NOT_ALL)
-    equal({finding["path"] for finding in report["findings"]}, {"sparse"}, "files that may be incomplete")
+    outcome = store.try_cli("--json", "brick", "export", "--volume", "1", moved, store.path("alone"), state=store.path("no state"))
+    # Only if some partition has no log yet, which is up to where the directories happened to go.
+    doubtful = {finding["path"] for finding in outcome.json()["findings"]}
+    assert (outcome.exit, doubtful) in [(0, set()), (NOT_ALL, {"sparse"})], outcome.text
     same_tree(picture(f"{store.path('alone')}/volume-1"), wanted)
 
 
