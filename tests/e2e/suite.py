@@ -1,6 +1,7 @@
 """Runs the tests that are named on the command line, or all of them."""
 
 import harness
+import test_bricks
 import test_crashes
 import test_files
 import test_mistakes
@@ -10,7 +11,7 @@ import test_output
 import test_room
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room]
+MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks]
 
 if __name__ == "__main__":
     harness.main(MODULES)

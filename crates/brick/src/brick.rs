@@ -7,24 +7,16 @@
 use crate::disk::Disk;
 use crate::entry::LogEntry;
 use crate::group_commit::GroupCommit;
-use crate::home::Home;
-use crate::identity::{self, BrickSettings, Identity, NextLife};
-use crate::index::{Index, RedbIndex};
+use crate::identity::NextLife;
 use crate::journal::read::Reader;
 use crate::journal::{self, Geometry, Lsn};
 use crate::machine::{Append, Io, IoId, LogPosition, Machine, Next};
-use crate::meta::Meta;
-use crate::recovery::{RecoveryReport, recover};
-use crate::reserve::Reserve;
-use crate::storage::{RealStorage, Storage};
 use crate::view::{View, read_places};
 use bytes::Bytes;
 use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// One disk's store, open. All methods may be called from any thread.
@@ -66,74 +58,9 @@ const OVERLAY_BYTES_MAX: usize = 64 << 20;
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
 
 impl Brick {
-    /// Makes a brick in an empty directory.
-    pub fn create(directory: &Path, id: BrickId, cluster: &str, settings: BrickSettings) -> Result<Identity> {
-        let identity = Identity::new(id, cluster, settings);
-        let storage = RealStorage::new(directory);
-        Identity::check_empty(directory)?;
-        Self::create_on(&storage, &identity)?;
-        identity.write_new(directory)?;
-        Ok(identity)
-    }
-
-    /// Makes everything but `brick.toml`.
-    pub fn create_on(storage: &dyn Storage, identity: &Identity) -> Result<()> {
-        Home::create(storage)?;
-        RedbIndex::create(storage)?;
-        Reserve::create(storage, identity.settings.reserve_bytes)?;
-        journal::create(storage, geometry(identity)?)
-    }
-
-    /// Opens a brick of `cluster`, recovering what a crash left.
-    pub fn open(directory: &Path, cluster: &str) -> Result<(Self, RecoveryReport)> {
-        let identity = Identity::read(directory)?;
-        if identity.cluster != cluster {
-            return Err(Error::Denied {
-                what: format!(
-                    "the brick {} belongs to cluster {}, not to {cluster}; take the right disk, or make a new brick",
-                    directory.display(),
-                    identity.cluster
-                ),
-            });
-        }
-        let lock = identity::lock(directory)?;
-        let life = identity::next_life(directory)?;
-        let storage = Arc::new(RealStorage::new(directory));
-        let (mut brick, report) = Self::open_on(storage, &identity, life.incarnation(), life.is_new())?;
-        brick._lock = Some(lock);
-        brick.life = Mutex::new(Some(life));
-        Ok((brick, report))
-    }
-
-    /// Opens on any storage. `reborn`: what was not synced may be lost.
-    pub fn open_on(
-        storage: Arc<dyn Storage>,
-        identity: &Identity,
-        incarnation: Incarnation,
-        reborn: bool,
-    ) -> Result<(Self, RecoveryReport)> {
-        let open = || Self::open_checked(storage, identity, incarnation, reborn);
-        // A library that panics on rot is an error like any other.
-        catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| {
-            Err(Error::Damaged { what: format!("opening the brick: {}; rebuild it from its replicas", words(&*panic)) })
-        })
-    }
-
-    fn open_checked(
-        storage: Arc<dyn Storage>,
-        identity: &Identity,
-        incarnation: Incarnation,
-        reborn: bool,
-    ) -> Result<(Self, RecoveryReport)> {
-        let geometry = geometry(identity)?;
-        crate::whole::check(&*storage, geometry)?;
-        let index = Box::new(RedbIndex::open(&*storage, identity.settings.index_cache_bytes)?);
-        let disk = Disk::new(storage, geometry, index, identity.settings.reserve_bytes);
-        let meta = next_generation(&*disk.index, geometry)?;
-        let (mut machine, report) = recover(&disk, geometry, &meta, reborn)?;
-        let oldest = settle_log(&disk, geometry, &meta, report.end)?;
-        machine.resume(report.end, oldest, reborn && report.records > 0);
-        let brick = Self {
+    /// A brick that recovery has made ready.
+    pub(crate) fn of(geometry: Geometry, incarnation: Incarnation, disk: Disk, machine: Machine) -> Self {
+        Self {
             id: geometry.brick,
             incarnation,
             geometry,
@@ -145,9 +72,13 @@ impl Brick {
             checkpointing: Mutex::new(()),
             life: Mutex::new(None),
             _lock: None,
-        };
-        brick.refresh_room()?;
-        Ok((brick, report))
+        }
+    }
+
+    /// For a brick in a directory: keeps its lock, and the life that is to be recorded.
+    pub(crate) fn hold(&mut self, lock: File, life: NextLife) {
+        self._lock = Some(lock);
+        self.life = Mutex::new(Some(life));
     }
 
     /// What a power cut took is settled (the replicas are even, a checkpoint has been): from now on the brick knows that
@@ -526,41 +457,7 @@ impl Brick {
     }
 }
 
-/// The meta record for this opening, on stable storage before anything is appended, so that no record of an earlier
-/// life passes for one of this.
-pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry) -> Result<Meta> {
-    let mut meta = Meta::read(index, geometry)?;
-    meta.generation += 1;
-    index.commit(&mut std::iter::empty(), &meta.to_bytes())?;
-    if Meta::read(index, geometry)? != meta {
-        return Err(Error::Damaged { what: "the index does not hold what it was given (index invariant 1)".into() });
-    }
-    Ok(meta)
-}
-
-/// What recovery found is on stable storage before the log goes on. -> the oldest segment that is kept.
-fn settle_log(disk: &Disk, geometry: Geometry, meta: &Meta, end: Lsn) -> Result<u64> {
-    let first = geometry.number_of(Lsn(meta.applied));
-    let numbers: Vec<u64> = (first..=geometry.number_of(end)).collect();
-    disk.segments.sync(&*disk.storage, &numbers)?;
-    // As recycling kept it, if the checkpoint was not the brick's first.
-    let kept = first - 1;
-    let has = disk.segments.number_in_file(&*disk.storage, kept)? == Some(kept);
-    Ok(if has { kept } else { first })
-}
-
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string())).unwrap_or_else(|| "a panic".into())
-}
-
-fn geometry(identity: &Identity) -> Result<Geometry> {
-    let BrickSettings { journal_segments, segment_bytes, .. } = identity.settings;
-    let sane = (4..=65_536).contains(&journal_segments) && ((64 << 10)..=(1 << 30)).contains(&segment_bytes);
-    if !sane {
-        return Err(Error::invalid(format!(
-            "a journal of {journal_segments} segments of {segment_bytes} bytes; at least 4, of 64 KiB to 1 GiB"
-        )));
-    }
-    Ok(Geometry { brick: identity.brick_id()?, segments: journal_segments, segment_bytes })
 }

@@ -8,7 +8,7 @@ mod memory;
 mod redb;
 
 pub use self::memory::MemoryIndex;
-pub use self::redb::RedbIndex;
+pub use self::redb::{FILE, RedbIndex};
 
 use bytes::Bytes;
 use hekate_proto::{Error, Result};

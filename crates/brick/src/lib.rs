@@ -15,9 +15,11 @@ mod group_commit;
 mod home;
 mod identity;
 pub mod index;
+pub mod inspect;
 mod journal;
 mod machine;
 mod meta;
+mod open;
 mod recovery;
 #[cfg(test)]
 mod regressions;
@@ -35,5 +37,6 @@ pub use entry::LogEntry;
 pub use identity::{BrickSettings, Identity};
 pub use journal::Lsn;
 pub use machine::LogPosition;
+pub use meta::{Meta, PartitionLog};
 pub use recovery::{LostBlocks, RecoveryReport, TornTail};
 pub use scrub::{Finding, ScrubCursor, ScrubStep};

@@ -24,7 +24,7 @@ mod tests;
 pub use checkpoint::Next;
 pub use io::{Io, IoId};
 pub use log::Log;
-pub use overlay::{Overlay, PartialGroup, ShardOverlay};
+pub use overlay::{Overlay, PartialGroup, ShardOverlay, decode_group};
 pub use room::Room;
 pub use state::{LogPosition, State};
 

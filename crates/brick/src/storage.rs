@@ -3,9 +3,11 @@
 //! Assumptions about the medium: what `sync` returned for survives a power cut; of the rest any part may; a write that a
 //! power cut tears leaves each 512-byte sector old or new; a failed `sync` means that nothing unsynced can be trusted.
 
+mod copy_on_write;
 mod memory;
 mod real;
 
+pub use copy_on_write::CopyOnWriteStorage;
 pub use memory::MemoryStorage;
 pub use real::RealStorage;
 

@@ -51,6 +51,9 @@ pub enum Command {
     /// Volumes: make, show, delete.
     #[command(subcommand)]
     Volume(Volume),
+    /// Bricks: look into a stopped one, get the files out of it.
+    #[command(subcommand)]
+    Brick(Brick),
     /// Mount a volume.
     #[command(after_help = "Example: hekate mount photos /mnt/photos")]
     Mount(Mount),
@@ -139,6 +142,71 @@ pub struct VolumeCreate {
     /// The owner of the volume and its root directory [default: who asks].
     #[arg(long, value_name = "UID")]
     pub owner: Option<u32>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Brick {
+    /// Show what a stopped brick holds, and check it; nothing on its disk is changed.
+    #[command(after_help = INSPECT_EXAMPLES)]
+    Inspect(BrickInspect),
+    /// Copy the files of a stopped brick out of it, without a cluster; nothing on its disk is changed.
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(BrickExport),
+}
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  hekate brick inspect /srv/disk1                 a summary, with the problems that the index and the journal show
+  hekate brick inspect --check /srv/disk1         read and verify every byte
+  hekate brick inspect --journal /srv/disk1       each record of the journal
+  hekate brick inspect --all --json /srv/disk1    everything, a JSON object a line, each with a `type`
+
+Exit status: 0 no problems; 74 problems, each is named; 69 a server has the brick open; 64 no brick.";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  hekate brick export /srv/disk1 /mnt/rescue
+  hekate brick export --volume photos --json /srv/disk1 /mnt/rescue
+
+A directory is made for each volume. Files whose directory is on other bricks go to lost+found/INODE; bytes that are on
+other bricks, or damaged, are holes; each such file is listed.
+
+Exit status: 0 everything; 65 some of it is on other bricks or could not be made, as listed; 74 something on this brick is
+damaged, as listed; 69 a server has the brick open; 73 the directory to write to is not empty; 64 no brick.";
+
+#[derive(Args, Debug)]
+pub struct BrickInspect {
+    /// The brick.
+    pub directory: PathBuf,
+    /// Show each segment and each record of the journal.
+    #[arg(long)]
+    pub journal: bool,
+    /// Show each entry of the index, as the last checkpoint left it.
+    #[arg(long)]
+    pub index: bool,
+    /// Show each data file and the state of its blocks.
+    #[arg(long)]
+    pub data: bool,
+    /// Show all three.
+    #[arg(long)]
+    pub all: bool,
+    /// Verify every checksum and every invariant: reads all of the brick.
+    #[arg(long)]
+    pub check: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct BrickExport {
+    /// The brick.
+    pub brick: PathBuf,
+    /// Where the files go: an empty directory, or one that does not exist yet.
+    pub to: PathBuf,
+    /// Only this volume: its number, or its name if this server's state knows it.
+    #[arg(long, value_name = "NAME_OR_ID")]
+    pub volume: Option<String>,
+    /// If the journal is damaged before its end, take what it says up to there: later changes are missing.
+    #[arg(long)]
+    pub up_to_damage: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod brick;
 mod control;
 mod doctor;
 mod init;
@@ -18,6 +19,11 @@ pub struct Failure {
 impl Failure {
     pub fn new(exit: u8, text: impl Into<String>) -> Self {
         Self { text: text.into(), exit }
+    }
+
+    /// What was printed has said it all.
+    pub fn said(exit: u8) -> Self {
+        Self::new(exit, "")
     }
 
     /// Wrong use: exit status 64.
@@ -41,6 +47,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Status => control::status(cli),
         Command::Pool(command) => control::pool(cli, command),
         Command::Volume(command) => control::volume(cli, command),
+        Command::Brick(command) => brick::brick(cli, command),
         Command::Mount(options) => mount::mount(cli, options),
         Command::Umount(options) => mount::umount(cli, options),
         Command::Doctor => doctor::doctor(cli),

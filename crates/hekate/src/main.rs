@@ -24,6 +24,9 @@ fn main() -> ExitCode {
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            if error.text.is_empty() {
+                return ExitCode::from(error.exit);
+            }
             if cli.json {
                 let text = serde_json::json!({ "error": error.text, "exit": error.exit });
                 println!("{text}");

@@ -1,5 +1,6 @@
 //! A batch of one session's requests: done in order, made durable together, answered together.
 
+use crate::housekeeping::free_space;
 use crate::locked::Locked;
 use crate::node::Node;
 use crate::partition::HostedRing;
@@ -91,6 +92,7 @@ impl Node {
             return self.read_op(&ring, &ask, request, partition, epoch);
         }
         let mut numbers = BTreeSet::from([partition]);
+        let mut may_free = true;
         loop {
             let mut locked = Locked::lock(&ring, &ask, &numbers, &self.chores, &self.syncers)?;
             check_epoch(locked.hosted(partition).map_err(stopped)?.epoch, epoch)?;
@@ -110,6 +112,12 @@ impl Node {
                     return Ok(reply);
                 }
                 Err(Stop::Lock(number)) => drop(numbers.insert(number)),
+                // What was deleted may still have its space.
+                Err(Stop::Error(Error::NoSpace { .. })) if may_free && self.could_free_space() => {
+                    may_free = false;
+                    drop(locked);
+                    free_space(self)?;
+                }
                 Err(Stop::Error(error)) => return Err(error),
             }
         }

@@ -86,6 +86,13 @@ fn spawn(
     std::thread::Builder::new().name("hekate-keep".into()).spawn(run).map_err(|e| Error::io("start a thread", e))
 }
 
+/// Gives back the space of everything that was deleted, now.
+pub fn free_space(node: &Node) -> Result<()> {
+    collect_garbage(node)?;
+    node.checkpoint_all()?;
+    node.bricks.values().try_for_each(|brick| brick.refresh_room())
+}
+
 fn chores(node: &Node) -> Result<()> {
     for brick in node.bricks.values() {
         brick.refresh_room()?;

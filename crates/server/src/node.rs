@@ -179,6 +179,11 @@ impl Node {
         }
     }
 
+    /// Whether something was deleted whose space a checkpoint would give back.
+    pub(crate) fn could_free_space(&self) -> bool {
+        !self.chores.lock().garbage.is_empty() || self.bricks.values().any(|brick| brick.could_free_space())
+    }
+
     /// A checkpoint of every brick, after all of them have synced their journals: so a journal is given back only up to
     /// what every replica has on stable storage, and a replica that lost its tail finds it in another's journal.
     /// A brick that has stopped does not keep the others from it.

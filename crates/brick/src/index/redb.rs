@@ -13,7 +13,8 @@ use std::sync::Arc;
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
 const META_KEY: &[u8] = b"checkpoint";
-const FILE: &str = "index/index.redb";
+/// The file of the index, in a brick.
+pub const FILE: &str = "index/index.redb";
 
 type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
@@ -47,6 +48,17 @@ impl RedbIndex {
         let database = builder.create_with_backend(Backend(file)).map_err(index_error)?;
         let snapshot = RwLock::new(Arc::new(snapshot_of(&database)?));
         Ok(Self { database, snapshot })
+    }
+}
+
+impl RedbIndex {
+    /// Whether every page of the file has the checksum that its parent says.
+    pub fn check_pages(storage: &dyn Storage, cache_bytes: usize) -> Result<bool> {
+        let file = storage.open(FILE, false).map_err(|e| Error::io("open the index", e))?;
+        let mut builder = Database::builder();
+        builder.set_cache_size(cache_bytes);
+        let mut database = builder.create_with_backend(Backend(file)).map_err(index_error)?;
+        database.check_integrity().map_err(index_error)
     }
 }
 

@@ -257,8 +257,8 @@ fn index_invariant_1_a_commit_holds_what_it_was_given() {
         }
     }
     let geometry = journal::Geometry { brick: BrickId(7), segments: 4, segment_bytes: 64 << 10 };
-    assert_eq!(crate::brick::next_generation(&index::MemoryIndex::default(), geometry).unwrap().generation, 1);
-    damaged(crate::brick::next_generation(&Liar(index::MemoryIndex::default()), geometry), "index invariant 1");
+    assert_eq!(crate::open::next_generation(&index::MemoryIndex::default(), geometry).unwrap().generation, 1);
+    damaged(crate::open::next_generation(&Liar(index::MemoryIndex::default()), geometry), "index invariant 1");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use hekate_proto::{BLOCK_BYTES, Error, Key, Result, RingId, ShardId, ShardRecord
 use std::collections::BTreeMap;
 
 /// Checksums of 64 blocks of a shard; 0: never written.
-type Group = [u32; CRC_BLOCKS as usize];
+pub type Group = [u32; CRC_BLOCKS as usize];
 
 /// Bytes of a group in the index.
 const GROUP_BYTES: usize = size_of::<Group>();
@@ -26,22 +26,22 @@ impl Default for PartialGroup {
     }
 }
 
-impl PartialGroup {
-    /// All of a group.
-    pub fn whole(sums: Group) -> Self {
-        Self { known: u64::MAX, sums }
+/// A group as the index has it.
+pub fn decode_group(bytes: &[u8]) -> Result<Group> {
+    if bytes.len() != GROUP_BYTES {
+        return Err(Error::Damaged { what: format!("a group of checksums of {} bytes", bytes.len()) });
     }
+    let mut sums = [0; CRC_BLOCKS as usize];
+    for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *sum = u32::from_le_bytes(*bytes);
+    }
+    Ok(sums)
+}
 
+impl PartialGroup {
     /// From the index.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        if bytes.len() != GROUP_BYTES {
-            return Err(Error::Damaged { what: format!("a group of checksums of {} bytes", bytes.len()) });
-        }
-        let mut sums = [0; CRC_BLOCKS as usize];
-        for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *sum = u32::from_le_bytes(*bytes);
-        }
-        Ok(Self::whole(sums))
+        Ok(Self { known: u64::MAX, sums: decode_group(bytes)? })
     }
 
     /// As the index has it; what is not known is a hole.

@@ -11,18 +11,24 @@ use std::sync::Arc;
 /// A directory of the local file system.
 pub struct RealStorage {
     root: PathBuf,
+    access: OFlags,
 }
 
 impl RealStorage {
     /// Everything is below `root`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), access: OFlags::RDWR }
+    }
+
+    /// Files below `root` are opened for reading alone, so that even a bug cannot change them.
+    pub fn read_only(root: &Path) -> Self {
+        Self { root: root.into(), access: OFlags::RDONLY }
     }
 }
 
 impl Storage for RealStorage {
     fn open(&self, path: &str, create: bool) -> Result<Arc<dyn StorageFile>> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | if create { OFlags::CREATE } else { OFlags::empty() };
+        let flags = self.access | OFlags::CLOEXEC | if create { OFlags::CREATE } else { OFlags::empty() };
         let fd = rustix::fs::open(self.root.join(path), flags, Mode::from_raw_mode(0o600))?;
         Ok(Arc::new(RealFile(fd.into())))
     }

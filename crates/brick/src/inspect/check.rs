@@ -1,0 +1,248 @@
+//! The invariants of `docs/format/index.md` and `data.md`, over all that a brick holds.
+
+use super::contents::Contents;
+use super::entry::Entry;
+use super::{BlockState, Problem};
+use bytes::Bytes;
+use hekate_proto::*;
+use std::collections::{BTreeMap, HashMap};
+
+/// How many there are of what.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries of each kind, those of shards aside.
+    pub entries: BTreeMap<Kind, u64>,
+    /// Shards.
+    pub shards: u64,
+    /// Blocks of their states, if they were read: right, hole, journal, lost, damaged.
+    pub blocks: BTreeMap<&'static str, u64>,
+}
+
+/// Who is told of progress and of problems.
+pub struct Watch<'a> {
+    /// Called often, with what is being done.
+    pub progress: &'a mut dyn FnMut(&str),
+    /// Called for each problem.
+    pub problem: &'a mut dyn FnMut(Problem),
+}
+
+/// Checks every entry, and with `blocks` every block of every shard and every page of the index.
+pub fn check(contents: &Contents, blocks: bool, watch: &mut Watch) -> Result<Counts> {
+    let mut counts = Counts::default();
+    contents.problems().iter().for_each(|problem| (watch.problem)(problem.clone()));
+    let mut survey = Survey { contents, watch, counts: &mut counts, group: None, data: HashMap::new(), seen: 0 };
+    let (from, to) = Contents::all_keys();
+    let gone_through = contents.scan(&from, &to, &mut |key, value| {
+        survey.entry(key, value);
+        true
+    });
+    survey.end_group();
+    if let Err(error) = gone_through {
+        (watch.problem)(Problem::index(error.to_string()));
+    }
+    let shards = contents.shards();
+    counts.shards = shards.len() as u64;
+    if blocks {
+        if let Err(problem) = contents.check_index_pages() {
+            (watch.problem)(problem);
+        }
+        for (number, (ring, shard)) in shards.iter().enumerate() {
+            (watch.progress)(&format!("shard {} of {}", number + 1, shards.len()));
+            match contents.shard_blocks(*ring, *shard) {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    found.states.iter().for_each(|state| *counts.blocks.entry(state.text()).or_default() += 1);
+                    found.problems.into_iter().for_each(&mut *watch.problem);
+                }
+                Err(error) => (watch.problem)(Problem::index(format!("{shard:?}: {error}"))),
+            }
+        }
+    }
+    let (_, unreadable) = contents.data_files(&shards);
+    unreadable.into_iter().for_each(&mut *watch.problem);
+    Ok(counts)
+}
+
+impl BlockState {
+    /// The word for it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Right => "right",
+            Self::Hole => "hole",
+            Self::Journal => "journal",
+            Self::Lost => "lost",
+            Self::Damaged => "damaged",
+        }
+    }
+}
+
+struct Survey<'a, 'b> {
+    contents: &'a Contents,
+    watch: &'a mut Watch<'b>,
+    counts: &'a mut Counts,
+    group: Option<Group>,
+    /// Who has a data id: an inode's layout, or nobody any more.
+    data: HashMap<(VolumeId, DataId), Option<InodeId>>,
+    seen: u64,
+}
+
+/// All entries of one inode: they follow each other.
+struct Group {
+    place: Place,
+    id: u128,
+    inode: Option<InodeRecord>,
+    content_bytes: Option<usize>,
+    xattrs: u64,
+    stub: Option<StubRecord>,
+    names: u64,
+    directories: u64,
+    /// An entry of it cannot be read, so nothing can be said of those that miss it.
+    damaged: bool,
+}
+
+impl Group {
+    fn new(place: Place, id: u128) -> Self {
+        let (inode, content_bytes, stub) = (None, None, None);
+        Self { place, id, inode, content_bytes, xattrs: 0, stub, names: 0, directories: 0, damaged: false }
+    }
+}
+
+impl Survey<'_, '_> {
+    fn problem(&mut self, what: String) {
+        (self.watch.problem)(Problem::index(what));
+    }
+
+    fn entry(&mut self, key: &Key, value: Result<Bytes>) {
+        self.seen += 1;
+        (self.watch.progress)(&format!("{} entries of the index", self.seen));
+        let kind = key.kind();
+        if let Some(kind) = kind {
+            *self.counts.entries.entry(kind).or_default() += 1;
+        }
+        if let (Some(place), Some(id)) = (key.place(), key.id())
+            && self.group.as_ref().is_none_or(|group| (group.place, group.id) != (place, id))
+        {
+            self.end_group();
+            self.group = Some(Group::new(place, id));
+        }
+        let decoded = value.map_err(|error| error.to_string()).and_then(|value| {
+            Entry::decode(key, value).map_err(|why| format!("the index entry {key:?} cannot be: {why}"))
+        });
+        match decoded {
+            Ok((place, entry)) => self.take(place, entry),
+            Err(what) => {
+                if let Some(group) = &mut self.group {
+                    group.damaged = true;
+                }
+                self.problem(what);
+            }
+        }
+    }
+
+    fn take(&mut self, place: Place, entry: Entry) {
+        let Some(group) = &mut self.group else { return };
+        match entry {
+            Entry::Inode { inode, record } => {
+                for piece in &record.layout.pieces {
+                    if let Some(other) = self.data.insert((place.volume, piece.data), Some(inode)) {
+                        let what = format!("{:?} is in the layouts of {inode:?} and of {other:?}", piece.data);
+                        (self.watch.problem)(Problem::index(what));
+                    }
+                }
+                group.inode = Some(record);
+            }
+            Entry::Content { bytes, .. } => group.content_bytes = Some(bytes.len()),
+            Entry::Xattr { .. } => group.xattrs += 1,
+            Entry::Stub { record, .. } => group.stub = Some(record),
+            Entry::Name { record, .. } => {
+                group.names += 1;
+                group.directories += u64::from(record.kind == NodeKind::Directory);
+            }
+            Entry::Orphan { inode } => self.orphan(place, inode),
+            Entry::Garbage { data, .. } => {
+                if let Some(owner) = self.data.insert((place.volume, data), None) {
+                    let owner = owner.map_or("garbage elsewhere".into(), |inode| format!("in the layout of {inode:?}"));
+                    self.problem(format!("{data:?} is garbage and {owner}"));
+                }
+            }
+            Entry::Checksums { shard, group, .. } => self.checksums(place, shard, group),
+            Entry::Shard { .. }
+            | Entry::Partition { .. }
+            | Entry::Intent { .. }
+            | Entry::LegDone { .. }
+            | Entry::Session { .. } => {}
+        }
+    }
+
+    fn orphan(&mut self, place: Place, inode: InodeId) {
+        let value = self.contents.get(&Key::inode(place.ring, place.volume, inode, Kind::Inode));
+        match value.map(|value| value.map(InodeRecord::from_bytes)) {
+            Ok(Some(Ok(record))) if record.nlink > 0 => {
+                self.problem(format!("{inode:?} is an orphan and has {} names", record.nlink));
+            }
+            Ok(None) => self.problem(format!("{inode:?} is an orphan and is not there")),
+            // What cannot be read was named when the inodes were gone through.
+            Ok(Some(_)) | Err(_) => {}
+        }
+    }
+
+    /// Checksums belong to a shard. Those of a shard that the journal drops are still in the index.
+    fn checksums(&mut self, place: Place, shard: ShardId, group: u16) {
+        let dropped = self.contents.journal.shards.contains_key(&(place.ring, shard));
+        let damaged = self.group.as_ref().is_some_and(|group| group.damaged);
+        if !dropped && !damaged && matches!(self.contents.shard_record(place.ring, shard), Ok(None)) {
+            self.problem(format!("group {group} of checksums of {shard:?}, which is not there"));
+        }
+    }
+
+    fn end_group(&mut self) {
+        let Some(group) = self.group.take() else { return };
+        if group.damaged {
+            return;
+        }
+        for what in faults_of(&group) {
+            let id = InodeId::from_bits(group.id);
+            self.problem(format!("{id:?} of volume {}: {what}", group.place.volume));
+        }
+    }
+}
+
+fn faults_of(group: &Group) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut fault = |is: bool, what: String| {
+        if is {
+            faults.push(what);
+        }
+    };
+    if let Some(inode) = &group.inode {
+        let content = group.content_bytes.unwrap_or(0);
+        fault(content > 0 && !inode.layout.is_inline(), "content beside an inode whose bytes rest in shards".into());
+        fault(
+            inode.kind == NodeKind::File && content as u64 > inode.size,
+            format!("content of {content} bytes in a file of {}", inode.size),
+        );
+        fault(
+            inode.kind == NodeKind::Symlink && !Entry::fits_symlink(content),
+            format!("a symlink to {content} bytes"),
+        );
+        let directory = inode.kind == NodeKind::Directory;
+        fault(directory && group.stub.is_none(), "a directory without a stub".into());
+        fault(!directory && group.stub.is_some(), "a stub of what is no directory".into());
+    } else {
+        fault(group.content_bytes.is_some(), "content without an inode".into());
+        fault(group.xattrs > 0, "extended attributes without an inode".into());
+        fault(group.stub.is_some(), "a stub without an inode".into());
+    }
+    match &group.stub {
+        Some(stub) => {
+            let Group { names, directories, .. } = group;
+            fault(stub.entries != *names, format!("the stub counts {} names, there are {names}", stub.entries));
+            fault(
+                u64::from(stub.directories) != *directories,
+                format!("the stub counts {} directories, there are {directories}", stub.directories),
+            );
+        }
+        None => fault(group.names > 0, format!("{} names without a stub", group.names)),
+    }
+    faults
+}

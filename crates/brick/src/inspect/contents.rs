@@ -1,0 +1,345 @@
+//! What a stopped brick holds: the index as the last checkpoint left it, and over it what the journal says since.
+//!
+//! Told without the machine and recovery: after-images are put over the index in log order. So it goes on where an opening
+//! refuses, and what it says of a sound brick must be what an opening says.
+
+use super::log::{self, LogBody, LogEnd, LogRecord, Segment};
+use super::{Problem, StoppedBrick, guarded};
+use crate::checksum::block_checksum;
+use crate::index::{Index, RedbIndex};
+use crate::journal::Lsn;
+use crate::meta::Meta;
+use crate::storage::{CopyOnWriteStorage, Storage};
+use bytes::Bytes;
+use hekate_proto::*;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Blocks of a shard.
+pub(super) const BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
+
+/// See the module.
+pub struct Contents {
+    below: Arc<dyn Storage>,
+    pub(super) storage: Arc<CopyOnWriteStorage>,
+    pub(super) reborn: bool,
+    cache_bytes: usize,
+    index: Option<RedbIndex>,
+    meta: Option<Meta>,
+    applied: Lsn,
+    log_end: LogEnd,
+    segments: Vec<Segment>,
+    pub(super) journal: Beyond,
+}
+
+/// What the journal says beyond the index.
+#[derive(Default)]
+pub(super) struct Beyond {
+    /// `None`: deleted.
+    pub entries: BTreeMap<Key, Option<Bytes>>,
+    pub shards: BTreeMap<(RingId, ShardId), ShardChanges>,
+    /// Data files were synced up to these stamps.
+    pub marks: HashMap<ShardId, Stamp>,
+    positions: HashMap<(RingId, PartitionNumber), (Epoch, Sequence)>,
+    generation: u32,
+    stable: Lsn,
+    pub records: u64,
+    problems: Vec<Problem>,
+}
+
+/// A shard's changes.
+#[derive(Default)]
+pub(super) struct ShardChanges {
+    /// `None`: dropped.
+    pub record: Option<ShardRecord>,
+    /// It was dropped: what the index says of it does not count.
+    pub dropped: bool,
+    pub sums: BTreeMap<u32, u32>,
+    /// Blocks that only the journal has.
+    pub pending: BTreeMap<u32, Bytes>,
+    /// Blocks written home before their record: with which count of the shard's stamp.
+    pub fresh: BTreeMap<u32, u64>,
+}
+
+impl Contents {
+    /// Reads the journal of a brick and opens its index. What cannot be read is among [`Contents::problems`].
+    pub fn read(stopped: &StoppedBrick, on_record: &mut dyn FnMut(&LogRecord)) -> Result<Self> {
+        let (storage, geometry) = (stopped.view(), stopped.geometry);
+        let mut journal = Beyond::default();
+        let cache_bytes = stopped.identity.settings.index_cache_bytes;
+        let index = guarded("opening the index", || RedbIndex::open(&*storage, cache_bytes));
+        let index = index.map_err(|error| journal.problems.push(Problem::index(error.to_string()))).ok();
+        let meta = index.as_ref().and_then(|index| {
+            let meta = guarded("reading the meta record", || Meta::read(index, geometry));
+            meta.map_err(|error| journal.problems.push(Problem::index(format!("the meta record: {error}")))).ok()
+        });
+        for log in meta.iter().flat_map(|meta| &meta.logs) {
+            journal.positions.insert((log.ring, log.partition), (log.epoch, log.sequence));
+        }
+        // All records are after-images: without a meta record, those that the index holds are taken once more.
+        let applied = meta.as_ref().map_or_else(|| log::oldest_of_all(&*storage, geometry), |meta| Lsn(meta.applied));
+        let mut take = |record: LogRecord| {
+            on_record(&record);
+            if !record.applied {
+                journal.take(record);
+            }
+        };
+        let from = log::oldest(&*storage, geometry, applied);
+        let mut log_end = log::walk(&*storage, geometry, from, applied, &mut take)?;
+        if log_end.at < applied {
+            let what = format!("records before the last checkpoint cannot be read: {}", log_end.why);
+            let older = Problem::new(&log_end.file, Some(log_end.offset), what);
+            log_end = log::walk(&*storage, geometry, applied, applied, &mut take)?;
+            journal.problems.push(older);
+        }
+        journal.problems.extend(log_end.damage.clone());
+        let segments = log::segments(&*storage, geometry, applied, log_end.at);
+        let reborn = stopped.life.reborn;
+        let below = stopped.storage.clone();
+        Ok(Self { below, storage, reborn, cache_bytes, index, meta, applied, log_end, segments, journal })
+    }
+
+    /// The index holds everything before this.
+    pub fn applied(&self) -> Lsn {
+        self.applied
+    }
+
+    /// What the last checkpoint said beside the entries, if it can be read.
+    pub fn meta(&self) -> Option<&Meta> {
+        self.meta.as_ref()
+    }
+
+    /// Where the log ends.
+    pub fn log_end(&self) -> &LogEnd {
+        &self.log_end
+    }
+
+    /// The files of the journal.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Records beyond the last checkpoint.
+    pub fn records(&self) -> u64 {
+        self.journal.records
+    }
+
+    /// Whether a partition has a log here.
+    pub fn has_log(&self, ring: RingId, partition: PartitionNumber) -> bool {
+        self.journal.positions.contains_key(&(ring, partition))
+    }
+
+    /// What reading found.
+    pub fn problems(&self) -> &[Problem] {
+        &self.journal.problems
+    }
+
+    /// The value of a key that is not a shard's.
+    pub fn get(&self, key: &Key) -> Result<Option<Bytes>> {
+        if let Some(found) = self.journal.entries.get(key) {
+            return Ok(found.clone());
+        }
+        self.get_index(key)
+    }
+
+    /// The value that the index has.
+    pub(super) fn get_index(&self, key: &Key) -> Result<Option<Bytes>> {
+        let Some(index) = &self.index else { return Ok(None) };
+        guarded("reading an entry", || index.get(key.as_bytes()))
+    }
+
+    /// Visits the entries of `from..to` in order, those of shards as the index has them, until the visitor answers false.
+    /// An entry whose seal is wrong is visited as an error, and the next one follows.
+    pub fn scan(&self, from: &Key, to: &Key, visit: &mut dyn FnMut(&Key, Result<Bytes>) -> bool) -> Result<()> {
+        let mut newer = self.journal.entries.range::<Key, _>((Bound::Included(from), Bound::Excluded(to))).peekable();
+        let mut go_on = true;
+        let gone_through = self.scan_index(from, to, &mut |key, value| {
+            while let Some((newer_key, newer_value)) = newer.next_if(|(newer_key, _)| *newer_key < key) {
+                go_on = go_on && newer_value.clone().is_none_or(|value| visit(newer_key, Ok(value)));
+            }
+            match newer.next_if(|(newer_key, _)| *newer_key == key) {
+                Some((_, None)) => {}
+                Some((_, Some(value))) => go_on = go_on && visit(key, Ok(value.clone())),
+                None => go_on = go_on && visit(key, value),
+            }
+            go_on
+        });
+        for (key, value) in newer {
+            go_on = go_on && value.clone().is_none_or(|value| visit(key, Ok(value)));
+        }
+        gone_through
+    }
+
+    /// Visits the entries of the index alone, without what the journal says. Entries around a damaged page are left out
+    /// and the scan goes on behind them; then the first error is the answer, in the end.
+    pub fn scan_index(&self, from: &Key, to: &Key, visit: &mut dyn FnMut(&Key, Result<Bytes>) -> bool) -> Result<()> {
+        let Some(index) = &self.index else { return Ok(()) };
+        let (mut from, mut step, mut first_error) = (from.clone(), SKIP_MIN, None);
+        while from < *to {
+            let mut last = from.clone();
+            let mut seen = false;
+            let gone_through = guarded("going through the index", || {
+                index.scan_all(from.as_bytes(), to.as_bytes(), &mut |key, value| {
+                    last = Key::from_bytes(Bytes::copy_from_slice(key));
+                    seen = true;
+                    visit(&last, value)
+                })
+            });
+            let Err(error) = gone_through else { break };
+            first_error.get_or_insert(error);
+            step = if seen { SKIP_MIN } else { step * 2 };
+            from = behind(&last, step);
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// All keys: from, to (exclusive).
+    pub fn all_keys() -> (Key, Key) {
+        (Key::from_bytes(Bytes::new()), Key::from_bytes(Bytes::from_static(&[u8::MAX])))
+    }
+
+    /// Whether each page of the index's file has the checksum that its parent says; reads all of the file.
+    pub fn check_index_pages(&self) -> std::result::Result<(), Problem> {
+        let view = CopyOnWriteStorage::new(self.below.clone());
+        match guarded("checking the pages", || RedbIndex::check_pages(&view, self.cache_bytes)) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Problem::index("a page has another checksum than its parent says")),
+            Err(error) => Err(Problem::index(error.to_string())),
+        }
+    }
+}
+
+/// Positions that are left out behind a damaged page, at first; doubled until the scan goes on.
+const SKIP_MIN: u64 = 1 << 12;
+
+/// The first key that lies `step` positions behind this one.
+fn behind(key: &Key, step: u64) -> Key {
+    let mut head = [0; 7];
+    let count = key.as_bytes().len().min(7);
+    head[..count].copy_from_slice(&key.as_bytes()[..count]);
+    let number = head.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte)) + step;
+    Key::from_bytes(Bytes::copy_from_slice(&number.to_be_bytes()[1..]))
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        // Closing writes (to memory), and reads pages for it: a damaged one must not end the process.
+        let index = self.index.take();
+        let _ = guarded("closing the index", || {
+            drop(index);
+            Ok(())
+        });
+    }
+}
+
+impl Beyond {
+    fn take(&mut self, found: LogRecord) {
+        self.records += 1;
+        if found.generation < self.generation || found.stable < self.stable || found.stable > found.lsn {
+            self.problem(&found, "generation or stable position are not those of a record here".into());
+        }
+        (self.generation, self.stable) = (found.generation, found.stable);
+        match &found.body {
+            LogBody::Malformed(why) => self.problem(&found, format!("a record with a right checksum: {why}")),
+            LogBody::Mark(marks) => self.marks.extend(marks.iter().copied()),
+            LogBody::Change(record) => {
+                self.follow(&found, record);
+                for change in &record.changes {
+                    if let Err(what) = self.change(record.ring, change) {
+                        self.problem(&found, what);
+                    }
+                }
+            }
+        }
+    }
+
+    fn problem(&mut self, found: &LogRecord, what: String) {
+        self.problems.push(Problem::new(&found.file, Some(found.offset), what));
+    }
+
+    /// Records of one partition have no gaps.
+    fn follow(&mut self, found: &LogRecord, record: &Record) {
+        let here = (record.epoch, record.sequence);
+        let before = self.positions.insert((record.ring, record.partition), here);
+        if let Some((epoch, sequence)) = before
+            && (record.epoch < epoch || record.sequence.0 != sequence.0 + 1)
+        {
+            let (ring, partition) = (record.ring, record.partition);
+            self.problem(
+                found,
+                format!(
+                    "record {} of epoch {} after {sequence} of epoch {epoch} in partition {partition} of ring {ring}",
+                    record.sequence, record.epoch
+                ),
+            );
+        }
+    }
+
+    fn change(&mut self, ring: RingId, change: &Change) -> std::result::Result<(), String> {
+        match change {
+            Change::Put { key, value } => {
+                self.entries.insert(key.clone(), Some(value.clone()));
+            }
+            Change::Delete { key } => {
+                self.entries.insert(key.clone(), None);
+            }
+            Change::WriteBlocks { shard, record, run, bytes } => {
+                let blocks: Vec<Bytes> = (0..bytes.len() / BLOCK_BYTES)
+                    .map(|block| bytes.slice(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES))
+                    .collect();
+                if blocks.len() != run.checksums.len() || bytes.len() % BLOCK_BYTES != 0 {
+                    return Err(format!("{} bytes for {} blocks", bytes.len(), run.checksums.len()));
+                }
+                let changes = self.shard(ring, *shard, *record, run)?;
+                let mut wrong = Vec::new();
+                for ((block, sum), bytes) in (run.first..).zip(&run.checksums).zip(blocks) {
+                    if block_checksum(*shard, block, &bytes) != *sum {
+                        wrong.push(block);
+                    }
+                    changes.fresh.remove(&block);
+                    changes.pending.insert(block, bytes);
+                }
+                if !wrong.is_empty() {
+                    return Err(format!("blocks {wrong:?} of {shard:?} in the record do not match their checksums"));
+                }
+            }
+            Change::FreshBlocks { shard, record, run } => {
+                let changes = self.shard(ring, *shard, *record, run)?;
+                for block in run.first..run.first + run.checksums.len() as u32 {
+                    changes.pending.remove(&block);
+                    changes.fresh.insert(block, record.stamp.count);
+                }
+            }
+            Change::CutShard { shard, record } => {
+                let changes = self.shards.entry((ring, *shard)).or_default();
+                changes.record = Some(*record);
+                let kept = record.length.div_ceil(BLOCK_BYTES as u32);
+                changes.sums.extend((kept..record.home_blocks.min(BLOCKS)).map(|block| (block, 0)));
+                changes.pending.split_off(&kept);
+                changes.fresh.split_off(&kept);
+            }
+            Change::DropShard { shard } => {
+                self.shards.insert((ring, *shard), ShardChanges { dropped: true, ..ShardChanges::default() });
+            }
+        }
+        Ok(())
+    }
+
+    fn shard(
+        &mut self,
+        ring: RingId,
+        shard: ShardId,
+        record: ShardRecord,
+        run: &BlockRun,
+    ) -> std::result::Result<&mut ShardChanges, String> {
+        let fits = u64::from(run.first) + run.checksums.len() as u64 <= u64::from(BLOCKS);
+        if !fits || run.checksums.contains(&0) {
+            return Err(format!("{} blocks from {} of {shard:?}", run.checksums.len(), run.first));
+        }
+        let changes = self.shards.entry((ring, shard)).or_default();
+        changes.record = Some(record);
+        changes.sums.extend((run.first..).zip(run.checksums.iter().copied()));
+        Ok(changes)
+    }
+}

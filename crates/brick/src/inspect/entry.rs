@@ -1,0 +1,187 @@
+//! Keys and values of the index, decoded and checked one by one. `docs/format/index.md` is the document.
+
+use crate::CRC_BLOCKS;
+use crate::machine::decode_group;
+use bytes::Bytes;
+use hekate_proto::*;
+
+/// An entry of the index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// An inode.
+    Inode { inode: InodeId, record: InodeRecord },
+    /// The bytes of a small file, or a symlink's target.
+    Content { inode: InodeId, bytes: Bytes },
+    /// An extended attribute.
+    Xattr { inode: InodeId, name: Bytes, value: Bytes },
+    /// What a partition with names of a directory knows of it.
+    Stub { directory: InodeId, record: StubRecord },
+    /// A name.
+    Name { directory: InodeId, name: Name, record: NameRecord },
+    /// A shard.
+    Shard { shard: ShardId, record: ShardRecord },
+    /// Checksums of 64 blocks of a shard.
+    Checksums { shard: ShardId, group: u16, sums: Vec<u32> },
+    /// A partition's counters.
+    Partition { record: PartitionRecord },
+    /// An op over several partitions.
+    Intent { intent: IntentId, record: IntentRecord },
+    /// A leg that was taken.
+    LegDone { intent: IntentId, number: u16 },
+    /// The last result in a slot of a session.
+    Session { session: SessionId, slot: u16, record: SessionRecord },
+    /// An inode without a name.
+    Orphan { inode: InodeId },
+    /// A data id that was given up.
+    Garbage { data: DataId, record: GarbageRecord },
+}
+
+/// As `docs/format/index.md` numbers them.
+const OBJECTS: u8 = 1;
+const WORK: u8 = 2;
+const XATTR_NAME_MAX: usize = 255;
+const XATTR_VALUE_MAX: usize = 64 << 10;
+const SYMLINK_MAX: usize = 4095;
+const GROUPS_MAX: u16 = 16;
+
+type Decoded<T> = std::result::Result<T, String>;
+
+impl Entry {
+    /// Decodes an entry; the error says what is wrong with it.
+    pub fn decode(key: &Key, value: Bytes) -> Decoded<(Place, Self)> {
+        let (Some(kind), Some(place), Some(id)) = (key.kind(), key.place(), key.id()) else {
+            return Err("a key of no known kind".into());
+        };
+        let table = key.as_bytes()[0];
+        if table != if kind < Kind::Partition { OBJECTS } else { WORK } {
+            return Err(format!("{kind:?} in table {table}"));
+        }
+        let entry = if kind < Kind::Partition {
+            Self::decode_object(kind, id, key, place, value)?
+        } else {
+            Self::decode_work(kind, id, key, place, value)?
+        };
+        Ok((place, entry))
+    }
+
+    fn decode_object(kind: Kind, id: u128, key: &Key, place: Place, value: Bytes) -> Decoded<Self> {
+        let rest = key.rest();
+        let inode = InodeId::from_bits(id);
+        if kind < Kind::Shard && place.position != inode.position() {
+            return Err(format!("the position of {inode:?} is {:08x}", inode.position().0));
+        }
+        match kind {
+            Kind::Inode => Ok(Self::Inode { inode, record: alone(&rest, value)? }),
+            Kind::Stub => Ok(Self::Stub { directory: inode, record: alone(&rest, value)? }),
+            Kind::Content => {
+                check(rest.is_empty(), "the key goes on behind its kind")?;
+                check(value.len() <= INLINE_MAX as usize, "more bytes than may rest beside an inode")?;
+                Ok(Self::Content { inode, bytes: value })
+            }
+            Kind::Xattr => {
+                check((1..=XATTR_NAME_MAX).contains(&rest.len()), "an attribute's name of the wrong length")?;
+                check(value.len() <= XATTR_VALUE_MAX, "an attribute's value of over 64 KiB")?;
+                Ok(Self::Xattr { inode, name: rest, value })
+            }
+            Kind::Name => {
+                let name = Name::new(rest).map_err(|error| error.0.to_string())?;
+                Ok(Self::Name { directory: inode, name, record: whole(value)? })
+            }
+            Kind::Shard => {
+                let shard = ShardId { volume: place.volume, data: DataId(id), index: number(&rest, 0)? };
+                check(rest.len() == 8, "a shard's key of the wrong length")?;
+                check(place.position == shard.position(), "the shard's position is another")?;
+                Ok(Self::Shard { shard, record: whole(value)? })
+            }
+            _ => {
+                let shard = ShardId { volume: place.volume, data: DataId(id), index: number(&rest, 0)? };
+                let group = short(&rest, 8)?;
+                check(rest.len() == 10, "a key of checksums of the wrong length")?;
+                check(place.position == shard.position(), "the shard's position is another")?;
+                check(group < GROUPS_MAX, "checksums behind the end of a shard")?;
+                let sums = decode_group(&value).map_err(|error| error.to_string())?;
+                debug_assert_eq!(sums.len(), CRC_BLOCKS as usize);
+                Ok(Self::Checksums { shard, group, sums: sums.to_vec() })
+            }
+        }
+    }
+
+    fn decode_work(kind: Kind, id: u128, key: &Key, place: Place, value: Bytes) -> Decoded<Self> {
+        let rest = key.rest();
+        let partitions_own = !matches!(kind, Kind::Orphan | Kind::Garbage);
+        check(!partitions_own || place.volume == VolumeId(0), "a partition's own entry in a volume")?;
+        match kind {
+            Kind::Partition => Ok(Self::Partition { record: alone(&rest, value)? }),
+            Kind::Intent => Ok(Self::Intent { intent: IntentId(id), record: alone(&rest, value)? }),
+            Kind::LegDone => {
+                check(rest.len() == 2, "a leg's key of the wrong length")?;
+                check(value[..] == [0], "a leg's value is one byte, 0")?;
+                Ok(Self::LegDone { intent: IntentId(id), number: short(&rest, 0)? })
+            }
+            Kind::Session => {
+                check(rest.len() == 10, "a session's key of the wrong length")?;
+                let (session, slot) = (SessionId(number(&rest, 0)?), short(&rest, 8)?);
+                let record: SessionRecord = whole(value)?;
+                check(record.op_id.0 & 0xff == u64::from(slot), "the result of an op of another slot")?;
+                Reply::from_bytes(record.reply.clone()).map_err(|error| format!("its reply: {error}"))?;
+                Ok(Self::Session { session, slot, record })
+            }
+            Kind::Orphan => {
+                let inode = InodeId::from_bits(id);
+                check(rest.is_empty(), "the key goes on behind its kind")?;
+                check(value[..] == [0], "an orphan's value is one byte, 0")?;
+                check(place.position == inode.position(), "the inode's position is another")?;
+                Ok(Self::Orphan { inode })
+            }
+            _ => Ok(Self::Garbage { data: DataId(id), record: alone(&rest, value)? }),
+        }
+    }
+
+    /// The kind's name.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Inode { .. } => Kind::Inode,
+            Self::Content { .. } => Kind::Content,
+            Self::Xattr { .. } => Kind::Xattr,
+            Self::Stub { .. } => Kind::Stub,
+            Self::Name { .. } => Kind::Name,
+            Self::Shard { .. } => Kind::Shard,
+            Self::Checksums { .. } => Kind::Checksums,
+            Self::Partition { .. } => Kind::Partition,
+            Self::Intent { .. } => Kind::Intent,
+            Self::LegDone { .. } => Kind::LegDone,
+            Self::Session { .. } => Kind::Session,
+            Self::Orphan { .. } => Kind::Orphan,
+            Self::Garbage { .. } => Kind::Garbage,
+        }
+    }
+
+    /// Whether content of so many bytes may be a symlink's target.
+    pub(super) fn fits_symlink(bytes: usize) -> bool {
+        (1..=SYMLINK_MAX).contains(&bytes)
+    }
+}
+
+fn check(holds: bool, else_say: &str) -> Decoded<()> {
+    if holds { Ok(()) } else { Err(else_say.into()) }
+}
+
+fn whole<T: Wire>(value: Bytes) -> Decoded<T> {
+    T::from_bytes(value).map_err(|error| error.to_string())
+}
+
+/// The value of a key that ends with its kind.
+fn alone<T: Wire>(rest: &Bytes, value: Bytes) -> Decoded<T> {
+    check(rest.is_empty(), "the key goes on behind its kind")?;
+    whole(value)
+}
+
+fn number(rest: &Bytes, at: usize) -> Decoded<u64> {
+    let bytes = rest.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(u64::from_be_bytes).ok_or_else(|| "a key that is too short".into())
+}
+
+fn short(rest: &Bytes, at: usize) -> Decoded<u16> {
+    let bytes = rest.get(at..at + 2).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(u16::from_be_bytes).ok_or_else(|| "a key that is too short".into())
+}

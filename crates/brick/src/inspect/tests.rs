@@ -1,0 +1,282 @@
+//! What inspection says of bricks that are sound, torn and damaged.
+
+use super::*;
+use crate::storage::MemoryStorage;
+use crate::{BrickSettings, LogEntry, block_checksum};
+use bytes::Bytes;
+use hekate_proto::*;
+
+const RING: RingId = RingId(1);
+const VOLUME: VolumeId = VolumeId(1);
+const PLACE: Place = Place { ring: RING, position: Position(0), volume: VOLUME };
+const FILE: InodeId = InodeId::new(0, 5, 77);
+
+fn identity() -> Identity {
+    let settings = BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
+    Identity::new(BrickId(7), "c", settings)
+}
+
+fn shard() -> ShardId {
+    ShardId { volume: VOLUME, data: DataId(3), index: 0 }
+}
+
+fn append(brick: &Brick, changes: Vec<Change>) {
+    let partition = PartitionNumber(0);
+    let sequence = Sequence(brick.position(RING, partition).sequence.0 + 1);
+    let (session, op_id) = (SessionId(1), OpId(sequence.0));
+    let record = Record { ring: RING, partition, epoch: Epoch(1), sequence, session, op_id, changes };
+    let end = brick.append(&LogEntry::new(record)).unwrap();
+    brick.sync(end).unwrap();
+}
+
+fn inode(kind: NodeKind, pieces: Vec<Piece>) -> InodeRecord {
+    InodeRecord {
+        kind,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        nlink: 1,
+        size: 8 * BLOCK_BYTES as u64,
+        device: 0,
+        atime: Time(1),
+        mtime: Time(1),
+        ctime: Time(1),
+        btime: Time(1),
+        change: 1,
+        layout: Layout { version: 0, pieces },
+        spread: 1,
+        parent: ROOT,
+        size_high: 8 * BLOCK_BYTES as u64,
+        grant_limit: 0,
+    }
+}
+
+fn stub(entries: u64) -> StubRecord {
+    StubRecord {
+        alive: true,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        spread: 1,
+        entries,
+        directories: 0,
+        mtime: Time(1),
+        change: 1,
+        default_acl: Bytes::new(),
+    }
+}
+
+fn put(key: Key, value: &impl Wire) -> Change {
+    Change::Put { key, value: value.to_bytes() }
+}
+
+fn object(inode: InodeId, kind: Kind) -> Key {
+    Key::inode(RING, VOLUME, inode, kind)
+}
+
+fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRecord, BlockRun, Bytes) {
+    let bytes = Bytes::from(vec![fill; count as usize * BLOCK_BYTES]);
+    let checksums = (first..first + count).map(|b| block_checksum(shard(), b, &bytes[..BLOCK_BYTES])).collect();
+    let stamp = Stamp { count: writes, session: SessionId(1), op: OpId(writes) };
+    // The hole behind block 6 is part of the shard.
+    let home_blocks = if first == 6 { 8 } else { first + count };
+    let length = home_blocks * BLOCK_BYTES as u32;
+    (ShardRecord { stamp, length, home_blocks }, BlockRun { first, checksums }, bytes)
+}
+
+/// A directory with one name of a file, whose shard has blocks 0 to 3 at home and, beyond the checkpoint, 4 and 5 in the
+/// journal and 6 fresh; 7 is a hole.
+fn new_brick() -> MemoryStorage {
+    let storage = MemoryStorage::new();
+    Brick::create_on(&storage, &identity()).unwrap();
+    let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap();
+    let piece = Piece { data: shard().data, length: u64::MAX };
+    let name = NameRecord { inode: FILE, kind: NodeKind::File };
+    append(
+        &brick,
+        vec![
+            put(object(ROOT, Kind::Inode), &inode(NodeKind::Directory, Vec::new())),
+            put(object(ROOT, Kind::Stub), &stub(1)),
+            put(Key::name(PLACE, ROOT, b"f"), &name),
+            put(object(FILE, Kind::Inode), &inode(NodeKind::File, vec![piece])),
+            Change::Put { key: Key::xattr(RING, VOLUME, FILE, b"user.a"), value: Bytes::from_static(b"1") },
+        ],
+    );
+    let (record, run, bytes) = blocks(0, 1, 4, 1);
+    append(&brick, vec![Change::WriteBlocks { shard: shard(), record, run, bytes }]);
+    brick.checkpoint().unwrap();
+    let (record, run, bytes) = blocks(4, 2, 2, 2);
+    append(&brick, vec![Change::WriteBlocks { shard: shard(), record, run, bytes }]);
+    let (record, run, bytes) = blocks(6, 3, 1, 3);
+    brick.write_fresh(RING, shard(), 6, &[&bytes]).unwrap();
+    append(&brick, vec![Change::FreshBlocks { shard: shard(), record, run }]);
+    storage
+}
+
+fn stopped(storage: &MemoryStorage, reborn: bool) -> StoppedBrick {
+    StoppedBrick::on(Arc::new(storage.clone()), identity(), reborn).unwrap()
+}
+
+fn problems(stopped: &StoppedBrick) -> Vec<String> {
+    let contents = Contents::read(stopped, &mut |_| ()).unwrap();
+    let mut found = Vec::new();
+    let mut watch = Watch { progress: &mut |_| (), problem: &mut |problem| found.push(problem.to_string()) };
+    check(&contents, true, &mut watch).unwrap();
+    found
+}
+
+fn bytes_of(storage: &MemoryStorage) -> Vec<(String, Vec<u8>)> {
+    let read = |path: String| {
+        let file = storage.open(&path, false).unwrap();
+        let mut bytes = vec![0; file.length().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        (path, bytes)
+    };
+    storage.paths().into_iter().map(read).collect()
+}
+
+fn states(stopped: &StoppedBrick) -> Vec<BlockState> {
+    let contents = Contents::read(stopped, &mut |_| ()).unwrap();
+    contents.shard_blocks(RING, shard()).unwrap().unwrap().states
+}
+
+#[test]
+fn a_sound_brick_has_no_problems_and_stays_as_it_is() {
+    use BlockState::*;
+    let storage = new_brick();
+    let before = bytes_of(&storage);
+    for reborn in [false, true] {
+        let stopped = stopped(&storage, reborn);
+        assert_eq!(problems(&stopped), Vec::<String>::new());
+        assert_eq!(states(&stopped), [Right, Right, Right, Right, Journal, Journal, Right, Hole]);
+        let mut records = 0;
+        let contents = Contents::read(&stopped, &mut |_| records += 1).unwrap();
+        let (brick, report) = stopped.open_to_read(DamagedJournal::Refuse).unwrap();
+        assert_eq!((contents.records(), contents.log_end().at), (report.records, report.end));
+        assert!(records > report.records, "those before the checkpoint are there to be looked at");
+        let (from, to) = Contents::all_keys();
+        let mut entries = Vec::new();
+        contents
+            .scan(&from, &to, &mut |key, value| {
+                entries.push((key.clone(), value.unwrap()));
+                true
+            })
+            .unwrap();
+        assert_eq!(entries, brick.scan(&from, &to, usize::MAX).unwrap(), "as an opening says");
+        assert_eq!(brick.read_shard(RING, shard(), 4 * 4096, 1).unwrap()[..], [2]);
+    }
+    assert!(bytes_of(&storage) == before, "something was written");
+}
+
+#[test]
+fn each_damage_is_named_with_its_place() {
+    let data = crate::home::Home::path(shard());
+    let storage = new_brick();
+    storage.flip_bit(&data, 4096 + 5);
+    let found = problems(&stopped(&storage, true));
+    assert_eq!(found, [format!("{data} at offset 4096: block 1: damaged")]);
+
+    // The first record after the checkpoint: later ones say that it was stable.
+    let storage = new_brick();
+    let mut at = Vec::new();
+    let contents = Contents::read(&stopped(&storage, false), &mut |record| {
+        if !record.applied {
+            at.push(record.offset);
+        }
+    });
+    drop(contents);
+    storage.flip_bit("journal/segment-001", at[0] as usize + 60);
+    let stopped = stopped(&storage, false);
+    let found = problems(&stopped);
+    assert!(found[0].contains(&format!("journal/segment-001 at offset {}", at[0])), "{found:?}");
+    assert!(stopped.open_to_read(DamagedJournal::Refuse).is_err());
+    let (brick, report) = stopped.open_to_read(DamagedJournal::ReadUpToIt).unwrap();
+    assert_eq!(report.records, 0);
+    assert_eq!(brick.read_shard(RING, shard(), 3 * 4096, 4096).unwrap()[..], [1; 4096]);
+}
+
+#[test]
+fn fresh_blocks_that_no_sync_covered_are_lost_in_a_new_life_and_damaged_in_the_old_one() {
+    let storage = new_brick();
+    storage.flip_bit(&crate::home::Home::path(shard()), 6 * 4096);
+    assert_eq!(states(&stopped(&storage, true))[6], BlockState::Lost);
+    assert_eq!(problems(&stopped(&storage, true)), Vec::<String>::new());
+    assert_eq!(states(&stopped(&storage, false))[6], BlockState::Damaged);
+}
+
+#[test]
+fn a_torn_tail_is_no_damage() {
+    let storage = new_brick();
+    let end = Contents::read(&stopped(&storage, false), &mut |_| ()).unwrap().log_end().clone();
+    assert!(!end.torn && end.damage.is_none(), "{end:?}");
+    storage.open(&end.file, false).unwrap().write_at(&[b"HKJR torn"], end.offset).unwrap();
+    let end = Contents::read(&stopped(&storage, false), &mut |_| ()).unwrap().log_end().clone();
+    assert!(end.torn && end.damage.is_none(), "{end:?}");
+}
+
+#[test]
+fn entries_that_contradict_each_other_are_named() {
+    let piece = Piece { data: shard().data, length: u64::MAX };
+    let twin = InodeId::new(0, 5, 78);
+    let unnamed = InodeId::new(0, 5, 79);
+    let content = |inode| Change::Put { key: object(inode, Kind::Content), value: Bytes::from_static(b"x") };
+    for (change, words) in [
+        (put(object(ROOT, Kind::Stub), &stub(2)), "the stub counts 2 names, there are 1"),
+        (Change::Delete { key: object(ROOT, Kind::Stub) }, "a directory without a stub"),
+        (content(FILE), "content beside an inode whose bytes rest in shards"),
+        (content(unnamed), "content without an inode"),
+        (put(object(twin, Kind::Inode), &inode(NodeKind::File, vec![piece])), "is in the layouts of"),
+        (
+            put(Key::garbage(RING, VOLUME, Position(0), shard().data), &GarbageRecord { shards: 1 }),
+            "is garbage and in the",
+        ),
+        (put(Key::orphan(RING, VOLUME, FILE), &0u8), "is an orphan and has 1 names"),
+        (put(Key::orphan(RING, VOLUME, unnamed), &0u8), "is an orphan and is not there"),
+        (put(object(FILE, Kind::Inode), &stub(1)), "cannot be: "),
+        (put(Key::name(PLACE, ROOT, b"a/b"), &7u8), "a name with / or NUL"),
+    ] {
+        let storage = new_brick();
+        let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap();
+        append(&brick, vec![change]);
+        drop(brick);
+        let found = problems(&stopped(&storage, false));
+        assert!(found.iter().any(|problem| problem.contains(words)), "{words}: {found:?}");
+    }
+}
+
+#[test]
+fn damage_anywhere_is_never_a_panic_and_never_a_silent_wrong_block() {
+    let sound = new_brick();
+    let files = bytes_of(&sound);
+    let mut random = 88172645463325252u64;
+    let mut next = |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % below as u64) as usize
+    };
+    for _ in 0..60 {
+        let storage = MemoryStorage::new();
+        for (path, bytes) in &files {
+            storage.open(path, true).unwrap().write_at(&[bytes], 0).unwrap();
+        }
+        let (path, bytes) = &files[next(files.len())];
+        let at = next(bytes.len().max(1)) / 4096 * 4096 + next(64);
+        let junk: Vec<u8> = (0..64).map(|_| next(256) as u8).collect();
+        storage.open(path, false).unwrap().write_at(&[&junk], at as u64).unwrap();
+        let stopped = stopped(&storage, next(2) == 0);
+        let found = problems(&stopped);
+        if let Ok((brick, _)) = stopped.open_to_read(DamagedJournal::ReadUpToIt) {
+            let read = guarded("reading", || brick.read_shard(RING, shard(), 0, 4 * 4096));
+            if let Ok(bytes) = read
+                && !bytes.is_empty()
+            {
+                assert!(bytes.iter().all(|byte| *byte == 1), "{path} at {at}: {found:?}");
+            }
+            let _ = guarded("closing", || {
+                drop(brick);
+                Ok(())
+            });
+        }
+    }
+}
