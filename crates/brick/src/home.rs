@@ -18,8 +18,9 @@ pub struct Home {
 struct OpenFiles {
     files: HashMap<ShardId, (Arc<dyn StorageFile>, u64)>,
     clock: u64,
-    /// Files whose names may not be on stable storage yet.
-    unnamed: HashSet<ShardId>,
+    /// Directories all of whose names are on stable storage, as far as this process made them or has synced them: an
+    /// earlier one may have died before it did.
+    named: HashSet<u32>,
 }
 
 impl Home {
@@ -39,8 +40,8 @@ impl Home {
         storage.sync_directory("data").map_err(failed)
     }
 
-    fn directory(shard: ShardId) -> String {
-        Self::directory_of(shard.position().0 % Self::DIRECTORIES)
+    fn directory_number(shard: ShardId) -> u32 {
+        shard.position().0 % Self::DIRECTORIES
     }
 
     /// The path of a directory of data files.
@@ -62,7 +63,8 @@ impl Home {
 
     /// The path of a shard's data file in its brick.
     pub fn path(shard: ShardId) -> String {
-        format!("{}/{:08x}-{:032x}-{:08x}", Self::directory(shard), shard.volume.0, shard.data.0, shard.index)
+        let directory = Self::directory_of(Self::directory_number(shard));
+        format!("{directory}/{:08x}-{:032x}-{:08x}", shard.volume.0, shard.data.0, shard.index)
     }
 
     fn file(&self, shard: ShardId, create: bool) -> std::io::Result<Arc<dyn StorageFile>> {
@@ -75,7 +77,7 @@ impl Home {
         }
         let file = match self.storage.open(&Self::path(shard), false) {
             Err(error) if create && error.kind() == std::io::ErrorKind::NotFound => {
-                open.unnamed.insert(shard);
+                open.named.remove(&Self::directory_number(shard));
                 self.storage.open(&Self::path(shard), true)?
             }
             other => other?,
@@ -116,18 +118,16 @@ impl Home {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
                 file => file?.sync()?,
             }
-            if self.open.lock().unnamed.contains(&shard) {
-                self.storage.sync_directory(&Self::directory(shard))?;
-                self.open.lock().unnamed.remove(&shard);
+            let number = Self::directory_number(shard);
+            // Before the sync: a file that is made during it may not be covered.
+            if self.open.lock().named.insert(number) {
+                self.storage.sync_directory(&Self::directory_of(number)).inspect_err(|_| {
+                    self.open.lock().named.remove(&number);
+                })?;
             }
             Ok(())
         };
         sync().map_err(|e| Error::Poisoned { what: format!("syncing {}: {e}", Self::path(shard)) })
-    }
-
-    /// An earlier process may have made the file and not synced its name.
-    pub fn assume_unnamed(&self, shard: ShardId) {
-        self.open.lock().unnamed.insert(shard);
     }
 
     /// Gives back the space of the blocks `from..to`.
@@ -145,7 +145,6 @@ impl Home {
     pub fn remove(&self, shard: ShardId) -> Result<()> {
         let mut open = self.open.lock();
         open.files.remove(&shard);
-        open.unnamed.remove(&shard);
         drop(open);
         self.storage.remove(&Self::path(shard)).map_err(|e| failed("remove", shard, e))
     }

@@ -19,9 +19,9 @@ pub use entry::Entry;
 pub use log::{LogBody, LogEnd, LogRecord, Segment, SegmentUse};
 
 use crate::brick::Brick;
-use crate::open::geometry;
 use crate::identity::{self, Identity};
 use crate::journal::Geometry;
+use crate::open::geometry;
 use crate::recovery::RecoveryReport;
 use crate::storage::{CopyOnWriteStorage, RealStorage, Storage, StorageFile};
 use hekate_proto::{Error, Incarnation, Result};

@@ -218,6 +218,10 @@ impl Machine {
         self.check_alive()?;
         let mut io = Vec::new();
         for shard in shards {
+            if self.unsettled && self.state.unsynced(*shard).is_some() {
+                // A mark would cover what the power cut took as well, and the next recovery take that for damage.
+                return Err(Error::bug("a data file is to be synced before a checkpoint has covered recovery"));
+            }
             if let Some((stamp, overlay, writes)) = self.state.unsynced(*shard) {
                 io.push(
                     self.start(Io::SyncHome { shard: *shard }, Job::Shard { shard: *shard, stamp, overlay, writes }),

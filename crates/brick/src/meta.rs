@@ -1,6 +1,7 @@
 //! What a checkpoint says beside the entries: how far the index is. `docs/format/index.md` is the document.
 
 use crate::index::Index;
+use crate::journal::format::SEGMENT_HEADER_BYTES;
 use crate::journal::{Geometry, Lsn};
 use crate::machine::LogPosition;
 use hekate_proto::*;
@@ -41,10 +42,22 @@ impl Meta {
         Self { applied: applied.0, generation, logs: positions.iter().map(log).collect() }
     }
 
+    /// Positions that no log reaches are damage.
+    fn checked(self, geometry: Geometry) -> Result<Self> {
+        let applied = Lsn(self.applied);
+        let behind_header = geometry.offset_of(applied) >= SEGMENT_HEADER_BYTES;
+        let reachable = (1..u64::MAX / 2 / geometry.segment_bytes).contains(&geometry.number_of(applied));
+        if behind_header && reachable && self.generation < u32::MAX {
+            return Ok(self);
+        }
+        let (applied, generation) = (self.applied, self.generation);
+        Err(Error::Damaged { what: format!("the index says that it is at {applied}, opening {generation}") })
+    }
+
     /// Of the last checkpoint, or of a new brick.
     pub fn read(index: &dyn Index, geometry: Geometry) -> Result<Self> {
         match index.meta()? {
-            Some(bytes) => Ok(Self::from_bytes(bytes)?),
+            Some(bytes) => Self::from_bytes(bytes).map_err(Error::from).and_then(|meta| meta.checked(geometry)),
             None => Ok(Self { applied: geometry.start_of(1).0, generation: 0, logs: Vec::new() }),
         }
     }

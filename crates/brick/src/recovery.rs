@@ -68,7 +68,6 @@ pub fn recover(disk: &Disk, geometry: Geometry, meta: &Meta, reborn: bool) -> Re
             if reborn {
                 drop_lost(disk, &mut record, &marks, &mut report.lost)?;
             }
-            note_names(disk, &record);
             learn(&mut machine, disk, &record)?;
             machine.replay(&record, found.end);
             report.records += 1;
@@ -117,7 +116,7 @@ fn check_generation(reader: &Reader, found: u32, now: u32) -> Result<()> {
 /// Records of one partition follow each other without gaps.
 fn check_sequence(machine: &Machine, record: &Record, (path, offset): &(String, u64)) -> Result<()> {
     let at = machine.state().position(record.ring, record.partition);
-    if record.sequence.0 == at.sequence.0 + 1 && record.epoch >= at.epoch {
+    if at.sequence.0.checked_add(1) == Some(record.sequence.0) && record.epoch >= at.epoch {
         return Ok(());
     }
     Err(Error::Damaged {
@@ -127,15 +126,6 @@ fn check_sequence(machine: &Machine, record: &Record, (path, offset): &(String, 
             record.sequence, record.epoch, record.partition, at.sequence, at.epoch
         ),
     })
-}
-
-/// An earlier process may have made data files and not synced their names.
-fn note_names(disk: &Disk, record: &Record) {
-    for change in &record.changes {
-        if let Change::FreshBlocks { shard, .. } = change {
-            disk.home.assume_unnamed(*shard);
-        }
-    }
 }
 
 fn learn(machine: &mut Machine, disk: &Disk, record: &Record) -> Result<()> {

@@ -2,9 +2,9 @@
 
 use super::Problem;
 use super::contents::{BLOCKS, Contents, ShardChanges};
-use crate::machine::decode_group;
 use crate::checksum::{CRC_BLOCKS, block_checksum};
 use crate::home::Home;
+use crate::machine::decode_group;
 use crate::storage::Storage;
 use hekate_proto::*;
 use std::collections::BTreeSet;

@@ -12,7 +12,8 @@ const PLACE: Place = Place { ring: RING, position: Position(0), volume: VOLUME }
 const FILE: InodeId = InodeId::new(0, 5, 77);
 
 fn identity() -> Identity {
-    let settings = BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
+    let settings =
+        BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     Identity::new(BrickId(7), "c", settings)
 }
 

@@ -157,12 +157,11 @@ impl<'a> Reader<'a> {
         let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
         let file = self.storage.open(&self.geometry.path_of(number), false);
         file.and_then(|file| file.read_at(&mut bytes, 0)).map_err(|e| Error::io("read the journal", e))?;
-        let magic = RECORD_MAGIC.to_le_bytes();
         let mut found = Vec::new();
-        for offset in from..=bytes.len() - RECORD_HEADER_BYTES {
+        for offset in memchr::memmem::find_iter(&bytes[from..], &RECORD_MAGIC.to_le_bytes()).map(|at| from + at) {
             let here = number * self.geometry.segment_bytes + offset as u64;
-            if bytes[offset..offset + 4] == magic
-                && bytes[offset + 8..offset + 16] == here.to_le_bytes()
+            let lsn = bytes.get(offset + 8..offset + 16);
+            if lsn == Some(&here.to_le_bytes())
                 && let Ok(header) = RecordHeader::decode(&bytes[offset..])
             {
                 found.push(header);

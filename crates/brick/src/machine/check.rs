@@ -97,7 +97,7 @@ fn zeros_behind_end(shard: ShardId, record: &ShardRecord, run: &BlockRun, bytes:
 pub fn record(state: &State, learned: &Learned, record: &Record) -> Result<()> {
     form(record)?;
     let at = state.position(record.ring, record.partition);
-    if record.sequence.0 != at.sequence.0 + 1 || record.epoch < at.epoch {
+    if at.sequence.0.checked_add(1) != Some(record.sequence.0) || record.epoch < at.epoch {
         let (sequence, epoch, partition) = (record.sequence, record.epoch, record.partition);
         let after = format_args!("{} of epoch {} in partition {partition}", at.sequence, at.epoch).to_string();
         return Err(refuse("journal invariant 6", format_args!("record {sequence} of epoch {epoch} after {after}")));
