@@ -9,6 +9,8 @@ mod blocks;
 mod brick;
 mod checkpoint;
 mod checksum;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod home;
 mod identity;
 pub mod index;
