@@ -17,8 +17,9 @@ pub const SEGMENT_BYTES: u64 = 64 << 10;
 pub const SEGMENTS: u64 = 4;
 /// Which brick they are.
 pub const BRICK: BrickId = BrickId(0x0011_2233);
-/// Memory that an open brick takes, its index included, whatever its records.
-pub const BRICK_BYTES: usize = 16 << 20;
+/// Memory that a run takes, whatever its records: the brick, its index, and files of up to 4 MiB, twice (as they are
+/// and as they were synced).
+pub const BRICK_BYTES: usize = 96 << 20;
 
 const CACHE_BYTES: usize = 1 << 20;
 /// Records appended in one run.

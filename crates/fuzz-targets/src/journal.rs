@@ -123,8 +123,9 @@ fn write_journal(storage: &MemoryStorage, source: &mut Source<'_>, own: bool) {
                 log.append(kind, &body);
             }
             10 if !own => log.stable = source.number(),
-            11 if !own => log.end = (log.end / SEGMENT_BYTES * SEGMENT_BYTES) + source.number() % SEGMENT_BYTES,
-            _ => log.generation = log.generation.wrapping_add(source.number() as u32),
+            11 if !own => log.generation = source.number() as u32,
+            // What an earlier opening left behind the end.
+            _ => log.generation = u32::from(source.byte() % 4 != 0),
         }
     }
 }

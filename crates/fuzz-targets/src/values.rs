@@ -5,6 +5,7 @@ use crate::generate::{Source, one_of_each};
 use bytes::Bytes;
 use hekate_proto::*;
 use std::fmt::Debug;
+use std::sync::OnceLock;
 
 /// Lists begin with room for 1,024 elements, whatever their count says.
 pub const FIXED_BYTES: usize = 1 << 20;
@@ -30,8 +31,13 @@ pub fn request(bytes: &[u8]) {
     value::<Request>(bytes);
 }
 
-/// One op of each family.
-pub fn requests() -> Vec<Request> {
+/// One op of each family, made once.
+pub fn requests() -> &'static Vec<Request> {
+    static MADE: OnceLock<Vec<Request>> = OnceLock::new();
+    MADE.get_or_init(make_requests)
+}
+
+fn make_requests() -> Vec<Request> {
     let ops = one_of_each::<Op>(1);
     let targets = one_of_each::<Target>(1);
     let request = |(number, op): (usize, Op)| Request {
@@ -47,7 +53,7 @@ pub fn requests() -> Vec<Request> {
 }
 
 pub fn request_seeds() -> Vec<Vec<u8>> {
-    encoded(requests())
+    encoded(make_requests())
 }
 
 pub fn reply(bytes: &[u8]) {

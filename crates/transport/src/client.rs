@@ -133,7 +133,10 @@ impl Remote {
 }
 
 pub(crate) fn read_map(accepted: &Accepted) -> Result<VolumeMap> {
-    serde_json::from_str(&accepted.map).map_err(|e| Error::Protocol { what: format!("the map cannot be read: {e}") })
+    let map: VolumeMap = serde_json::from_str(&accepted.map)
+        .map_err(|e| Error::Protocol { what: format!("the map cannot be read: {e}") })?;
+    map.check()?;
+    Ok(map)
 }
 
 /// One request to the control interface: JSON to JSON.
