@@ -131,7 +131,8 @@ impl Registry {
         loop {
             let before = self.coordinator.get(&key)?;
             let last = before.as_deref().map_or(Ok(0), |text| parse::<u64>(&key, text))?;
-            let damaged = || Error::Damaged { what: format!("the coordinator's {key}: there is no number after {last}") };
+            let damaged =
+                || Error::Damaged { what: format!("the coordinator's {key}: there is no number after {last}") };
             let next = last.checked_add(1).ok_or_else(damaged)?;
             let expect = [(&key[..], before.as_deref())];
             if self.coordinator.transact(&expect, &[(&key, Some(&next.to_string()))])? {

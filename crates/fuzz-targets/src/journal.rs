@@ -79,7 +79,7 @@ pub fn journal_seeds() -> Vec<Vec<u8>> {
 fn open_journal(bytes: &[u8], own: bool) {
     bounded(bytes.len(), BRICK_BYTES, || {
         let mut source = Source::new(bytes);
-        let reborn = source.byte() % 2 == 0;
+        let reborn = source.byte().is_multiple_of(2);
         let storage = new_brick();
         write_journal(&storage, &mut source, own);
         let brick = match open(&storage, reborn) {
@@ -125,7 +125,7 @@ fn write_journal(storage: &MemoryStorage, source: &mut Source<'_>, own: bool) {
             10 if !own => log.stable = source.number(),
             11 if !own => log.generation = source.number() as u32,
             // What an earlier opening left behind the end.
-            _ => log.generation = u32::from(source.byte() % 4 != 0),
+            _ => log.generation = u32::from(!source.byte().is_multiple_of(4)),
         }
     }
 }

@@ -110,7 +110,11 @@ impl Remote {
         Error::Unavailable { what: format!("the server at {}: {error}", self.endpoint) }
     }
 
-    pub(crate) fn exchange(&self, mut channel: Channel, requests: &[Request]) -> std::io::Result<Result<Vec<Result<Reply>>>> {
+    pub(crate) fn exchange(
+        &self,
+        mut channel: Channel,
+        requests: &[Request],
+    ) -> std::io::Result<Result<Vec<Result<Reply>>>> {
         let id = self.frame_id.fetch_add(1, Ordering::Relaxed);
         channel.send(FrameKind::Requests, id, |out| {
             (requests.len() as u32).put(out);
