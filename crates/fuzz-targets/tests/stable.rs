@@ -2,6 +2,9 @@
 //!
 //! A failure prints the seed and leaves the input in a file; `HEKATE_FUZZ_SEED` chooses another seed.
 
+// To panic is how a test fails, in helpers too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use hekate_fuzz_targets::mutate::{Random, mutate};
 use hekate_fuzz_targets::{TARGETS, Target, corpus_of, folder, regressions_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
