@@ -47,7 +47,7 @@ for target in "${targets[@]}"; do
   mkdir -p "fuzz/found/$target" "fuzz/artifacts/$target" "fuzz/regressions/$target"
   log=$(mktemp)
   "$CARGO_TARGET_DIR/$host/release/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -max_len=8192 \
-    -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$target/" \
+    -detect_leaks=0 -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$target/" \
     "fuzz/found/$target" "fuzz/corpus/$target" "fuzz/regressions/$target" >"$log" 2>&1 || crashed+=("$target")
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   rate=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")

@@ -120,7 +120,9 @@ fn append_all(bytes: &[u8], own: bool) {
         }
         let (before, end) = (entries(&brick), brick.end());
         drop(brick);
-        let brick = open(&storage.after_power_cut(), restarts % 4 >= 2).unwrap();
+        let reborn = restarts % 4 >= 2;
+        let left = if reborn { storage.after_power_cut() } else { storage };
+        let brick = open(&left, reborn).unwrap();
         // Opening goes on where the log ended, and what it took again is what was there.
         assert_eq!((brick.end(), entries(&brick)), (end, before));
         brick.checkpoint().unwrap();

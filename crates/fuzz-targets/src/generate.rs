@@ -2,7 +2,7 @@
 
 use crate::mutate::Random;
 use bytes::Bytes;
-use hekate_brick::block_checksum;
+use hekate_brick::{CRC_BLOCKS, block_checksum};
 use hekate_proto::*;
 use std::sync::OnceLock;
 
@@ -87,9 +87,10 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// A few blocks inside a shard.
+    /// A few blocks inside a shard: near its start as a rule, for files in memory are as long as their last block.
     fn run(&mut self) -> (u32, usize) {
-        let first = self.number() as u32 % SHARD_BLOCKS;
+        let reach = if self.byte() == 255 { SHARD_BLOCKS } else { 2 * CRC_BLOCKS };
+        let first = self.number() as u32 % reach;
         (first, 1 + usize::from(self.byte() % 4).min((SHARD_BLOCKS - first - 1) as usize))
     }
 
