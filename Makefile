@@ -4,9 +4,10 @@ BENCH_SYS ?= hekate:r2,gluster:r2,ptll
 BENCH_W   ?= abcdefgh
 REPS      ?= 3
 ONCE      ?=
+MINUTES   ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stop test check fix bench bench-setup soak soak-setup deny
+.PHONY: help demo demo-stop test check fix fuzz bench bench-setup soak soak-setup deny
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +36,9 @@ fix: ## format, apply what clippy suggests, bless the hashes of the format docum
 	cargo fmt --all
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged -- -D warnings
 	cargo xtask tidy --bless
+
+fuzz: ## libFuzzer over every decoder, MINUTES=60 for all of them together; needs cargo-fuzz and a C++ compiler
+	scripts/fuzz.sh $(MINUTES)
 
 bench: ## measure side by side: BENCH_SYS=hekate:r2,gluster:r2,ptll BENCH_W=abcdefgh REPS=3 (as root)
 	cargo build --release

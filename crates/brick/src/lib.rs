@@ -11,6 +11,8 @@ mod disk;
 mod entry;
 #[cfg(test)]
 mod full_disk;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod group_commit;
 mod home;
 mod identity;

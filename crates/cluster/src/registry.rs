@@ -2,7 +2,7 @@
 
 use crate::coordinator::Coordinator;
 use crate::placement::{Candidate, place};
-use hekate_proto::map::{Member, View, VolumeMap};
+use hekate_proto::map::{Member, View, VolumeMap, check_views};
 use hekate_proto::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,16 @@ pub struct RingInfo {
     pub copies: u32,
     /// A view a partition.
     pub views: Vec<View>,
+}
+
+impl RingInfo {
+    /// As it was read, if positions lead to its partitions.
+    fn checked(self) -> Result<Self> {
+        check_views(&self.views).map_err(|malformed| Error::Damaged {
+            what: format!("the coordinator's record of ring {}: {}", self.ring, malformed.0),
+        })?;
+        Ok(self)
+    }
 }
 
 /// `/volumes/NAME`
@@ -120,7 +130,10 @@ impl Registry {
         let key = format!("/counters/{what}");
         loop {
             let before = self.coordinator.get(&key)?;
-            let next = before.as_deref().map_or(Ok(0), |text| parse::<u64>(&key, text))? + 1;
+            let last = before.as_deref().map_or(Ok(0), |text| parse::<u64>(&key, text))?;
+            let damaged =
+                || Error::Damaged { what: format!("the coordinator's {key}: there is no number after {last}") };
+            let next = last.checked_add(1).ok_or_else(damaged)?;
             let expect = [(&key[..], before.as_deref())];
             if self.coordinator.transact(&expect, &[(&key, Some(&next.to_string()))])? {
                 return Ok(next);
@@ -155,7 +168,8 @@ impl Registry {
 
     /// All rings.
     pub fn rings(&self) -> Result<Vec<RingInfo>> {
-        self.list("/rings/")
+        let rings: Vec<RingInfo> = self.list("/rings/")?;
+        rings.into_iter().map(RingInfo::checked).collect()
     }
 
     /// All volumes.
@@ -227,7 +241,7 @@ impl Registry {
     /// The map that clients get.
     pub fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
         let ring: Option<RingInfo> = self.get(&format!("/rings/{:05}", volume.ring.0))?;
-        let ring = ring.ok_or_else(|| Error::bug(format!("volume {} without its ring", volume.name)))?;
+        let ring = ring.ok_or_else(|| Error::bug(format!("volume {} without its ring", volume.name)))?.checked()?;
         Ok(VolumeMap {
             volume: volume.volume,
             name: volume.name.clone(),

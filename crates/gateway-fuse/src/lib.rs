@@ -13,6 +13,8 @@ mod device;
 mod directory;
 mod encode;
 mod filesystem;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod in_flight;
 mod mount;
 mod negotiate;

@@ -1,5 +1,6 @@
 //! The map: what a client must know to reach a volume's partitions. Any server hands it out, as JSON.
 
+use crate::codec::Malformed;
 use crate::ids::*;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,11 @@ pub struct Member {
 }
 
 impl VolumeMap {
+    /// Whether these are a ring's views; who reads a map asks before anything else, see [`check_views`].
+    pub fn check(&self) -> Result<(), Malformed> {
+        check_views(&self.views)
+    }
+
     /// Partitions of the ring.
     pub fn partitions(&self) -> u32 {
         self.views.len() as u32
@@ -53,4 +59,15 @@ impl VolumeMap {
     pub fn view(&self, partition: PartitionNumber) -> Option<&View> {
         self.views.get(partition.0 as usize)
     }
+}
+
+/// Positions lead to partitions only if there is a power of two of them, and each is led by one of its members.
+pub fn check_views(views: &[View]) -> Result<(), Malformed> {
+    if !views.len().is_power_of_two() {
+        return Err(Malformed("a ring whose partitions are not a power of two"));
+    }
+    if views.iter().any(|view| view.members.iter().all(|member| member.brick != view.leader)) {
+        return Err(Malformed("a view whose leader is none of its members"));
+    }
+    Ok(())
 }

@@ -26,12 +26,12 @@ pub struct Welcome {
 /// A server, as one session's client sees it.
 #[derive(Debug)]
 pub struct Remote {
-    endpoint: Endpoint,
-    volume: String,
-    session: SessionId,
-    idle: Mutex<Vec<Channel>>,
-    frame_id: AtomicU64,
-    closed: AtomicBool,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) volume: String,
+    pub(crate) session: SessionId,
+    pub(crate) idle: Mutex<Vec<Channel>>,
+    pub(crate) frame_id: AtomicU64,
+    pub(crate) closed: AtomicBool,
 }
 
 impl Remote {
@@ -96,7 +96,7 @@ impl Remote {
     }
 
     /// The most recently used one, whose buffers are warm.
-    fn pooled(&self) -> Option<Channel> {
+    pub(crate) fn pooled(&self) -> Option<Channel> {
         self.idle.lock().pop()
     }
 
@@ -110,7 +110,11 @@ impl Remote {
         Error::Unavailable { what: format!("the server at {}: {error}", self.endpoint) }
     }
 
-    fn exchange(&self, mut channel: Channel, requests: &[Request]) -> std::io::Result<Result<Vec<Result<Reply>>>> {
+    pub(crate) fn exchange(
+        &self,
+        mut channel: Channel,
+        requests: &[Request],
+    ) -> std::io::Result<Result<Vec<Result<Reply>>>> {
         let id = self.frame_id.fetch_add(1, Ordering::Relaxed);
         channel.send(FrameKind::Requests, id, |out| {
             (requests.len() as u32).put(out);
@@ -132,8 +136,11 @@ impl Remote {
     }
 }
 
-fn read_map(accepted: &Accepted) -> Result<VolumeMap> {
-    serde_json::from_str(&accepted.map).map_err(|e| Error::Protocol { what: format!("the map cannot be read: {e}") })
+pub(crate) fn read_map(accepted: &Accepted) -> Result<VolumeMap> {
+    let map: VolumeMap = serde_json::from_str(&accepted.map)
+        .map_err(|e| Error::Protocol { what: format!("the map cannot be read: {e}") })?;
+    map.check()?;
+    Ok(map)
 }
 
 /// One request to the control interface: JSON to JSON.
@@ -158,10 +165,16 @@ fn expect(channel: &mut Channel, kind: FrameKind) -> std::io::Result<Bytes> {
 fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted)> {
     let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
     let mut channel = Channel::new(endpoint.connect().map_err(away)?);
+    let accepted = introduce(&mut channel, endpoint, purpose)?;
+    Ok((channel, accepted))
+}
+
+/// The client's part of the handshake on a fresh connection.
+pub(crate) fn introduce(channel: &mut Channel, endpoint: &Endpoint, purpose: Purpose) -> Result<Accepted> {
+    let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
-    let limit = |time| set_socket_timeout(&channel.stream, Timeout::Recv, time).map_err(|e| away(e.into()));
-    limit(Some(HANDSHAKE_LIMIT))?;
-    let body = expect(&mut channel, FrameKind::Challenge).map_err(away)?;
+    set_socket_timeout(&channel.stream, Timeout::Recv, Some(HANDSHAKE_LIMIT)).map_err(|e| away(e.into()))?;
+    let body = expect(channel, FrameKind::Challenge).map_err(away)?;
     // The version comes first, so that a future challenge is told apart from a malformed one.
     let version = u32::take(&mut Input::new(body.clone()))?;
     if version != PROTOCOL_VERSION {
@@ -180,7 +193,7 @@ fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted
         hello.proof = Bytes::copy_from_slice(&mac.finalize().into_bytes());
     }
     channel.send(FrameKind::Hello, 0, |out| hello.put(out)).map_err(away)?;
-    let body = expect(&mut channel, FrameKind::Welcome).map_err(away)?;
+    let body = expect(channel, FrameKind::Welcome).map_err(away)?;
     let accepted = Result::<Accepted>::from_bytes(body)??;
     if let Some(secret) = endpoint.secret() {
         proof(secret, "server", &challenge.nonce, &nonce)?
@@ -188,5 +201,5 @@ fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted
             .map_err(|_| Error::Denied { what: format!("the server at {endpoint} does not know our secret") })?;
     }
     set_socket_timeout(&channel.stream, Timeout::Recv, None).map_err(|e| away(e.into()))?;
-    Ok((channel, accepted))
+    Ok(accepted)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// What both ends of a loopback TCP connection know.
 #[derive(Clone)]
-pub struct Secret(Arc<[u8]>);
+pub struct Secret(pub(crate) Arc<[u8]>);
 
 impl Secret {
     /// Reads the secret that `hekate init` made.

@@ -191,18 +191,18 @@ pub(crate) fn malformed(what: &'static str) -> std::io::Error {
 
 /// Requests of a frame; refuses more than [`BATCH_MAX`].
 pub(crate) fn take_requests(body: Bytes) -> std::result::Result<Vec<Request>, Malformed> {
-    let mut input = Input::new(body);
-    let requests = Vec::<Request>::take(&mut input)?;
-    if input.remaining() > 0 {
-        return Err(Malformed("trailing bytes after the requests"));
-    }
-    if requests.len() > BATCH_MAX {
-        return Err(Malformed("more requests than a frame may have"));
-    }
-    Ok(requests)
+    take_batch(body)
 }
 
-/// Replies of a frame.
+/// Replies of a frame; refuses more than [`BATCH_MAX`].
 pub(crate) fn take_replies(body: Bytes) -> std::result::Result<Vec<Result<Reply>>, Malformed> {
-    Vec::<Result<Reply>>::from_bytes(body)
+    take_batch(body)
+}
+
+/// The count comes first, so that 16 MiB of two-byte replies do not become gigabytes of memory before they are refused.
+fn take_batch<T: Wire>(body: Bytes) -> std::result::Result<Vec<T>, Malformed> {
+    if u32::take(&mut Input::new(body.clone()))? as usize > BATCH_MAX {
+        return Err(Malformed("more requests or replies than a frame may have"));
+    }
+    Vec::from_bytes(body)
 }

@@ -7,6 +7,8 @@
 mod client;
 mod endpoint;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod server;
 
 pub use client::{Remote, Welcome, control};

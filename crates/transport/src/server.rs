@@ -50,10 +50,10 @@ pub trait Service: Send + Sync {
 
 /// Listeners and their connections; ends with `stop`.
 pub struct Server {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     service: Arc<dyn Service>,
     listeners: Mutex<Vec<OwnedFd>>,
     streams: Mutex<std::collections::HashMap<u64, OwnedFd>>,
@@ -173,7 +173,7 @@ impl Shared {
         }
     }
 
-    fn converse(&self, mut channel: Channel, secret: Option<Secret>) -> std::io::Result<()> {
+    pub(crate) fn converse(&self, mut channel: Channel, secret: Option<Secret>) -> std::io::Result<()> {
         // Who does not say hello in time, or says too much, is not kept.
         use rustix::net::sockopt::{Timeout, set_socket_timeout};
         set_socket_timeout(&channel.stream, Timeout::Recv, Some(HELLO_LIMIT))?;

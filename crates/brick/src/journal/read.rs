@@ -22,12 +22,20 @@ pub struct Reader<'a> {
     geometry: Geometry,
     at: Lsn,
     generation: u32,
+    /// Records of this opening or a later one cannot be there.
+    opening: u32,
     current: Option<(u64, Arc<dyn StorageFile>)>,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(storage: &'a dyn Storage, geometry: Geometry, from: Lsn) -> Self {
-        Self { storage, geometry, at: from, generation: 0, current: None }
+        Self { storage, geometry, at: from, generation: 0, opening: u32::MAX, current: None }
+    }
+
+    /// For the opening of this generation: a record that says that it, or a later one, has written it is damage.
+    pub fn of_opening(mut self, generation: u32) -> Self {
+        self.opening = generation;
+        self
     }
 
     /// Where the log ends, once `next` has said `None`.
@@ -44,6 +52,7 @@ impl<'a> Reader<'a> {
             if found.generation < self.generation {
                 return Ok(None);
             }
+            self.check_generation(found.generation)?;
             self.generation = found.generation;
             if found.kind != EntryKind::End {
                 self.at = found.end;
@@ -56,6 +65,18 @@ impl<'a> Reader<'a> {
             }
             self.at = self.geometry.start_of(next);
         }
+    }
+
+    fn check_generation(&self, found: u32) -> Result<()> {
+        if found < self.opening {
+            return Ok(());
+        }
+        let ((path, offset), now) = (self.place(), self.opening);
+        let what = format!(
+            "{path} at offset {offset}: a record of opening {found}, this is opening {now} (journal invariant 5): index and \
+             journal are not of one time; was one of them restored from a copy?"
+        );
+        Err(Error::Damaged { what })
     }
 
     /// The file of a segment, if it holds that number now.

@@ -1,0 +1,182 @@
+//! What is written in words: JSON of the coordinator, the map and the control interface, TOML of a brick.
+//!
+//! Words have no one encoding, so what holds is that a value survives being written.
+
+use crate::allocation::bounded;
+use hekate_brick::{BrickSettings, Identity};
+use hekate_cluster::coordinator::{Expect, Write};
+use hekate_cluster::{BrickInfo, Coordinator, PoolInfo, Registry, RingInfo, SessionInfo, VolumeInfo};
+use hekate_proto::map::{Member, View, VolumeMap};
+use hekate_proto::*;
+use hekate_server::{ControlRequest, VolumeRequest};
+use serde::{Serialize, de::DeserializeOwned};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Parsers keep text, positions and messages.
+const FIXED_BYTES: usize = 1 << 20;
+
+/// A value that was read is the same after it was written and read again.
+fn json<T: Serialize + DeserializeOwned>(text: &str) -> Option<T> {
+    let value: T = bounded(text.len(), FIXED_BYTES, || serde_json::from_str(text)).ok()?;
+    let once = serde_json::to_string(&value).unwrap();
+    let twice = serde_json::to_string(&serde_json::from_str::<T>(&once).unwrap()).unwrap();
+    assert_eq!(once, twice);
+    Some(value)
+}
+
+pub fn map(bytes: &[u8]) {
+    let Some(map) = std::str::from_utf8(bytes).ok().and_then(json::<VolumeMap>) else { return };
+    // Who takes a map asks this first.
+    if map.check().is_ok() {
+        for position in [0, 1 << 31, u32::MAX].map(Position) {
+            let partition = map.partition_of(position);
+            assert!(map.view(partition).is_some(), "{position} is in {partition}, which has no view");
+        }
+    }
+}
+
+pub fn map_seeds() -> Vec<Vec<u8>> {
+    let views = views(4);
+    seeds([VolumeMap { volume: VolumeId(1), name: "v".into(), ring: RingId(1), copies: 2, views }])
+}
+
+fn views(count: u64) -> Vec<View> {
+    let member = |n| Member { brick: BrickId(n), incarnation: Incarnation(1) };
+    (0..count).map(|n| View { epoch: Epoch(n), leader: BrickId(1), members: vec![member(1), member(2)] }).collect()
+}
+
+/// Has the same value under every key.
+struct Constant(String);
+
+impl Coordinator for Constant {
+    fn get(&self, _: &str) -> Result<Option<String>> {
+        Ok(Some(self.0.clone()))
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
+        Ok(vec![(prefix.into(), self.0.clone())])
+    }
+    fn transact(&self, _: &[Expect<'_>], _: &[Write<'_>]) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+pub fn coordinator_record(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    json::<BrickInfo>(text);
+    json::<PoolInfo>(text);
+    json::<RingInfo>(text);
+    json::<VolumeInfo>(text);
+    json::<SessionInfo>(text);
+    let registry = Registry::new(Arc::new(Constant(text.into())));
+    let _ = (registry.cluster(), registry.pools(), registry.volumes(), registry.sessions());
+    let _ = registry.lost_blocks::<(String, String)>();
+    let _ = registry.begin_session(VolumeId(1), None);
+    for ring in registry.rings().unwrap_or_default() {
+        assert!(ring.views.len().is_power_of_two());
+    }
+    if let Ok(Some(volume)) = registry.volume("v") {
+        let _ = registry.create_volume(volume);
+    }
+}
+
+pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
+    let brick = BrickInfo { brick: BrickId(1), directory: "/b".into(), pool: "p".into(), weight: 1 << 40 };
+    let volume = VolumeInfo {
+        volume: VolumeId(1),
+        name: "v".into(),
+        pool: "p".into(),
+        ring: RingId(1),
+        copies: 2,
+        owner_uid: 1000,
+        allowed_uids: vec![1001],
+        layers: Vec::new(),
+        deleting: false,
+    };
+    let ring = RingInfo { ring: RingId(1), pool: "p".into(), copies: 2, views: views(2) };
+    let session = SessionInfo { session: SessionId(3), volume: VolumeId(1), uid: Some(1000) };
+    let mut all = seeds([brick]);
+    all.extend(seeds([PoolInfo { name: "p".into() }]));
+    all.extend(seeds([ring]));
+    all.extend(seeds([volume]));
+    all.extend(seeds([session]));
+    all.extend(seeds([41]));
+    all.extend(seeds([[("data", "run")]]));
+    all
+}
+
+pub fn control_request(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        json::<ControlRequest>(text);
+    }
+}
+
+pub fn control_request_seeds() -> Vec<Vec<u8>> {
+    let wanted = VolumeRequest {
+        name: "v".into(),
+        pool: "p".into(),
+        copies: 2,
+        allowed_uids: vec![1000],
+        owner_uid: Some(1000),
+    };
+    seeds([
+        ControlRequest::Status,
+        ControlRequest::PoolList,
+        ControlRequest::VolumeList,
+        ControlRequest::VolumeShow { name: "v".into() },
+        ControlRequest::VolumeCreate(wanted),
+        ControlRequest::VolumeDelete { name: "v".into() },
+        ControlRequest::Stop,
+    ])
+}
+
+pub fn brick_toml(bytes: &[u8]) {
+    let folder = Folder::new("brick.toml", bytes);
+    let Ok(identity) = bounded(bytes.len(), FIXED_BYTES, || Identity::read(&folder.0)) else { return };
+    let _ = identity.brick_id();
+    let text = toml::to_string(&identity).unwrap();
+    assert_eq!(toml::from_str::<Identity>(&text).unwrap(), identity);
+}
+
+pub fn brick_toml_seeds() -> Vec<Vec<u8>> {
+    let identity = Identity::new(BrickId(7), "00112233445566778899aabbccddeeff", BrickSettings::default());
+    vec![toml::to_string(&identity).unwrap().into_bytes()]
+}
+
+pub fn life_toml(bytes: &[u8]) {
+    let folder = Folder::new("life.toml", bytes);
+    let Ok(life) = bounded(bytes.len(), FIXED_BYTES, || hekate_brick::fuzz::next_life(&folder.0)) else { return };
+    // The next life of what was settled is the same one.
+    life.settle().unwrap();
+    let again = hekate_brick::fuzz::next_life(&folder.0).unwrap();
+    assert_eq!((again.incarnation(), again.is_new()), (life.incarnation(), false));
+}
+
+pub fn life_toml_seeds() -> Vec<Vec<u8>> {
+    vec![b"incarnation = 3\nboot = \"00112233-4455-6677-8899-aabbccddeeff\"\nmount = 77\n".to_vec()]
+}
+
+fn seeds<T: Serialize>(values: impl IntoIterator<Item = T>) -> Vec<Vec<u8>> {
+    values.into_iter().map(|value| serde_json::to_vec(&value).unwrap()).collect()
+}
+
+/// A directory with one file, on memory if the machine has such, and of this thread alone.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str, content: &[u8]) -> Self {
+        let memory = PathBuf::from("/dev/shm");
+        let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        let thread = std::thread::current().id();
+        let folder = Self(parent.join(format!("hekate-fuzz-{}-{thread:?}", std::process::id())));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        std::fs::write(folder.0.join(name), content).unwrap();
+        folder
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

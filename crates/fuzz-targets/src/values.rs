@@ -1,0 +1,172 @@
+//! Values of the wire, the journal and the index.
+
+use crate::allocation::bounded;
+use crate::generate::{Source, one_of_each};
+use bytes::Bytes;
+use hekate_proto::*;
+use std::fmt::Debug;
+use std::sync::OnceLock;
+
+/// Lists begin with room for 1,024 elements, whatever their count says.
+pub const FIXED_BYTES: usize = 1 << 20;
+
+/// What decodes is the encoding of what it decodes to.
+pub fn value<T: Wire + Debug + PartialEq>(bytes: &[u8]) -> Option<T> {
+    let input = Bytes::copy_from_slice(bytes);
+    let value = bounded(bytes.len(), FIXED_BYTES, || T::from_bytes(input)).ok()?;
+    let again = value.to_bytes();
+    assert!(again == bytes, "{bytes:02x?} decode to {value:?}, which is encoded as {again:02x?}");
+    Some(value)
+}
+
+pub fn op(bytes: &[u8]) {
+    let _ = value::<Op>(bytes).map(|op| (op.label(), op.is_read()));
+}
+
+pub fn op_seeds() -> Vec<Vec<u8>> {
+    encoded(one_of_each::<Op>(2))
+}
+
+pub fn request(bytes: &[u8]) {
+    value::<Request>(bytes);
+}
+
+/// One op of each family, made once.
+pub fn requests() -> &'static Vec<Request> {
+    static MADE: OnceLock<Vec<Request>> = OnceLock::new();
+    MADE.get_or_init(make_requests)
+}
+
+fn make_requests() -> Vec<Request> {
+    let ops = one_of_each::<Op>(1);
+    let targets = one_of_each::<Target>(1);
+    let request = |(number, op): (usize, Op)| Request {
+        volume: VolumeId(1),
+        target: targets[number % targets.len()],
+        session: SessionId(2),
+        op_id: OpId(0x103),
+        durable: number % 2 == 0,
+        retry: false,
+        op,
+    };
+    ops.into_iter().enumerate().map(request).collect()
+}
+
+pub fn request_seeds() -> Vec<Vec<u8>> {
+    encoded(make_requests())
+}
+
+pub fn reply(bytes: &[u8]) {
+    value::<Result<Reply>>(bytes);
+}
+
+/// One of each, and an error.
+pub fn replies() -> Vec<Result<Reply>> {
+    one_of_each::<Reply>(1).into_iter().map(Ok).chain([Err(Error::NotFound)]).collect()
+}
+
+pub fn reply_seeds() -> Vec<Vec<u8>> {
+    encoded(replies())
+}
+
+pub fn error(bytes: &[u8]) {
+    if let Some(error) = value::<Error>(bytes) {
+        let _ = (error.entry(), error.to_string());
+    }
+}
+
+pub fn error_seeds() -> Vec<Vec<u8>> {
+    encoded(one_of_each::<Error>(1))
+}
+
+pub fn record(bytes: &[u8]) {
+    value::<Record>(bytes);
+}
+
+pub fn record_seeds() -> Vec<Vec<u8>> {
+    let source = |n: u8| -> Vec<u8> { (0..200).map(|at: u8| at.wrapping_mul(n).wrapping_add(n)).collect() };
+    encoded((1..5).map(|n| Source::new(&source(n)).record(true)))
+}
+
+pub fn change(bytes: &[u8]) {
+    if let Some(Change::Put { key, .. } | Change::Delete { key }) = value::<Change>(bytes) {
+        look_at(&key);
+    }
+}
+
+pub fn change_seeds() -> Vec<Vec<u8>> {
+    encoded(one_of_each::<Change>(1))
+}
+
+/// A key has no encoding of its own: its bytes are taken as they are, and what they say is asked of them.
+pub fn key(bytes: &[u8]) {
+    look_at(&Key::from_bytes(Bytes::copy_from_slice(bytes)));
+}
+
+fn look_at(key: &Key) {
+    let _ = (key.place(), key.id(), format!("{key:?}"));
+    assert!(*key < key.successor() && key.as_bytes().len() >= key.rest().len());
+    let end = key.prefix_end();
+    assert!(key.as_bytes().iter().all(|byte| *byte == u8::MAX) || *key < end, "{key:?} is not before {end:?}");
+    if let (Some(shard), Some(place)) = (key.as_shard(), key.place()) {
+        assert_eq!(key.rest(), Key::shard(place.ring, shard).rest());
+    }
+}
+
+pub fn key_seeds() -> Vec<Vec<u8>> {
+    let (ring, volume, dir) = (RingId(1), VolumeId(2), InodeId::new(3, 4, 5));
+    let place = Place { ring, position: Position(3), volume };
+    let shard = ShardId { volume, data: DataId(7), index: 8 };
+    let keys = [
+        Key::inode(ring, volume, dir, Kind::Inode),
+        Key::stub(place, dir),
+        Key::name(place, dir, b"name"),
+        Key::xattr(ring, volume, dir, b"user.x"),
+        Key::shard(ring, shard),
+        Key::checksums(ring, shard, 3),
+        Key::partition(ring, Position(0)),
+        Key::intent(ring, Position(0), IntentId(9)),
+        Key::leg_done(ring, Position(0), IntentId(9), 1),
+        Key::session(ring, Position(0), SessionId(2), 3),
+        Key::orphan(ring, volume, dir),
+        Key::garbage(ring, volume, Position(3), DataId(7)),
+    ];
+    keys.iter().map(|key| key.as_bytes().to_vec()).collect()
+}
+
+pub fn index_value(bytes: &[u8]) {
+    let Some((number, bytes)) = bytes.split_first() else { return };
+    match number % 8 {
+        0 => drop(value::<InodeRecord>(bytes)),
+        1 => drop(value::<StubRecord>(bytes)),
+        2 => drop(value::<NameRecord>(bytes)),
+        3 => drop(value::<ShardRecord>(bytes)),
+        4 => drop(value::<PartitionRecord>(bytes)),
+        5 => drop(value::<IntentRecord>(bytes)),
+        6 => drop(value::<SessionRecord>(bytes).map(|record| value::<Reply>(&record.reply))),
+        _ => drop(value::<GarbageRecord>(bytes)),
+    }
+}
+
+pub fn index_value_seeds() -> Vec<Vec<u8>> {
+    let first = |number: u8, value: Vec<u8>| [&[number][..], &value].concat();
+    let legs = one_of_each::<Leg>(1).into_iter().zip(1..);
+    let leg = |(leg, number)| IntentLeg { position: Position(5), number, leg };
+    let intent = IntentRecord { what: "rename".into(), volume: VolumeId(1), legs: legs.map(leg).collect() };
+    let session = SessionRecord { op_id: OpId(0x103), reply: Reply::Done.to_bytes() };
+    vec![
+        first(0, encoded(one_of_each::<InodeRecord>(0)).remove(0)),
+        first(1, encoded(one_of_each::<StubRecord>(0)).remove(0)),
+        first(2, encoded(one_of_each::<NameRecord>(0)).remove(0)),
+        first(3, encoded(one_of_each::<ShardRecord>(0)).remove(0)),
+        first(4, PartitionRecord { numbers_reserved: 4096 }.to_bytes().to_vec()),
+        first(5, intent.to_bytes().to_vec()),
+        first(6, session.to_bytes().to_vec()),
+        first(7, GarbageRecord { shards: 3 }.to_bytes().to_vec()),
+    ]
+}
+
+/// The encodings.
+pub fn encoded<T: Wire>(values: impl IntoIterator<Item = T>) -> Vec<Vec<u8>> {
+    values.into_iter().map(|value| value.to_bytes().to_vec()).collect()
+}

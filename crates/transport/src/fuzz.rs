@@ -1,0 +1,76 @@
+//! Doors for the fuzz targets: each side's part of a conversation, with bytes that the other side never sent.
+
+use crate::client::{introduce, read_map};
+use crate::endpoint::{Endpoint, Secret, Stream};
+use crate::frame::{Channel, Purpose};
+use crate::server::{Server, Service};
+use crate::{Remote, frame};
+use bytes::Bytes;
+use hekate_proto::{Malformed, Reply, Request, Result};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use crate::frame::{Accepted, Challenge, Hello};
+
+/// Bytes that a socket surely takes before anybody reads.
+const CONVERSATION_BYTES_MAX: usize = 64 << 10;
+/// Nobody reads the answers, so a full socket ends the conversation.
+const SEND_LIMIT: Duration = Duration::from_millis(20);
+
+/// Requests of a frame.
+pub fn take_requests(body: Bytes) -> std::result::Result<Vec<Request>, Malformed> {
+    frame::take_requests(body)
+}
+
+/// Replies of a frame.
+pub fn take_replies(body: Bytes) -> std::result::Result<Vec<Result<Reply>>, Malformed> {
+    frame::take_replies(body)
+}
+
+/// A server hears `bytes` and then the end of the connection.
+pub fn converse_as_server(bytes: &[u8], proof_needed: bool, service: Arc<dyn Service>) -> std::io::Result<()> {
+    let (stream, _peer) = stream_of(bytes)?;
+    let server = Server::new(service);
+    server.shared.converse(Channel::new(stream), proof_needed.then(secret))
+}
+
+/// A client hears `bytes` and then the end of the connection; it sends `requests` until it is told nonsense.
+pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]) -> Result<()> {
+    let broken = |e| hekate_proto::Error::io("a pair of sockets", e);
+    let (stream, _peer) = stream_of(bytes).map_err(broken)?;
+    let endpoint = match proof_needed {
+        true => Endpoint::Tcp(([127, 0, 0, 1], 9).into(), secret()),
+        false => Endpoint::Unix("/nowhere".into()),
+    };
+    let mut channel = Channel::new(stream);
+    let accepted = introduce(&mut channel, &endpoint, Purpose::Open { volume: "v".into() })?;
+    read_map(&accepted)?;
+    let remote = Remote {
+        endpoint,
+        volume: "v".into(),
+        session: accepted.session,
+        idle: vec![channel].into(),
+        frame_id: 1.into(),
+        closed: false.into(),
+    };
+    while let Some(channel) = remote.pooled() {
+        remote.exchange(channel, requests).map_err(broken)??;
+    }
+    Ok(())
+}
+
+fn secret() -> Secret {
+    Secret(Arc::new([7; 32]))
+}
+
+/// A stream on which `bytes` wait, and its other end.
+fn stream_of(bytes: &[u8]) -> std::io::Result<(Stream, UnixStream)> {
+    let (ours, mut theirs) = UnixStream::pair()?;
+    theirs.write_all(&bytes[..bytes.len().min(CONVERSATION_BYTES_MAX)])?;
+    theirs.shutdown(std::net::Shutdown::Write)?;
+    set_socket_timeout(&ours, Timeout::Send, Some(SEND_LIMIT))?;
+    Ok((Stream(ours.into()), theirs))
+}
