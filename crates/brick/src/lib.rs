@@ -9,6 +9,8 @@ mod blocks;
 mod brick;
 mod checkpoint;
 mod checksum;
+#[cfg(test)]
+mod histories;
 mod home;
 mod identity;
 pub mod index;
