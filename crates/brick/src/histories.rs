@@ -8,6 +8,7 @@ mod check;
 mod cuts;
 mod model;
 mod run;
+mod small;
 mod steps;
 
 use cuts::{Thoroughness, Tried, cut_everywhere, describe, shrink};
@@ -60,7 +61,7 @@ fn report(what: &str, begun: Instant, tried: Tried) {
 }
 
 fn one_history(seed: u64) -> Result<Tried, String> {
-    cut_everywhere(&steps::history(seed), Thoroughness::Random(seed), seed.is_multiple_of(16))
+    cut_everywhere(&[], &steps::history(seed), Thoroughness::Random(seed), seed.is_multiple_of(16))
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn whatever_happened_a_power_cut_leaves_what_was_synced() {
         Ok(tried) => report(&format!("{count} histories"), begun, tried),
         Err((seed, what)) => {
             let fails = |steps: &[steps::Step]| {
-                cut_everywhere(steps, Thoroughness::Random(seed), seed.is_multiple_of(16)).err()
+                cut_everywhere(&[], steps, Thoroughness::Random(seed), seed.is_multiple_of(16)).err()
             };
             let (fewest, why) = shrink(steps::history(seed), fails);
             panic!(

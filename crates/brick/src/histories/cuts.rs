@@ -2,7 +2,7 @@
 
 use super::check::{Expect, Found, check};
 use super::model::*;
-use super::run::{Runner, open};
+use super::run::{Runner, new_machine, open};
 use super::steps::Step;
 use crate::storage::{PowerCutStorage, Random, Survivors};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,14 +35,22 @@ pub enum Thoroughness {
     Each,
 }
 
-/// Runs the steps, and cuts the power at each call of them.
-pub fn cut_everywhere(steps: &[Step], how: Thoroughness, with_opening: bool) -> Result<Tried, String> {
+/// Runs the steps, and cuts the power at each call of them; not at those of the steps before them.
+pub fn cut_everywhere(before: &[Step], steps: &[Step], how: Thoroughness, with_opening: bool) -> Result<Tried, String> {
     let run = || -> Result<Tried, String> {
-        let mut runner = Runner::recorded(with_opening).map_err(|error| format!("opening a new brick: {error}"))?;
-        for (number, step) in steps.iter().enumerate() {
-            let failed = |error| format!("step {number}, {step:?}, without any power cut: {error}");
-            runner.step(step).map_err(failed)?;
+        let mut runner = Runner::new(new_machine(), Box::new(|machine| Arc::new(machine)));
+        if with_opening {
+            runner.machine.record();
         }
+        runner.open().map_err(|error| format!("opening a new brick: {error}"))?;
+        let step = |runner: &mut Runner, step: &Step| {
+            runner.step(step).map_err(|error| format!("{step:?}, without any power cut: {error}"))
+        };
+        before.iter().try_for_each(|one| step(&mut runner, one))?;
+        if !with_opening {
+            runner.record();
+        }
+        steps.iter().try_for_each(|one| step(&mut runner, one))?;
         runner.restart(false).map_err(|error| format!("opening after the last step: {error}"))?;
         cut_recording(&runner, how)
     };

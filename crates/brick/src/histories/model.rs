@@ -176,6 +176,8 @@ pub struct Model {
     /// How many calls of the storage had returned when each record's append began.
     begun: Vec<usize>,
     promises: Vec<Promise>,
+    /// Records that there were before calls were counted.
+    already: usize,
     /// Records whose append returned.
     pub appended: usize,
 }
@@ -183,7 +185,7 @@ pub struct Model {
 impl Default for Model {
     fn default() -> Self {
         let nothing = Promise { calls: 0, records: 0, covered: [0; PARTITIONS] };
-        Self { states: vec![State::default()], begun: Vec::new(), promises: vec![nothing], appended: 0 }
+        Self { states: vec![State::default()], begun: Vec::new(), promises: vec![nothing], already: 0, appended: 0 }
     }
 }
 
@@ -192,7 +194,15 @@ impl Model {
     pub fn going_on(states: Vec<State>, covered: [usize; PARTITIONS]) -> Self {
         let records = states.len() - 1;
         let all = Promise { calls: 0, records, covered };
-        Self { states, begun: vec![0; records], promises: vec![all], appended: records }
+        Self { states, begun: vec![0; records], promises: vec![all], already: records, appended: records }
+    }
+
+    /// Calls are counted anew from now on.
+    pub fn recording_begins(&mut self) {
+        self.already = self.begun.len();
+        self.begun.fill(0);
+        let promise = Promise { calls: 0, ..self.promised(usize::MAX) };
+        self.promises = vec![promise];
     }
 
     /// After all records that were begun.
@@ -235,6 +245,6 @@ impl Model {
 
     /// How many records there can be at most after so many calls.
     pub fn possible(&self, calls: usize) -> usize {
-        self.begun.partition_point(|begun| *begun < calls)
+        self.begun.partition_point(|begun| *begun < calls).max(self.already)
     }
 }

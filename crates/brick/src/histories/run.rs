@@ -65,18 +65,10 @@ impl Runner {
         }
     }
 
-    /// On a new brick without anything in between, its calls recorded: from the first opening on, or after it.
-    pub fn recorded(with_opening: bool) -> Result<Self> {
-        let mut runner = Self::new(new_machine(), Box::new(|machine| Arc::new(machine)));
-        if with_opening {
-            runner.machine.record();
-            runner.open()?;
-        } else {
-            runner.open()?;
-            runner.machine.record();
-            runner.model.promise(0, |_| ());
-        }
-        Ok(runner)
+    /// Keeps all calls from now on. What was promised before is promised at the first of them.
+    pub fn record(&mut self) {
+        self.machine.record();
+        self.model.recording_begins();
     }
 
     fn calls(&self) -> usize {
