@@ -6,7 +6,10 @@
 
 mod check;
 mod cuts;
+mod faults;
+mod found;
 mod model;
+mod rot;
 mod run;
 mod small;
 mod steps;

@@ -109,8 +109,8 @@ fn cut_once(image: PowerCutStorage, runner: &Runner, calls: usize, seed: Option<
         marked: promise.covered,
         holes: &Default::default(),
     };
-    let goes_on = seed.is_some_and(|seed| seed.is_multiple_of(8));
-    let again = seed.filter(|seed| seed.is_multiple_of(32));
+    let goes_on = seed.is_some_and(|seed| seed.is_multiple_of(16));
+    let again = seed.filter(|seed| seed.is_multiple_of(48));
     if again.is_some() {
         image.record();
     }

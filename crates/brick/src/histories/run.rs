@@ -35,11 +35,11 @@ pub fn open(storage: Arc<dyn Storage>, reborn: bool) -> Result<(Brick, RecoveryR
 pub struct Runner {
     pub machine: PowerCutStorage,
     /// What is between the brick and the machine.
-    wrap: Box<dyn Fn(PowerCutStorage) -> Arc<dyn Storage>>,
+    pub wrap: Box<dyn Fn(PowerCutStorage) -> Arc<dyn Storage>>,
     pub brick: Option<Arc<Brick>>,
     pub model: Model,
     /// Where the log ended after the last append.
-    end: Lsn,
+    pub end: Lsn,
     /// In a checkpoint's middle, where a full journal would wait for ever.
     in_checkpoint: bool,
     tags: u64,
@@ -306,6 +306,15 @@ impl Runner {
         self.end = brick.append(&LogEntry::new(record))?;
         self.model.appended = self.model.records();
         Ok(())
+    }
+
+    /// Whether the brick, which has stopped, takes a record with the right number.
+    pub fn takes_a_record(&self, brick: &Brick) -> bool {
+        let partition = PartitionNumber(0);
+        let sequence = Sequence(brick.position(RING, partition).sequence.0 + 1);
+        let (epoch, session, op_id) = (Epoch(1), SessionId(1), OpId(1));
+        let record = Record { ring: RING, partition, epoch, sequence, session, op_id, changes: Vec::new() };
+        brick.append(&LogEntry::new(record)).is_ok()
     }
 
     /// After a power cut: the brick that was recovered takes more, and keeps it.
