@@ -17,7 +17,6 @@ mod steps;
 use cuts::{Thoroughness, Tried, cut_everywhere, describe, shrink};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Histories that `cargo test` runs; `HEKATE_HISTORIES` overrides.
 const HISTORIES: u64 = 1000;
@@ -52,15 +51,9 @@ fn on_all_processors(count: u64, one: impl Fn(u64) -> Result<Tried, String> + Sy
     }
 }
 
-fn report(what: &str, begun: Instant, tried: Tried) {
-    let seconds = begun.elapsed().as_secs_f64();
-    println!(
-        "{what}: {} power cuts ({:.0}/s), after {} of them the brick went on, {} were cut again",
-        tried.cuts,
-        tried.cuts as f64 / seconds,
-        tried.went_on,
-        tried.nested
-    );
+fn report(what: &str, tried: Tried) {
+    let Tried { cuts, went_on, nested } = tried;
+    println!("{what}: {cuts} power cuts, after {went_on} of them the brick went on, {nested} of those were cut again");
 }
 
 fn one_history(seed: u64) -> Result<Tried, String> {
@@ -69,15 +62,14 @@ fn one_history(seed: u64) -> Result<Tried, String> {
 
 #[test]
 fn whatever_happened_a_power_cut_leaves_what_was_synced() {
-    let begun = Instant::now();
     if let Some(seed) = setting("HEKATE_HISTORY") {
         println!("history {seed}:\n{}", describe(&steps::history(seed)));
         let tried = one_history(seed).unwrap_or_else(|what| panic!("{what}"));
-        return report("one history", begun, tried);
+        return report("one history", tried);
     }
     let count = setting("HEKATE_HISTORIES").unwrap_or(HISTORIES);
     match on_all_processors(count, one_history) {
-        Ok(tried) => report(&format!("{count} histories"), begun, tried),
+        Ok(tried) => report(&format!("{count} histories"), tried),
         Err((seed, what)) => {
             let fails = |steps: &[steps::Step]| {
                 cut_everywhere(&[], steps, Thoroughness::Random(seed), seed.is_multiple_of(16)).err()
