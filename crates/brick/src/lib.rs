@@ -14,6 +14,8 @@ mod full_disk;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod group_commit;
+#[cfg(test)]
+mod histories;
 mod home;
 mod identity;
 pub mod index;

@@ -3,12 +3,18 @@
 //! Assumptions about the medium: what `sync` returned for survives a power cut; of the rest any part may; a write that a
 //! power cut tears leaves each 512-byte sector old or new; a failed `sync` means that nothing unsynced can be trusted.
 
+#[cfg(test)]
+mod conformance;
 mod copy_on_write;
+mod faulty;
 mod memory;
+mod power_cut;
 mod real;
 
 pub use copy_on_write::CopyOnWriteStorage;
+pub use faulty::{CallKind, Fault, FaultError, FaultyStorage};
 pub use memory::MemoryStorage;
+pub use power_cut::{Cuts, PowerCutStorage, Random, Recording, Survivors};
 pub use real::RealStorage;
 
 use std::io::Result;

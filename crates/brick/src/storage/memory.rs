@@ -103,7 +103,12 @@ impl Storage for MemoryStorage {
     fn list(&self, path: &str) -> Result<Vec<String>> {
         let prefix = format!("{path}/");
         let files = self.files.lock();
-        Ok(files.keys().filter_map(|p| p.strip_prefix(&prefix)).map(str::to_string).collect())
+        Ok(files
+            .keys()
+            .filter_map(|p| p.strip_prefix(&prefix))
+            .filter(|p| !p.contains('/'))
+            .map(str::to_string)
+            .collect())
     }
 
     fn sync_directory(&self, _: &str) -> Result<()> {

@@ -1,0 +1,85 @@
+//! Histories of a small brick, and the power cut at each of their calls; faults at each of them; rot.
+//!
+//! A history is a list of [`steps`]; [`run`] takes them on a brick and keeps in a [`model`] what was promised; [`cuts`]
+//! opens what a power cut leaves after each call of the storage and lets [`check`] compare. One seed is one history:
+//! `HEKATE_HISTORIES=100000` runs more of them, `HEKATE_HISTORY=17` that one alone, with its steps.
+
+mod check;
+mod cuts;
+mod faults;
+mod found;
+mod model;
+mod rot;
+mod run;
+mod small;
+mod steps;
+
+use cuts::{Thoroughness, Tried, cut_everywhere, describe, shrink};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Histories that `cargo test` runs; `HEKATE_HISTORIES` overrides.
+const HISTORIES: u64 = 1000;
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+/// Calls `one` for each number below `count` on all processors, until one fails. -> the sum, or the first failure.
+fn on_all_processors(count: u64, one: impl Fn(u64) -> Result<Tried, String> + Sync) -> Result<Tried, (u64, String)> {
+    let (next, failure, sum) = (AtomicU64::new(0), Mutex::new(None), Mutex::new(Tried::default()));
+    let work = || {
+        while failure.lock().unwrap().is_none() {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return;
+            }
+            match one(number) {
+                Ok(tried) => sum.lock().unwrap().add(tried),
+                Err(what) => *failure.lock().unwrap() = Some((number, what)),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    match failure.into_inner().unwrap() {
+        Some(failure) => Err(failure),
+        None => Ok(sum.into_inner().unwrap()),
+    }
+}
+
+fn report(what: &str, tried: Tried) {
+    let Tried { cuts, went_on, nested } = tried;
+    println!("{what}: {cuts} power cuts, after {went_on} of them the brick went on, {nested} of those were cut again");
+}
+
+fn one_history(seed: u64) -> Result<Tried, String> {
+    cut_everywhere(&[], &steps::history(seed), Thoroughness::Random(seed), seed.is_multiple_of(16))
+}
+
+#[test]
+fn whatever_happened_a_power_cut_leaves_what_was_synced() {
+    if let Some(seed) = setting("HEKATE_HISTORY") {
+        println!("history {seed}:\n{}", describe(&steps::history(seed)));
+        let tried = one_history(seed).unwrap_or_else(|what| panic!("{what}"));
+        return report("one history", tried);
+    }
+    let count = setting("HEKATE_HISTORIES").unwrap_or(HISTORIES);
+    match on_all_processors(count, one_history) {
+        Ok(tried) => report(&format!("{count} histories"), tried),
+        Err((seed, what)) => {
+            let fails = |steps: &[steps::Step]| {
+                cut_everywhere(&[], steps, Thoroughness::Random(seed), seed.is_multiple_of(16)).err()
+            };
+            let (fewest, why) = shrink(steps::history(seed), fails);
+            panic!(
+                "HEKATE_HISTORY={seed} fails: {what}\nFewer steps that fail too, with {}:\n{}",
+                why.unwrap_or_else(|| "the same error".into()),
+                describe(&fewest)
+            );
+        }
+    }
+}
