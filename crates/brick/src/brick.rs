@@ -11,12 +11,14 @@ use crate::identity::NextLife;
 use crate::journal::read::Reader;
 use crate::journal::{self, Geometry, Lsn};
 use crate::machine::{Append, Io, IoId, LogPosition, Machine, Next};
+use crate::stopped;
 use crate::view::{View, read_places};
 use bytes::Bytes;
 use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// One disk's store, open. All methods may be called from any thread.
@@ -31,6 +33,8 @@ pub struct Brick {
     room: Condvar,
     group: GroupCommit,
     checkpointing: Mutex<()>,
+    /// Whether the note of why it stopped is left.
+    noted: AtomicBool,
     life: Mutex<Option<NextLife>>,
     /// Held as long as the brick is open, so that no other process opens it.
     _lock: Option<File>,
@@ -70,6 +74,7 @@ impl Brick {
             room: Condvar::new(),
             group: GroupCommit::default(),
             checkpointing: Mutex::new(()),
+            noted: AtomicBool::new(false),
             life: Mutex::new(None),
             _lock: None,
         }
@@ -86,7 +91,10 @@ impl Brick {
     pub fn settle_life(&self) -> Result<()> {
         self.guarded(|| {
             self.machine.read().settle();
-            self.life.lock().take().map_or(Ok(()), |life| life.settle())
+            if let Some(life) = self.life.lock().take() {
+                life.settle()?;
+            }
+            stopped::clear(&*self.disk.storage)
         })
     }
 
@@ -111,6 +119,9 @@ impl Brick {
     pub fn poison(&self, error: &Error) -> Error {
         let error = self.machine.write().fail(error);
         self.group.fail(&error);
+        if !self.noted.swap(true, Ordering::Relaxed) {
+            stopped::leave(&*self.disk.storage, &error.to_string());
+        }
         self.room.notify_all();
         error
     }

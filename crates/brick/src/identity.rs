@@ -157,7 +157,8 @@ pub fn next_life(directory: &Path) -> Result<NextLife> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_err(|e| Error::io("read /proc/sys/kernel/random/boot_id", e))?;
     let now = Life { boot: boot.trim().into(), mount: mount_id(directory)?, ..before };
-    let new = now != before;
+    // What had stopped itself can trust its caches no more than after a boot.
+    let new = now != before || directory.join(crate::stopped::FILE).exists();
     let life = Life { incarnation: before.incarnation + u64::from(new), ..now };
     Ok(NextLife { path, life, new })
 }

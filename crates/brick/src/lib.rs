@@ -29,6 +29,7 @@ mod recovery;
 mod regressions;
 mod reserve;
 mod scrub;
+mod stopped;
 pub mod storage;
 #[cfg(test)]
 mod tests;

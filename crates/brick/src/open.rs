@@ -9,6 +9,7 @@ use crate::journal::{self, Geometry, Lsn};
 use crate::meta::Meta;
 use crate::recovery::{RecoveryReport, recover};
 use crate::reserve::Reserve;
+use crate::stopped;
 use crate::storage::{RealStorage, Storage};
 use hekate_proto::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,10 +77,16 @@ impl Brick {
     ) -> Result<(Self, RecoveryReport)> {
         let geometry = geometry(identity)?;
         crate::whole::check(&*storage, geometry)?;
+        let stopped = stopped::read(&*storage)?;
+        let reborn = reborn || stopped.is_some();
+        if stopped.is_some() {
+            stopped::distrust_cache(&*storage, geometry)?;
+        }
         let index = Box::new(RedbIndex::open(&*storage, identity.settings.index_cache_bytes)?);
         let disk = Disk::new(storage, geometry, index, identity.settings.reserve_bytes);
         let meta = next_generation(&*disk.index, geometry)?;
-        let (mut machine, report) = recover(&disk, geometry, &meta, reborn)?;
+        let (mut machine, mut report) = recover(&disk, geometry, &meta, reborn)?;
+        report.stopped = stopped;
         let oldest = settle_log(&disk, geometry, &meta, report.end)?;
         machine.resume(report.end, oldest, reborn && report.records > 0);
         let brick = Self::of(geometry, incarnation, disk, machine);

@@ -20,6 +20,8 @@ pub struct RecoveryReport {
     pub end: Lsn,
     /// Something was begun behind it and never synced: a power cut tore it off.
     pub torn: Option<TornTail>,
+    /// Why the brick had stopped itself, if it had.
+    pub stopped: Option<String>,
     /// Fresh blocks that a power cut kept from the disk: they read as holes until replicas are made even.
     pub lost: Vec<LostBlocks>,
 }

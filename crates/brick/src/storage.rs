@@ -50,4 +50,8 @@ pub trait StorageFile: Send + Sync {
     fn punch(&self, offset: u64, length: u64) -> Result<()>;
     /// Makes the content durable.
     fn sync(&self) -> Result<()>;
+    /// Lets go of what is cached and need not be written: reads come from the medium.
+    fn forget_cached(&self) -> Result<()> {
+        Ok(())
+    }
 }

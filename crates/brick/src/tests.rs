@@ -256,6 +256,32 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
 }
 
 #[test]
+fn a_brick_that_stopped_itself_says_so_and_trusts_what_it_had_synced() {
+    let directory = std::env::temp_dir().join(format!("hekate-brick-stopped-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    Brick::create(&directory, BrickId(5), "c1", identity().settings).unwrap();
+    let open = || Brick::open(&directory, "c1").unwrap();
+    let (brick, _) = open();
+    brick.settle_life().unwrap();
+    let life = brick.incarnation();
+    let upto = put(&brick, "synced", "1");
+    brick.sync(upto).unwrap();
+    brick.poison(&Error::Poisoned { what: "a test".into() });
+    assert!(brick.get(&key("synced")).is_err(), "nothing is answered any more");
+    drop(brick);
+    let (brick, report) = open();
+    assert!(report.stopped.unwrap().contains("a test"));
+    assert_eq!(names(&brick, 9), ["synced"]);
+    assert_eq!(brick.incarnation().0, life.0 + 1, "unsynced changes may be gone, as after a boot");
+    brick.checkpoint().unwrap();
+    brick.settle_life().unwrap();
+    drop(brick);
+    let (brick, report) = open();
+    assert_eq!((report.stopped, brick.incarnation().0), (None, life.0 + 1));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn dropped_shards_leave_neither_file_nor_records() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);

@@ -218,6 +218,7 @@ fn bricks(node: &Node) -> Result<Vec<Value>> {
             "overlay_bytes": status.overlay_bytes,
             "recovered_records": recovery.map(|report| report.records),
             "recovered_blocks_lost": recovery.map(|report| report.lost.len()),
+            "recovered_after_stop": recovery.and_then(|report| report.stopped.clone()),
             "recovered_torn_tail": recovery.and_then(|report| report.torn.as_ref()).map(|torn| {
                 json!({ "file": torn.path, "offset": torn.offset, "why": torn.why, "records": torn.records_behind })
             }),

@@ -65,6 +65,12 @@ impl Node {
                     what: format!("{} holds brick {}, not {}", info.directory, brick.id().text(), info.brick.text()),
                 });
             }
+            if let Some(why) = &report.stopped {
+                progress(&format!(
+                    "brick {} had stopped itself: {why}; only what it had synced is trusted",
+                    info.directory
+                ));
+            }
             if let Some(torn) = &report.torn {
                 let (path, offset, why) = (&torn.path, torn.offset, torn.why);
                 progress(&format!(

@@ -111,4 +111,9 @@ impl StorageFile for RealFile {
     fn sync(&self) -> Result<()> {
         self.0.sync_data()
     }
+
+    fn forget_cached(&self) -> Result<()> {
+        // What is still dirty stays; the syncs of the opening write it, or say that they cannot.
+        rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed).map_err(Error::from)
+    }
 }
