@@ -302,3 +302,41 @@ def a_damaged_index_is_named_and_never_a_panic(store):
                     equal(read(f"{directory}/{name}"), b"%d" % int(name) * 300, f"page {page}, {name}")
         shutil.rmtree(out, ignore_errors=True)
     assert named > 0, "no damage was seen"
+
+
+@test
+def a_scrub_mends_what_has_rotted_and_a_read_does_too(store):
+    mnt = store.up()
+    wanted = os.urandom(SHARD)
+    write(f"{mnt}/large", wanted, os.O_SYNC)
+    store.cli("stop")
+    bricks = [store.path("brick0"), store.path("brick1")]
+    files = [[os.path.join(top, name) for top, _, names in os.walk(f"{brick}/data") for name in names] for brick in bricks]
+    equal([len(found) for found in files], [1, 1], "data files of the two copies")
+    for at, found in enumerate(files):
+        damage(found[0], (100 + 10 * at) * 4096, 4096)
+    store.serve()
+    done = store.cli("--json", "brick", "scrub", "--wait", timeout=60).json()
+    equal([brick["scrub"]["last"]["mended"] for brick in done], [1, 1], "mended blocks")
+    equal([brick["scrub"]["last"]["damaged"] for brick in done], [0, 0], "damaged blocks")
+    assert min(brick["scrub"]["last"]["bytes_checked"] for brick in done) >= SHARD, done
+    same_bytes(read(f"{mnt}/large"), wanted, "after the scrub")
+    store.cli("stop")
+    for at, found in enumerate(files):
+        damage(found[0], (300 + 10 * at) * 4096, 4096)
+    store.serve()
+    same_bytes(read(f"{mnt}/large"), wanted, "answered from the other copy")
+    equal(store.status()["health"], "good", "health")
+    store.refuses("brick", "scrub", "/no/such/brick", words=["no brick called", bricks[0]])
+    # What is damaged on both copies is told, and not zeros.
+    store.cli("stop")
+    for found in files:
+        damage(found[0], 500 * 4096, 1)
+    store.serve()
+    store.refuses("brick", "scrub", "--wait", words=["block 500"], exits=[DAMAGED])
+    equal(store.status()["health"], "degraded", "health")
+    try:
+        read(f"{mnt}/large")
+        raise AssertionError("damaged bytes were answered")
+    except OSError:
+        pass

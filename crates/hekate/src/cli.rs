@@ -51,7 +51,7 @@ pub enum Command {
     /// Volumes: make, show, delete.
     #[command(subcommand)]
     Volume(Volume),
-    /// Bricks: look into a stopped one, get the files out of it.
+    /// Bricks: look into a stopped one, get the files out of it, scrub those in use.
     #[command(subcommand)]
     Brick(Brick),
     /// Mount a volume.
@@ -152,6 +152,9 @@ pub enum Brick {
     /// Copy the files of a stopped brick out of it, without a cluster; nothing on its disk is changed.
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(BrickExport),
+    /// Let the server read and check all of its bricks, or one, and mend from other replicas what has rotted.
+    #[command(after_help = SCRUB_EXAMPLES)]
+    Scrub(BrickScrub),
 }
 
 const INSPECT_EXAMPLES: &str = "\
@@ -162,6 +165,15 @@ Examples:
   hekate brick inspect --all --json /srv/disk1    everything, a JSON object a line, each with a `type`
 
 Exit status: 0 no problems; 74 problems, each is named; 69 a server has the brick open; 64 no brick.";
+
+const SCRUB_EXAMPLES: &str = "\
+Examples:
+  hekate brick scrub                       all bricks, in the background
+  hekate brick scrub --wait /srv/disk1     one brick, with progress, until it is done
+
+A pass over each brick begins by itself once a week; it reads at most 32 MiB a second.
+
+Exit status: 0 begun, or with --wait all is right by now; 74 something is damaged and no other replica has it, as listed.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -193,6 +205,15 @@ pub struct BrickInspect {
     /// Verify every checksum and every invariant: reads all of the brick.
     #[arg(long)]
     pub check: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct BrickScrub {
+    /// Its directory, or the first digits of its id [default: all bricks].
+    pub brick: Option<String>,
+    /// Wait for the end, and tell what was found.
+    #[arg(long)]
+    pub wait: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,9 +1,10 @@
-//! `hekate brick`: looking into a stopped brick, and getting the files out of it. Neither writes to it.
+//! `hekate brick`: looking into a stopped brick, getting the files out of it (neither writes to it), scrubbing one in use.
 
 mod export;
 mod inspect;
 mod json;
 mod lines;
+mod scrub;
 mod words;
 
 use crate::cli::{Brick, Cli};
@@ -14,6 +15,7 @@ pub fn brick(cli: &Cli, command: &Brick) -> Result<(), Failure> {
     match command {
         Brick::Inspect(options) => inspect::inspect(cli, options),
         Brick::Export(options) => export::export(cli, options),
+        Brick::Scrub(options) => scrub::scrub(cli, options),
     }
 }
 
