@@ -7,7 +7,8 @@ use crate::storage::{Storage, StorageFile};
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
 use parking_lot::RwLock;
-use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
+use redb::{CursorError, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, Table, TableDefinition};
+use std::ops::Bound;
 use std::sync::Arc;
 
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
@@ -61,6 +62,41 @@ fn index_error(error: impl Into<redb::Error>) -> Error {
     }
 }
 
+/// Takes sorted changes. A run of new keys between two that are there goes in as one splice, which fills its pages;
+/// one by one each would split the page that the run before it has just filled.
+fn put_all(
+    entries: &mut Table<'_, &'static [u8], &'static [u8]>,
+    changes: &mut dyn Iterator<Item = IndexChange<'_>>,
+    sealed: &mut Vec<u8>,
+) -> Result<()> {
+    let mut changes = changes.peekable();
+    while let Some((key, value)) = changes.peek().copied() {
+        if value.is_none() {
+            entries.remove(key).map_err(index_error)?;
+            changes.next();
+            continue;
+        }
+        let mut cursor = entries.lower_bound_mut(Bound::Included(key)).map_err(index_error)?;
+        let mut inserted = 0;
+        while let Some((key, Some(value))) = changes.peek().copied() {
+            seal(key, value, sealed);
+            match cursor.insert_before(key, &sealed[..]) {
+                Ok(()) => {}
+                Err(CursorError::UnorderedKey) => break,
+                Err(error) => return Err(index_error(error)),
+            }
+            inserted += 1;
+            changes.next();
+        }
+        cursor.close().map_err(index_error)?;
+        if inserted == 0 {
+            entries.insert(key, &sealed[..]).map_err(index_error)?;
+            changes.next();
+        }
+    }
+    Ok(())
+}
+
 impl Index for RedbIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let snapshot = self.snapshot.read().clone();
@@ -86,17 +122,7 @@ impl Index for RedbIndex {
         {
             let mut entries = transaction.open_table(ENTRIES).map_err(index_error)?;
             let mut sealed = Vec::new();
-            for (key, value) in changes {
-                match value {
-                    Some(value) => {
-                        seal(key, value, &mut sealed);
-                        entries.insert(key, &sealed[..]).map_err(index_error)?;
-                    }
-                    None => {
-                        entries.remove(key).map_err(index_error)?;
-                    }
-                }
-            }
+            put_all(&mut entries, changes, &mut sealed)?;
             seal(META_KEY, meta, &mut sealed);
             let mut table = transaction.open_table(META).map_err(index_error)?;
             table.insert(META_KEY, &sealed[..]).map_err(index_error)?;
