@@ -6,11 +6,11 @@
 Makes a store with one brick a copy below DIR [/var/tmp/hekate-profile], serves and mounts it, and runs each workload three
 times: undisturbed (us an op, CPU and context switches by thread name), under `strace -c` (system calls by name) and under
 `perf record` (top symbols). strace slows what it watches, so its counts of futex are upper bounds, and times come from the
-first run only. In the end everything that it started is stopped, by process id, and DIR is removed.
+first run only. A thread that ends between two samples (20 ms) is not counted. In the end everything that it started is stopped, by process id, and DIR is removed.
 
 Environment: HEKATE=PROGRAM, else it is built in release. Needs root for perf and strace, fio, strace and perf.
 """
-import argparse, collections, json, os, re, shutil, signal, subprocess, sys, tempfile, time
+import argparse, collections, json, os, re, shutil, signal, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SYMBOLS = 25
@@ -97,23 +97,62 @@ def end(pid):
             time.sleep(0.05)
 
 
-def threads(pids):
-    """{(process, thread name): (CPU ns, voluntary switches, involuntary switches)}, and busy time of the machine."""
-    found = collections.defaultdict(lambda: [0, 0, 0])
-    for name, pid in pids.items():
-        for task in os.listdir(f"/proc/{pid}/task"):
-            try:
-                base = f"/proc/{pid}/task/{task}"
-                comm = re.sub(r"\d+$", "N", open(f"{base}/comm").read().strip())
-                cpu = int(open(f"{base}/schedstat").read().split()[0])
-                switches = re.findall(r"ctxt_switches:\s*(\d+)", open(f"{base}/status").read())
-            except (OSError, IndexError):
-                continue
-            for at, value in enumerate([cpu, int(switches[0]), int(switches[1])]):
-                found[name, comm][at] += value
-    busy = [int(word) for word in open("/proc/stat").readline().split()[1:]]
-    ticks = sum(busy) - busy[3] - busy[4]
-    return {key: tuple(value) for key, value in found.items()}, ticks / os.sysconf("SC_CLK_TCK")
+class Threads:
+    """What each thread of some processes has used, sampled, since threads come and go while it is measured."""
+
+    def __init__(self, pids):
+        self.pids = pids
+        self.first, self.last, self.names = {}, {}, {}
+        self.begun = False
+        self.ended = threading.Event()
+        self.sampler = threading.Thread(target=self.go_on)
+
+    def __enter__(self):
+        self.sample()
+        self.begun = True
+        self.busy = busy_seconds()
+        self.sampler.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.sampler.join()
+        self.sample()
+        self.busy = busy_seconds() - self.busy
+
+    def go_on(self):
+        while not self.ended.wait(0.02):
+            self.sample()
+
+    def sample(self):
+        for name, pid in self.pids.items():
+            for task in os.listdir(f"/proc/{pid}/task"):
+                try:
+                    base = f"/proc/{pid}/task/{task}"
+                    comm = re.sub(r"\d+$", "N", open(f"{base}/comm").read().strip())
+                    cpu = int(open(f"{base}/schedstat").read().split()[0])
+                    switches = re.findall(r"ctxt_switches:\s*(\d+)", open(f"{base}/status").read())
+                    used = (cpu, int(switches[0]), int(switches[1]))
+                except (OSError, IndexError):
+                    continue
+                self.names[task] = (name, comm)
+                self.first.setdefault(task, (0, 0, 0) if self.begun else used)
+                self.last[task] = used
+
+    def rows(self, ops):
+        """CPU microseconds and switches an op, by process and thread name."""
+        sums = collections.defaultdict(lambda: [0, 0, 0])
+        for task, last in self.last.items():
+            for at, (now, before) in enumerate(zip(last, self.first[task])):
+                sums[self.names[task]][at] += now - before
+        return [{"process": key[0], "thread": key[1], "cpu_us": used[0] / 1e3 / ops, "voluntary": used[1] / ops,
+                 "involuntary": used[2] / ops} for key, used in sorted(sums.items()) if any(used)]
+
+
+def busy_seconds():
+    """CPU time of the whole machine, other programs included."""
+    words = [int(word) for word in open("/proc/stat").readline().split()[1:9]]
+    return (sum(words) - words[3] - words[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def fio(store, jobs, seconds):
@@ -153,17 +192,10 @@ def creates(store, seconds):
 
 
 def undisturbed(store, work):
-    before, busy_before = threads(store.pids)
-    result = work()
-    after, busy = threads(store.pids)
-    rows, none = [], (0, 0, 0)
-    for key, now in sorted(after.items()):
-        used = [a - b for a, b in zip(now, before.get(key, none))]
-        if any(used):
-            rows.append({"process": key[0], "thread": key[1], "cpu_us": used[0] / 1e3 / result["ops"],
-                         "voluntary": used[1] / result["ops"], "involuntary": used[2] / result["ops"]})
-    result["threads"] = rows
-    result["machine_cpu_us"] = (busy - busy_before) * 1e6 / result["ops"]
+    with Threads(store.pids) as threads:
+        result = work()
+    result["threads"] = threads.rows(result["ops"])
+    result["machine_cpu_us"] = threads.busy * 1e6 / result["ops"]
     return result
 
 
@@ -208,7 +240,7 @@ def symbols(store, work):
             return ["perf did not start (not root, or perf_event_paranoid)"]
         words = ["perf", "report", "-i", data, "--stdio", "--no-children", "-g", "none", "--sort", "comm,symbol"]
         text = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [re.sub(r"[\s-]+$", "", line.strip()) for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return lines[:SYMBOLS]
 
 

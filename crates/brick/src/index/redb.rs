@@ -7,7 +7,7 @@ use crate::storage::{Storage, StorageFile};
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
 use parking_lot::RwLock;
-use redb::{CursorError, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, Table, TableDefinition};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, Table, TableDefinition};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ const META_KEY: &[u8] = b"checkpoint";
 const FILE: &str = "index/index.redb";
 
 type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
+type Entries<'a> = Table<'a, &'static [u8], &'static [u8]>;
 
 /// See the module.
 pub struct RedbIndex {
@@ -62,39 +63,57 @@ fn index_error(error: impl Into<redb::Error>) -> Error {
     }
 }
 
-/// Takes sorted changes. A run of new keys between two that are there goes in as one splice, which fills its pages;
-/// one by one each would split the page that the run before it has just filled.
-fn put_all(
-    entries: &mut Table<'_, &'static [u8], &'static [u8]>,
-    changes: &mut dyn Iterator<Item = IndexChange<'_>>,
-    sealed: &mut Vec<u8>,
-) -> Result<()> {
-    let mut changes = changes.peekable();
-    while let Some((key, value)) = changes.peek().copied() {
-        if value.is_none() {
-            entries.remove(key).map_err(index_error)?;
-            changes.next();
-            continue;
-        }
-        let mut cursor = entries.lower_bound_mut(Bound::Included(key)).map_err(index_error)?;
-        let mut inserted = 0;
-        while let Some((key, Some(value))) = changes.peek().copied() {
-            seal(key, value, sealed);
-            match cursor.insert_before(key, &sealed[..]) {
-                Ok(()) => {}
-                Err(CursorError::UnorderedKey) => break,
-                Err(error) => return Err(index_error(error)),
+/// Runs of new keys of at least so many bytes go in as one splice. It leaves full pages behind, which is right behind the
+/// end of what grows and wrong between keys that others will come between: there half full ones split less often.
+const SPLICE_BYTES_MIN: usize = 8192;
+
+/// Takes changes in the order of their keys.
+fn put_all(entries: &mut Entries<'_>, changes: &[IndexChange<'_>]) -> Result<()> {
+    let mut rest = changes;
+    let mut sealed = Vec::new();
+    while !rest.is_empty() {
+        let count = splice(entries, rest, &mut sealed)?;
+        for (key, value) in &rest[..count.alone] {
+            match value {
+                Some(value) => {
+                    seal(key, value, &mut sealed);
+                    entries.insert(*key, &sealed[..]).map_err(index_error)?;
+                }
+                None => {
+                    entries.remove(*key).map_err(index_error)?;
+                }
             }
-            inserted += 1;
-            changes.next();
         }
-        cursor.close().map_err(index_error)?;
-        if inserted == 0 {
-            entries.insert(key, &sealed[..]).map_err(index_error)?;
-            changes.next();
-        }
+        rest = &rest[count.spliced + count.alone..];
     }
     Ok(())
+}
+
+/// Of the changes to come: how many are done, and how many are to be done one by one.
+struct Count {
+    spliced: usize,
+    alone: usize,
+}
+
+/// If the changes begin with a run of new keys between two that are there, and it is long enough: puts it in.
+fn splice(entries: &mut Entries<'_>, changes: &[IndexChange<'_>], sealed: &mut Vec<u8>) -> Result<Count> {
+    let Some((first, Some(_))) = changes.first() else { return Ok(Count { spliced: 0, alone: 1 }) };
+    let mut cursor = entries.lower_bound_mut(Bound::Included(*first)).map_err(index_error)?;
+    let next = cursor.peek_next().map_err(index_error)?.map(|(key, _)| key.value().to_vec());
+    let is_new = |(key, value): &&IndexChange| value.is_some() && next.as_deref().is_none_or(|next| *key < next);
+    let run: Vec<&IndexChange> = changes.iter().take_while(is_new).collect();
+    let bytes: usize = run.iter().map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len)).sum();
+    if bytes < SPLICE_BYTES_MIN {
+        cursor.close().map_err(index_error)?;
+        // None: the first one is there already.
+        return Ok(Count { spliced: 0, alone: run.len().max(1) });
+    }
+    for (key, value) in &run {
+        seal(key, value.unwrap_or_default(), sealed);
+        cursor.insert_before(*key, &sealed[..]).map_err(index_error)?;
+    }
+    cursor.close().map_err(index_error)?;
+    Ok(Count { spliced: run.len(), alone: 0 })
 }
 
 impl Index for RedbIndex {
@@ -121,8 +140,8 @@ impl Index for RedbIndex {
         transaction.set_quick_repair(true);
         {
             let mut entries = transaction.open_table(ENTRIES).map_err(index_error)?;
+            put_all(&mut entries, &changes.collect::<Vec<_>>())?;
             let mut sealed = Vec::new();
-            put_all(&mut entries, changes, &mut sealed)?;
             seal(META_KEY, meta, &mut sealed);
             let mut table = transaction.open_table(META).map_err(index_error)?;
             table.insert(META_KEY, &sealed[..]).map_err(index_error)?;
