@@ -67,7 +67,7 @@ fn index_error(error: impl Into<redb::Error>) -> Error {
 /// end of what grows and wrong between keys that others will come between: there half full ones split less often.
 const SPLICE_BYTES_MIN: usize = 8192;
 
-/// Takes changes in the order of their keys.
+/// Takes changes one after the other, whatever the order of their keys.
 fn put_all(entries: &mut Entries<'_>, changes: &[IndexChange<'_>]) -> Result<()> {
     let mut rest = changes;
     let mut sealed = Vec::new();
@@ -95,20 +95,22 @@ struct Count {
     alone: usize,
 }
 
-/// If the changes begin with a run of new keys between two that are there, and it is long enough: puts it in.
+/// If the changes begin with an ascending run of new keys between two that are there, and it is long enough: puts it in.
 fn splice(entries: &mut Entries<'_>, changes: &[IndexChange<'_>], sealed: &mut Vec<u8>) -> Result<Count> {
     let Some((first, Some(_))) = changes.first() else { return Ok(Count { spliced: 0, alone: 1 }) };
     let mut cursor = entries.lower_bound_mut(Bound::Included(*first)).map_err(index_error)?;
     let next = cursor.peek_next().map_err(index_error)?.map(|(key, _)| key.value().to_vec());
-    let is_new = |(key, value): &&IndexChange| value.is_some() && next.as_deref().is_none_or(|next| *key < next);
-    let run: Vec<&IndexChange> = changes.iter().take_while(is_new).collect();
+    let is_new = |(key, value): &IndexChange| value.is_some() && next.as_deref().is_none_or(|next| *key < next);
+    let ascends = |at: usize| at == 0 || changes[at - 1].0 < changes[at].0;
+    let length = (0..changes.len()).take_while(|at| ascends(*at) && is_new(&changes[*at])).count();
+    let run = &changes[..length];
     let bytes: usize = run.iter().map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len)).sum();
     if bytes < SPLICE_BYTES_MIN {
         cursor.close().map_err(index_error)?;
         // None: the first one is there already.
         return Ok(Count { spliced: 0, alone: run.len().max(1) });
     }
-    for (key, value) in &run {
+    for (key, value) in run {
         seal(key, value.unwrap_or_default(), sealed);
         cursor.insert_before(*key, &sealed[..]).map_err(index_error)?;
     }
