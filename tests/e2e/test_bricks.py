@@ -316,7 +316,7 @@ def a_scrub_mends_what_has_rotted_and_a_read_does_too(store):
     for at, found in enumerate(files):
         damage(found[0], (100 + 10 * at) * 4096, 4096)
     store.serve()
-    done = store.cli("--json", "brick", "scrub", "--wait", timeout=60).json()
+    done = store.cli("--json", "brick", "scrub", "--wait").json()
     equal([brick["scrub"]["last"]["mended"] for brick in done], [1, 1], "mended blocks")
     equal([brick["scrub"]["last"]["damaged"] for brick in done], [0, 0], "damaged blocks")
     assert min(brick["scrub"]["last"]["bytes_checked"] for brick in done) >= SHARD, done

@@ -2,6 +2,9 @@
 //!
 //! table (1) | ring (2) | position (4) | volume (4) | id (16) | kind (1) | rest, all big-endian, so that byte order is
 //! ring order and a partition is one range of each table: doubling the partitions splits a range.
+//!
+//! In the id the random bits come last, behind the number (`docs/adr/0007-key-order.md`): inodes that are born one after
+//! the other in a place are neighbours in the index, so a checkpoint fills pages instead of touching one for each.
 
 use crate::ids::*;
 use bytes::Bytes;
@@ -45,6 +48,16 @@ const OBJECTS: u8 = 1;
 const WORK: u8 = 2;
 const KIND_AT: usize = 27;
 
+/// An id (position 32, random 32, number 64) as keys have it: position, number, random.
+const fn in_key_order(id: u128) -> u128 {
+    (id >> 96 << 96) | ((id as u64 as u128) << 32) | ((id >> 64) as u32 as u128)
+}
+
+/// The id that keys have so.
+const fn from_key_order(ordered: u128) -> u128 {
+    (ordered >> 96 << 96) | ((ordered as u32 as u128) << 64) | ((ordered >> 32) as u64 as u128)
+}
+
 /// A key of the index.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Bytes);
@@ -67,7 +80,7 @@ impl Key {
         out.extend_from_slice(&place.ring.0.to_be_bytes());
         out.extend_from_slice(&place.position.0.to_be_bytes());
         out.extend_from_slice(&place.volume.0.to_be_bytes());
-        out.extend_from_slice(&id.to_be_bytes());
+        out.extend_from_slice(&in_key_order(id).to_be_bytes());
         out.push(kind as u8);
         rest.iter().for_each(|r| out.extend_from_slice(r));
         Self(Bytes::from(out))
@@ -179,7 +192,7 @@ impl Key {
     /// The 128-bit id: inode, data id or intent; `None` for bytes that are no key.
     pub fn id(&self) -> Option<u128> {
         let id: [u8; 16] = self.0.get(11..KIND_AT)?.try_into().ok()?;
-        Some(u128::from_be_bytes(id))
+        Some(from_key_order(u128::from_be_bytes(id)))
     }
 
     /// The shard, if it is a shard's key.
@@ -298,6 +311,34 @@ mod tests {
                 assert_eq!(to, Key::object_range(RingId(4), PartitionNumber(0), 16).0);
             }
         }
+    }
+
+    #[test]
+    fn inodes_of_a_place_sort_by_number_whatever_is_random() {
+        let key = |random, number| Key::inode(RingId(1), VolumeId(1), InodeId::new(9, random, number), Kind::Inode);
+        assert!(key(u32::MAX, 1) < key(0, 2) && key(7, 2) < key(3, u64::MAX));
+        let elsewhere = Key::inode(RingId(1), VolumeId(1), InodeId::new(8, 1, u64::MAX), Kind::Inode);
+        assert!(elsewhere < key(0, 0), "the position comes first");
+    }
+
+    #[test]
+    fn a_key_gives_its_id_back() {
+        let place = Place { ring: RingId(1), position: Position(0xdead_beef), volume: VolumeId(1) };
+        for id in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_0011_2233_4455_6677, 1 << 64, 1 << 96, 1 << 127, 1 << 63] {
+            let inode = InodeId::from_bits(id);
+            assert_eq!(Key::stub(place, inode).id(), Some(id));
+            assert_eq!(Key::inode(place.ring, place.volume, inode, Kind::Content).id(), Some(id));
+            let shard = ShardId { volume: VolumeId(1), data: DataId(id), index: 3 };
+            assert_eq!(Key::shard(place.ring, shard).as_shard(), Some(shard));
+        }
+    }
+
+    #[test]
+    fn an_id_rests_as_position_number_random() {
+        let inode = InodeId::new(0x1122_3344, 0xaabb_ccdd, 0x0102_0304_0506_0708);
+        let key = Key::inode(RingId(1), VolumeId(1), inode, Kind::Inode);
+        let expected = [0x11, 0x22, 0x33, 0x44, 1, 2, 3, 4, 5, 6, 7, 8, 0xaa, 0xbb, 0xcc, 0xdd];
+        assert_eq!(key.as_bytes()[11..KIND_AT], expected);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::storage::{Storage, StorageFile};
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
 use parking_lot::RwLock;
-use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, Table, TableDefinition};
+use std::ops::Bound;
 use std::sync::Arc;
 
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
@@ -17,6 +18,7 @@ const META_KEY: &[u8] = b"checkpoint";
 pub const FILE: &str = "index/index.redb";
 
 type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
+type Entries<'a> = Table<'a, &'static [u8], &'static [u8]>;
 
 /// See the module.
 pub struct RedbIndex {
@@ -73,6 +75,61 @@ fn index_error(error: impl Into<redb::Error>) -> Error {
     }
 }
 
+/// Runs of new keys of at least so many bytes go in as one splice. It leaves full pages behind, which is right behind the
+/// end of what grows and wrong between keys that others will come between: there half full ones split less often.
+const SPLICE_BYTES_MIN: usize = 8192;
+
+/// Takes changes one after the other, whatever the order of their keys.
+fn put_all(entries: &mut Entries<'_>, changes: &[IndexChange<'_>]) -> Result<()> {
+    let mut rest = changes;
+    let mut sealed = Vec::new();
+    while !rest.is_empty() {
+        let count = splice(entries, rest, &mut sealed)?;
+        for (key, value) in &rest[..count.alone] {
+            match value {
+                Some(value) => {
+                    seal(key, value, &mut sealed);
+                    entries.insert(*key, &sealed[..]).map_err(index_error)?;
+                }
+                None => {
+                    entries.remove(*key).map_err(index_error)?;
+                }
+            }
+        }
+        rest = &rest[count.spliced + count.alone..];
+    }
+    Ok(())
+}
+
+/// Of the changes to come: how many are done, and how many are to be done one by one.
+struct Count {
+    spliced: usize,
+    alone: usize,
+}
+
+/// If the changes begin with an ascending run of new keys between two that are there, and it is long enough: puts it in.
+fn splice(entries: &mut Entries<'_>, changes: &[IndexChange<'_>], sealed: &mut Vec<u8>) -> Result<Count> {
+    let Some((first, Some(_))) = changes.first() else { return Ok(Count { spliced: 0, alone: 1 }) };
+    let mut cursor = entries.lower_bound_mut(Bound::Included(*first)).map_err(index_error)?;
+    let next = cursor.peek_next().map_err(index_error)?.map(|(key, _)| key.value().to_vec());
+    let is_new = |(key, value): &IndexChange| value.is_some() && next.as_deref().is_none_or(|next| *key < next);
+    let ascends = |at: usize| at == 0 || changes[at - 1].0 < changes[at].0;
+    let length = (0..changes.len()).take_while(|at| ascends(*at) && is_new(&changes[*at])).count();
+    let run = &changes[..length];
+    let bytes: usize = run.iter().map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len)).sum();
+    if bytes < SPLICE_BYTES_MIN {
+        cursor.close().map_err(index_error)?;
+        // None: the first one is there already.
+        return Ok(Count { spliced: 0, alone: run.len().max(1) });
+    }
+    for (key, value) in run {
+        seal(key, value.unwrap_or_default(), sealed);
+        cursor.insert_before(*key, &sealed[..]).map_err(index_error)?;
+    }
+    cursor.close().map_err(index_error)?;
+    Ok(Count { spliced: run.len(), alone: 0 })
+}
+
 impl Index for RedbIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let snapshot = self.snapshot.read().clone();
@@ -97,18 +154,8 @@ impl Index for RedbIndex {
         transaction.set_quick_repair(true);
         {
             let mut entries = transaction.open_table(ENTRIES).map_err(index_error)?;
+            put_all(&mut entries, &changes.collect::<Vec<_>>())?;
             let mut sealed = Vec::new();
-            for (key, value) in changes {
-                match value {
-                    Some(value) => {
-                        seal(key, value, &mut sealed);
-                        entries.insert(key, &sealed[..]).map_err(index_error)?;
-                    }
-                    None => {
-                        entries.remove(key).map_err(index_error)?;
-                    }
-                }
-            }
             seal(META_KEY, meta, &mut sealed);
             let mut table = transaction.open_table(META).map_err(index_error)?;
             table.insert(META_KEY, &sealed[..]).map_err(index_error)?;

@@ -47,7 +47,10 @@ fn wait(cli: &Cli, bricks: &[&Value]) -> Result<Vec<Value>, Failure> {
             all.filter(|row| bricks.iter().any(|brick| brick["brick"] == row["brick"])).cloned().collect();
         let stopped = rows.iter().find(|row| row["state"] != "online");
         if let Some(row) = stopped {
-            return Err(Failure::new(74, format!("brick {} has stopped: {}", text(&row["directory"]), text(&row["reason"]))));
+            return Err(Failure::new(
+                74,
+                format!("brick {} has stopped: {}", text(&row["directory"]), text(&row["reason"])),
+            ));
         }
         let running: Vec<&Value> = rows.iter().filter(|row| row["scrub"]["state"] == "runs").collect();
         if running.is_empty() {
