@@ -8,6 +8,11 @@ use std::sync::Arc;
 
 /// Open data files kept; a process has 1,024 descriptors unless told otherwise.
 const OPEN_FILES_MAX: usize = 256;
+/// The path of a shard's data file in its brick.
+pub fn data_file_path(shard: ShardId) -> String {
+    Home::path(shard)
+}
+
 /// The data files of a brick.
 pub struct Home {
     storage: Arc<dyn Storage>,

@@ -2,7 +2,7 @@
 
 use crate::level::with_locks;
 use crate::node::Node;
-use hekate_brick::{Brick, Finding, block_checksum};
+use hekate_brick::{Brick, Finding, block_checksum, data_file_path};
 use hekate_proto::*;
 use hekate_replica::{Commit, Partitions};
 use std::sync::Arc;
@@ -36,7 +36,8 @@ pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, len
     for number in offset / block..offset.saturating_add(length).div_ceil(block) {
         if matches!(leader.read_block(ring_id, shard, number), Err(Error::Damaged { .. } | Error::Io { .. })) {
             let outcome = mend_block(node, leader.id(), ring_id, shard, number)?;
-            eprintln!("hekate-serve: block {number} of {shard:?} on brick {}: {}", leader.id().text(), words(outcome));
+            let (file, brick) = (data_file_path(shard), leader.id().text());
+            eprintln!("hekate-serve: block {number} of {file} on brick {brick}: {}", words(outcome));
             mended |= outcome == Mended::Yes;
         }
     }

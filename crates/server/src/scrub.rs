@@ -2,7 +2,7 @@
 
 use crate::node::Node;
 use crate::repair::{Mended, mend, words};
-use hekate_brick::{Brick, Finding, ScrubCursor};
+use hekate_brick::{Brick, Finding, ScrubCursor, data_file_path};
 use hekate_proto::*;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -98,7 +98,7 @@ impl Pass {
 
 fn describe(finding: &Finding) -> String {
     match finding {
-        Finding::Block { ring, shard, block } => format!("block {block} of {shard:?} of ring {ring}"),
+        Finding::Block { shard, block, .. } => format!("block {block} of {}", data_file_path(*shard)),
         Finding::Entry { key } => format!("entry {key:?}"),
         Finding::Stray { path } => format!("file {path}"),
     }

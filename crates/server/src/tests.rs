@@ -232,7 +232,7 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     drop((old, ring));
     let life = std::fs::read_to_string(victim.join("life.toml")).unwrap();
     std::fs::write(victim.join("life.toml"), life.replace("boot = \"", "boot = \"an earlier one ")).unwrap();
-    std::fs::remove_file(victim.join(crate::tests::data_path(shard))).unwrap();
+    std::fs::remove_file(victim.join(hekate_brick::data_file_path(shard))).unwrap();
     served.node = start(&served.directory);
     assert_eq!(served.node.recoveries[&members[0]].lost.len(), 16);
     for member in &members {
@@ -260,7 +260,7 @@ fn shard_at_home(served: &Served) -> (RingId, ShardId, Bytes, Vec<Arc<Brick>>) {
 
 fn rot(served: &Served, brick: &Brick, shard: ShardId, byte: u64) {
     use std::os::unix::fs::FileExt;
-    let path = served.directory.join(format!("b{}", brick.id().0)).join(data_path(shard));
+    let path = served.directory.join(format!("b{}", brick.id().0)).join(hekate_brick::data_file_path(shard));
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&[0xEE; 3], byte).unwrap();
 }
@@ -308,9 +308,4 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
     assert_eq!(block(0).unwrap(), bytes[..BLOCK_BYTES]);
     assert_eq!(block(15).unwrap(), bytes[..BLOCK_BYTES]);
     assert!(matches!(block(9), Err(Error::Damaged { .. })), "never zeros, never a guess");
-}
-
-fn data_path(shard: ShardId) -> String {
-    let directory = shard.position().0 % 256;
-    format!("data/{directory:02x}/{:08x}-{:032x}-{:08x}", shard.volume.0, shard.data.0, shard.index)
 }

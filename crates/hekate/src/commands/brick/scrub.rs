@@ -27,14 +27,28 @@ pub fn scrub(cli: &Cli, options: &BrickScrub) -> Result<(), Failure> {
     let done = wait(cli, &bricks)?;
     let damaged: u64 = done.iter().filter_map(|brick| brick["scrub"]["last"]["damaged"].as_u64()).sum();
     if cli.json {
-        output::json(&Value::Array(done));
+        output::json(&Value::from(done.clone()));
     } else {
         done.iter().for_each(print);
     }
-    if damaged > 0 {
-        return Err(Failure::said(74));
+    match (damaged, cli.json) {
+        (0, _) => Ok(()),
+        (_, true) => Err(Failure::said(74)),
+        (count, false) => {
+            let words = format!("{count} damaged, and no other replica has it; restore these files from a backup:");
+            Err(Failure::new(74, names(&done).fold(words, |all, name| all + "\n  " + &name)))
+        }
     }
-    Ok(())
+}
+
+/// What is damaged, by brick.
+fn names(bricks: &[Value]) -> impl Iterator<Item = String> + '_ {
+    let of_brick = |row: &Value| {
+        let directory = text(&row["directory"]);
+        let damage = row["scrub"]["last"]["damage"].as_array().cloned().unwrap_or_default();
+        damage.into_iter().map(move |damage| format!("{directory}: {}", text(&damage)))
+    };
+    bricks.iter().flat_map(of_brick)
 }
 
 /// Until no pass over these bricks runs. -> their rows of the status.
@@ -76,7 +90,4 @@ fn print(row: &Value) {
         text(&last["damaged"]),
         text(&last["stray_files_removed"])
     );
-    for damage in last["damage"].as_array().into_iter().flatten() {
-        println!("  {}: no other replica has it; restore the file from a backup", text(damage));
-    }
 }
