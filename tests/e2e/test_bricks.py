@@ -186,6 +186,7 @@ def a_running_brick_is_left_alone(store):
     for command in [["inspect", brick], ["export", brick, store.path("out")]]:
         store.refuses("brick", *command, words=["in use", "stop the server first"], exits=[IN_USE])
     assert not os.path.exists(store.path("out")), "made for nothing"
+    equal(store.status()["waiting_partitions"], [], "partitions")
     equal(store.status()["health"], "good", "health")
 
 
@@ -326,6 +327,7 @@ def a_scrub_mends_what_has_rotted_and_a_read_does_too(store):
         damage(found[0], (300 + 10 * at) * 4096, 4096)
     store.serve()
     same_bytes(read(f"{mnt}/large"), wanted, "answered from the other copy")
+    equal(store.status()["waiting_partitions"], [], "partitions")
     equal(store.status()["health"], "good", "health")
     store.refuses("brick", "scrub", "/no/such/brick", words=["no brick called", bricks[0]])
     # What is damaged on both copies is told, and not zeros.

@@ -138,6 +138,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>) -> Result<()> {
     let mut all = node.scrubs.0.lock();
     let passes = all.entry(brick.id()).or_default();
     if pass.cursor.is_done() || outcome.is_err() {
+        passes.running = None;
         passes.last = Some((Instant::now(), pass));
     } else {
         passes.running = Some(pass);
@@ -149,12 +150,15 @@ fn round_of(node: &Node, brick: &Arc<Brick>) -> Result<()> {
 fn begin(node: &Node, brick: BrickId) -> Option<Pass> {
     let mut all = node.scrubs.0.lock();
     let passes = all.entry(brick).or_default();
-    if let Some(running) = passes.running.take() {
-        return Some(running);
+    if let Some(running) = &passes.running {
+        return Some(running.clone());
     }
     let due = match &passes.last {
         Some((ended, _)) => ended.elapsed() > NEXT_PASS_AFTER,
         None => node.started.elapsed() > FIRST_PASS_AFTER,
     };
-    (std::mem::take(&mut passes.asked) || due).then(Pass::default)
+    if std::mem::take(&mut passes.asked) || due {
+        passes.running = Some(Pass::default());
+    }
+    passes.running.clone()
 }
