@@ -7,7 +7,7 @@ import shutil
 import stat
 import subprocess
 
-from harness import equal, read, same_bytes, test, write
+from harness import equal, read, same_bytes, test, wait_until, write
 
 USAGE, NOT_ALL, INPUT, IN_USE, CANNOT_CREATE, DAMAGED = 64, 65, 66, 69, 73, 74
 SHARD = 4 << 20
@@ -342,3 +342,6 @@ def a_scrub_mends_what_has_rotted_and_a_read_does_too(store):
         raise AssertionError("damaged bytes were answered")
     except OSError:
         pass
+    os.unlink(f"{mnt}/large")
+    wait_until(lambda: store.try_cli("brick", "scrub", "--wait").exit == 0, "the damaged file is gone")
+    equal(store.status()["health"], "good", "health")
