@@ -18,7 +18,7 @@ use cuts::{Thoroughness, Tried, cut_everywhere, describe, shrink};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Histories that `cargo test` runs; `HEKATE_HISTORIES` overrides.
+/// Histories that `cargo test` runs; `HEKATE_HISTORIES` overrides, `HEKATE_HISTORIES_FROM` begins elsewhere than at 0.
 const HISTORIES: u64 = 1000;
 
 fn setting(name: &str) -> Option<u64> {
@@ -67,10 +67,12 @@ fn whatever_happened_a_power_cut_leaves_what_was_synced() {
         let tried = one_history(seed).unwrap_or_else(|what| panic!("{what}"));
         return report("one history", tried);
     }
-    let count = setting("HEKATE_HISTORIES").unwrap_or(HISTORIES);
-    match on_all_processors(count, one_history) {
-        Ok(tried) => report(&format!("{count} histories"), tried),
-        Err((seed, what)) => {
+    let (from, count) =
+        (setting("HEKATE_HISTORIES_FROM").unwrap_or(0), setting("HEKATE_HISTORIES").unwrap_or(HISTORIES));
+    match on_all_processors(count, |number| one_history(from + number)) {
+        Ok(tried) => report(&format!("histories {from} to {}", from + count - 1), tried),
+        Err((number, what)) => {
+            let seed = from + number;
             let fails = |steps: &[steps::Step]| {
                 cut_everywhere(&[], steps, Thoroughness::Random(seed), seed.is_multiple_of(16)).err()
             };
