@@ -7,7 +7,7 @@ ONCE      ?=
 MINUTES   ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stop test check fix fuzz bench bench-setup soak soak-setup deny
+.PHONY: help demo demo-stop test check fix fuzz bench bench-setup mutants soak soak-setup deny
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench-setup: ## install what bench needs: fio, xfsprogs, libfuse3-dev, GlusterFS
 soak: ## the long tests
 	@[ -x tests/soak/run.sh ] || { echo "make soak: there is no tests/soak/run.sh in this version" >&2; exit 2; }
 	tests/soak/run.sh
+
+mutants: ## mutation tests of a brick's journal and recovery with cargo-mutants, if it is installed (about two hours)
+	scripts/mutants.sh
 
 soak-setup: ## install what soak needs beyond test: tools that compile pjdfstest (about 30 MB)
 	scripts/setup.sh soak
