@@ -234,6 +234,40 @@ fn a_damaged_middle_of_the_journal_is_a_refusal_that_names_the_place() {
 }
 
 #[test]
+fn a_torn_tail_is_cut_and_reported() {
+    let torn_at = |byte: usize| {
+        let storage = new_storage();
+        let (brick, _) = open(&storage, false);
+        let first = put(&brick, "first", "1").0;
+        let second = put(&brick, "second", "1").0;
+        put(&brick, "third", "1");
+        drop(brick);
+        // Positions of the first segment are those in its file, 256 KiB on.
+        storage.flip_bit("journal/segment-001", first as usize - (256 << 10) + byte);
+        let (brick, report) = open(&storage, true);
+        assert_eq!((names(&brick, 9).join(" "), report.records, report.end), ("first".into(), 1, Lsn(first)));
+        put(&brick, "again", "1");
+        drop(brick);
+        let (brick, after) = open(&storage, true);
+        assert_eq!((names(&brick, 9).join(" "), after.torn), ("again first".into(), None), "and it goes on");
+        let torn = report.torn.unwrap();
+        assert_eq!((torn.path.as_str(), torn.offset), ("journal/segment-001", first - (256 << 10)));
+        assert!(second > first);
+        (torn.why, torn.records_behind)
+    };
+    let body = "its body does not match its checksum";
+    assert_eq!(torn_at(40), (body, 2), "the torn one and the one behind it");
+    assert_eq!(torn_at(33), ("its header does not match its checksum", 1));
+    assert_eq!(torn_at(0), ("there is no record", 1), "nothing says what was there");
+    let storage = new_storage();
+    let (brick, report) = open(&storage, false);
+    assert_eq!(report.torn, None, "a new brick");
+    put(&brick, "whole", "1");
+    drop(brick);
+    assert_eq!(open(&storage, true).1.torn, None, "a log that ends where it ends");
+}
+
+#[test]
 fn after_a_failed_sync_nothing_is_acknowledged() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);
@@ -294,6 +328,25 @@ fn dropped_shards_leave_neither_file_nor_records() {
     assert!(!storage.paths().iter().any(|path| path.starts_with("data/")));
     let all = brick.scan(&Key::from_bytes(Bytes::new()), &Key::from_bytes(Bytes::from_static(&[255; 40])), 99);
     assert_eq!(all.unwrap(), []);
+}
+
+#[test]
+fn a_shard_that_was_dropped_before_a_crash_leaves_no_checksums_either() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    write_blocks(&brick, 20, 1, 50, 1);
+    brick.checkpoint().unwrap();
+    append(&brick, vec![Change::DropShard { shard: shard(0) }]);
+    drop(brick);
+    let (brick, _) = open(&storage, false);
+    brick.checkpoint().unwrap();
+    let mut left = Vec::new();
+    let mut visit = |key: &[u8], _: Bytes| {
+        left.push(key.to_vec());
+        true
+    };
+    brick.disk.index.scan(&[0], &[255], &mut visit).unwrap();
+    assert_eq!(left, Vec::<Vec<u8>>::new());
 }
 
 #[test]
