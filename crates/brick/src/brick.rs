@@ -170,6 +170,12 @@ impl Brick {
         })
     }
 
+    /// With the lock, so that nobody is between finding no room and waiting.
+    pub(crate) fn wake_writers(&self) {
+        drop(self.writer.lock());
+        self.room.notify_all();
+    }
+
     /// A checkpoint gives room; a failure may come while this thread is not waiting yet.
     fn wait_for_room(&self, writer: &mut MutexGuard<()>) {
         self.room.wait_for(writer, ROOM_PAUSE);
@@ -454,9 +460,7 @@ impl Brick {
                 may_pause = pause();
             }
         }
-        // With the lock, so that nobody is between finding the journal full and waiting.
-        drop(self.writer.lock());
-        self.room.notify_all();
+        self.wake_writers();
         self.disk.reserve.restore()?;
         Ok(())
     }

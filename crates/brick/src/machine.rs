@@ -77,7 +77,8 @@ pub enum Append {
     At { end: Lsn, io: Vec<(IoId, Io)> },
     /// What the index says of these shards must be told first ([`Machine::learn`]).
     Learn(Vec<(RingId, ShardId)>),
-    /// The journal is full, or the room that is kept for checkpoints would not do: wait for a checkpoint.
+    /// The journal is full, or the room that is kept for checkpoints would not do, or an old file of a shard is being
+    /// removed: wait.
     Full,
 }
 
@@ -141,7 +142,8 @@ impl Machine {
         if blocks_are_home {
             check::fresh_blocks_are_home(&self.fresh, &entry.record)?;
         }
-        if !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised()) {
+        let removing = entry.record.changes.iter().filter_map(check::changes_shard).any(|shard| self.is_stray(shard));
+        if removing || !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised()) {
             return Ok(Append::Full);
         }
         let (end, io) = self.journal(EntryKind::Change, &entry.body, entry.checksum);
@@ -193,7 +195,7 @@ impl Machine {
     ) -> Result<(IoId, Io)> {
         self.check_alive()?;
         check::may_write(&self.state, shard)?;
-        if self.in_flight.iter().any(|(_, job)| matches!(job, Job::Stray(stray) if *stray == shard)) {
+        if self.is_stray(shard) {
             return Err(Error::Unavailable { what: "an old file of the shard is being removed".into() });
         }
         let before = if self.state.shard_layers(shard).next().is_some() { self.state.newest(shard) } else { durable };
@@ -202,7 +204,8 @@ impl Machine {
         Ok(self.start(Io::WriteFresh { shard, first }, Job::Fresh { shard, first, end: first + count }))
     }
 
-    /// A data file that no record knows is about to be removed. `None`: somebody is writing it, or has.
+    /// A data file that no record knows is about to be removed; nobody writes the shard meanwhile. `None`: somebody is
+    /// writing it, or has.
     pub fn remove_stray(&mut self, shard: ShardId) -> Result<Option<(IoId, Io)>> {
         self.check_alive()?;
         let writing = |(_, job): &(IoId, Job)| matches!(job, Job::Fresh { shard: written, .. } if *written == shard);
@@ -211,6 +214,10 @@ impl Machine {
             return Ok(None);
         }
         Ok(Some(self.start(Io::RemoveHome { shard }, Job::Stray(shard))))
+    }
+
+    fn is_stray(&self, shard: ShardId) -> bool {
+        self.in_flight.iter().any(|(_, job)| matches!(job, Job::Stray(stray) if *stray == shard))
     }
 
     /// Data files to sync, as far as they have bytes that no sync has covered. Once that is done, [`Machine::mark`].

@@ -180,8 +180,16 @@ impl Brick {
     /// Unless somebody has begun to write the shard.
     fn remove_stray(&self, shard: ShardId) -> Result<bool> {
         let Some((id, io)) = self.machine.write().remove_stray(shard)? else { return Ok(false) };
-        self.perform(id, &io, &[])?;
-        Ok(true)
+        // A checkpoint may have made it known since it was looked for; from now on nobody can.
+        let removed = match self.is_known(shard) {
+            Ok(false) => self.perform(id, &io, &[]).map(|()| true),
+            known => {
+                self.machine.write().done(id, Ok(()))?;
+                known.map(|_| false)
+            }
+        };
+        self.wake_writers();
+        removed
     }
 }
 
