@@ -44,5 +44,5 @@ pub use identity::{BrickSettings, Identity};
 pub use journal::Lsn;
 pub use machine::LogPosition;
 pub use meta::{Meta, PartitionLog};
-pub use recovery::{LostBlocks, RecoveryReport, TornTail};
+pub use recovery::{LostBlock, RecoveryReport, TornTail};
 pub use scrub::{Finding, ScrubCursor, ScrubStep};

@@ -143,7 +143,8 @@ impl Machine {
             check::fresh_blocks_are_home(&self.fresh, &entry.record)?;
         }
         let removing = entry.record.changes.iter().filter_map(check::changes_shard).any(|shard| self.is_stray(shard));
-        if removing || !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised()) {
+        if removing || !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised())
+        {
             return Ok(Append::Full);
         }
         let (end, io) = self.journal(EntryKind::Change, &entry.body, entry.checksum);

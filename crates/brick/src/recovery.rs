@@ -23,7 +23,7 @@ pub struct RecoveryReport {
     /// Why the brick had stopped itself, if it had.
     pub stopped: Option<String>,
     /// Fresh blocks that a power cut kept from the disk: they read as holes until replicas are made even.
-    pub lost: Vec<LostBlocks>,
+    pub lost: Vec<LostBlock>,
 }
 
 /// Bytes behind the log's end that look like a record and are not one.
@@ -39,17 +39,15 @@ pub struct TornTail {
     pub records_behind: u64,
 }
 
-/// Fresh blocks that never reached the disk.
+/// A fresh block that never reached the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LostBlocks {
+pub struct LostBlock {
     /// Ring.
     pub ring: RingId,
     /// Of which shard.
     pub shard: ShardId,
-    /// The first one.
-    pub first: u32,
-    /// How many.
-    pub count: u32,
+    /// Which.
+    pub block: u32,
 }
 
 /// Takes the log again. `reborn`: the machine may have lost what was not synced.
@@ -130,7 +128,7 @@ fn drop_lost(
     disk: &Disk,
     record: &mut Record,
     marks: &HashMap<ShardId, Stamp>,
-    lost: &mut Vec<LostBlocks>,
+    lost: &mut Vec<LostBlock>,
 ) -> Result<()> {
     let ring = record.ring;
     for change in &mut record.changes {
@@ -144,40 +142,28 @@ fn drop_lost(
 }
 
 /// Blocks that are not at home as the record says become holes; a later record may say what is there instead.
-fn drop_absent(
-    disk: &Disk,
-    ring: RingId,
-    shard: ShardId,
-    run: &mut BlockRun,
-    lost: &mut Vec<LostBlocks>,
-) -> Result<()> {
+fn drop_absent(disk: &Disk, ring: RingId, shard: ShardId, run: &mut BlockRun, lost: &mut Vec<LostBlock>) -> Result<()> {
     let mut bytes = vec![0; run.checksums.len() * BLOCK_BYTES];
     disk.home.read(shard, run.first, &mut bytes)?;
     for ((block, sum), bytes) in (run.first..).zip(&mut run.checksums).zip(bytes.chunks(BLOCK_BYTES)) {
-        if block_checksum(shard, block, bytes) == *sum {
-            continue;
-        }
-        *sum = 0;
-        match lost.last_mut() {
-            Some(last) if last.shard == shard && last.first + last.count == block => last.count += 1,
-            _ => lost.push(LostBlocks { ring, shard, first: block, count: 1 }),
+        if block_checksum(shard, block, bytes) != *sum {
+            *sum = 0;
+            lost.push(LostBlock { ring, shard, block });
         }
     }
     Ok(())
 }
 
 /// Of lost blocks, those that nothing wrote since and that the shard still reaches to.
-fn keep_holes(machine: &Machine, disk: &Disk, lost: &mut Vec<LostBlocks>) -> Result<()> {
+fn keep_holes(machine: &Machine, disk: &Disk, lost: &mut Vec<LostBlock>) -> Result<()> {
     let view = View { state: machine.state(), index: &*disk.index };
     let mut kept = Vec::new();
-    for run in lost.drain(..) {
-        let Some(record) = view.shard(run.ring, run.shard)? else { continue };
-        let end = (run.first + run.count).min(record.length.div_ceil(BLOCK_BYTES as u32));
-        for block in run.first..end {
-            let group = view.group(run.ring, run.shard, (block / CRC_BLOCKS) as u16)?;
-            if group.sums()[(block % CRC_BLOCKS) as usize] == 0 {
-                kept.push(LostBlocks { first: block, count: 1, ..run });
-            }
+    for one in lost.drain(..) {
+        let Some(record) = view.shard(one.ring, one.shard)? else { continue };
+        let group = view.group(one.ring, one.shard, (one.block / CRC_BLOCKS) as u16)?;
+        let is_hole = group.sums()[(one.block % CRC_BLOCKS) as usize] == 0;
+        if is_hole && one.block < record.length.div_ceil(BLOCK_BYTES as u32) {
+            kept.push(one);
         }
     }
     kept.sort();

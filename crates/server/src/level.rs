@@ -5,7 +5,7 @@ use crate::locked::Locked;
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::syncer::Needs;
-use hekate_brick::{Brick, LogEntry, LogPosition, LostBlocks, block_checksum};
+use hekate_brick::{Brick, LogEntry, LogPosition, LostBlock, block_checksum};
 use hekate_cluster::{Registry, RingInfo};
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Partitions, Stop, recover_intent};
@@ -90,46 +90,46 @@ fn copy_fresh(record: &Record, from: &Brick, to: &Brick) -> Result<()> {
 type LostRow = (u16, u32, String, u64, u32);
 
 /// Blocks that an earlier start found lost and did not settle.
-pub fn read_lost(registry: &Registry) -> Result<BTreeSet<LostBlocks>> {
+pub fn read_lost(registry: &Registry) -> Result<BTreeSet<LostBlock>> {
     let rows: Vec<LostRow> = registry.lost_blocks()?;
-    let row = |(ring, volume, data, index, first): LostRow| {
+    let row = |(ring, volume, data, index, block): LostRow| {
         let data =
             u128::from_str_radix(&data, 16).map_err(|_| Error::Damaged { what: "the list of lost blocks".into() })?;
         let shard = ShardId { volume: VolumeId(volume), data: DataId(data), index };
-        Ok(LostBlocks { ring: RingId(ring), shard, first, count: 1 })
+        Ok(LostBlock { ring: RingId(ring), shard, block })
     };
     rows.into_iter().map(row).collect()
 }
 
 /// Records them; an empty list: they are settled.
-pub fn record_lost(registry: &Registry, lost: &BTreeSet<LostBlocks>) -> Result<()> {
-    let row = |blocks: &LostBlocks| -> LostRow {
-        let shard = blocks.shard;
-        (blocks.ring.0, shard.volume.0, format!("{:032x}", shard.data.0), shard.index, blocks.first)
+pub fn record_lost(registry: &Registry, lost: &BTreeSet<LostBlock>) -> Result<()> {
+    let row = |lost: &LostBlock| -> LostRow {
+        let shard = lost.shard;
+        (lost.ring.0, shard.volume.0, format!("{:032x}", shard.data.0), shard.index, lost.block)
     };
     registry.put_lost_blocks(&lost.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Fresh blocks that a power cut took from some members: all get them from one that has them; what none has never
 /// happened, and is zeros on all.
-pub fn settle_lost(node: &Node, lost: &BTreeSet<LostBlocks>) -> Result<()> {
-    for blocks in lost {
-        let ring = node.ring(blocks.ring)?;
-        let at = blocks.shard.position().partition(ring.count());
-        with_locks(node, &ring, blocks.shard.volume, at, |locked, ask| {
+pub fn settle_lost(node: &Node, lost: &BTreeSet<LostBlock>) -> Result<()> {
+    for one in lost {
+        let ring = node.ring(one.ring)?;
+        let at = one.shard.position().partition(ring.count());
+        with_locks(node, &ring, one.shard.volume, at, |locked, ask| {
             let hosted = locked.hosted(at)?;
-            let found = hosted.members.iter().find_map(|member| block_of(member, blocks).transpose()).transpose()?;
+            let found = hosted.members.iter().find_map(|member| block_of(member, one).transpose()).transpose()?;
             let bytes = found.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
             let shards: Result<Vec<_>> =
-                hosted.members.iter().map(|member| member.shard(blocks.ring, blocks.shard)).collect();
+                hosted.members.iter().map(|member| member.shard(one.ring, one.shard)).collect();
             let Some(newest) = shards?.into_iter().flatten().max_by_key(|record| record.stamp.count) else {
                 return Ok(());
             };
             let stamp = Stamp { count: newest.stamp.count + 1, session: ask.session, op: ask.op_id };
             let record = ShardRecord { stamp, ..newest };
-            let checksums = vec![block_checksum(blocks.shard, blocks.first, &bytes)];
-            let run = BlockRun { first: blocks.first, checksums };
-            let changes = vec![Change::WriteBlocks { shard: blocks.shard, record, run, bytes }];
+            let checksums = vec![block_checksum(one.shard, one.block, &bytes)];
+            let run = BlockRun { first: one.block, checksums };
+            let changes = vec![Change::WriteBlocks { shard: one.shard, record, run, bytes }];
             Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
         })?;
     }
@@ -137,9 +137,9 @@ pub fn settle_lost(node: &Node, lost: &BTreeSet<LostBlocks>) -> Result<()> {
 }
 
 /// The block as a member has it; `None` for a hole and for damage.
-fn block_of(member: &Brick, lost: &LostBlocks) -> Result<Option<bytes::Bytes>> {
+fn block_of(member: &Brick, lost: &LostBlock) -> Result<Option<bytes::Bytes>> {
     let block = BLOCK_BYTES as u32;
-    let read = match member.read_shard(lost.ring, lost.shard, lost.first * block, block) {
+    let read = match member.read_shard(lost.ring, lost.shard, lost.block * block, block) {
         Err(Error::Damaged { .. }) => return Ok(None),
         other => other?,
     };

@@ -9,7 +9,7 @@ use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
 use crate::stats::OpCounters;
 use crate::syncer::Syncers;
-use hekate_brick::{Brick, LostBlocks, RecoveryReport};
+use hekate_brick::{Brick, LostBlock, RecoveryReport};
 use hekate_cluster::{EmbeddedCoordinator, Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
 use hekate_transport::{Peer, Service};
@@ -106,7 +106,7 @@ impl Node {
     fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
         let mut rings = self.registry.rings()?;
         // Kept by the coordinator until all replicas agree on them: a checkpoint forgets what its brick has lost.
-        let mut lost: BTreeSet<LostBlocks> = level::read_lost(&self.registry)?;
+        let mut lost: BTreeSet<LostBlock> = level::read_lost(&self.registry)?;
         lost.extend(self.recoveries.values().flat_map(|report| report.lost.iter().copied()));
         if !lost.is_empty() {
             level::record_lost(&self.registry, &lost)?;

@@ -50,7 +50,7 @@ pub fn check(brick: &Brick, report: &RecoveryReport, expect: &Expect<'_>) -> Res
         if shard_of(partition_of(run.shard)) != run.shard || run.ring != RING {
             return Err(format!("lost blocks of a shard that never was: {run:?}"));
         }
-        lost.extend((run.first..run.first + run.count).map(|block| (partition_of(run.shard), block)));
+        lost.insert((partition_of(run.shard), run.block));
     }
     for partition in 0..PARTITIONS {
         entries(brick, partition, state)?;

@@ -102,7 +102,7 @@ fn a_wrong_fresh_block_above_the_mark_is_lost_and_a_hole() {
     let path = runner.machine.paths().into_iter().find(|path| path.starts_with("data/")).unwrap();
     runner.machine.flip_bits(&path, u64::from(B) + 77, 4);
     let (brick, report) = open(Arc::new(runner.machine.copy()), true).unwrap();
-    assert_eq!(report.lost.iter().map(|lost| (lost.first, lost.count)).collect::<Vec<_>>(), [(1, 1)]);
+    assert_eq!(report.lost.iter().map(|lost| lost.block).collect::<Vec<_>>(), [1]);
     let bytes = brick.read_shard(RING, shard_of(0), 0, 3 * B).unwrap();
     let zeros: Vec<bool> = bytes.chunks(BLOCK_BYTES).map(|block| block.iter().all(|byte| *byte == 0)).collect();
     assert_eq!(zeros, [false, true, false]);

@@ -16,7 +16,7 @@ use crate::commands::Failure;
 use crate::daemon;
 use catalog::Catalog;
 use hekate_brick::inspect::{Contents, DamagedJournal, StoppedBrick, guarded};
-use hekate_brick::{Brick, LostBlocks};
+use hekate_brick::{Brick, LostBlock};
 use hekate_proto::VolumeId;
 use known::Known;
 use report::{Finding, Report};
@@ -27,7 +27,7 @@ struct Source<'a> {
     contents: &'a Contents,
     brick: &'a Brick,
     /// Blocks that a power cut took.
-    lost: Vec<LostBlocks>,
+    lost: Vec<LostBlock>,
     known: Known,
 }
 
