@@ -217,7 +217,7 @@ impl Inspection<'_> {
         self.progress.tick("opening");
         match self.stopped.open_to_read(DamagedJournal::Refuse) {
             Ok((brick, report)) => {
-                let lost: u32 = report.lost.iter().map(|lost| lost.count).sum();
+                let lost = report.lost.len();
                 self.lines.show(
                     || json!({ "type": "opening", "opens": true, "records": report.records, "lost_blocks": lost }),
                     || format!("opening: {} records are taken, {lost} blocks were lost to a power cut", report.records),

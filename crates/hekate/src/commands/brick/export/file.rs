@@ -102,7 +102,7 @@ impl Walk<'_> {
     /// Blocks that a power cut took from this brick read as zeros; another replica may have them.
     fn say_lost(&mut self, run: &Run, path: &[u8]) {
         let lost = self.source.lost.iter().filter(|lost| lost.ring == self.ring && lost.shard == run.shard);
-        let blocks: u64 = lost.map(|lost| u64::from(lost.count)).sum();
+        let blocks = lost.count() as u64;
         if blocks > 0 {
             let what = format!("{blocks} blocks from byte {} on were lost to a power cut: holes", run.at);
             self.find(Finding::Incomplete, path, &what);
