@@ -146,6 +146,33 @@ fn a_full_journal_makes_writers_wait_until_a_checkpoint() {
 }
 
 #[test]
+fn a_checkpoint_pauses_as_long_as_it_is_ahead_of_the_journal() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    // Three runs, so two pauses between writes and one behind them.
+    let begin = || {
+        (0..3).for_each(|run| _ = write_blocks(&brick, 100 * run, 1, 4, u64::from(run) + 1));
+        brick.begin_checkpoint()
+    };
+    let mut pauses = 0;
+    let few = |pauses: &mut i32| {
+        *pauses += 1;
+        *pauses < 5
+    };
+    begin().finish(&mut || few(&mut pauses)).unwrap();
+    assert_eq!(pauses, 5, "nothing is appended: it may pause until it has paused enough");
+    let mut pauses = 0;
+    let mut write_more = || {
+        pauses += 1;
+        write_blocks(&brick, 500, 1, 8, 9 + pauses);
+        true
+    };
+    begin().finish(&mut write_more).unwrap();
+    assert!((2..40).contains(&pauses), "as the journal fills it hurries: {pauses}");
+    assert_eq!(brick.read_shard(RING, shard(0), 0, 4).unwrap()[..], [1; 4]);
+}
+
+#[test]
 fn blocks_come_from_the_journal_from_home_and_as_holes() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);

@@ -131,12 +131,12 @@ impl Machine {
     }
 
     /// Whether the checkpoint may pause: it has written home a greater share than the journal has filled of what is left
-    /// to it, so that it ends before the journal is four fifths full.
+    /// to it, so that its writes end before the journal is 65 % full: the rest is for the index, which does not pause.
     pub fn checkpoint_is_ahead(&self) -> bool {
         let Some(running) = self.running.as_ref().filter(|running| running.step == Step::Home) else { return false };
         let (used, all) = self.log.fill();
         let (grown, left) =
-            (used - running.fill_at_begin.min(used), (all * 4 / 5).saturating_sub(running.fill_at_begin));
+            (used - running.fill_at_begin.min(used), (all * 13 / 20).saturating_sub(running.fill_at_begin));
         let blocks: usize = running.frozen.shards.values().map(|overlay| overlay.pending.len()).sum();
         (running.blocks_written as u64).saturating_mul(left) > grown.saturating_mul(blocks as u64)
     }
