@@ -226,10 +226,7 @@ impl Brick {
                 let step = self.machine.write().mark()?;
                 match step {
                     None => return Ok(self.end()),
-                    Some(Append::At { end, io }) => {
-                        self.perform_all(io)?;
-                        return Ok(end);
-                    }
+                    Some(Append::At { io, .. }) => self.perform_all(io)?,
                     Some(_) => self.wait_for_room(&mut writer),
                 }
             }

@@ -49,6 +49,9 @@ pub(crate) use invariant;
 /// What the index says of shards.
 type Learned = HashMap<ShardId, Option<ShardRecord>>;
 
+/// Shards that one mark names: 52 KiB, which the smallest segment takes.
+const MARKED_MAX: usize = 1000;
+
 /// See the module.
 pub struct Machine {
     log: Log,
@@ -239,17 +242,18 @@ impl Machine {
         Ok(io)
     }
 
-    /// Journals which data files were synced. `None`: there is nothing to tell.
+    /// Journals which data files were synced, as many as a record takes. `None`: there is nothing more to tell.
     pub fn mark(&mut self) -> Result<Option<Append>> {
         self.check_alive()?;
         if self.unmarked.is_empty() {
             return Ok(None);
         }
-        let body = Mark { shards: self.unmarked.clone() }.to_bytes();
+        let count = self.unmarked.len().min(MARKED_MAX);
+        let body = Mark { shards: self.unmarked[..count].to_vec() }.to_bytes();
         if !self.log.has_room(body.len()) {
             return Ok(Some(Append::Full));
         }
-        for (shard, stamp) in self.unmarked.drain(..) {
+        for (shard, stamp) in self.unmarked.drain(..count) {
             let newest = self.state.newest(shard);
             invariant!(
                 "data invariant 8",

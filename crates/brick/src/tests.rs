@@ -233,6 +233,33 @@ fn a_power_cut_takes_only_fresh_blocks_that_no_sync_covered() {
 }
 
 #[test]
+fn a_sync_of_more_files_than_a_mark_names_covers_all_of_them() {
+    let storage = MemoryStorage::new();
+    let settings =
+        BrickSettings { journal_segments: 16, segment_bytes: 64 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
+    let identity = Identity::new(BrickId(7), "c", settings);
+    Brick::create_on(&storage, &identity).unwrap();
+    let open = |storage: &MemoryStorage, reborn| {
+        Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), reborn).unwrap()
+    };
+    let (brick, _) = open(&storage, false);
+    let shards: Vec<ShardId> = (0..2300).map(shard).collect();
+    let bytes = vec![7; BLOCK_BYTES];
+    for id in &shards {
+        brick.write_fresh(RING, *id, 0, &[&bytes]).unwrap();
+        let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
+        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1 };
+        let run = BlockRun { first: 0, checksums: vec![block_checksum(*id, 0, &bytes)] };
+        append(&brick, vec![Change::FreshBlocks { shard: *id, record, run }]);
+    }
+    let upto = brick.sync_shards(&shards).unwrap();
+    brick.sync(upto).unwrap();
+    let (brick, report) = open(&storage.after_power_cut(), true);
+    assert_eq!(report.lost, []);
+    assert!(shards.iter().all(|id| brick.read_shard(RING, *id, 0, 1 << 20).unwrap() == bytes));
+}
+
+#[test]
 fn a_flipped_bit_at_home_is_damage_never_an_answer() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);
