@@ -55,9 +55,6 @@ pub struct BrickStatus {
     pub poisoned: Option<String>,
 }
 
-/// Memory of changes at which a checkpoint begins, whatever the journal holds.
-const OVERLAY_BYTES_MAX: usize = 64 << 20;
-
 /// How long a writer waits before it looks again whether the brick has stopped.
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
 
@@ -183,8 +180,8 @@ impl Brick {
 
     fn learn(&self, shards: &[(RingId, ShardId)]) -> Result<()> {
         for (ring, shard) in shards {
-            let durable = self.view(|view| view.durable_shard(*ring, *shard))?;
-            self.machine.write().learn(*shard, durable);
+            let before = self.view(|view| view.before(*ring, *shard))?;
+            self.machine.write().learn(*shard, before);
         }
         Ok(())
     }
@@ -208,7 +205,7 @@ impl Brick {
     pub fn write_fresh(&self, ring: RingId, shard: ShardId, first_block: u32, parts: &[&[u8]]) -> Result<()> {
         self.guarded(|| {
             let count = parts.iter().map(|part| part.len()).sum::<usize>() / BLOCK_BYTES;
-            let durable = self.view(|view| view.durable_shard(ring, shard))?;
+            let durable = self.view(|view| view.before(ring, shard))?;
             let begun = self.machine.write().write_fresh(shard, durable, first_block, count as u32);
             let (id, io) = begun.map_err(|error| self.named(error))?;
             self.perform(id, &io, parts)
@@ -370,12 +367,17 @@ impl Brick {
 
     /// Whether it is time to write home.
     pub fn wants_checkpoint(&self) -> bool {
-        let machine = self.machine.read();
-        let (used, all) = machine.log().fill();
-        let state = machine.state();
-        used > all / 2
-            || state.active.bytes > OVERLAY_BYTES_MAX
-            || machine.room().wants_checkpoint(state.active.promised)
+        self.machine.read().wants_checkpoint()
+    }
+
+    /// From now on checkpoints give nothing of the journal back, or do again: another brick may lack what it says.
+    pub fn keep_journal(&self, keep: bool) {
+        self.machine.write().keep_journal(keep);
+    }
+
+    /// No record will tell of fresh blocks that were written to the shard.
+    pub fn forget_fresh(&self, shard: ShardId) {
+        self.machine.write().forget_fresh(shard);
     }
 
     /// Whether a checkpoint would give space back to the file system.
@@ -457,6 +459,9 @@ impl Brick {
                 may_pause = pause();
             }
         }
+        // A great overlay takes its time to go: not under the lock.
+        let retired = self.machine.write().take_retired();
+        drop(retired);
         self.wake_writers();
         self.disk.reserve.restore()?;
         Ok(())

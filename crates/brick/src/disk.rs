@@ -3,7 +3,7 @@
 use crate::home::Home;
 use crate::index::{Index, IndexChange};
 use crate::journal::{Geometry, Segments};
-use crate::machine::{Io, Overlay, ShardOverlay};
+use crate::machine::{Io, Overlay, PartialGroup, ShardOverlay};
 use crate::meta::Meta;
 use crate::reserve::Reserve;
 use crate::storage::Storage;
@@ -84,9 +84,9 @@ impl Disk {
             let key = Key::checksums(changed.ring, shard, *number);
             let mut group = group.clone();
             if !group.is_whole()
-                && let Some(bytes) = self.index.get(key.as_bytes())?
+                && let Some(before) = PartialGroup::from_index(self.index.get(key.as_bytes()))?
             {
-                group.fill_from(&crate::machine::PartialGroup::decode(&bytes)?);
+                group.fill_from(&before);
             }
             changes.push((key, Some(group.encode())));
         }

@@ -3,7 +3,7 @@
 use crate::storage::{Storage, StorageFile};
 use hekate_proto::{BLOCK_BYTES, DataId, Error, Result, ShardId, VolumeId};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Open data files kept; a process has 1,024 descriptors unless told otherwise.
@@ -23,9 +23,11 @@ pub struct Home {
 struct OpenFiles {
     files: HashMap<ShardId, (Arc<dyn StorageFile>, u64)>,
     clock: u64,
-    /// Directories all of whose names are on stable storage, as far as this process made them or has synced them: an
-    /// earlier one may have died before it did.
-    named: HashSet<u32>,
+    /// Files that this process has made, by directory.
+    made: HashMap<u32, u64>,
+    /// How many of them had been made when the directory was last synced. None: an earlier process may have died before
+    /// it did.
+    named: HashMap<u32, u64>,
 }
 
 impl Home {
@@ -82,7 +84,7 @@ impl Home {
         }
         let file = match self.storage.open(&Self::path(shard), false) {
             Err(error) if create && error.kind() == std::io::ErrorKind::NotFound => {
-                open.named.remove(&Self::directory_number(shard));
+                *open.made.entry(Self::directory_number(shard)).or_default() += 1;
                 self.storage.open(&Self::path(shard), true)?
             }
             other => other?,
@@ -123,16 +125,28 @@ impl Home {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
                 file => file?.sync()?,
             }
-            let number = Self::directory_number(shard);
-            // Before the sync: a file that is made during it may not be covered.
-            if self.open.lock().named.insert(number) {
-                self.storage.sync_directory(&Self::directory_of(number)).inspect_err(|_| {
-                    self.open.lock().named.remove(&number);
-                })?;
-            }
-            Ok(())
+            self.sync_name(shard)
         };
         sync().map_err(|e| Error::Poisoned { what: format!("syncing {}: {e}", Self::path(shard)) })
+    }
+
+    /// Returns once the file's name is on stable storage, whoever made it and whoever syncs it at the same time.
+    fn sync_name(&self, shard: ShardId) -> std::io::Result<()> {
+        let number = Self::directory_number(shard);
+        let made = {
+            let open = self.open.lock();
+            let made = open.made.get(&number).copied().unwrap_or(0);
+            if open.named.get(&number).is_some_and(|named| *named >= made) {
+                return Ok(());
+            }
+            made
+        };
+        self.storage.sync_directory(&Self::directory_of(number))?;
+        // A file that was made during the sync may not be covered.
+        let mut open = self.open.lock();
+        let named = open.named.entry(number).or_default();
+        *named = (*named).max(made);
+        Ok(())
     }
 
     /// Gives back the space of the blocks `from..to`.

@@ -11,6 +11,9 @@ mod disk;
 mod entry;
 #[cfg(test)]
 mod full_disk;
+#[cfg(test)]
+#[rustfmt::skip]
+mod second_review;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod group_commit;

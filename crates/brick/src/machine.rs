@@ -24,7 +24,7 @@ mod tests;
 pub use checkpoint::Next;
 pub use io::{Io, IoId};
 pub use log::Log;
-pub use overlay::{Overlay, PartialGroup, ShardOverlay, decode_group};
+pub use overlay::{Before, Overlay, PartialGroup, ShardOverlay, decode_group};
 pub use room::Room;
 pub use state::{LogPosition, State};
 
@@ -36,7 +36,8 @@ use bytes::Bytes;
 use checkpoint::Running;
 use hekate_proto::*;
 use io::Job;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Stops the brick (its driver catches the panic and poisons it) when a promise of `docs/format` does not hold.
 macro_rules! invariant {
@@ -47,7 +48,10 @@ macro_rules! invariant {
 pub(crate) use invariant;
 
 /// What the index says of shards.
-type Learned = HashMap<ShardId, Option<ShardRecord>>;
+type Learned = HashMap<ShardId, Before>;
+
+/// Memory of changes at which a checkpoint begins, whatever the journal holds.
+const OVERLAY_BYTES_MAX: usize = 64 << 20;
 
 /// Shards that one mark names: 52 KiB, which the smallest segment takes.
 const MARKED_MAX: usize = 1000;
@@ -64,12 +68,18 @@ pub struct Machine {
     unmarked: Vec<(ShardId, Stamp)>,
     /// What the index says of shards that the next record writes.
     learned: Learned,
-    in_flight: Vec<(IoId, Job)>,
+    in_flight: BTreeMap<IoId, Job>,
     io_count: u64,
     /// The index holds everything before this.
     applied: Lsn,
     /// Recovery took a power cut's losses into account, and no checkpoint has covered that yet.
     unsettled: bool,
+    /// Somebody waits for a checkpoint.
+    waited_for: bool,
+    /// Segments are kept beyond a checkpoint, since another brick may lack what they say.
+    keeps_journal: bool,
+    /// What the last checkpoint wrote home; let go of outside of the lock.
+    retired: Option<Arc<Overlay>>,
     failed: Option<Error>,
 }
 
@@ -96,10 +106,13 @@ impl Machine {
             fresh: HashMap::new(),
             unmarked: Vec::new(),
             learned: HashMap::new(),
-            in_flight: Vec::new(),
+            in_flight: BTreeMap::new(),
             io_count: 0,
             applied: Lsn(meta.applied),
             unsettled: false,
+            waited_for: false,
+            keeps_journal: false,
+            retired: None,
             failed: None,
         }
     }
@@ -146,14 +159,15 @@ impl Machine {
             check::fresh_blocks_are_home(&self.fresh, &entry.record)?;
         }
         let removing = entry.record.changes.iter().filter_map(check::changes_shard).any(|shard| self.is_stray(shard));
-        if removing || !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised())
-        {
+        let no_room = !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised());
+        if removing || no_room {
+            self.waited_for |= no_room;
             return Ok(Append::Full);
         }
         let (end, io) = self.journal(EntryKind::Change, &entry.body, entry.checksum);
         self.state.learn(entry.record.ring, learned);
         self.state.apply(&entry.record, end);
-        self.forget_fresh(&entry.record);
+        self.forget_told(&entry.record);
         Ok(Append::At { end, io })
     }
 
@@ -169,15 +183,34 @@ impl Machine {
     }
 
     /// What the index says of a shard, for the record that comes next.
-    pub fn learn(&mut self, shard: ShardId, record: Option<ShardRecord>) {
-        self.learned.insert(shard, record);
+    pub fn learn(&mut self, shard: ShardId, before: Before) {
+        self.learned.insert(shard, before);
     }
 
-    fn forget_fresh(&mut self, record: &Record) {
+    fn forget_told(&mut self, record: &Record) {
         for change in &record.changes {
             match change {
-                Change::FreshBlocks { shard, .. } | Change::DropShard { shard } => drop(self.fresh.remove(shard)),
+                Change::FreshBlocks { shard, .. } => self.forget_fresh(*shard),
+                Change::DropShard { shard } => {
+                    self.forget_fresh(*shard);
+                    self.forget_syncs(*shard);
+                }
                 _ => {}
+            }
+        }
+    }
+
+    /// No record will tell of fresh blocks that were written to the shard.
+    pub fn forget_fresh(&mut self, shard: ShardId) {
+        self.fresh.remove(&shard);
+    }
+
+    /// What was synced of a shard that is gone is in no mark: the next shard of that name begins to count anew.
+    fn forget_syncs(&mut self, gone: ShardId) {
+        self.unmarked.retain(|(shard, _)| *shard != gone);
+        for job in self.in_flight.values_mut() {
+            if matches!(job, Job::Shard { shard, .. } if *shard == gone) {
+                *job = Job::Forgotten;
             }
         }
     }
@@ -190,20 +223,16 @@ impl Machine {
 
     /// Fresh blocks are about to be written home: the returned IO, whose bytes the caller has. `durable`: what the index
     /// says of the shard.
-    pub fn write_fresh(
-        &mut self,
-        shard: ShardId,
-        durable: Option<ShardRecord>,
-        first: u32,
-        count: u32,
-    ) -> Result<(IoId, Io)> {
+    pub fn write_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<(IoId, Io)> {
         self.check_alive()?;
         check::may_write(&self.state, shard)?;
         if self.is_stray(shard) {
             return Err(Error::Unavailable { what: "an old file of the shard is being removed".into() });
         }
-        let before = if self.state.shard_layers(shard).next().is_some() { self.state.newest(shard) } else { durable };
-        check::is_fresh(shard, before.map_or(0, |before| before.home_blocks), first)?;
+        let known = self.state.shard_layers(shard).next().map(|overlay| Before::Is(overlay.record));
+        if let Before::Is(before) = known.unwrap_or(durable) {
+            check::is_fresh(shard, before.map_or(0, |before| before.home_blocks), first)?;
+        }
         self.room.take(u64::from(count) * BLOCK_BYTES as u64)?;
         Ok(self.start(Io::WriteFresh { shard, first }, Job::Fresh { shard, first, end: first + count }))
     }
@@ -212,16 +241,16 @@ impl Machine {
     /// writing it, or has.
     pub fn remove_stray(&mut self, shard: ShardId) -> Result<Option<(IoId, Io)>> {
         self.check_alive()?;
-        let writing = |(_, job): &(IoId, Job)| matches!(job, Job::Fresh { shard: written, .. } if *written == shard);
+        let writing = |job: &Job| matches!(job, Job::Fresh { shard: written, .. } if *written == shard);
         let wanted = self.fresh.contains_key(&shard) || self.state.shard_layers(shard).next().is_some();
-        if wanted || self.in_flight.iter().any(writing) {
+        if wanted || self.in_flight.values().any(writing) {
             return Ok(None);
         }
         Ok(Some(self.start(Io::RemoveHome { shard }, Job::Stray(shard))))
     }
 
     fn is_stray(&self, shard: ShardId) -> bool {
-        self.in_flight.iter().any(|(_, job)| matches!(job, Job::Stray(stray) if *stray == shard))
+        self.in_flight.values().any(|job| matches!(job, Job::Stray(stray) if *stray == shard))
     }
 
     /// Data files to sync, as far as they have bytes that no sync has covered. Once that is done, [`Machine::mark`].
@@ -251,6 +280,7 @@ impl Machine {
         let count = self.unmarked.len().min(MARKED_MAX);
         let body = Mark { shards: self.unmarked[..count].to_vec() }.to_bytes();
         if !self.log.has_room(body.len()) {
+            self.waited_for = true;
             return Ok(Some(Append::Full));
         }
         for (shard, stamp) in self.unmarked.drain(..count) {
@@ -275,17 +305,15 @@ impl Machine {
     fn start(&mut self, io: Io, job: Job) -> (IoId, Io) {
         self.io_count += 1;
         let id = IoId(self.io_count);
-        self.in_flight.push((id, job));
+        self.in_flight.insert(id, job);
         (id, io)
     }
 
     /// An IO has ended. -> what that means for who waits for it: a failure stops the brick, but for one of fresh blocks
     /// for which there is no room.
     pub fn done(&mut self, id: IoId, outcome: Result<()>) -> Result<()> {
-        let Some(at) = self.in_flight.iter().position(|(flying, _)| *flying == id) else {
-            return Err(Error::bug(format!("{id:?} has ended and was never begun, or twice")));
-        };
-        let (_, job) = self.in_flight.swap_remove(at);
+        let ended = self.in_flight.remove(&id);
+        let job = ended.ok_or_else(|| Error::bug(format!("{id:?} has ended and was never begun, or twice")))?;
         self.check_alive()?;
         if let Err(error) = outcome {
             if matches!(job, Job::Fresh { .. }) && matches!(error, Error::NoSpace { .. }) {
@@ -301,7 +329,7 @@ impl Machine {
                 self.state.home_synced(shard, overlay, writes);
                 self.unmarked.push((shard, stamp));
             }
-            Job::Stray(_) => {}
+            Job::Stray(_) | Job::Forgotten => {}
             Job::Checkpoint => self.checkpoint_step_done(),
         }
         Ok(())
@@ -349,14 +377,17 @@ impl Machine {
         &self.state
     }
 
-    /// What is known of the room at home.
-    pub fn room(&self) -> &Room {
-        &self.room
-    }
-
     /// The file system has so much room, and the reserve file so much.
     pub fn set_room(&mut self, free: u64, reserve: u64) {
         self.room.set(free, reserve);
+    }
+
+    /// Whether the next checkpoint should come soon.
+    pub fn wants_checkpoint(&self) -> bool {
+        let (used, all) = self.log.fill();
+        let active = &self.state.active;
+        let full = used > all / 2 && !self.keeps_journal;
+        full || self.waited_for || active.bytes > OVERLAY_BYTES_MAX || self.room.wants_checkpoint(active.promised)
     }
 
     /// Keeps room for a record, on every replica before any of them takes it.

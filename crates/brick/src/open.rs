@@ -112,10 +112,15 @@ fn settle_log(disk: &Disk, geometry: Geometry, meta: &Meta, end: Lsn) -> Result<
     let first = geometry.number_of(Lsn(meta.applied));
     let numbers: Vec<u64> = (first..=geometry.number_of(end)).collect();
     disk.segments.sync(&*disk.storage, &numbers)?;
-    // As recycling kept it, if the checkpoint was not the brick's first.
-    let kept = first - 1;
-    let has = disk.segments.number_in_file(&*disk.storage, kept)? == Some(kept);
-    Ok(if has { kept } else { first })
+    // As far back as the files still hold what other replicas may lack.
+    let mut oldest = first;
+    while oldest > 1 && geometry.number_of(end) - (oldest - 1) < geometry.segments {
+        if disk.segments.number_in_file(&*disk.storage, oldest - 1)? != Some(oldest - 1) {
+            break;
+        }
+        oldest -= 1;
+    }
+    Ok(oldest)
 }
 
 pub(crate) fn geometry(identity: &Identity) -> Result<Geometry> {

@@ -116,8 +116,8 @@ fn check_sequence(machine: &Machine, record: &Record, (path, offset): &(String, 
 fn learn(machine: &mut Machine, disk: &Disk, record: &Record) -> Result<()> {
     for (ring, shard) in machine.shards_to_learn(record) {
         let view = View { state: machine.state(), index: &*disk.index };
-        let durable = view.durable_shard(ring, shard)?;
-        machine.learn(shard, durable);
+        let before = view.before(ring, shard)?;
+        machine.learn(shard, before);
     }
     Ok(())
 }
@@ -173,12 +173,18 @@ fn keep_holes(machine: &Machine, disk: &Disk, lost: &mut Vec<LostBlock>) -> Resu
 }
 
 fn find_marks(disk: &Disk, geometry: Geometry, start: Lsn) -> Result<HashMap<ShardId, Stamp>> {
-    let mut marks = HashMap::new();
+    let mut marks: HashMap<ShardId, Stamp> = HashMap::new();
     let mut reader = Reader::new(&*disk.storage, geometry, start);
     while let Some(found) = reader.next()? {
         if found.kind == EntryKind::Mark {
             let mark = found.mark().map_err(|error| undecodable(&reader.place(), &error))?;
-            marks.extend(mark.shards);
+            for (shard, stamp) in mark.shards {
+                // Of two syncs side by side the earlier may be told later.
+                let known = marks.entry(shard).or_insert(stamp);
+                if stamp.count > known.count {
+                    *known = stamp;
+                }
+            }
         }
     }
     Ok(marks)

@@ -9,6 +9,7 @@ use crate::storage::Storage;
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const FILE: &str = "reserve";
 
@@ -16,8 +17,9 @@ const FILE: &str = "reserve";
 pub struct Reserve {
     storage: Arc<dyn Storage>,
     wanted: u64,
-    /// Bytes of the file.
-    has: Mutex<u64>,
+    /// Bytes of the file; who looks does not wait for it to be written.
+    has: AtomicU64,
+    writing: Mutex<()>,
 }
 
 impl Reserve {
@@ -32,36 +34,35 @@ impl Reserve {
 
     /// Of a brick that is opened; [`Reserve::restore`] finds out what there is.
     pub fn new(storage: Arc<dyn Storage>, wanted: u64) -> Self {
-        Self { storage, wanted, has: Mutex::new(0) }
+        Self { storage, wanted, has: AtomicU64::new(0), writing: Mutex::new(()) }
     }
 
     /// Bytes that can be given up.
     pub fn bytes(&self) -> u64 {
-        *self.has.lock()
+        self.has.load(Ordering::Relaxed)
     }
 
     /// Gives the space to a checkpoint.
     pub fn give_up(&self) -> Result<()> {
-        let mut has = self.has.lock();
+        let _alone = self.writing.lock();
         let cut = || self.storage.open(FILE, true)?.set_length(0);
         cut().map_err(|e| Error::io("give up the reserve", e))?;
-        *has = 0;
+        self.has.store(0, Ordering::Relaxed);
         Ok(())
     }
 
     /// Takes space back, if the file system has twice as much as is missing. Best effort: what it gets counts.
     pub fn restore(&self) -> Result<()> {
-        let mut has = self.has.lock();
-        if *has >= self.wanted {
+        let _alone = self.writing.lock();
+        if self.bytes() >= self.wanted {
             return Ok(());
         }
         let failed = |e| Error::io("restore the reserve", e);
         let file = self.storage.open(FILE, true).map_err(failed)?;
-        *has = file.length().map_err(failed)?.min(self.wanted);
-        let (missing, (_, free)) = (self.wanted - *has, self.storage.space().map_err(failed)?);
-        if missing > 0 && free / 2 >= missing && write_zeros(&*file, *has, self.wanted).is_ok() {
-            *has = self.wanted;
-        }
+        let has = file.length().map_err(failed)?.min(self.wanted);
+        let (missing, (_, free)) = (self.wanted - has, self.storage.space().map_err(failed)?);
+        let restored = missing > 0 && free / 2 >= missing && write_zeros(&*file, has, self.wanted).is_ok();
+        self.has.store(if restored { self.wanted } else { has }, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 use crate::checksum::{CRC_BLOCKS, block_checksum};
 use crate::home::Home;
 use crate::index::Index;
-use crate::machine::{Overlay, PartialGroup, State};
+use crate::machine::{Before, Overlay, PartialGroup, State};
 use bytes::{Bytes, BytesMut};
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -98,6 +98,14 @@ impl View<'_> {
         Ok(bytes.map(ShardRecord::from_bytes).transpose()?)
     }
 
+    /// The same, for a record that is about to change it.
+    pub fn before(&self, ring: RingId, shard: ShardId) -> Result<Before> {
+        match self.durable_shard(ring, shard) {
+            Err(Error::Damaged { .. }) => Ok(Before::Unreadable),
+            known => known.map(Before::Is),
+        }
+    }
+
     /// All shards of a partition (one of `count`).
     pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
         let mut shards = BTreeMap::new();
@@ -128,9 +136,10 @@ impl View<'_> {
             }
         }
         if !group.is_whole()
-            && let Some(bytes) = self.index.get(Key::checksums(ring, shard, number).as_bytes())?
+            && let Some(durable) =
+                PartialGroup::from_index(self.index.get(Key::checksums(ring, shard, number).as_bytes()))?
         {
-            group.fill_from(&PartialGroup::decode(&bytes)?);
+            group.fill_from(&durable);
         }
         Ok(group)
     }

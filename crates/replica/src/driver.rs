@@ -54,6 +54,7 @@ impl<'a> Multi<'a> {
         self.parts.commit(self.driver, commit)?;
         for (number, (position, leg, _)) in steps.iter().enumerate() {
             if let Err(stop) = self.leg(*position, number as u16, leg) {
+                self.parts.must_finish();
                 for leg in undoing.iter().take(number) {
                     self.leg(leg.position, leg.number, &leg.leg)?;
                 }
@@ -84,6 +85,7 @@ impl<'a> Multi<'a> {
         let legs: Vec<_> = legs.into_iter().enumerate().map(number).collect();
         commit.put(self.intent_key.clone(), &self.record(legs.clone()));
         self.parts.commit(self.driver, commit)?;
+        self.parts.must_finish();
         for IntentLeg { position, number, leg } in &legs {
             self.leg(*position, *number, leg)?;
         }

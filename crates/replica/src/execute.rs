@@ -85,6 +85,9 @@ pub trait Partitions {
     /// The leader's copy of a partition; `Stop::Lock` if it is not locked for this op.
     fn brick(&self, at: PartitionNumber) -> std::result::Result<&Brick, Stop>;
 
+    /// The op has begun to change something: what it commits from now on is not refused for want of room.
+    fn must_finish(&mut self) {}
+
     /// The leader of a locked partition.
     fn leader(&mut self, at: PartitionNumber) -> std::result::Result<&mut Leader, Stop>;
 

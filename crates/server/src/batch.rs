@@ -159,7 +159,7 @@ impl Node {
             // A bad copy is answered from a good one, and mended.
             if attempt == 0
                 && matches!(found, Err(Error::Damaged { .. } | Error::Io { .. }))
-                && self.mend_read(request, ring)?
+                && self.mend_read(request, ring)
             {
                 continue;
             }
@@ -176,10 +176,11 @@ impl Node {
         Err(Error::Stale)
     }
 
-    fn mend_read(&self, request: &Request, ring: &HostedRing) -> Result<bool> {
-        let Op::Data { op: DataOp::ReadShard { data, index, offset, length } } = &request.op else { return Ok(false) };
+    /// Whether something was mended; if not, the reader is told of the damage, not of why it stays.
+    fn mend_read(&self, request: &Request, ring: &HostedRing) -> bool {
+        let Op::Data { op: DataOp::ReadShard { data, index, offset, length } } = &request.op else { return false };
         let shard = ShardId { volume: request.volume, data: *data, index: *index };
-        mend_range(self, ring.ring, shard, *offset, *length)
+        mend_range(self, ring.ring, shard, *offset, *length).unwrap_or(false)
     }
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {

@@ -176,8 +176,11 @@ fn collect_data(node: &Node, ring_id: RingId, key: &Key, record: GarbageRecord) 
             if found.is_empty() {
                 return Ok(());
             }
-            let changes = found.into_iter().map(|shard| Change::DropShard { shard }).collect();
-            Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
+            for shards in found.chunks(COLLECT_AT_ONCE) {
+                let changes = shards.iter().map(|shard| Change::DropShard { shard: *shard }).collect();
+                locked.commit(at, Commit { changes, ..Commit::default() })?;
+            }
+            Ok(())
         })?;
     }
     remove(node, &[(ring_id, place.position.partition(ring.count()), key.clone())])

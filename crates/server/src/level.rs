@@ -187,6 +187,8 @@ pub fn with_locks(
 ) -> Result<()> {
     let mut numbers = BTreeSet::from([at]);
     loop {
+        // While the server starts nobody else does. A brick that has stopped says so where it is used.
+        let _ = node.checkpoint_if_wanted();
         let ask = system_ask(ring, volume);
         let mut locked = Locked::lock(ring, &ask, &numbers, &node.chores, &node.syncers)?;
         match act(&mut locked, &ask) {

@@ -30,6 +30,8 @@ pub struct Locked<'a> {
     /// Where each member's journal was after what this op appended; with the shards that it wrote.
     appended: Vec<(Arc<Brick>, Lsn)>,
     written: Vec<ShardId>,
+    /// Half of the op is done: the rest is not refused for want of room.
+    must_finish: bool,
 }
 
 impl<'a> Locked<'a> {
@@ -45,7 +47,16 @@ impl<'a> Locked<'a> {
         for number in numbers {
             guards.insert(*number, ring.write(*number)?);
         }
-        Ok(Self { ring, ask: *ask, chores, syncers, guards, appended: Vec::new(), written: Vec::new() })
+        Ok(Self {
+            ring,
+            ask: *ask,
+            chores,
+            syncers,
+            guards,
+            appended: Vec::new(),
+            written: Vec::new(),
+            must_finish: false,
+        })
     }
 
     /// What must be synced for everything that was done to be durable.
@@ -121,7 +132,8 @@ impl Partitions for Locked<'_> {
         if guard.members.iter().any(|member| member.awaits_removal(&commit.changes)) {
             return Err(Error::LayoutChanged);
         }
-        let grows = takes_room(&commit);
+        // What the servers do themselves mends or finishes something, and what has begun must go through.
+        let grows = takes_room(&commit) && session != SYSTEM_SESSION && !self.must_finish;
         if let Some(reply) = commit.reply.filter(|_| session != SYSTEM_SESSION) {
             let slot = (op_id.0 % SESSION_SLOTS as u64) as u16;
             let key = Key::session(ring, at.first_position(count), session, slot);
@@ -137,7 +149,8 @@ impl Partitions for Locked<'_> {
             members.iter().map(|member| member.reserve(&entry, grows)).collect::<Result<_>>()?;
         for fresh in &commit.fresh {
             for member in &members {
-                member.write_fresh(ring, fresh.shard, fresh.first_block, &[&fresh.bytes])?;
+                let written = member.write_fresh(ring, fresh.shard, fresh.first_block, &[&fresh.bytes]);
+                written.inspect_err(|_| members.iter().for_each(|member| member.forget_fresh(fresh.shard)))?;
             }
         }
         for (index, member) in members.iter().enumerate() {
@@ -174,6 +187,10 @@ impl Partitions for Locked<'_> {
             needs.journal(brick, *upto);
         }
         self.syncers.sync(needs)
+    }
+
+    fn must_finish(&mut self) {
+        self.must_finish = true;
     }
 
     fn sweep(&mut self, at: PartitionNumber, key: Key) {

@@ -185,6 +185,11 @@ impl Node {
         }
     }
 
+    /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
+    pub(crate) fn checkpoint_if_wanted(&self) -> Result<()> {
+        if self.bricks.values().any(|brick| brick.wants_checkpoint()) { self.checkpoint_all() } else { Ok(()) }
+    }
+
     /// Whether something was deleted whose space a checkpoint would give back.
     pub(crate) fn could_free_space(&self) -> bool {
         !self.chores.lock().garbage.is_empty() || self.bricks.values().any(|brick| brick.could_free_space())
@@ -201,6 +206,9 @@ impl Node {
     pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         let begun: Vec<_> = self.bricks.values().map(|brick| brick.begin_checkpoint()).collect();
         let synced: Vec<Result<()>> = self.bricks.values().map(|brick| brick.sync(brick.end())).collect();
+        // A brick that stopped lacks what it had not synced: the others' journals are where the next start finds it.
+        let keep = synced.iter().any(|outcome| outcome.is_err());
+        self.bricks.values().for_each(|brick| brick.keep_journal(keep));
         let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
         synced.into_iter().chain(finished).collect()
     }

@@ -14,7 +14,7 @@ pub enum Mended {
     Yes,
     /// It is right, or gone, by now.
     NotNeeded,
-    /// No other replica has it, or it is a kind that only a rebuilt brick mends.
+    /// No other replica has it, or it cannot be written now.
     No,
 }
 
@@ -33,6 +33,9 @@ pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, len
     let leader = ring.read(shard.position().partition(ring.count()))?.members[0].clone();
     let block = BLOCK_BYTES as u32;
     let mut mended = false;
+    if matches!(leader.shard(ring_id, shard), Err(Error::Damaged { .. })) {
+        mended |= mend_block(node, leader.id(), ring_id, shard, 0)? == Mended::Yes;
+    }
     for number in offset / block..offset.saturating_add(length).div_ceil(block) {
         if matches!(leader.read_block(ring_id, shard, number), Err(Error::Damaged { .. } | Error::Io { .. })) {
             let outcome = mend_block(node, leader.id(), ring_id, shard, number)?;
@@ -61,14 +64,17 @@ fn mend_block(node: &Node, on: BrickId, ring_id: RingId, shard: ShardId, block: 
     with_locks(node, &ring, shard.volume, at, |locked, ask| {
         let members = locked.hosted(at)?.members.clone();
         let Some(own) = members.iter().find(|member| member.id() == on) else { return Ok(()) };
-        let Some(record) = own.shard(ring_id, shard)? else { return Ok(()) };
-        if own.read_block(ring_id, shard, block).is_ok() {
+        if own.shard(ring_id, shard).is_ok() && own.read_block(ring_id, shard, block).is_ok() {
             return Ok(());
         }
+        let Some(record) = newest_record(&members, ring_id, shard) else { return Ok(()) };
         outcome = Mended::No;
         let others = members.iter().filter(|member| member.id() != on);
-        let good = others.filter_map(|member| member.read_block(ring_id, shard, block).ok().flatten()).next();
-        let Some(bytes) = good else { return Ok(()) };
+        let Some(good) = others.filter_map(|member| member.read_block(ring_id, shard, block).ok()).next() else {
+            return Ok(());
+        };
+        // Of a hole the checksum was lost with its group: it becomes zeros.
+        let bytes = good.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
         let stamp = Stamp { count: record.stamp.count + 1, session: ask.session, op: ask.op_id };
         let run = BlockRun { first: block, checksums: vec![block_checksum(shard, block, &bytes)] };
         let changes = vec![Change::WriteBlocks { shard, record: ShardRecord { stamp, ..record }, run, bytes }];
@@ -79,11 +85,20 @@ fn mend_block(node: &Node, on: BrickId, ring_id: RingId, shard: ShardId, block: 
     Ok(outcome)
 }
 
-/// An entry is put anew as another member has it. Those of shards are derived from their writes and stay damaged.
+/// The shard's record as the members that can read it have it.
+fn newest_record(members: &[Arc<Brick>], ring: RingId, shard: ShardId) -> Option<ShardRecord> {
+    let records = members.iter().filter_map(|member| member.shard(ring, shard).ok().flatten());
+    records.max_by_key(|record| record.stamp.count)
+}
+
+/// An entry is put anew as another member has it. Those of shards come from writes: a write of the first block mends the
+/// record, and the blocks whose checksums are lost are found one by one.
 fn mend_entry(node: &Node, on: BrickId, key: &Key) -> Result<Mended> {
     let (Some(place), Some(kind)) = (key.place(), key.kind()) else { return Ok(Mended::No) };
-    if matches!(kind, Kind::Shard | Kind::Checksums) {
-        return Ok(Mended::No);
+    match (kind, key.as_shard()) {
+        (Kind::Shard, Some(shard)) => return mend_block(node, on, place.ring, shard, 0),
+        (Kind::Checksums, _) => return Ok(Mended::NotNeeded),
+        _ => {}
     }
     let ring = node.ring(place.ring)?;
     let at = place.position.partition(ring.count());

@@ -123,7 +123,8 @@ fn round_of(node: &Node, brick: &Arc<Brick>) -> Result<()> {
             // Directories without files cost nothing and end the round as well.
             pass.bytes += step.bytes.max(4096);
             for finding in &step.findings {
-                let outcome = mend(node, brick, finding)?;
+                // Whatever keeps it from being mended, it is damaged.
+                let outcome = mend(node, brick, finding).unwrap_or(Mended::No);
                 eprintln!(
                     "hekate-serve: scrub of brick {}: {}: {}",
                     brick.id().text(),
@@ -137,10 +138,10 @@ fn round_of(node: &Node, brick: &Arc<Brick>) -> Result<()> {
     })();
     let mut all = node.scrubs.0.lock();
     let passes = all.entry(brick.id()).or_default();
-    if pass.cursor.is_done() || outcome.is_err() {
-        passes.running = None;
+    passes.running = None;
+    if pass.cursor.is_done() {
         passes.last = Some((Instant::now(), pass));
-    } else {
+    } else if outcome.is_ok() {
         passes.running = Some(pass);
     }
     outcome

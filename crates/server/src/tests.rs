@@ -309,3 +309,73 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
     assert_eq!(block(15).unwrap(), bytes[..BLOCK_BYTES]);
     assert!(matches!(block(9), Err(Error::Damaged { .. })), "never zeros, never a guess");
 }
+
+/// Review: a power cut took more fresh blocks than a journal has room for; nobody makes checkpoints while a server starts.
+#[test]
+fn settling_many_lost_blocks_ends() {
+    use crate::level::{settle_lost, with_locks};
+    use hekate_brick::LostBlock;
+    use hekate_replica::{Commit, Fresh, Partitions};
+    let served = Served::new("fearlost");
+    let node = served.node.clone();
+    let volume = node.registry.volume("v").unwrap().unwrap();
+    let ring = node.ring(volume.ring).unwrap();
+    let mut lost = std::collections::BTreeSet::new();
+    // One partition: 40 MiB of fresh data.
+    let shards: Vec<ShardId> = (0..)
+        .map(|index| ShardId { volume: volume.volume, data: DataId(9), index })
+        .filter(|shard| shard.position().partition(ring.count()) == PartitionNumber(0))
+        .take(10)
+        .collect();
+    for shard in &shards {
+        with_locks(&node, &ring, volume.volume, PartitionNumber(0), |locked, _| {
+            let bytes = Bytes::from(vec![7; 4 << 20]);
+            let sums = (0..).zip(bytes.chunks(4096)).map(|(b, c)| hekate_brick::block_checksum(*shard, b, c)).collect();
+            let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
+            let record = ShardRecord { stamp, length: 4 << 20, home_blocks: 1024 };
+            let run = BlockRun { first: 0, checksums: sums };
+            let fresh = vec![Fresh { shard: *shard, first_block: 0, bytes }];
+            let changes = vec![Change::FreshBlocks { shard: *shard, record, run }];
+            Ok(locked.commit(PartitionNumber(0), Commit { changes, fresh, reply: None })?)
+        })
+        .unwrap();
+        lost.extend((0..1024).map(|first| LostBlock { ring: volume.ring, shard: *shard, block: first }));
+    }
+    // As `Node::load`: a checkpoint of all, no housekeeping yet.
+    node.stop_housekeeping();
+    node.checkpoint_all().unwrap();
+    let settling = node.clone();
+    let thread = std::thread::spawn(move || settle_lost(&settling, &lost));
+    let begun = Instant::now();
+    while !thread.is_finished() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(
+        thread.is_finished(),
+        "the server never starts: {:?}",
+        node.bricks.values().map(|b| b.status().unwrap().journal).collect::<Vec<_>>()
+    );
+    thread.join().unwrap().unwrap();
+}
+
+/// Review: a disk whose fsync fails, and what `checkpoint_all` does on the other brick all the same.
+#[test]
+fn a_brick_that_stopped_in_a_sync_can_be_levelled_again() {
+    let (sa, sb) = (made(1), made(2));
+    let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
+    for _ in 0..6 {
+        put(&a, 0, 100 << 10);
+        put(&b, 0, 100 << 10);
+    }
+    sb.fail_syncs_after(0);
+    // `Node::checkpoint_all_paced`, as it is.
+    let all = [&a, &b];
+    let begun: Vec<_> = all.iter().map(|brick| brick.begin_checkpoint()).collect();
+    let synced: Vec<Result<()>> = all.iter().map(|brick| brick.sync(brick.end())).collect();
+    let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(&mut || false)).collect();
+    assert!(synced[1].is_err() && finished[0].is_ok());
+    // What a stopped brick may trust is what was synced.
+    let (a, b) = (open(&sa.copy(), 1, false), open(&sb.after_power_cut(), 2, true));
+    let levelled = level(&[ring(&[&[1, 2]])], &bricks(&[&a, &b]));
+    assert!(levelled.is_ok(), "the server never starts: {levelled:?}");
+}

@@ -1,12 +1,10 @@
 //! What a record may not say. It is refused before it is journaled, on the first replica that sees it: so no record
 //! can trip an assertion on one replica after the other.
 
+use super::overlay::{Before, SHARD_BLOCKS};
 use super::{Learned, State};
 use hekate_proto::*;
 use std::collections::{BTreeMap, HashMap};
-
-/// Blocks of a shard.
-const SHARD_BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
 
 fn refuse(invariant: &str, what: impl std::fmt::Display) -> Error {
     Error::bug(format!("a record was refused, since {invariant} would not hold: {what}"))
@@ -102,33 +100,29 @@ pub fn record(state: &State, learned: &Learned, record: &Record) -> Result<()> {
         let after = format_args!("{} of epoch {} in partition {partition}", at.sequence, at.epoch).to_string();
         return Err(refuse("journal invariant 6", format_args!("record {sequence} of epoch {epoch} after {after}")));
     }
-    let mut shards: BTreeMap<ShardId, Option<ShardRecord>> = BTreeMap::new();
+    let mut shards: BTreeMap<ShardId, Before> = BTreeMap::new();
     for change in &record.changes {
         let Some(shard) = changes_shard(change) else { continue };
         let before = shards.entry(shard).or_insert_with(|| match state.shard_layers(shard).next() {
-            Some(overlay) => overlay.record,
-            None => learned.get(&shard).copied().flatten(),
+            Some(overlay) => Before::Is(overlay.record),
+            None => learned.get(&shard).copied().unwrap_or(Before::Is(None)),
         });
-        *before = shard_change(state, change, shard, *before)?;
+        *before = Before::Is(shard_change(state, change, shard, *before)?);
     }
     Ok(())
 }
 
 /// -> the shard after the change.
-fn shard_change(
-    state: &State,
-    change: &Change,
-    shard: ShardId,
-    before: Option<ShardRecord>,
-) -> Result<Option<ShardRecord>> {
+fn shard_change(state: &State, change: &Change, shard: ShardId, before: Before) -> Result<Option<ShardRecord>> {
     let record = match change {
         Change::WriteBlocks { record, .. } | Change::FreshBlocks { record, .. } | Change::CutShard { record, .. } => {
             record
         }
         Change::DropShard { .. } => return Ok(None),
-        Change::Put { .. } | Change::Delete { .. } => return Ok(before),
+        Change::Put { .. } | Change::Delete { .. } => return Ok(None),
     };
     may_write(state, shard)?;
+    let Before::Is(before) = before else { return Ok(Some(*record)) };
     let home_blocks = before.map_or(0, |before| before.home_blocks);
     if record.home_blocks < home_blocks {
         let now = record.home_blocks;

@@ -57,7 +57,12 @@ impl Machine {
     pub fn begin_checkpoint(&mut self) -> Result<bool> {
         self.check_alive()?;
         let upto = self.log.end();
-        if self.running.is_some() || (self.state.active.is_empty() && upto == self.applied) {
+        self.waited_for = false;
+        if self.running.is_some() {
+            return Ok(false);
+        }
+        if self.state.active.is_empty() && upto == self.applied {
+            self.recycle();
             return Ok(false);
         }
         let frozen = Arc::new(std::mem::take(&mut self.state.active));
@@ -118,10 +123,26 @@ impl Machine {
 
     fn end_checkpoint(&mut self) {
         let Some(running) = self.running.take() else { return };
-        self.state.frozen = None;
+        self.retired = self.state.frozen.take();
         self.applied = running.upto;
         self.unsettled = false;
-        self.log.recycle(running.upto);
+        self.recycle();
+    }
+
+    fn recycle(&mut self) {
+        if !self.keeps_journal {
+            self.log.recycle(self.applied);
+        }
+    }
+
+    /// From now on segments are kept though a checkpoint has covered them, or are not.
+    pub fn keep_journal(&mut self, keep: bool) {
+        self.keeps_journal = keep;
+    }
+
+    /// What the last checkpoint wrote home.
+    pub fn take_retired(&mut self) -> Option<Arc<Overlay>> {
+        self.retired.take()
     }
 
     pub(super) fn checkpoint_step_done(&mut self) {
@@ -137,8 +158,7 @@ impl Machine {
         let (used, all) = self.log.fill();
         let (grown, left) =
             (used - running.fill_at_begin.min(used), (all * 13 / 20).saturating_sub(running.fill_at_begin));
-        let blocks: usize = running.frozen.shards.values().map(|overlay| overlay.pending.len()).sum();
-        (running.blocks_written as u64).saturating_mul(left) > grown.saturating_mul(blocks as u64)
+        (running.blocks_written as u64).saturating_mul(left) > grown.saturating_mul(running.frozen.pending_blocks)
     }
 }
 

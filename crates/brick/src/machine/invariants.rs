@@ -6,7 +6,7 @@
 use crate::journal::Lsn;
 use crate::journal::format::{EntryKind, RecordHeader};
 use crate::machine::checkpoint::Step;
-use crate::machine::{Append, Io, Machine, Next};
+use crate::machine::{Append, Before, Io, Machine, Next};
 use crate::meta::Meta;
 use crate::storage::{MemoryStorage, Storage};
 use crate::*;
@@ -436,7 +436,7 @@ fn a_machine_is_told_what_it_asks_for() {
     let entry = entry(1, vec![write(0, 1, record(1, 0, 1))]);
     let Append::Learn(shards) = machine.append(&entry).unwrap() else { panic!("the shard is not known") };
     assert_eq!(shards, [(RING, shard())]);
-    machine.learn(shard(), None);
+    machine.learn(shard(), Before::Is(None));
     assert!(matches!(machine.append(&entry), Ok(Append::At { .. })));
     assert!(matches!(machine.checkpoint(), Ok(Next::Done)), "none has begun");
 }

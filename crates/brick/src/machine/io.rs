@@ -48,6 +48,8 @@ pub enum Job {
     Shard { shard: ShardId, stamp: Stamp, overlay: u64, writes: u64 },
     /// A data file that no record knows is gone.
     Stray(ShardId),
+    /// Nobody asks any more.
+    Forgotten,
     /// A step of the running checkpoint.
     Checkpoint,
 }

@@ -3,7 +3,7 @@
 use crate::checksum::CRC_BLOCKS;
 use crate::entry::{GROUP_ROOM, PAGE_BYTES, entry_room};
 use bytes::Bytes;
-use hekate_proto::{BLOCK_BYTES, Error, Key, Result, RingId, ShardId, ShardRecord};
+use hekate_proto::*;
 use std::collections::BTreeMap;
 
 /// Checksums of 64 blocks of a shard; 0: never written.
@@ -38,7 +38,19 @@ pub fn decode_group(bytes: &[u8]) -> Result<Group> {
     Ok(sums)
 }
 
+/// Stands for a checksum that cannot be read: the block is damaged until it is written anew. A block that has this
+/// checksum by chance is one in four thousand million.
+pub const UNREADABLE: u32 = 0xdead_b10c;
+
 impl PartialGroup {
+    /// As the index answers: a group that is damaged there has nothing but damaged blocks.
+    pub fn from_index(answer: Result<Option<Bytes>>) -> Result<Option<Self>> {
+        match answer.and_then(|found| found.map(|bytes| Self::decode(&bytes)).transpose()) {
+            Err(Error::Damaged { .. }) => Ok(Some(Self { known: u64::MAX, sums: [UNREADABLE; CRC_BLOCKS as usize] })),
+            other => other,
+        }
+    }
+
     /// From the index.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         Ok(Self { known: u64::MAX, sums: decode_group(bytes)? })
@@ -89,6 +101,8 @@ pub struct Overlay {
     pub promised: u64,
     /// Whether home has space that a checkpoint gives back.
     pub frees_space: bool,
+    /// Blocks that a checkpoint writes home, at most.
+    pub pending_blocks: u64,
 }
 
 /// A shard's changes.
@@ -112,6 +126,18 @@ pub struct ShardOverlay {
     pub cut_from: Option<u32>,
 }
 
+/// What the index says of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// This.
+    Is(Option<ShardRecord>),
+    /// Its record is damaged: whatever is written to it next takes its place.
+    Unreadable,
+}
+
+/// Blocks of a shard.
+pub const SHARD_BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
+
 /// Beyond its key and value: map nodes and counters.
 const ENTRY_BYTES: usize = 96;
 
@@ -132,7 +158,15 @@ impl Overlay {
     }
 
     /// The shard's changes, made if missing from what it was before.
-    pub fn shard(&mut self, ring: RingId, shard: ShardId, before: Option<ShardRecord>) -> &mut ShardOverlay {
+    pub fn shard(&mut self, ring: RingId, shard: ShardId, before: Before) -> &mut ShardOverlay {
+        let before = match before {
+            Before::Is(record) => record,
+            // As large as any, so that all of its groups go with it.
+            Before::Unreadable => {
+                let stamp = Stamp { count: 0, session: SessionId(0), op: OpId(0) };
+                Some(ShardRecord { stamp, length: 0, home_blocks: SHARD_BLOCKS })
+            }
+        };
         let (bytes, promised) = (&mut self.bytes, &mut self.promised);
         self.shards.entry(shard).or_insert_with(|| {
             *bytes += size_of::<ShardOverlay>() + ENTRY_BYTES;
@@ -166,6 +200,7 @@ impl Overlay {
         let Some(overlay) = self.shards.get_mut(&shard) else { return };
         if overlay.pending.insert(block, bytes).is_none() {
             self.bytes += BLOCK_BYTES;
+            self.pending_blocks += 1;
             self.promised += BLOCK_BYTES as u64;
         }
     }

@@ -52,9 +52,10 @@ impl Room {
         self.kept = self.kept.saturating_sub(bytes);
     }
 
-    /// Whether a record can be taken before the next checkpoint; alone it always can.
+    /// Whether a record can be taken before the next checkpoint. However great, it needs no more than half of the room:
+    /// what it changes lies together, and a checkpoint always makes that much.
     pub fn takes(&self, bytes: u64, promised: u64) -> bool {
-        promised == 0 || promised.saturating_add(bytes) <= self.shrinking_max()
+        promised == 0 || promised.saturating_add(bytes.min(self.shrinking_max() / 2)) <= self.shrinking_max()
     }
 
     /// Blocks go home at once.

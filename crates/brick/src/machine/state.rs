@@ -1,6 +1,6 @@
 //! What records change: the overlays, and how far each partition's log has come.
 
-use super::{Learned, Overlay, ShardOverlay, invariant};
+use super::{Before, Learned, Overlay, ShardOverlay, invariant};
 use crate::checksum::CRC_BLOCKS;
 use crate::journal::Lsn;
 use crate::meta::Meta;
@@ -133,7 +133,7 @@ impl State {
     fn shard(&mut self, ring: RingId, shard: ShardId) -> &mut ShardOverlay {
         let frozen = self.frozen.as_deref().and_then(|frozen| frozen.shards.get(&shard));
         let before = frozen.and_then(|overlay| overlay.record);
-        self.active.shard(ring, shard, before)
+        self.active.shard(ring, shard, Before::Is(before))
     }
 
     fn cut(&mut self, ring: RingId, shard: ShardId, record: ShardRecord) {

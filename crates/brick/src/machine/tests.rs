@@ -81,7 +81,7 @@ impl Run {
         let entry = LogEntry::new(Record { ring: RING, partition, epoch, sequence, session, op_id, changes });
         let mut step = machine.append(&entry).unwrap();
         if let Append::Learn(shards) = step {
-            shards.iter().for_each(|(_, shard)| machine.learn(*shard, None));
+            shards.iter().for_each(|(_, shard)| machine.learn(*shard, Before::Is(None)));
             step = machine.append(&entry).unwrap();
         }
         if let Append::At { end, io } = step {
