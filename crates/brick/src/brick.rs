@@ -12,7 +12,7 @@ use crate::journal::read::Reader;
 use crate::journal::{self, Geometry, Lsn};
 use crate::machine::{Append, Io, IoId, LogPosition, Machine, Next};
 use crate::stopped;
-use crate::view::{View, read_places};
+use crate::view::{View, durable_shards, read_places};
 use bytes::Bytes;
 use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
@@ -54,6 +54,9 @@ pub struct BrickStatus {
     /// Why it stopped.
     pub poisoned: Option<String>,
 }
+
+/// How often all of a partition is looked through before writers have to wait for it.
+const SCANS_MAX: usize = 3;
 
 /// How long a writer waits before it looks again whether the brick has stopped.
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
@@ -278,7 +281,20 @@ impl Brick {
 
     /// All shards of a partition (one of `count`).
     pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
-        self.view(|view| view.shards(ring, partition, count))
+        // It may take long, so not under the machine's lock: unless checkpoints end again and again meanwhile, each of
+        // which moves shards from the overlay to the index.
+        for _ in 0..SCANS_MAX {
+            let applied = self.machine.read().applied();
+            let durable = self.guarded(|| durable_shards(&*self.disk.index, ring, partition, count))?;
+            let found = self.view(|view| Ok(view.shards(ring, partition, count, durable)))?;
+            if self.machine.read().applied() == applied {
+                return Ok(found);
+            }
+        }
+        self.view(|view| {
+            let durable = durable_shards(view.index, ring, partition, count)?;
+            Ok(view.shards(ring, partition, count, durable))
+        })
     }
 
     /// At most `length` bytes of a shard from `offset`, each block checked; short at the shard's end.

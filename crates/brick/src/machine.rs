@@ -367,6 +367,11 @@ impl Machine {
         self.log.stable()
     }
 
+    /// The index holds everything before this.
+    pub fn applied(&self) -> Lsn {
+        self.applied
+    }
+
     /// The log's end.
     pub fn log(&self) -> &Log {
         &self.log

@@ -106,17 +106,9 @@ impl View<'_> {
         }
     }
 
-    /// All shards of a partition (one of `count`).
-    pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
-        let mut shards = BTreeMap::new();
-        let (from, to) = Key::object_range(ring, partition, count);
-        self.index.scan(from.as_bytes(), to.as_bytes(), &mut |key, _| {
-            let key = Key::from_bytes(Bytes::copy_from_slice(key));
-            if let Some(shard) = key.as_shard() {
-                shards.insert(shard, true);
-            }
-            true
-        })?;
+    /// All shards of a partition (one of `count`), of which the index has `durable`.
+    pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32, durable: Vec<ShardId>) -> Vec<ShardId> {
+        let mut shards: BTreeMap<ShardId, bool> = durable.into_iter().map(|shard| (shard, true)).collect();
         for overlay in self.state.layers_oldest_first() {
             for (shard, change) in &overlay.shards {
                 if change.ring == ring && shard.position().partition(count) == partition {
@@ -124,7 +116,7 @@ impl View<'_> {
                 }
             }
         }
-        Ok(shards.into_iter().filter_map(|(shard, exists)| exists.then_some(shard)).collect())
+        shards.into_iter().filter_map(|(shard, exists)| exists.then_some(shard)).collect()
     }
 
     /// Checksums of a group as they are now.
@@ -167,6 +159,18 @@ impl View<'_> {
         }
         Ok(places)
     }
+}
+
+/// The shards of a partition as the index has them.
+pub fn durable_shards(index: &dyn Index, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
+    let mut shards = Vec::new();
+    let (from, to) = Key::object_range(ring, partition, count);
+    // A record that is damaged is a shard too.
+    index.scan_all(from.as_bytes(), to.as_bytes(), &mut |key, _| {
+        shards.extend(Key::from_bytes(Bytes::copy_from_slice(key)).as_shard());
+        true
+    })?;
+    Ok(shards)
 }
 
 /// Bytes of blocks from `first` on, each checked (data invariant 7).
