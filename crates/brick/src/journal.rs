@@ -6,6 +6,8 @@
 
 pub mod format;
 pub mod read;
+#[cfg(test)]
+mod tests;
 
 use crate::storage::{Storage, StorageFile};
 use format::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
