@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation tests of a brick's journal, log and recovery: mutants.sh [FILE...]. What no test notices is listed as missed in
-# target/mutants/mutants.out/missed.txt; docs/mutants.md says why each of those is left.
+# target/mutants/mutants.out/missed.txt; docs/mutants.md says why each of those is left. What an earlier run caught is not tried again.
 set -eu
 cd "$(dirname "$0")/.."
 cargo mutants --version >/dev/null 2>&1 || {
@@ -14,5 +14,5 @@ for file in "${files[@]}"; do named+=(-f "crates/brick/src/$file"); done
 # Fewer histories than `make test` has: one that goes wrong is found soon, or not at all.
 export HEKATE_HISTORIES=40 HEKATE_RUNS=40
 mkdir -p target/mutants
-exec cargo mutants -p hekate-brick "${named[@]}" -o target/mutants --profile mutants --timeout 150 --no-shuffle \
+exec cargo mutants -p hekate-brick "${named[@]}" -o target/mutants --profile mutants --timeout 150 --no-shuffle --iterate \
   -- --lib -- --skip all_histories_of_one_or_two
