@@ -19,6 +19,7 @@ const NOTE_BYTES_MAX: usize = 4096;
 pub fn leave(storage: &dyn Storage, why: &str) {
     let write = || -> std::io::Result<()> {
         let file = storage.open(FILE, true)?;
+        file.set_length(0)?;
         file.write_at(&[why.as_bytes()], 0)?;
         file.sync()?;
         storage.sync_directory("")

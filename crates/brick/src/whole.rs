@@ -4,7 +4,7 @@ use crate::journal::Geometry;
 use crate::storage::Storage;
 use hekate_proto::{Error, Result};
 
-/// `Damaged`, naming what is missing, unless all segments are there and the index is not empty.
+/// `Damaged`, naming what is missing, unless all segments are there, each with all its bytes. The index tells itself.
 pub fn check(storage: &dyn Storage, geometry: Geometry) -> Result<()> {
     let missing = |path: &str, why: &dyn std::fmt::Display| Error::Damaged {
         what: format!("{path}: {why} (brick invariant 1); rebuild this brick from its replicas"),
