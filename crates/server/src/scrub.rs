@@ -28,6 +28,8 @@ struct Passes {
     asked: bool,
     running: Option<Pass>,
     last: Option<(Instant, Pass)>,
+    /// Why the last pass did not come to its end.
+    error: Option<Error>,
 }
 
 /// A pass over a brick.
@@ -44,20 +46,25 @@ struct Pass {
 impl Scrubs {
     /// A pass over this brick begins now, unless one is running.
     pub fn ask(&self, brick: BrickId) {
-        self.0.lock().entry(brick).or_default().asked = true;
+        let mut all = self.0.lock();
+        let passes = all.entry(brick).or_default();
+        (passes.asked, passes.error) = (true, None);
     }
 
     /// How the running pass and the last one went.
     pub fn show(&self, brick: BrickId) -> Value {
         let all = self.0.lock();
-        let Some(passes) = all.get(&brick) else { return json!({ "state": "waits", "last": null }) };
+        let Some(passes) = all.get(&brick) else {
+            return json!({ "state": "waits", "now": null, "last": null, "error": null });
+        };
         let state = if passes.running.is_some() || passes.asked { "runs" } else { "waits" };
         let last = passes.last.as_ref().map(|(ended, pass)| {
             let mut shown = pass.show();
             shown["ended_seconds_ago"] = ended.elapsed().as_secs().into();
             shown
         });
-        json!({ "state": state, "now": passes.running.as_ref().map(Pass::show), "last": last })
+        json!({ "state": state, "now": passes.running.as_ref().map(Pass::show), "last": last,
+            "error": passes.error.as_ref().map(ToString::to_string) })
     }
 
     /// What is damaged and was not mended, by the last pass or the running one.
@@ -139,6 +146,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>) -> Result<()> {
     let mut all = node.scrubs.0.lock();
     let passes = all.entry(brick.id()).or_default();
     passes.running = None;
+    passes.error = outcome.as_ref().err().cloned();
     if pass.cursor.is_done() {
         passes.last = Some((Instant::now(), pass));
     } else if outcome.is_ok() {
@@ -160,6 +168,7 @@ fn begin(node: &Node, brick: BrickId) -> Option<Pass> {
     };
     if std::mem::take(&mut passes.asked) || due {
         passes.running = Some(Pass::default());
+        passes.error = None;
     }
     passes.running.clone()
 }

@@ -67,6 +67,10 @@ fn wait(cli: &Cli, bricks: &[&Value]) -> Result<Vec<Value>, Failure> {
             ));
         }
         let running: Vec<&Value> = rows.iter().filter(|row| row["scrub"]["state"] == "runs").collect();
+        if let Some(row) = rows.iter().find(|row| !row["scrub"]["error"].is_null()) {
+            let (directory, error) = (text(&row["directory"]), text(&row["scrub"]["error"]));
+            return Err(Failure::new(74, format!("the pass over brick {directory} was cut short: {error}")));
+        }
         if running.is_empty() {
             return Ok(rows);
         }
