@@ -22,6 +22,8 @@ wire_newtype! {
     pub struct SessionId(u64);
     /// An op in its session, never re-used: a retry carries the same one. Reads, which need no retry, carry 0.
     pub struct OpId(u64);
+    /// A server of the cluster, numbered once and never re-used.
+    pub struct ServerId(u32);
     /// How often a brick's machine booted or its disk was mounted anew, as far as the brick has seen.
     pub struct Incarnation(u64);
     /// One op over several partitions, unique in its ring: a number of the driver's partition.
