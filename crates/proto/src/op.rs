@@ -152,6 +152,20 @@ wire_enum! {
         13 = CutShard { shard: ShardId, length: u32 },
         /// truncate: shards `from..to` of this partition are empty; the file may grow into them again.
         15 = EmptyShards { data: DataId, from: u64, to: u64 },
+        /// rename from another partition, first: the name stays as it is, and its readers wait. -> `Elsewhere`: where it leads.
+        16 = HoldName { dir: InodeId, name: Name },
+        /// Undoes it.
+        17 = ReleaseName { dir: InodeId, name: Name },
+        /// rename of a directory to another parent: no other directory of the volume moves; taken where the root is.
+        18 = HoldMoves,
+        /// Undoes it.
+        19 = LetMoves,
+        /// rename of a directory, at the end: others may move.
+        20 = ReleaseMoves,
+        /// Looks only. -> `Elsewhere`: the directory's parent.
+        21 = Parent { inode: InodeId },
+        /// Collecting what was given up: shards `0..to` of this partition go.
+        22 = DropShards { data: DataId, to: u64 },
     }
 }
 
@@ -172,6 +186,21 @@ wire_struct! {
         pub retry: bool,
         /// What to do.
         pub op: Op,
+    }
+}
+
+impl InodeOp {
+    /// The inode that it is about.
+    pub fn inode(&self) -> InodeId {
+        match self {
+            InodeOp::GetAttr { inode }
+            | InodeOp::SetAttr { inode, .. }
+            | InodeOp::ReadLink { inode }
+            | InodeOp::GetXattr { inode, .. }
+            | InodeOp::SetXattr { inode, .. }
+            | InodeOp::ListXattr { inode }
+            | InodeOp::RemoveXattr { inode, .. } => *inode,
+        }
     }
 }
 
