@@ -178,8 +178,10 @@ impl Key {
     /// What the record is; `None` for bytes that are no key.
     pub fn kind(&self) -> Option<Kind> {
         use Kind::*;
-        let all =
-            [Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage, Hold];
+        let all = [
+            Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage,
+            Hold,
+        ];
         let byte = *self.0.get(KIND_AT)?;
         all.into_iter().find(|k| *k as u8 == byte)
     }

@@ -2,8 +2,8 @@
 
 use crate::inodes::drop_set_id_bits;
 use crate::message::Fresh;
-use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::read::node;
+use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::attr_of;
 use bytes::{Bytes, BytesMut};
 use hekate_brick::{Brick, block_checksum};
@@ -26,13 +26,7 @@ fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
 }
 
 /// Writes bytes that rest beside the inode.
-pub fn write(
-    here: &mut Here,
-    id: InodeId,
-    offset: u64,
-    data: &Bytes,
-    drop_set_id: bool,
-) -> Stepped<Next> {
+pub fn write(here: &mut Here, id: InodeId, offset: u64, data: &Bytes, drop_set_id: bool) -> Stepped<Next> {
     let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.file(id)?;
     let end = offset.saturating_add(data.len() as u64);
@@ -155,14 +149,7 @@ pub fn write_shard(
 
 /// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
 /// it is zeros.
-fn whole_blocks(
-    brick: &Brick,
-    ask: &Ask,
-    shard: ShardId,
-    length: u32,
-    offset: u32,
-    bytes: &Bytes,
-) -> Stepped<Bytes> {
+fn whole_blocks(brick: &Brick, ask: &Ask, shard: ShardId, length: u32, offset: u32, bytes: &Bytes) -> Stepped<Bytes> {
     let end = offset + bytes.len() as u32;
     let (from, to) = (offset / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
     let mut blocks = BytesMut::with_capacity((to - from) as usize);
@@ -201,13 +188,7 @@ pub fn cut(
 }
 
 /// The inode's leader learns of bytes in shards.
-pub fn wrote(
-    here: &mut Here,
-    id: InodeId,
-    layout_version: u32,
-    end: u64,
-    drop_set_id: bool,
-) -> Stepped<Next> {
+pub fn wrote(here: &mut Here, id: InodeId, layout_version: u32, end: u64, drop_set_id: bool) -> Stepped<Next> {
     if end > FILE_BYTES_MAX {
         return Err(Error::TooLarge.into());
     }

@@ -19,8 +19,8 @@ pub(crate) enum Aim {
     Op(Ask, Box<Op>),
     /// The shards of a data id that was given up.
     Collect(Key, GarbageRecord),
-    /// What a crash left.
-    Recovered,
+    /// What a crash left in a volume.
+    Recovered(VolumeId),
 }
 
 /// What an op is at.
@@ -67,7 +67,7 @@ pub(crate) struct Driven {
 }
 
 /// Ticks after which a leg that was not answered is sent again: whoever is to take it may not have been ready.
-const RESEND_TICKS: u64 = 8;
+pub(crate) const RESEND_TICKS: u64 = 8;
 
 impl Driven {
     pub fn new(aim: Aim, tokens: Vec<Token>, dirs: Vec<InodeId>, progress: Progress) -> Self {
@@ -88,7 +88,7 @@ impl Driven {
 
     /// Of an intent that was found: its legs undo or finish.
     pub fn recovered(record: IntentRecord, count: u32) -> Self {
-        let none = Self::new(Aim::Recovered, Vec::new(), Vec::new(), Progress::default());
+        let none = Self::new(Aim::Recovered(record.volume), Vec::new(), Vec::new(), Progress::default());
         Self { recorded: true, ..none.after(record.legs, count) }
     }
 
@@ -106,14 +106,14 @@ impl Driven {
     }
 
     pub fn is_recovered(&self) -> bool {
-        self.aim == Aim::Recovered
+        matches!(self.aim, Aim::Recovered(_))
     }
 
     fn volume(&self) -> VolumeId {
         match &self.aim {
             Aim::Op(ask, _) => ask.volume,
             Aim::Collect(key, _) => key.place().map_or(VolumeId(0), |place| place.volume),
-            Aim::Recovered => VolumeId(0),
+            Aim::Recovered(volume) => *volume,
         }
     }
 
@@ -121,7 +121,7 @@ impl Driven {
         match &self.aim {
             Aim::Op(_, op) => op.label(),
             Aim::Collect(..) => "collect",
-            Aim::Recovered => "recovery",
+            Aim::Recovered(_) => "recovery",
         }
     }
 }
@@ -307,14 +307,7 @@ impl Leader {
     }
 
     /// The op does not come to its commit point: what its legs did is undone first.
-    fn give_up(
-        &mut self,
-        at: &Place,
-        intent: IntentId,
-        undone: Undone,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    fn give_up(&mut self, at: &Place, intent: IntentId, undone: Undone, around: &Around, out: &mut Out) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         driven.stage = Stage::Undoing(undone.clone());
         driven.pending = driven.undo.iter().map(|leg| (leg.number, leg.clone())).collect();
@@ -484,10 +477,13 @@ impl Leader {
         Ok(())
     }
 
-    pub fn ask_whether_gone(&self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) {
-        let driver = Numbers::partition_of(intent.0 as u64, at.count).and_then(|driver| leader_of(driver, around));
-        if let Some(to) = driver {
-            at.send(out, to, Message::IsGone { intent });
+    /// Who drove the ops whose marks were found is asked whether they are over.
+    pub fn ask_whether_gone(&self, at: &Place, around: &Around, out: &mut Out) {
+        for intent in &self.doubtful {
+            let driver = Numbers::partition_of(intent.0 as u64, at.count).and_then(|driver| leader_of(driver, around));
+            if let Some(to) = driver {
+                at.send(out, to, Message::IsGone { intent: *intent });
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Attributes: chmod, chown, times, extended attributes.
 
-use crate::step::{Commit, Here, Next, Stepped};
 use crate::read::node;
+use crate::step::{Commit, Here, Next, Stepped};
 use crate::tree::attr_of;
 use bytes::Bytes;
 use hekate_proto::*;
@@ -41,11 +41,7 @@ pub fn apply_changes(inode: &mut InodeRecord, changes: &AttrChanges, now: Time) 
     inode.change += 1;
 }
 
-pub fn setattr(
-    here: &mut Here,
-    id: InodeId,
-    changes: &AttrChanges,
-) -> Stepped<Next> {
+pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<Next> {
     let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.inode(id)?;
     apply_changes(&mut inode, changes, now);

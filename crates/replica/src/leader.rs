@@ -77,6 +77,8 @@ pub(crate) struct Leader {
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
+    /// Intents of which marks were found: whether they are gone is asked until it is answered.
+    pub doubtful: BTreeSet<IntentId>,
     /// Blocks that power cuts took, and from which members.
     pub lost_on: BTreeMap<BlockAt, BTreeSet<BrickId>>,
 }
@@ -126,6 +128,7 @@ impl Leader {
             prepared: BTreeSet::new(),
             swept: Vec::new(),
             forgotten: Vec::new(),
+            doubtful: BTreeSet::new(),
             lost_on: BTreeMap::new(),
         })
     }
@@ -169,7 +172,9 @@ impl Leader {
                 let ask = Ask { session, op_id, ..self.ask(at, around, volume) };
                 self.take_leg(at, from, &ask, (intent, number), &leg, around, out)?;
             }
-            Message::LegEnded { intent, number, outcome } => self.leg_ended(at, intent, number, outcome, around, out)?,
+            Message::LegEnded { intent, number, outcome } => {
+                self.leg_ended(at, intent, number, outcome, around, out)?
+            }
             Message::Forget { intent } => self.forget_marks(at, intent, around)?,
             Message::IsGone { intent } => self.is_gone(at, from, intent, around, out)?,
             other => self.level_message(at, from, other, around, out)?,
@@ -202,7 +207,11 @@ impl Leader {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.serves() && self.after.is_empty() && self.rounds.is_empty() && self.driven.is_empty() && self.waiting.is_empty()
+        self.serves()
+            && self.after.is_empty()
+            && self.rounds.is_empty()
+            && self.driven.is_empty()
+            && self.waiting.is_empty()
     }
 
     pub fn refuse_all(&mut self, error: &Error, out: &mut Out) {

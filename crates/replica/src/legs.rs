@@ -246,13 +246,7 @@ fn replace_name(
 }
 
 /// The shard ends at `length`, if it went further.
-pub fn cut_shard(
-    brick: &Brick,
-    ask: &Ask,
-    commit: &mut Commit,
-    shard: ShardId,
-    length: u32,
-) -> Stepped<()> {
+pub fn cut_shard(brick: &Brick, ask: &Ask, commit: &mut Commit, shard: ShardId, length: u32) -> Stepped<()> {
     let Some(record) = brick.shard(ask.ring, shard)? else { return Ok(()) };
     if record.length > length {
         crate::data::cut(brick, ask, commit, shard, record, length)?;

@@ -26,11 +26,15 @@ pub(crate) enum Phase {
     /// It asks the members for their positions.
     Asking,
     /// It takes the records that it lacks from another member; those are gathered as they come.
-    Fetching { from: BrickId },
+    Fetching {
+        from: BrickId,
+    },
     /// The members take the records that they lack.
     Feeding,
     /// The members agree on blocks that power cuts took: of each its content, as far as it is known.
-    Settling { blocks: BTreeMap<BlockAt, Lost> },
+    Settling {
+        blocks: BTreeMap<BlockAt, Lost>,
+    },
     /// Ops that a crash cut short are undone or finished; legs of others are taken.
     Recovering,
     Serving,
@@ -169,7 +173,8 @@ impl Leader {
         let best = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick))).max();
         if let Some((position, brick)) = best.filter(|(position, _)| *position > own) {
             if own.sequence >= position.sequence {
-                let what = format!("records of partition {} of ring {} differ between bricks", at.own.partition, at.ring);
+                let what =
+                    format!("records of partition {} of ring {} differ between bricks", at.own.partition, at.ring);
                 return Err(Error::Damaged { what });
             }
             self.phase = Phase::Fetching { from: brick };
@@ -271,8 +276,7 @@ impl Leader {
         around: &Around,
         out: &mut Out,
     ) -> Result<std::result::Result<Sequence, Unmade>> {
-        let draft =
-            Draft { session: SYSTEM_SESSION, op_id: OpId(0), commit: &commit, also: Vec::new(), must: true };
+        let draft = Draft { session: SYSTEM_SESSION, op_id: OpId(0), commit: &commit, also: Vec::new(), must: true };
         self.append(at, draft, around, out)
     }
 
@@ -306,7 +310,7 @@ impl Leader {
                 self.send_legs(at, IntentId(id), around, out);
             }
             Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
-            Some(Kind::LegDone) => self.ask_whether_gone(at, IntentId(id), around, out),
+            Some(Kind::LegDone) => drop(self.doubtful.insert(IntentId(id))),
             _ => self.note_work(key, value, out),
         }
         Ok(())

@@ -201,7 +201,9 @@ impl Partition {
     fn fail(&mut self, error: Error, out: &mut Out) {
         match &mut self.role {
             Role::Leader(leader) => leader.refuse_all(&error, out),
-            Role::Follower(_) => self.at.send_member(out, self.at.view.leader, Message::Failed { error: error.clone() }),
+            Role::Follower(_) => {
+                self.at.send_member(out, self.at.view.leader, Message::Failed { error: error.clone() })
+            }
         }
         self.failed = Some(error);
     }

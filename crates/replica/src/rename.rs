@@ -34,7 +34,8 @@ pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<
         return Ok(Next::Reply(reply));
     }
     let directory = |record: &NameRecord| record.kind == NodeKind::Directory;
-    let moves = ends.dir != ends.to_dir && (directory(&found.from) || found.exchange && found.to.is_some_and(|to| directory(&to)));
+    let moves = ends.dir != ends.to_dir
+        && (directory(&found.from) || found.exchange && found.to.is_some_and(|to| directory(&to)));
     if moves {
         hold_moves(here)?;
         not_below(here, ends, &found)?;
@@ -93,12 +94,10 @@ fn check(here: &Here, mode: RenameMode, found: &Found) -> Stepped<Option<Reply>>
         RenameMode::Replace => match (is_directory(&found.from), is_directory(&target)) {
             (true, false) => Err(Error::NotDirectory.into()),
             (false, true) => Err(Error::IsDirectory.into()),
-            (true, true) if here.owns(target.inode.position()) => {
-                match here.tree().stub(target.inode)?.entries {
-                    0 => Ok(None),
-                    _ => Err(Error::NotEmpty.into()),
-                }
-            }
+            (true, true) if here.owns(target.inode.position()) => match here.tree().stub(target.inode)?.entries {
+                0 => Ok(None),
+                _ => Err(Error::NotEmpty.into()),
+            },
             _ => Ok(None),
         },
     }

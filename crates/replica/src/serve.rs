@@ -1,6 +1,6 @@
 //! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
 
-use crate::drive::{Aim, Driven, same_bricks, slot_of};
+use crate::drive::{Aim, Driven, RESEND_TICKS, same_bricks, slot_of};
 use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs;
 use crate::message::{Address, Message, Outcome};
@@ -153,9 +153,10 @@ impl Leader {
     /// Whether a rename of another partition has hold of a name of the op's.
     fn is_prepared(&self, ask: &Ask, op: &Op) -> bool {
         !self.prepared.is_empty()
-            && names_of(op).into_iter().flatten().any(|(dir, name)| {
-                self.prepared.contains(&Key::hold(ask.name_place(dir, name), dir, name.as_bytes()))
-            })
+            && names_of(op)
+                .into_iter()
+                .flatten()
+                .any(|(dir, name)| self.prepared.contains(&Key::hold(ask.name_place(dir, name), dir, name.as_bytes())))
     }
 
     /// -> whether it has begun, or was answered.
@@ -194,10 +195,12 @@ impl Leader {
             Here { brick: around.brick, ask, at: at.own.partition, now, numbers, progress: &mut progress, read };
         match step(&mut here, op) {
             Ok(Next::Reply(reply)) => self.answer(token, Ok(reply)),
-            Ok(Next::Commit(commit, legs)) if legs.is_empty() => return self.one_record(at, token, ask, commit, around, out),
+            Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
+                return self.one_record(at, token, ask, commit, around, out);
+            }
             Ok(Next::Commit(..)) | Err(Stop::Leg(_)) => {
                 let intent = IntentId(u128::from(self.numbers.next()));
-                keys.into_iter().for_each(|key| drop(self.held.insert(key, intent)));
+                self.held.extend(keys.into_iter().map(|key| (key, intent)));
                 let dirs = names_of(op).into_iter().flatten().map(|(dir, _)| dir).collect();
                 let aim = Aim::Op(*ask, Box::new(op.clone()));
                 self.driven.insert(intent, Driven::new(aim, vec![token], dirs, progress));
@@ -259,7 +262,9 @@ impl Leader {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
             // It comes after its own retry was answered and the slot used again: nobody waits for it.
-            std::cmp::Ordering::Greater => Some(Err(Error::Protocol { what: "an op that was answered long ago".into() })),
+            std::cmp::Ordering::Greater => {
+                Some(Err(Error::Protocol { what: "an op that was answered long ago".into() }))
+            }
         })
     }
 
@@ -352,6 +357,7 @@ impl Leader {
         let last = Key::leg_done(at.ring, at.own.partition.first_position(at.count), intent, u16::MAX);
         let found = around.brick.scan(&first, &last.successor(), usize::from(u16::MAX))?;
         self.forgotten.extend(found.into_iter().map(|(key, _)| key));
+        self.doubtful.remove(&intent);
         Ok(())
     }
 
@@ -370,13 +376,16 @@ impl Leader {
         self.retry_wanted |= !self.waiting.is_empty();
         if self.serves() && self.all_present() {
             self.sweep(at, around, out)?;
-            self.collect(at, around);
+            self.collect(at);
+            if self.ticks.is_multiple_of(RESEND_TICKS) {
+                self.ask_whether_gone(at, around, out);
+            }
         }
         Ok(())
     }
 
     /// Data ids that were given up: each partition that may have shards of them drops them.
-    fn collect(&mut self, at: &Place, _around: &Around) {
+    fn collect(&mut self, at: &Place) {
         while self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE {
             let Some((key, record)) = self.garbage.pop_front() else { return };
             let (Some(place), Some(data)) = (key.place(), key.id()) else { continue };
@@ -432,7 +441,8 @@ fn keys_of(at: &Place, ask: &Ask, op: &Op) -> Vec<Key> {
             vec![inode_key(*inode)]
         }
         Op::Name { .. } => {
-            let own = |(dir, name): &(InodeId, &Name)| ask.partition(ask.name_place(*dir, name).position) == at.own.partition;
+            let own =
+                |(dir, name): &(InodeId, &Name)| ask.partition(ask.name_place(*dir, name).position) == at.own.partition;
             names_of(op).into_iter().flatten().filter(own).map(|(dir, name)| name_key(ask, dir, name)).collect()
         }
         _ => Vec::new(),

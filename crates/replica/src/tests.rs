@@ -89,7 +89,9 @@ impl TestRing {
         addresses.iter().for_each(|address| self.tell(*address, Event::Start));
         addresses.iter().for_each(|address| self.tell(*address, Event::Up { bricks: all.clone() }));
         (0..20).for_each(|_| self.tick());
-        assert!(self.partitions.values().filter(|one| one.address().brick == one.view().leader).all(|one| one.serves()));
+        assert!(
+            self.partitions.values().filter(|one| one.address().brick == one.view().leader).all(|one| one.serves())
+        );
     }
 
     fn tick(&mut self) {
@@ -471,7 +473,7 @@ proptest! {
             ring.rest();
             ring.check();
             if died.is_ok() || left > 0 {
-                
+
                 break;
             }
             prop_assert!(messages < 200, "{:?}", before);
@@ -542,4 +544,3 @@ fn an_inode_that_somebody_may_have_open_stays_until_it_is_collected() {
     }
     ring.check();
 }
-

@@ -195,13 +195,7 @@ impl Commit {
 }
 
 /// One name less leads to the inode. Without a name it goes, or (`keep`) waits until nobody has it open.
-pub fn drop_link(
-    tree: &Tree,
-    commit: &mut Commit,
-    id: InodeId,
-    keep: bool,
-    now: Time,
-) -> Stepped<()> {
+pub fn drop_link(tree: &Tree, commit: &mut Commit, id: InodeId, keep: bool, now: Time) -> Stepped<()> {
     let mut inode = tree.inode(id)?;
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.ctime = now;

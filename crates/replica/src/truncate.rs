@@ -1,10 +1,10 @@
 //! truncate: the size, and what lies beyond it.
 
 use crate::data::spill_with;
-use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::inodes::apply_changes;
 use crate::legs::{cut_shard, shards_of};
 use crate::read::node;
+use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::{attr_of, give_up_data};
 use hekate_proto::*;
 use std::collections::BTreeSet;
