@@ -66,6 +66,8 @@ pub enum Ended {
     Silence,
     /// The peer acknowledged what was never sent.
     Nonsense,
+    /// [`Link::reset`].
+    Reset,
 }
 
 /// One end of a link. `now` is the time since any moment, on a clock that never goes back.
@@ -136,6 +138,14 @@ impl Link {
         let body = flow.push(message, now);
         self.transmit(body, out);
         true
+    }
+
+    /// Ends the generation: whoever uses the link cannot go on in it.
+    pub fn reset(&mut self, now: Duration, out: &mut Vec<Output>) {
+        if self.is_up() {
+            self.end(Ended::Reset, out);
+            self.open(now, out);
+        }
     }
 
     /// A packet has come.
