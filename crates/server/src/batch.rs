@@ -109,6 +109,7 @@ impl Node {
                     if request.durable {
                         locked.add_needs(needs);
                     }
+                    locked.finish();
                     return Ok(reply);
                 }
                 Err(Stop::Lock(number)) => drop(numbers.insert(number)),

@@ -172,7 +172,7 @@ pub fn renew_incarnations(ring: &mut RingInfo, bricks: &HashMap<BrickId, Arc<Bri
     renewed
 }
 
-fn system_ask(ring: &HostedRing, volume: VolumeId) -> Ask {
+pub(crate) fn system_ask(ring: &HostedRing, volume: VolumeId) -> Ask {
     let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Node::clock());
     Ask { ring: ring.ring, count: ring.count(), volume, session, op_id, now, alone: true }
 }
@@ -192,7 +192,10 @@ pub fn with_locks(
         let ask = system_ask(ring, volume);
         let mut locked = Locked::lock(ring, &ask, &numbers, &node.chores, &node.syncers)?;
         match act(&mut locked, &ask) {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                locked.finish();
+                return Ok(());
+            }
             Err(Stop::Lock(number)) => drop(numbers.insert(number)),
             Err(stop) => return Err(stopped(stop)),
         }

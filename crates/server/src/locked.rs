@@ -32,6 +32,8 @@ pub struct Locked<'a> {
     written: Vec<ShardId>,
     /// Half of the op is done: the rest is not refused for want of room.
     must_finish: bool,
+    /// To be removed once the op is done: the mark of a leg must outlive the intent that would take it again.
+    swept: Vec<(RingId, PartitionNumber, Key)>,
 }
 
 impl<'a> Locked<'a> {
@@ -56,7 +58,14 @@ impl<'a> Locked<'a> {
             appended: Vec::new(),
             written: Vec::new(),
             must_finish: false,
+            swept: Vec::new(),
         })
+    }
+
+    /// The op is done: what has served is removed some time later. Of an op that failed on its way all stays, and the
+    /// next start sees to it.
+    pub fn finish(mut self) {
+        self.chores.lock().swept.append(&mut self.swept);
     }
 
     /// What must be synced for everything that was done to be durable.
@@ -194,6 +203,6 @@ impl Partitions for Locked<'_> {
     }
 
     fn sweep(&mut self, at: PartitionNumber, key: Key) {
-        self.chores.lock().swept.push((self.ring.ring, at, key));
+        self.swept.push((self.ring.ring, at, key));
     }
 }

@@ -1,6 +1,7 @@
 //! Replicas made even after kills and power cuts, and what a review found of sessions, bounds and stopped bricks.
 
 use crate::level::level;
+use crate::locked::Locked;
 use crate::{Node, NodeSettings, VolumeRequest};
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
@@ -8,6 +9,7 @@ use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, Lsn};
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry, RingInfo};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
+use hekate_replica::Partitions;
 use hekate_transport::{Peer, Service};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -378,4 +380,28 @@ fn a_brick_that_stopped_in_a_sync_can_be_levelled_again() {
     let (a, b) = (open(&sa.copy(), 1, false), open(&sb.after_power_cut(), 2, true));
     let levelled = level(&[ring(&[&[1, 2]])], &bricks(&[&a, &b]));
     assert!(levelled.is_ok(), "the server never starts: {levelled:?}");
+}
+
+#[test]
+fn the_mark_of_a_leg_outlives_its_intent() {
+    let served = Served::new("marks");
+    served.node.stop_housekeeping();
+    let ring = served.node.rings.read().values().next().unwrap().clone();
+    let ask = crate::level::system_ask(&ring, VolumeId(1));
+    let at = PartitionNumber(0);
+    let lock = || {
+        let numbers = [at].into();
+        Locked::lock(&ring, &ask, &numbers, &served.node.chores, &served.node.syncers).unwrap()
+    };
+    let swept = || served.node.chores.lock().swept.len();
+    let before = swept();
+    let mut locked = lock();
+    locked.sweep(at, Key::leg_done(ring.ring, Position(0), IntentId(7), 0));
+    assert_eq!(swept(), before, "a mark that goes before its op is done lets a start take the leg twice");
+    drop(locked);
+    assert_eq!(swept(), before, "an op that failed on its way keeps its marks");
+    let mut locked = lock();
+    locked.sweep(at, Key::leg_done(ring.ring, Position(0), IntentId(7), 0));
+    locked.finish();
+    assert_eq!(swept(), before + 1);
 }
