@@ -109,6 +109,11 @@ impl Driven {
         matches!(self.aim, Aim::Recovered(_))
     }
 
+    /// It waits for room, or for a leg that was refused as busy.
+    pub fn is_stuck(&self) -> bool {
+        self.stalled || (!self.pending.is_empty() && self.resend_at == 0)
+    }
+
     fn volume(&self) -> VolumeId {
         match &self.aim {
             Aim::Op(ask, _) => ask.volume,

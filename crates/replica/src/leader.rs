@@ -77,6 +77,7 @@ pub(crate) struct Leader {
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
+    pub swept_at: Time,
     /// Intents of which marks were found: whether they are gone is asked until it is answered.
     pub doubtful: BTreeSet<IntentId>,
     /// Blocks that power cuts took, and from which members.
@@ -128,6 +129,7 @@ impl Leader {
             prepared: BTreeSet::new(),
             swept: Vec::new(),
             forgotten: Vec::new(),
+            swept_at: Time(0),
             doubtful: BTreeSet::new(),
             lost_on: BTreeMap::new(),
         })
@@ -150,6 +152,8 @@ impl Leader {
             Event::Up { bricks } => self.up(at, &bricks, around, out),
             Event::Down { bricks } => self.down(&bricks),
             Event::Tick => self.tick(at, around, out)?,
+            Event::Abandon { token } => self.abandon(token, out),
+            Event::SessionEnded { session } => self.forget_session(session),
             Event::Room => self.has_room(at, around, out)?,
             Event::View | Event::Message(_) => {}
         }
@@ -212,6 +216,14 @@ impl Leader {
             && self.rounds.is_empty()
             && self.driven.is_empty()
             && self.waiting.is_empty()
+    }
+
+    pub fn wants_tick(&self) -> bool {
+        !self.serves() || !self.waiting.is_empty() || self.driven.values().any(Driven::is_stuck)
+    }
+
+    pub fn work_left(&self) -> usize {
+        self.garbage.len() + self.driven.len()
     }
 
     pub fn refuse_all(&mut self, error: &Error, out: &mut Out) {

@@ -61,13 +61,17 @@ pub enum Event {
     /// Its host has opened the brick and knows the views.
     Start,
     /// A client asks for a change, or for a read that could not be answered at once.
-    Request { token: Token, ask: Ask, op: Op, retry: bool },
+    Request { token: Token, ask: Ask, op: Op },
     /// The host's own change: recovery and housekeeping, as one record.
-    Change { token: Token, volume: VolumeId, commit: Commit },
+    Change { token: Token, commit: Box<Commit> },
     /// An orphan that no session has open any more.
     Collect { volume: VolumeId, inode: InodeId },
     /// Everything that was answered until now is to be on stable storage of every member.
     Sync { token: Token, shards: Vec<ShardId> },
+    /// Nobody waits for the answer any more: what has not begun is dropped.
+    Abandon { token: Token },
+    /// A session has ended: it sends nothing again.
+    SessionEnded { session: SessionId },
     /// Another replica says something.
     Message(Envelope),
     /// A sync job ended.
@@ -250,6 +254,24 @@ impl Partition {
     /// Whether members have agreed on the blocks that power cuts took from them.
     pub fn has_settled_lost(&self) -> bool {
         self.at.lost.is_empty()
+    }
+
+    /// Whether every member has all records.
+    pub fn is_settled(&self) -> bool {
+        matches!(&self.role, Role::Leader(leader) if leader.serves() && leader.is_settled())
+    }
+
+    /// Whether something was put off that the next tick may let go on.
+    pub fn wants_tick(&self) -> bool {
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.wants_tick())
+    }
+
+    /// Data ids to collect, and ops on their way.
+    pub fn work_left(&self) -> usize {
+        match &self.role {
+            Role::Leader(leader) => leader.work_left(),
+            Role::Follower(_) => 0,
+        }
     }
 
     /// Nothing is on its way: no op, no leg, no record that some member lacks.

@@ -30,6 +30,9 @@ impl Waiting {
 /// Data ids whose shards are collected at the same time, and shards that one record drops.
 const COLLECT_AT_ONCE: usize = 8;
 
+/// Between two records that remove what ops left: 200 ms.
+const SWEEP_PAUSE_NS: u64 = 200_000_000;
+
 impl Leader {
     pub fn arrive(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
         if let Some(event) = self.try_event(at, event, around, out)? {
@@ -38,10 +41,19 @@ impl Leader {
         Ok(())
     }
 
+    /// What has not begun, and nobody waits for, is dropped.
+    pub fn abandon(&mut self, token: Token, out: &mut Out) {
+        let is_it = |waiting: &mut Waiting| matches!(&waiting.event, Event::Request { token: known, .. } | Event::Change { token: known, .. } if *known == token);
+        if let Some(index) = self.waiting.iter_mut().position(is_it) {
+            self.waiting.remove(index);
+            out.answers.push((token, Err(Error::Unavailable { what: "an op that was taken back".into() })));
+        }
+    }
+
     /// An op that met a hold elsewhere: not before the next tick.
     pub fn wait_again(&mut self, tokens: Vec<Token>, ask: Ask, op: Op) {
         for token in tokens {
-            let event = Event::Request { token, ask, op: op.clone(), retry: false };
+            let event = Event::Request { token, ask, op: op.clone() };
             // Drivers that hold what the other wants do not come back at the same time for ever.
             let apart = u64::from(self.numbers.tag() as u32 % 4);
             self.waiting.push_back(Waiting { event, not_before: self.ticks + 1 + apart });
@@ -77,7 +89,7 @@ impl Leader {
             Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(*token, ask, op, around),
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => self.begin_op(at, *token, ask, op, around, out)?,
-            Event::Change { token, commit, .. } => self.change(at, *token, commit.clone(), around, out)?,
+            Event::Change { token, commit } => self.change(at, *token, (**commit).clone(), around, out)?,
             Event::Collect { volume, inode } => {
                 let ask = self.ask(at, around, *volume);
                 match purge_orphan(around.brick, &ask, *inode).map_err(error_of)? {
@@ -375,13 +387,24 @@ impl Leader {
         self.drive_again(at, around, out)?;
         self.retry_wanted |= !self.waiting.is_empty();
         if self.serves() && self.all_present() {
-            self.sweep(at, around, out)?;
+            if self.is_time_to_sweep(around.now) {
+                self.sweep(at, around, out)?;
+            }
             self.collect(at);
             if self.ticks.is_multiple_of(RESEND_TICKS) {
                 self.ask_whether_gone(at, around, out);
             }
         }
         Ok(())
+    }
+
+    /// Not with each tick: one record removes what many ops left.
+    fn is_time_to_sweep(&mut self, now: Time) -> bool {
+        let due = now.0.abs_diff(self.swept_at.0) >= SWEEP_PAUSE_NS;
+        if due {
+            self.swept_at = now;
+        }
+        due
     }
 
     /// Data ids that were given up: each partition that may have shards of them drops them.

@@ -29,6 +29,7 @@ struct TestRing {
     /// Messages until the process dies.
     messages_left: u64,
     op_id: u64,
+    clock: i64,
 }
 
 fn views() -> Vec<View> {
@@ -59,13 +60,13 @@ fn open(storages: &[MemoryStorage]) -> TestRing {
     let bricks: Vec<Brick> = storages.iter().enumerate().map(brick).collect();
     let (views, partitions) = (views(), BTreeMap::new());
     let (queue, answers) = (VecDeque::new(), BTreeMap::new());
-    let mut ring = TestRing { bricks, views, partitions, queue, answers, messages_left: u64::MAX, op_id: 0 };
+    let mut ring = TestRing { bricks, views, partitions, queue, answers, messages_left: u64::MAX, op_id: 0, clock: 0 };
     ring.start();
     if fresh {
         let changes = root_directory(&ring.ask(), 0, 0);
         let commit = Commit { changes, ..Commit::default() };
         let at = ring.leader(ROOT.position());
-        ring.tell(at, Event::Change { token: Token(0), volume: VOLUME, commit });
+        ring.tell(at, Event::Change { token: Token(0), commit: Box::new(commit) });
         assert_eq!(ring.answers.remove(&Token(0)), Some(Ok(Reply::Done)));
     }
     ring
@@ -95,6 +96,7 @@ impl TestRing {
     }
 
     fn tick(&mut self) {
+        self.clock += 100_000_000;
         let addresses: Vec<Address> = self.partitions.keys().copied().collect();
         addresses.into_iter().for_each(|address| self.tell(address, Event::Tick));
     }
@@ -116,7 +118,7 @@ impl TestRing {
 
     fn handle(&mut self, address: Address, event: Event) {
         let mut out = Out::default();
-        let around = Self::around(&self.bricks, &self.views, address, self.op_id as i64);
+        let around = Self::around(&self.bricks, &self.views, address, self.clock);
         let Some(partition) = self.partitions.get_mut(&address) else { return };
         partition.handle(event, &around, &mut out);
         self.queue.extend(out.sends);
@@ -174,7 +176,7 @@ impl TestRing {
     fn execute(&mut self, op: Op) -> Result<Reply> {
         self.op_id += 256;
         let (token, at) = (Token(self.op_id), self.place(&op));
-        self.tell(at, Event::Request { token, ask: self.ask(), op, retry: false });
+        self.tell(at, Event::Request { token, ask: self.ask(), op });
         for _ in 0..50 {
             if let Some(answer) = self.answers.remove(&token) {
                 return answer;

@@ -240,7 +240,6 @@ fn status(node: &Node) -> Result<Value> {
     }
     let volumes = node.registry.volumes()?;
     let rows: Result<Vec<Value>> = volumes.iter().map(|volume| volume_row(node, volume)).collect();
-    let chores = node.chores.lock();
     Ok(json!({
         "cluster": node.cluster,
         "pid": std::process::id(),
@@ -250,8 +249,8 @@ fn status(node: &Node) -> Result<Value> {
         "waiting_partitions": failed,
         "bricks": bricks(node)?,
         "volumes": rows?,
-        "orphans": chores.orphans.len(),
-        "garbage": chores.garbage.len(),
+        "orphans": node.orphans.lock().len(),
+        "garbage": node.work_left(),
         "ops": node.counters.to_json(),
     }))
 }
