@@ -2,6 +2,7 @@
 
 mod brick;
 mod control;
+mod debug;
 mod doctor;
 mod init;
 mod mount;
@@ -48,6 +49,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Pool(command) => control::pool(cli, command),
         Command::Volume(command) => control::volume(cli, command),
         Command::Brick(command) => brick::brick(cli, command),
+        Command::Debug(command) => debug::debug(cli, command),
         Command::Mount(options) => mount::mount(cli, options),
         Command::Umount(options) => mount::umount(cli, options),
         Command::Doctor => doctor::doctor(cli),
