@@ -1,14 +1,15 @@
-"""Whether replicas hold the same, read from disk by code of its own."""
+"""Whether replicas hold the same, read from disk by code of its own; and where a file rests."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 
-from harness import equal, test, write
+from harness import NOBODY, equal, test, write
 from test_bricks import SHARD, content
 
-DIFFERENT, USAGE, IN_USE, DAMAGED = 1, 64, 69, 74
+DIFFERENT, USAGE, NOT_A_DIRECTORY, NO_INPUT, IN_USE, DAMAGED, DENIED = 1, 64, 65, 66, 69, 74, 77
 
 
 def compare(store, *bricks, exit=0, **named):
@@ -24,6 +25,14 @@ def different(report):
 
 def what_has(row):
     return {os.path.basename(replica["directory"]): replica["has"] for replica in row["replicas"]}
+
+
+def where(store, place, *options):
+    return store.cli("--json", "where", place, *options).json()
+
+
+def has(place):
+    return [replica["has"] for replica in place["replicas"]]
 
 
 @test(limit_s=150)
@@ -169,3 +178,85 @@ def mistakes_with_compare(store):
     store.refuses("debug", "compare", store.path("brick0"), store.path("stranger"), words=["different clusters"], exits=[USAGE])
     equal(compare(store)["equal"], True, "empty bricks")
     assert "Examples" in store.cli("debug", "compare", "--help").out
+
+
+@test
+def where_a_file_rests(store):
+    mnt = store.up(bricks=3)
+    os.makedirs(f"{mnt}/a/b")
+    write(f"{mnt}/a/b/large", os.urandom(2 * SHARD + 17))
+    write(f"{mnt}/a/small", b"small")
+    os.symlink("small", f"{mnt}/a/link")
+    odd = os.fsencode(f"{mnt}/a/") + b"\xff\xfe:"
+    write(odd, b"")
+    views = store.cli("--json", "volume", "show", "v").json()["views"]
+
+    def check(place):
+        view = views[place["partition"]]
+        equal({replica["brick"] for replica in place["replicas"]}, {member["brick"] for member in view["members"]}, "replicas")
+        equal([replica["brick"] for replica in place["replicas"] if replica["leader"]], [view["leader"]], "the leader")
+        equal((place["epoch"], place["equal"]), (view["epoch"], True), "epoch; equal")
+        assert all(replica["directory"] in store.bricks(3) for replica in place["replicas"]), place
+
+    found = where(store, "v:/a/b/large")
+    equal((found["kind"], found["size"], found["number"]), ("file", 2 * SHARD + 17, os.stat(f"{mnt}/a/b/large").st_ino), "the file")
+    check(found["place"])
+    equal([(shard["index"], shard["file_offset"]) for shard in found["shards"]], [(0, 0), (1, SHARD), (2, 2 * SHARD)], "shards")
+    for shard in found["shards"]:
+        check(shard)
+        equal(len({json.dumps(held) for held in has(shard)}), 1, "what the replicas have")
+    equal(found["pieces"], [{"data": found["shards"][0]["data"], "file_offset": 0, "length": 2 * SHARD + 17}], "pieces")
+    before = has(found["shards"][1])[0]["stamp"]
+    with open(f"{mnt}/a/b/large", "r+b") as file:
+        file.seek(SHARD)
+        file.write(b"once more")
+    found = where(store, "v:/a/b/large", "--offset", str(SHARD + 1))
+    equal([(shard["index"], shard["file_offset"]) for shard in found["shards"]], [(1, SHARD), (2, 2 * SHARD)], "from an offset on")
+    counts = [int(stamp.split("/")[0]) for stamp in (before, has(found["shards"][0])[0]["stamp"])]
+    assert counts[0] < counts[1], f"the stamp's count: {counts}"
+    small = where(store, "v:/a/small")
+    equal((small["beside_the_inode"], small["shards"], small["pieces"]), (True, [], []), "a small file")
+    equal(where(store, "v:/a/link")["kind"], "symlink", "a link, which is not followed")
+    equal(where(store, b"v:/a/\xff\xfe:")["number"], os.stat(odd).st_ino, "a name that is no text")
+    directory = where(store, "v://a/./")
+    check(directory["place"])
+    equal([held["entries"] for held in has(directory["names"])], [4, 4], "names in a directory")
+    equal(where(store, "v:/")["number"], 1, "the root")
+    text = store.cli("where", "v:/a/b/large").out
+    for word in ["leader", "shard 2 at byte 8388608", "stamp ", store.path("brick")]:
+        assert word in text, f"the answer lacks {word!r}:\n{text}"
+    assert "NOT EQUAL" not in text, text
+
+
+@test
+def where_goes_on_over_holes(store):
+    mnt = store.up()
+    with open(f"{mnt}/sparse", "wb") as file:
+        file.truncate(1 << 40)
+        file.seek((1 << 40) - 5)
+        file.write(b"end")
+    found, asked = where(store, "v:/sparse"), 1
+    while found["next_offset"] is not None:
+        equal(found["shards"], [], "holes")
+        found, asked = where(store, "v:/sparse", "--offset", str(found["next_offset"])), asked + 1
+    equal([shard["index"] for shard in found["shards"]], [(1 << 40) // SHARD - 1], "the only shard")
+    assert 2 < asked < 9, f"asked {asked} times"
+    assert "--offset" in store.cli("where", "v:/sparse").out
+
+
+@test(root=True)
+def mistakes_with_where(store):
+    store.init()
+    store.refuses("where", "v:/a", words=["is it running", "hekate serve"], exits=[IN_USE])
+    store.serve()
+    mnt = store.mount()
+    write(f"{mnt}/file", b"x")
+    store.refuses("where", "w:/a", words=["no volume called", "there are: v"], exits=[USAGE])
+    store.refuses("where", "v:/missing/a", words=["v:/missing/a: no such name"], exits=[NO_INPUT])
+    store.refuses("where", "v:/file/a", words=["v:/file/a: not a directory"], exits=[NOT_A_DIRECTORY])
+    for wrong in ["v", "/file", ":/file", "v:file", "v:"]:
+        store.refuses("where", wrong, words=["VOLUME:/PATH"], exits=[USAGE])
+    store.refuses("where", "v:/../file", words=[r"\.\."], exits=[USAGE])
+    os.chmod(store.state, 0o755)
+    store.refuses("where", "v:/file", words=["only root"], exits=[DENIED], uid=NOBODY, server=f"unix:{store.state}/server.sock")
+    assert "Examples" in store.cli("where", "--help").out

@@ -2,7 +2,7 @@
 
 mod inside;
 
-pub use inside::{Debug, DebugCompare};
+pub use inside::{Debug, DebugCompare, Where};
 
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
@@ -59,6 +59,9 @@ pub enum Command {
     /// Bricks: look into a stopped one, get the files out of it, scrub those in use.
     #[command(subcommand)]
     Brick(Brick),
+    /// Show where a file or directory of a volume rests: partition, replicas, pieces, shards, and each replica's stamps.
+    #[command(after_help = inside::WHERE_EXAMPLES)]
+    Where(Where),
     /// Looking below what users see, to find out what is wrong.
     #[command(subcommand)]
     Debug(Debug),

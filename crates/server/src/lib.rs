@@ -21,6 +21,8 @@ mod syncer;
 #[cfg(test)]
 mod tests;
 mod volumes;
+mod where_is;
 
 pub use control::{ControlReply, ControlRequest, VolumeRequest};
 pub use node::{Node, NodeSettings};
+pub use where_is::WhereRequest;
