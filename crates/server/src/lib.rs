@@ -23,6 +23,8 @@ mod tests;
 mod tickets;
 mod turn;
 mod volumes;
+mod where_is;
 
 pub use control::{ControlReply, ControlRequest, VolumeRequest};
 pub use node::{Node, NodeSettings};
+pub use where_is::WhereRequest;
