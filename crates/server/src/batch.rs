@@ -18,14 +18,18 @@ const ANSWER_BYTES_MAX: usize = 14 << 20;
 /// How often a name may lead to an inode that is gone by then; more often is damage.
 const STALE_MAX: usize = 16;
 
-/// What a batch has changed that must be durable before it is answered: partitions with the shards that it wrote.
+/// What a batch has changed that must be durable before it is answered: partitions of its volume's ring, with the shards
+/// that it wrote.
 #[derive(Default)]
-struct Changed(BTreeMap<(RingId, PartitionNumber), (Option<Arc<HostedRing>>, Vec<ShardId>)>);
+struct Changed {
+    ring: Option<Arc<HostedRing>>,
+    partitions: BTreeMap<PartitionNumber, Vec<ShardId>>,
+}
 
 impl Changed {
     fn note(&mut self, ring: &Arc<HostedRing>, partition: PartitionNumber, request: &Request) {
-        let (hosted, shards) = self.0.entry((ring.ring, partition)).or_default();
-        hosted.get_or_insert_with(|| ring.clone());
+        self.ring.get_or_insert_with(|| ring.clone());
+        let shards = self.partitions.entry(partition).or_default();
         // Earlier bytes of the shard that only a sync of its data file covers are not to be lost below later ones.
         if let Op::Data { op: DataOp::WriteShard { data, index, .. } } = &request.op {
             shards.push(ShardId { volume: request.volume, data: *data, index: *index });
@@ -57,7 +61,7 @@ impl Node {
             };
             replies.push(reply);
         }
-        let synced = self.syncers.sync(needs).into_values().chain(self.make_durable(changed));
+        let synced = self.syncers.sync(needs).into_values().chain([self.make_durable(changed)]);
         if let Err(error) = synced.collect::<Result<()>>() {
             for (request, reply) in requests.iter().zip(&mut replies) {
                 if reply.is_ok() && (request.durable || matches!(request.target, Target::Brick { .. })) {
@@ -69,33 +73,21 @@ impl Node {
     }
 
     /// One sync for all, on every member of the partitions.
-    fn make_durable(&self, changed: Changed) -> Vec<Result<()>> {
-        let mut rings: BTreeMap<RingId, Vec<(Arc<HostedRing>, PartitionNumber, Vec<ShardId>)>> = BTreeMap::new();
-        for ((ring, partition), (hosted, shards)) in changed.0 {
-            rings.entry(ring).or_default().extend(hosted.map(|hosted| (hosted, partition, shards)));
+    fn make_durable(&self, changed: Changed) -> Result<()> {
+        let Some(ring) = changed.ring else { return Ok(()) };
+        let mut turn = Turn::new(self, &ring);
+        let mut open = Vec::new();
+        for (partition, shards) in changed.partitions {
+            let (to, token) = (ring.leader(partition)?.0, self.tickets.token());
+            turn.request(to, token, Event::Sync { token, shards });
+            open.push((to, token));
         }
-        let mut outcomes = Vec::new();
-        for partitions in rings.into_values() {
-            let Some((ring, _, _)) = partitions.first().cloned() else { continue };
-            let mut turn = Turn::new(self, &ring);
-            let mut open = Vec::new();
-            for (ring, partition, shards) in partitions {
-                match ring.leader(partition) {
-                    Ok((to, _)) => {
-                        let token = self.tickets.token();
-                        turn.request(to, token, Event::Sync { token, shards });
-                        open.push((to, token));
-                    }
-                    Err(error) => outcomes.push(Err(error)),
-                }
-            }
-            turn.run();
-            for (to, token) in open {
-                let answer = turn.take(token).or_else(|| self.patiently(&ring, to, token));
-                outcomes.push(answer.unwrap_or_else(|| Err(self.what_it_waits_for(&ring, to))).map(|_| ()));
-            }
+        turn.run();
+        for (to, token) in open {
+            let answer = turn.take(token).or_else(|| self.patiently(&ring, to, token));
+            answer.unwrap_or_else(|| Err(self.what_it_waits_for(&ring, to)))?;
         }
-        outcomes
+        Ok(())
     }
 
     fn request(

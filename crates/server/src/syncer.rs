@@ -36,11 +36,6 @@ impl Needs {
         slot.get_or_insert_with(|| brick.clone());
         need.shards.extend_from_slice(shards);
     }
-
-    /// Whether nothing is needed.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 fn sync(brick: &Brick, need: &Need) -> Result<()> {

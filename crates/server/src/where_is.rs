@@ -4,19 +4,26 @@
 //! them or on none. Different shards may be of different moments.
 
 use crate::node::Node;
-use crate::partition::HostedRing;
+use crate::partition::{Hosted, HostedRing};
 use hekate_brick::Brick;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
+use hekate_replica::Partition;
+use parking_lot::RwLockReadGuard;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Shards in one answer: some 600 bytes each with three replicas, in a frame of 16 MiB.
 const SHARDS_MAX: usize = 2048;
 /// Shards that one answer looks for, there or not: 256 GiB of a file with holes.
 const SHARDS_TRIED_MAX: usize = 65_536;
+
+/// How long what is on its way to the members is waited for.
+const SETTLED_LIMIT: Duration = Duration::from_secs(1);
+const SETTLED_PAUSE: Duration = Duration::from_millis(1);
 
 /// What is looked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -116,8 +123,8 @@ impl Search<'_> {
     /// The value of a key, as the leader of its partition has it.
     fn value<T: Wire>(&self, key: &Key) -> Result<Option<T>> {
         let place = key.place().ok_or_else(|| Error::bug("a key without a place"))?;
-        let hosted = self.ring.read(self.partition_of(place.position))?;
-        Ok(hosted.brick().get(key)?.map(T::from_bytes).transpose()?)
+        let (_, leader) = self.ring.leader(self.partition_of(place.position))?;
+        Ok(leader.brick.get(key)?.map(T::from_bytes).transpose()?)
     }
 
     /// The inode as its leader has it, and where that is.
@@ -178,10 +185,11 @@ impl Search<'_> {
     /// A partition with its replicas, and what each has of something.
     fn place_of(&self, position: Position, has: impl Fn(&Brick) -> Result<Option<Value>>) -> Result<Value> {
         let number = self.partition_of(position);
-        let hosted = self.ring.read(number)?;
-        let leader = hosted.brick().id();
+        let (leader, hosted) = self.ring.leader(number)?;
+        let (leader, members) = (leader.brick, self.ring.members(number)?);
         let mut replicas = Vec::new();
-        for brick in &hosted.members {
+        let settled = settled(hosted);
+        for brick in &members {
             // One replica that cannot be read does not hide what the others have.
             let (held, error) = match has(brick) {
                 Ok(held) => (held, None),
@@ -194,9 +202,22 @@ impl Search<'_> {
         }
         let equal = replicas.iter().all(|one| one["error"].is_null() && one["has"] == replicas[0]["has"]);
         Ok(json!({
-            "partition": number, "position": format!("{:08x}", position.0), "epoch": hosted.epoch,
+            "partition": number, "position": format!("{:08x}", position.0), "epoch": settled.view().epoch,
             "replicas": replicas, "equal": equal,
         }))
+    }
+}
+
+/// The leader, when its members have what it has; one that waits for a member is shown as it is.
+fn settled(hosted: &Hosted) -> RwLockReadGuard<'_, Partition> {
+    let begun = Instant::now();
+    loop {
+        let partition = hosted.partition.read();
+        if partition.is_settled() || begun.elapsed() > SETTLED_LIMIT {
+            return partition;
+        }
+        drop(partition);
+        std::thread::sleep(SETTLED_PAUSE);
     }
 }
 
