@@ -148,7 +148,7 @@ pub fn execute(parts: &mut dyn Partitions, ask: &Ask, op: &Op) -> std::result::R
             }
             _ => Err(not_a_change()),
         },
-        Op::Leg { .. } | Op::Volume { .. } => Err(not_a_change()),
+        Op::Leg { .. } | Op::Volume { .. } | Op::Lock { .. } => Err(not_a_change()),
     }
 }
 
