@@ -11,6 +11,7 @@ mod inodes;
 mod leader;
 mod legs;
 mod level;
+mod locks;
 mod message;
 mod names;
 mod numbers;
@@ -24,6 +25,9 @@ mod tests;
 mod tree;
 mod truncate;
 
+pub use locks::{
+    FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait,
+};
 pub use message::{Address, BlockAt, Envelope, Fresh, Message, Outcome};
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
 pub use read::answer;

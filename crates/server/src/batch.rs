@@ -116,6 +116,9 @@ impl Node {
         (ring_id, partition, epoch): (RingId, PartitionNumber, Epoch),
         changed: &mut Changed,
     ) -> Result<Reply> {
+        if matches!(request.op, Op::Lock { .. }) {
+            return Err(Error::NotSupported { what: "locks between mounts".into() });
+        }
         let volume = self.volume(session.volume)?;
         if volume.ring != ring_id {
             return Err(Error::Denied { what: "the volume is not on that ring".into() });
@@ -262,7 +265,10 @@ impl Node {
 fn answer_bytes_max(op: &Op) -> usize {
     /// An entry with its attributes.
     const ENTRY: usize = 512;
+    /// A lock and its inode.
+    const LOCK: usize = 46;
     match op {
+        Op::Lock { op: LockOp::Restore { locks, .. } } => locks.len() * LOCK + ENTRY,
         Op::Data { op: DataOp::Read { length, .. } | DataOp::ReadShard { length, .. } } => *length as usize + ENTRY,
         Op::Name { op: NameOp::List { limit, .. } } => (*limit as usize).min(4096) * ENTRY,
         Op::Inode { op: InodeOp::GetXattr { .. } } => 65 << 10,
