@@ -25,9 +25,7 @@ mod tests;
 mod tree;
 mod truncate;
 
-pub use locks::{
-    FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait,
-};
+pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait};
 pub use message::{Address, BlockAt, Envelope, Fresh, Message, Outcome};
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
 pub use read::answer;

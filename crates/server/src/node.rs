@@ -7,19 +7,19 @@ use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
 use crate::start::{self, LostOn};
 use crate::stats::OpCounters;
-use crate::syncer::{Need, Syncers};
+use crate::syncer::Syncers;
 use crate::tickets::Tickets;
 use crate::turn::Turn;
 use hekate_brick::{Brick, RecoveryReport};
 use hekate_cluster::{EmbeddedCoordinator, Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
-use hekate_replica::{Address, Envelope, Event, SyncJob};
+use hekate_replica::{Address, Event};
 use hekate_transport::{Peer, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where a server keeps its state.
@@ -49,8 +49,6 @@ pub struct Node {
     /// One volume is made at a time: two would host a new ring twice.
     pub(crate) making_volume: Mutex<()>,
     housekeeping: Mutex<Option<Housekeeping>>,
-    /// Itself, for what goes on after the call that began it.
-    own: Weak<Node>,
 }
 
 /// How long a client waits for an answer before it is told what it waits for; it asks again by itself.
@@ -90,7 +88,7 @@ impl Node {
             bricks.insert(info.brick, Arc::new(brick));
         }
         let syncers = Syncers::start(bricks.values())?;
-        let node = Arc::new_cyclic(|own| Self {
+        let node = Arc::new(Self {
             registry,
             cluster,
             bricks,
@@ -107,7 +105,6 @@ impl Node {
             stop_asked: AtomicBool::new(false),
             making_volume: Mutex::new(()),
             housekeeping: Mutex::new(None),
-            own: own.clone(),
         });
         node.load(progress)?;
         *node.housekeeping.lock() = Some(Housekeeping::start(&node)?);
@@ -160,23 +157,6 @@ impl Node {
 
     pub(crate) fn patience(&self) -> Duration {
         PATIENCE
-    }
-
-    /// A message for a replica of another server.
-    pub(crate) fn send_to_brick(&self, _envelope: Envelope) {}
-
-    /// Leaves a sync to the brick's thread, which goes on with what follows it.
-    pub(crate) fn sync_later(&self, ring: &Arc<HostedRing>, job: SyncJob) {
-        let Some(hosted) = ring.replica(job.replica) else { return };
-        let need = Need { upto: hosted.brick.end(), shards: job.shards };
-        let (own, ring, replica, ticket) = (self.own.clone(), ring.clone(), job.replica, job.ticket);
-        let then = move |outcome| {
-            let Some(node) = own.upgrade() else { return };
-            let mut turn = Turn::new(&node, &ring);
-            turn.tell(replica, Event::Synced { ticket, outcome });
-            turn.run_without_syncs();
-        };
-        self.syncers.later(&hosted.brick, need, Box::new(then));
     }
 
     /// Time passes for a ring's replicas.

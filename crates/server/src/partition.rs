@@ -64,11 +64,6 @@ impl HostedRing {
             .ok_or_else(|| Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) })
     }
 
-    /// The views have changed.
-    pub fn set_views(&self, views: Vec<View>) {
-        *self.views.write() = Arc::new(views);
-    }
-
     /// A replica that is here.
     pub fn replica(&self, address: Address) -> Option<&Hosted> {
         self.replicas.get(&address)

@@ -252,7 +252,7 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     let at = shard.position().partition(ring.count());
     let bytes = Bytes::from(vec![7; 16 * BLOCK_BYTES]);
     let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None };
-    execute(served, &ring, at, Op::Data { op: write });
+    execute(&served, &ring, at, Op::Data { op: write });
     ring.bricks().iter().for_each(|brick| brick.sync(brick.end()).unwrap());
     let members: Vec<BrickId> = ring.members(at).unwrap().iter().map(|member| member.id()).collect();
     // A power cut before the data file of the first member was written back: the brick is in a new life, and the file is

@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::syncer::Needs;
 use hekate_proto::*;
-use hekate_replica::{Address, Envelope, Event, Out, SyncJob, Token};
+use hekate_replica::{Address, Event, Out, SyncJob, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -52,16 +52,6 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The same, but the syncs are left to the bricks' threads, which go on with what follows.
-    pub fn run_without_syncs(mut self) {
-        while let Some((to, event)) = self.queue.pop_front() {
-            self.handle(to, event);
-        }
-        for job in std::mem::take(&mut self.syncs) {
-            self.node.sync_later(&self.ring, job);
-        }
-    }
-
     fn handle(&mut self, to: Address, event: Event) {
         let mut out = Out::default();
         self.ring.handle(to, event, Node::clock(), &mut out);
@@ -75,9 +65,8 @@ impl<'a> Turn<'a> {
     }
 
     fn follow(&mut self, out: Out) {
-        for envelope in out.sends {
-            self.pass_on(envelope);
-        }
+        let here = out.sends.into_iter().map(|envelope| (envelope.to, Event::Message(envelope)));
+        self.queue.extend(here);
         for (token, answer) in out.answers {
             match self.own.contains(&token) {
                 true => self.answers.push((token, answer)),
@@ -93,13 +82,6 @@ impl<'a> Turn<'a> {
             self.node.orphans.lock().extend(orphans);
         }
         self.syncs.extend(out.syncs);
-    }
-
-    fn pass_on(&mut self, envelope: Envelope) {
-        match self.ring.replica(envelope.to) {
-            Some(_) => self.queue.push_back((envelope.to, Event::Message(envelope))),
-            None => self.node.send_to_brick(envelope),
-        }
     }
 
     /// One sync a brick, whatever was asked of it.
