@@ -193,13 +193,14 @@ class Store:
         kill(self.mount_pids.pop(name))
 
     def end(self):
-        """After a test that passed: what still runs must be well and must end in order."""
+        """After a test that passed: what still runs must be well and must end in order, and replicas must be equal."""
         if self.server_pid is not None:
             equal(self.status()["health"], "good", "health")
         for name in list(self.mount_pids):
             self.umount(name)
         if self.server_pid is not None:
             self.stop()
+            self.cli("debug", "compare")
 
 
 def kill(pid):

@@ -2,6 +2,7 @@
 
 import harness
 import test_bricks
+import test_compare
 import test_crashes
 import test_files
 import test_mistakes
@@ -11,7 +12,7 @@ import test_output
 import test_room
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks]
+MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare]
 
 if __name__ == "__main__":
     harness.main(MODULES)

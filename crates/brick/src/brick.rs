@@ -134,6 +134,16 @@ impl Brick {
         Ok(Reservation { brick: self, bytes })
     }
 
+    /// Whether [`Brick::append`] would take a record without waiting for a checkpoint.
+    pub fn takes_now(&self, entry: &LogEntry) -> bool {
+        self.machine.write().takes_now(entry)
+    }
+
+    /// Bytes of records that make the store grow that it would take now.
+    pub fn room_left(&self) -> u64 {
+        self.machine.read().room_left()
+    }
+
     fn named(&self, error: Error) -> Error {
         match error {
             Error::NoSpace { what } => Error::NoSpace { what: format!("on brick {}: {what}", self.id.text()) },

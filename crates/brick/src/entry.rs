@@ -2,13 +2,13 @@
 
 use crate::checksum::CRC_BLOCKS;
 use bytes::Bytes;
-use hekate_proto::{BLOCK_BYTES, BlockRun, Change, Record, Wire};
+use hekate_proto::{BLOCK_BYTES, BlockRun, Change, Input, Malformed, Record, Wire};
 
 /// A page of the index, which a changed key may make it write anew, and its share of those above.
 pub const PAGE_BYTES: u64 = 4096 + 512;
 
 /// A record, encoded once for all replicas.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
     /// What it says.
     pub record: Record,
@@ -22,9 +22,33 @@ impl LogEntry {
     /// Encodes a record.
     pub fn new(record: Record) -> Self {
         let body = record.to_bytes();
+        Self::of(record, body)
+    }
+
+    fn of(record: Record, body: Bytes) -> Self {
         let checksum = crc32c::crc32c(&body);
         let room_bytes = record.changes.iter().map(room_of).sum();
         Self { record, body, checksum, room_bytes }
+    }
+
+    /// Bytes that a checkpoint may need for it at most.
+    pub fn room_bytes(&self) -> u64 {
+        self.room_bytes
+    }
+
+    /// Bytes of its encoding.
+    pub fn encoded_bytes(&self) -> usize {
+        self.body.len()
+    }
+}
+
+impl Wire for LogEntry {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.body.put(out);
+    }
+    fn take(input: &mut Input) -> Result<Self, Malformed> {
+        let body = Bytes::take(input)?;
+        Ok(Self::of(Record::from_bytes(body.clone())?, body))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Looking at a stopped brick without changing a byte of it: for `hekate brick inspect` and `export`.
+//! Looking at a stopped brick without changing a byte of it: for `hekate brick inspect`, `export` and `debug compare`.
 //!
 //! [`StoppedBrick`] holds the brick's lock and reads its files through [`CopyOnWriteStorage`]. [`Contents`] is what the
 //! brick holds, index and journal together, told by a reader of its own: it goes on where an opening must refuse, and it
@@ -6,6 +6,7 @@
 
 mod blocks;
 mod check;
+mod compare;
 mod contents;
 mod entry;
 mod log;
@@ -14,6 +15,7 @@ mod tests;
 
 pub use blocks::{BlockState, DataFile, ShardBlocks};
 pub use check::{Counts, Watch, check};
+pub use compare::{Differences, Digest, Held, HeldShard, PartitionAddress, Replica, differences};
 pub use contents::Contents;
 pub use entry::Entry;
 pub use log::{LogBody, LogEnd, LogRecord, Segment, SegmentUse};

@@ -158,10 +158,7 @@ impl Machine {
         if blocks_are_home {
             check::fresh_blocks_are_home(&self.fresh, &entry.record)?;
         }
-        let removing = entry.record.changes.iter().filter_map(check::changes_shard).any(|shard| self.is_stray(shard));
-        let no_room = !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised());
-        if removing || no_room {
-            self.waited_for |= no_room;
+        if !self.has_room_for(entry) {
             return Ok(Append::Full);
         }
         let (end, io) = self.journal(EntryKind::Change, &entry.body, entry.checksum);
@@ -399,6 +396,24 @@ impl Machine {
     pub fn reserve(&mut self, bytes: u64, grows: bool) -> Result<()> {
         self.check_alive()?;
         self.room.reserve(bytes, grows, self.state.promised())
+    }
+
+    /// Bytes of growing records that there is room for.
+    pub fn room_left(&self) -> u64 {
+        self.room.left(self.state.promised())
+    }
+
+    /// Whether a record would be taken without waiting for a checkpoint; if not, one is wanted.
+    pub fn takes_now(&mut self, entry: &LogEntry) -> bool {
+        self.has_room_for(entry) && !self.awaits_removal(&entry.record.changes)
+    }
+
+    fn has_room_for(&mut self, entry: &LogEntry) -> bool {
+        let changed = entry.record.changes.iter().filter_map(check::changes_shard);
+        let removing = changed.into_iter().any(|shard| self.is_stray(shard));
+        let no_room = !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised());
+        self.waited_for |= no_room;
+        !removing && !no_room
     }
 
     /// Gives kept room back: the record has been taken, or never will be.

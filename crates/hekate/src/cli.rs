@@ -1,5 +1,9 @@
 //! The command line: nouns, verbs, options, and their help.
 
+mod inside;
+
+pub use inside::{Debug, DebugCompare, Where};
+
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,7 +34,8 @@ From nothing to a mounted volume with two copies:
   hekate serve --detach
   hekate mount photos /mnt/photos
 
-Exit status: 0 done; 64 to 78 as in sysexits(3), for example 64 wrong use, 69 not available, 77 not permitted.";
+Exit status: 0 done; 64 to 78 as in sysexits(3), for example 64 wrong use, 69 not available, 77 not permitted; 1 what was
+compared differs.";
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -54,6 +59,12 @@ pub enum Command {
     /// Bricks: look into a stopped one, get the files out of it, scrub those in use.
     #[command(subcommand)]
     Brick(Brick),
+    /// Show where a file or directory of a volume rests: partition, replicas, pieces, shards, and each replica's stamps.
+    #[command(after_help = inside::WHERE_EXAMPLES)]
+    Where(Where),
+    /// Looking below what users see, to find out what is wrong.
+    #[command(subcommand)]
+    Debug(Debug),
     /// Mount a volume.
     #[command(after_help = "Example: hekate mount photos /mnt/photos")]
     Mount(Mount),

@@ -2,10 +2,12 @@
 
 mod brick;
 mod control;
+mod debug;
 mod doctor;
 mod init;
 mod mount;
 mod serve;
+mod where_is;
 
 use crate::cli::{Cli, Command};
 
@@ -48,6 +50,8 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Pool(command) => control::pool(cli, command),
         Command::Volume(command) => control::volume(cli, command),
         Command::Brick(command) => brick::brick(cli, command),
+        Command::Where(options) => where_is::where_is(cli, options),
+        Command::Debug(command) => debug::debug(cli, command),
         Command::Mount(options) => mount::mount(cli, options),
         Command::Umount(options) => mount::umount(cli, options),
         Command::Doctor => doctor::doctor(cli),

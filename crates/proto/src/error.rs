@@ -36,6 +36,14 @@ wire_enum! {
         /// An earlier op of the same batch failed, so this one was not tried.
         24 = Skipped,
         25 = SessionEnded,
+        /// Another holds the lock.
+        26 = WouldBlock,
+        /// Waiting for the lock would wait for itself.
+        27 = Deadlock,
+        /// The op was cancelled while it waited.
+        28 = Interrupted,
+        /// A file or a session has as many locks as it may.
+        29 = TooManyLocks { what: String },
         /// Something that must answer is away; the same op may succeed later.
         30 = Unavailable { what: String },
         /// Stored bytes do not match their checksum.
@@ -111,6 +119,10 @@ impl Error {
             Error::LayoutChanged => entry(11, 75, Retry, "the file was truncated meanwhile"),
             Error::Skipped => entry(11, 75, Retry, "an op before it failed"),
             Error::SessionEnded => entry(108, 75, Reopen, "the session has ended; mount again"),
+            Error::WouldBlock => entry(11, 75, FixRequest, "another holds the lock"),
+            Error::Deadlock => entry(35, 75, FixRequest, "waiting for the lock would be a deadlock"),
+            Error::Interrupted => entry(4, 75, FixRequest, "interrupted while waiting"),
+            Error::TooManyLocks { .. } => entry(37, 75, FixRequest, "too many locks"),
             Error::Unavailable { .. } => entry(110, 69, Retry, "not available"),
             Error::Damaged { .. } => entry(5, 74, Repair, "stored bytes are damaged"),
             Error::Io { .. } => entry(5, 74, Repair, "input/output error"),
@@ -147,6 +159,7 @@ impl Error {
             | Error::NoSpace { what }
             | Error::Denied { what }
             | Error::NotSupported { what }
+            | Error::TooManyLocks { what }
             | Error::Unavailable { what }
             | Error::Damaged { what }
             | Error::Io { what }

@@ -39,6 +39,9 @@ pub enum Kind {
     Orphan = 20,
     /// Work: `GarbageRecord`, a data id that was given up; id: the data id.
     Garbage = 21,
+    /// Work: a name that a rename of another partition holds; its value is the intent. Id: the directory, rest: the name;
+    /// without one: the volume's moves of directories.
+    Hold = 22,
 }
 
 /// Bytes of the longest name of a file or an attribute.
@@ -157,6 +160,11 @@ impl Key {
         Self::build(WORK, Place { ring, position, volume }, data.0, Kind::Garbage, &[])
     }
 
+    /// What a rename holds; `place` is where the name rests.
+    pub fn hold(place: Place, dir: InodeId, name: &[u8]) -> Self {
+        Self::build(WORK, place, dir.bits(), Kind::Hold, &[name])
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -170,8 +178,10 @@ impl Key {
     /// What the record is; `None` for bytes that are no key.
     pub fn kind(&self) -> Option<Kind> {
         use Kind::*;
-        let all =
-            [Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage];
+        let all = [
+            Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage,
+            Hold,
+        ];
         let byte = *self.0.get(KIND_AT)?;
         all.into_iter().find(|k| *k as u8 == byte)
     }
@@ -217,6 +227,7 @@ impl Key {
             Partition | Intent | Orphan | Garbage => (WORK, 0..=0),
             LegDone => (WORK, 2..=2),
             Session => (WORK, 10..=10),
+            Hold => (WORK, 0..=NAME_BYTES_MAX),
         };
         self.0[0] == table && lengths.contains(&rest)
     }

@@ -10,6 +10,7 @@ pub mod codec;
 pub mod error;
 pub mod ids;
 pub mod key;
+pub mod lock;
 pub mod map;
 pub mod op;
 pub mod reply;
@@ -20,7 +21,8 @@ pub use codec::{Input, Malformed, Wire};
 pub use error::{Error, Result};
 pub use ids::*;
 pub use key::{Key, Kind, Place};
-pub use op::{DataOp, InodeOp, Leg, NameOp, Op, RenameMode, Request, Target, VolumeOp};
+pub use lock::{HeldLock, LOCK_END, Lock, LockKind, LockOwner, LockStyle};
+pub use op::{DataOp, InodeOp, Leg, LockOp, NameOp, Op, RenameMode, Request, Target, VolumeOp};
 pub use reply::{Entry, Reply, VolumeSpace};
 
 /// Bytes of one shard of a file: 4 MiB. A read or write is atomic inside one.

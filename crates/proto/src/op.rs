@@ -1,9 +1,10 @@
 //! Every request is one [`Op`] value: the wire, the translators and the tests use the same ones.
 //!
-//! Ops come in families, so that a translator matches few arms. Numbers are kept for ever; 3 is for lock ops.
+//! Ops come in families, so that a translator matches few arms. Numbers are kept for ever.
 
 use crate::attr::{AttrChanges, NewNode, NodeKind};
 use crate::ids::*;
+use crate::lock::{Lock, LockOwner};
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 
@@ -23,6 +24,7 @@ wire_enum! {
     pub enum Op {
         1 = Name { op: NameOp },
         2 = Inode { op: InodeOp },
+        3 = Lock { op: LockOp },
         4 = Data { op: DataOp },
         5 = Volume { op: VolumeOp },
         6 = Leg { intent: IntentId, number: u16, leg: Box<Leg> },
@@ -89,6 +91,21 @@ wire_enum! {
         7 = RemoveXattr { inode: InodeId, name: Bytes },
     }
 
+    /// Ops on locks: kept by the leader of the inode's partition in its memory, and told again to the next one.
+    pub enum LockOp {
+        /// The first lock that `lock` would conflict with. -> `Lock`.
+        1 = Get { inode: InodeId, lock: Lock },
+        /// Takes, converts or lets go. -> `Done`. If another holds it: answered when it is granted, if it may `wait`;
+        /// else `WouldBlock`.
+        2 = Set { inode: InodeId, lock: Lock, wait: bool },
+        /// Ends a `Set` of this session that waits; that one answers `Interrupted`. -> `Cancelled`.
+        3 = Cancel { inode: InodeId, op_id: OpId },
+        /// The owner closed the file: all that it holds there goes. -> `Done`.
+        4 = Release { inode: InodeId, owner: LockOwner },
+        /// Tells a new leader what this session holds in the partition; `done`: that is all. -> `Restored`.
+        5 = Restore { locks: Vec<(InodeId, Lock)>, done: bool },
+    }
+
     /// Ops on bytes.
     pub enum DataOp {
         /// Bytes that rest beside the inode. -> `FileData`; `Node` if they rest in shards.
@@ -152,6 +169,20 @@ wire_enum! {
         13 = CutShard { shard: ShardId, length: u32 },
         /// truncate: shards `from..to` of this partition are empty; the file may grow into them again.
         15 = EmptyShards { data: DataId, from: u64, to: u64 },
+        /// rename from another partition, first: the name stays as it is, and its readers wait. -> `Elsewhere`: where it leads.
+        16 = HoldName { dir: InodeId, name: Name },
+        /// Undoes it.
+        17 = ReleaseName { dir: InodeId, name: Name },
+        /// rename of a directory to another parent: no other directory of the volume moves; taken where the root is.
+        18 = HoldMoves,
+        /// Undoes it.
+        19 = LetMoves,
+        /// rename of a directory, at the end: others may move.
+        20 = ReleaseMoves,
+        /// Looks only. -> `Elsewhere`: the directory's parent.
+        21 = Parent { inode: InodeId },
+        /// Collecting what was given up: shards `0..to` of this partition go.
+        22 = DropShards { data: DataId, to: u64 },
     }
 }
 
@@ -175,6 +206,21 @@ wire_struct! {
     }
 }
 
+impl InodeOp {
+    /// The inode that it is about.
+    pub fn inode(&self) -> InodeId {
+        match self {
+            InodeOp::GetAttr { inode }
+            | InodeOp::SetAttr { inode, .. }
+            | InodeOp::ReadLink { inode }
+            | InodeOp::GetXattr { inode, .. }
+            | InodeOp::SetXattr { inode, .. }
+            | InodeOp::ListXattr { inode }
+            | InodeOp::RemoveXattr { inode, .. } => *inode,
+        }
+    }
+}
+
 impl Op {
     /// Whether it changes nothing.
     pub fn is_read(&self) -> bool {
@@ -187,6 +233,7 @@ impl Op {
                     | InodeOp::GetXattr { .. }
                     | InodeOp::ListXattr { .. }
             ),
+            Op::Lock { op } => matches!(op, LockOp::Get { .. }),
             Op::Data { op } => matches!(op, DataOp::Read { .. } | DataOp::ReadShard { .. }),
             Op::Volume { .. } => true,
             Op::Leg { .. } => false,
@@ -213,6 +260,13 @@ impl Op {
                 InodeOp::SetXattr { .. } => "setxattr",
                 InodeOp::ListXattr { .. } => "listxattr",
                 InodeOp::RemoveXattr { .. } => "removexattr",
+            },
+            Op::Lock { op } => match op {
+                LockOp::Get { .. } => "get-lock",
+                LockOp::Set { .. } => "set-lock",
+                LockOp::Cancel { .. } => "cancel-lock",
+                LockOp::Release { .. } => "release-locks",
+                LockOp::Restore { .. } => "restore-locks",
             },
             Op::Data { op } => match op {
                 DataOp::Read { .. } => "read",

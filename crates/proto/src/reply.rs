@@ -2,6 +2,7 @@
 
 use crate::attr::{Attr, NodeKind};
 use crate::ids::{InodeId, Name, Stamp};
+use crate::lock::{HeldLock, Lock};
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 
@@ -30,6 +31,12 @@ wire_enum! {
         10 = Orphans { inodes: Vec<InodeId> },
         /// The name leads to an inode of another partition: ask there.
         11 = Elsewhere { inode: InodeId, kind: NodeKind },
+        /// The first lock in the way, if there is one.
+        12 = Lock { conflict: Option<HeldLock> },
+        /// `ended`: the op waits no longer, nor will it if it comes late. Else it had been answered before.
+        13 = Cancelled { ended: bool },
+        /// Which of the told locks this session has lost.
+        14 = Restored { lost: Vec<(InodeId, Lock)> },
     }
 }
 

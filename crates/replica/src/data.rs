@@ -1,10 +1,10 @@
 //! Bytes: beside the inode while they are few, in shards from then on.
 
-use crate::driver::new_data_id;
-use crate::execute::{Ask, Commit, Fresh, Multi, Partitions, Stop};
 use crate::inodes::drop_set_id_bits;
+use crate::message::Fresh;
 use crate::read::node;
-use crate::tree::{Tree, attr_of};
+use crate::step::{Ask, Commit, Here, Next, Stepped};
+use crate::tree::attr_of;
 use bytes::{Bytes, BytesMut};
 use hekate_brick::{Brick, block_checksum};
 use hekate_proto::*;
@@ -26,21 +26,12 @@ fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
 }
 
 /// Writes bytes that rest beside the inode.
-pub fn write(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    id: InodeId,
-    offset: u64,
-    data: &Bytes,
-    drop_set_id: bool,
-) -> std::result::Result<Reply, Stop> {
-    let home = ask.partition(id.position());
-    let now = parts.leader(home)?.time(ask.now);
-    let tree = Tree::new(parts.brick(home)?, ask);
+pub fn write(here: &mut Here, id: InodeId, offset: u64, data: &Bytes, drop_set_id: bool) -> Stepped<Next> {
+    let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.file(id)?;
     let end = offset.saturating_add(data.len() as u64);
     if !inode.layout.is_inline() || end > INLINE_MAX {
-        return Ok(node(attr_of(id, &inode, None)));
+        return Ok(Next::Reply(node(attr_of(id, &inode, None))));
     }
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     let key = tree.key(id, Kind::Content);
@@ -52,8 +43,7 @@ pub fn write(
     commit.changes.push(Change::Put { key, value });
     written(&mut inode, end, drop_set_id, now);
     commit.put(tree.key(id, Kind::Inode), &inode);
-    parts.commit(home, commit)?;
-    Ok(Reply::Done)
+    Ok(Next::record(commit))
 }
 
 fn splice(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
@@ -65,55 +55,36 @@ fn splice(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
 }
 
 /// Moves the bytes beside an inode into a shard of a new data id.
-pub fn spill(parts: &mut dyn Partitions, ask: &Ask, id: InodeId) -> std::result::Result<Reply, Stop> {
-    let home = ask.partition(id.position());
-    let tree = Tree::new(parts.brick(home)?, ask);
+pub fn spill(here: &mut Here, id: InodeId) -> Stepped<Next> {
+    let tree = here.tree();
     let inode = tree.file(id)?;
     if !inode.layout.is_inline() {
-        return Ok(node(attr_of(id, &inode, None)));
+        return Ok(Next::Reply(node(attr_of(id, &inode, None))));
     }
     let content = tree.content(id)?;
-    spill_with(parts, ask, id, inode, content)
+    spill_with(here, id, inode, content)
 }
 
-/// The commit of a spill: `inode` as it is to be but for its layout, `content` what goes to the shard.
-pub fn spill_with(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    id: InodeId,
-    mut inode: InodeRecord,
-    content: Bytes,
-) -> std::result::Result<Reply, Stop> {
-    let home = ask.partition(id.position());
-    let mut commit = Commit::default();
-    // The data id decides the shard's partition; until that is locked nothing is written.
-    let data = new_data_id(&mut parts.leader(home)?.clone(), id, &mut Vec::new());
+/// The record of a spill: `inode` as it is to be but for its layout, `content` what goes to the shard.
+pub fn spill_with(here: &mut Here, id: InodeId, mut inode: InodeRecord, content: Bytes) -> Stepped<Next> {
+    let (ask, tree) = (here.ask, here.tree());
+    let data = here.new_data_id(id);
     let shard = ShardId { volume: ask.volume, data, index: 0 };
+    let mut commit = Commit::default();
     if !content.is_empty() {
-        parts.brick(ask.partition(shard.position()))?;
+        if here.owns(shard.position()) {
+            commit.changes = fill_shard(ask, shard, &content).changes;
+        } else {
+            let undo = Some(Leg::UnfillShard { shard });
+            here.leg(shard.position(), Leg::FillShard { shard, bytes: content }, undo)?;
+        }
     }
-    new_data_id(parts.leader(home)?, id, &mut commit.changes);
     inode.size_high = inode.size;
     inode.layout = Layout { version: inode.layout.version + 1, pieces: vec![Piece { data, length: u64::MAX }] };
-    let reply = node(attr_of(id, &inode, None));
-    commit.reply = Some(reply.clone());
-    let tree = Tree::new(parts.brick(home)?, ask);
+    commit.reply = Some(node(attr_of(id, &inode, None)));
     commit.put(tree.key(id, Kind::Inode), &inode);
     commit.delete(tree.key(id, Kind::Content));
-    if content.is_empty() {
-        parts.commit(home, commit)?;
-        return Ok(reply);
-    }
-    if ask.partition(shard.position()) == home {
-        commit.changes.extend(fill_shard(ask, shard, &content).changes);
-        parts.commit(home, commit)?;
-        return Ok(reply);
-    }
-    let fill = Leg::FillShard { shard, bytes: content };
-    let mut op = Multi::begin(parts, ask, home, "spill")?;
-    op.before(&[(shard.position(), fill, Leg::UnfillShard { shard })])?;
-    op.commit(commit, Vec::new())?;
-    Ok(reply)
+    Ok(Next::record(commit))
 }
 
 /// The first bytes of a shard that does not exist yet.
@@ -139,19 +110,17 @@ fn checksums(shard: ShardId, first: u32, blocks: &[u8]) -> Vec<u32> {
 
 /// Writes a run of one shard.
 pub fn write_shard(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
+    here: &mut Here,
     shard: ShardId,
     offset: u32,
     bytes: &Bytes,
     follow: Option<Stamp>,
-) -> std::result::Result<Reply, Stop> {
+) -> Stepped<Next> {
     let end = u64::from(offset) + bytes.len() as u64;
     if end > SHARD_BYTES || bytes.is_empty() {
         return Err(Error::invalid("a write that does not lie in its shard").into());
     }
-    let home = ask.partition(shard.position());
-    let brick = parts.brick(home)?;
+    let (brick, ask) = (here.brick, here.ask);
     if brick.is_dropped(shard) {
         return Err(Error::LayoutChanged.into());
     }
@@ -168,28 +137,19 @@ pub fn write_shard(
     let stamp = Stamp { count, session: ask.session, op: ask.op_id };
     let record = ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after) };
     let run = BlockRun { first, checksums: checksums(shard, first, &blocks) };
-    let reply = Reply::Written { stamp };
-    let mut commit = Commit { reply: Some(reply.clone()), ..Commit::default() };
+    let mut commit = Commit { reply: Some(Reply::Written { stamp }), ..Commit::default() };
     if bytes.len() > JOURNALED_BYTES_MAX && first >= home_blocks {
         commit.fresh.push(Fresh { shard, first_block: first, bytes: blocks });
         commit.changes.push(Change::FreshBlocks { shard, record, run });
     } else {
         commit.changes.push(Change::WriteBlocks { shard, record, run, bytes: blocks });
     }
-    parts.commit(home, commit)?;
-    Ok(reply)
+    Ok(Next::record(commit))
 }
 
 /// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
 /// it is zeros.
-fn whole_blocks(
-    brick: &Brick,
-    ask: &Ask,
-    shard: ShardId,
-    length: u32,
-    offset: u32,
-    bytes: &Bytes,
-) -> std::result::Result<Bytes, Stop> {
+fn whole_blocks(brick: &Brick, ask: &Ask, shard: ShardId, length: u32, offset: u32, bytes: &Bytes) -> Stepped<Bytes> {
     let end = offset + bytes.len() as u32;
     let (from, to) = (offset / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
     let mut blocks = BytesMut::with_capacity((to - from) as usize);
@@ -213,7 +173,7 @@ pub fn cut(
     shard: ShardId,
     before: ShardRecord,
     length: u32,
-) -> std::result::Result<(), Stop> {
+) -> Stepped<()> {
     let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
     let record = ShardRecord { stamp, length, home_blocks: before.home_blocks };
     let first = length / BLOCK;
@@ -228,20 +188,11 @@ pub fn cut(
 }
 
 /// The inode's leader learns of bytes in shards.
-pub fn wrote(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    id: InodeId,
-    layout_version: u32,
-    end: u64,
-    drop_set_id: bool,
-) -> std::result::Result<Reply, Stop> {
+pub fn wrote(here: &mut Here, id: InodeId, layout_version: u32, end: u64, drop_set_id: bool) -> Stepped<Next> {
     if end > FILE_BYTES_MAX {
         return Err(Error::TooLarge.into());
     }
-    let home = ask.partition(id.position());
-    let now = parts.leader(home)?.time(ask.now);
-    let tree = Tree::new(parts.brick(home)?, ask);
+    let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.file(id)?;
     if inode.layout.is_inline() || inode.layout.version != layout_version {
         return Err(Error::LayoutChanged.into());
@@ -249,6 +200,5 @@ pub fn wrote(
     written(&mut inode, end, drop_set_id, now);
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     commit.put(tree.key(id, Kind::Inode), &inode);
-    parts.commit(home, commit)?;
-    Ok(Reply::Done)
+    Ok(Next::record(commit))
 }

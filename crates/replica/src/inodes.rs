@@ -1,8 +1,8 @@
 //! Attributes: chmod, chown, times, extended attributes.
 
-use crate::execute::{Ask, Commit, Partitions, Stop};
 use crate::read::node;
-use crate::tree::{Tree, attr_of};
+use crate::step::{Commit, Here, Next, Stepped};
+use crate::tree::attr_of;
 use bytes::Bytes;
 use hekate_proto::*;
 
@@ -41,15 +41,8 @@ pub fn apply_changes(inode: &mut InodeRecord, changes: &AttrChanges, now: Time) 
     inode.change += 1;
 }
 
-pub fn setattr(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    id: InodeId,
-    changes: &AttrChanges,
-) -> std::result::Result<Reply, Stop> {
-    let home = ask.partition(id.position());
-    let now = parts.leader(home)?.time(ask.now);
-    let tree = Tree::new(parts.brick(home)?, ask);
+pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<Next> {
+    let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.inode(id)?;
     apply_changes(&mut inode, changes, now);
     let mut commit = Commit::default();
@@ -67,31 +60,26 @@ pub fn setattr(
         _ => None,
     };
     commit.put(tree.key(id, Kind::Inode), &inode);
-    let reply = node(attr_of(id, &inode, stub.as_ref()));
-    commit.reply = Some(reply.clone());
-    parts.commit(home, commit)?;
-    Ok(reply)
+    commit.reply = Some(node(attr_of(id, &inode, stub.as_ref())));
+    Ok(Next::record(commit))
 }
 
 /// Sets (`value`) or removes an extended attribute.
 pub fn setxattr(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
+    here: &mut Here,
     id: InodeId,
     name: &Bytes,
     value: Option<&Bytes>,
     create: bool,
     replace: bool,
-) -> std::result::Result<Reply, Stop> {
+) -> Stepped<Next> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Error::invalid("the name of an extended attribute has 1 to 255 bytes").into());
     }
     if value.is_some_and(|value| value.len() > XATTR_VALUE_BYTES_MAX) {
         return Err(Error::AttributeTooLarge.into());
     }
-    let home = ask.partition(id.position());
-    let now = parts.leader(home)?.time(ask.now);
-    let tree = Tree::new(parts.brick(home)?, ask);
+    let (ask, tree, now) = (here.ask, here.tree(), here.now);
     let mut inode = tree.inode(id)?;
     let existing = tree.xattrs(id)?;
     let exists = existing.iter().any(|(known, _)| known == name);
@@ -110,6 +98,5 @@ pub fn setxattr(
         Some(value) => commit.changes.push(Change::Put { key, value: value.clone() }),
         None => commit.delete(key),
     }
-    parts.commit(home, commit)?;
-    Ok(Reply::Done)
+    Ok(Next::record(commit))
 }

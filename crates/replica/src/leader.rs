@@ -1,83 +1,457 @@
-//! What a leader keeps in memory for its partition: the numbers that it hands out, and its clock.
+//! The leader: makes records, streams them to the members, and lets nothing out before they have them.
+//!
+//! `level.rs` is what it does before it serves, `drive.rs` how it takes ops over partitions from step to step, `serve.rs`
+//! how requests begin and reads are answered; here is the log: who holds what, what is settled, what is synced.
 
-use hekate_brick::Brick;
+use crate::drive::Driven;
+use crate::follower::append;
+use crate::level::Phase;
+use crate::message::{Address, BlockAt, Fresh, Message, Outcome};
+use crate::numbers::Numbers;
+use crate::partition::{Around, Event, Out, Place, SyncJob, Token};
+use crate::serve::Waiting;
+use crate::step::{Ask, Commit};
+use hekate_brick::{Brick, LogEntry, LogPosition};
 use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Numbers reserved by one record: so many creates need no record of their own for it.
-const NUMBERS_AT_ONCE: u64 = 4096;
-/// Bits of a number below the partition's tag: 2^40 inodes a partition.
-const COUNTER_BITS: u32 = 40;
+/// Another member, as the leader knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    /// Where its log ends, since it was last heard anew; none: it is away, or has not answered yet.
+    pub position: Option<LogPosition>,
+    /// It has all records up to here.
+    pub held: Sequence,
+    /// Bytes of growing records that it has said it takes.
+    pub room: u64,
+}
 
-/// A partition's leader.
-#[derive(Debug, Clone)]
-pub struct Leader {
-    ring: RingId,
-    number: PartitionNumber,
-    count: u32,
-    numbers_next: u64,
-    /// Numbers below this are reserved by a record that every member has.
-    numbers_reserved: u64,
-    /// What a record that is on its way reserves.
-    numbers_asked: u64,
-    time: Time,
+/// What happens once a record is settled.
+#[derive(Debug)]
+pub(crate) enum Then {
+    Answer(Token, Result<Reply>),
+    SendLegs(IntentId),
+    EndLeg(Address, IntentId, u16, Result<Reply>),
+    Ended(IntentId),
+    Forget(IntentId),
+}
+
+/// Everything that is settled put on stable storage of all members.
+#[derive(Debug)]
+struct Round {
+    missing: BTreeSet<BrickId>,
+    sequence: Sequence,
+    shards: Vec<ShardId>,
+    then: Vec<Then>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Leader {
+    pub phase: Phase,
+    pub numbers: Numbers,
+    pub members: BTreeMap<BrickId, Member>,
+    pub last: Sequence,
+    settled: Sequence,
+    /// Records that some member may lack.
+    pub window: VecDeque<(LogEntry, Vec<Fresh>)>,
+    /// In the order of their records; `true`: not before that is on stable storage of all members.
+    after: VecDeque<(Sequence, bool, Then)>,
+    rounds: BTreeMap<u64, Round>,
+    tickets: u64,
+    pub driven: BTreeMap<IntentId, Driven>,
+    /// What ops on their way hold against others.
+    pub held: BTreeMap<Key, IntentId>,
+    pub waiting: VecDeque<Waiting>,
+    /// The last op of each session's slot; what is missing is in the brick.
+    pub slots: BTreeMap<(SessionId, u8), OpId>,
+    /// Data ids whose shards were dropped: what is written to them comes too late.
+    pub dropped: VecDeque<DataId>,
+    /// Data ids to collect.
+    pub garbage: VecDeque<(Key, GarbageRecord)>,
+    pub ticks: u64,
+    /// Something was let go: those who wait are asked again.
+    pub retry_wanted: bool,
+    /// Names and moves that ops of other partitions hold.
+    pub prepared: BTreeSet<Key>,
+    /// Intents of ops that are over, and marks of such intents: to be removed.
+    pub swept: Vec<IntentId>,
+    pub forgotten: Vec<Key>,
+    pub swept_at: Time,
+    /// Intents of which marks were found: whether they are gone is asked until it is answered.
+    pub doubtful: BTreeSet<IntentId>,
+    /// Blocks that power cuts took, and from which members.
+    pub lost_on: BTreeMap<BlockAt, BTreeSet<BrickId>>,
+}
+
+/// Data ids that are remembered; one is forgotten when as many others were dropped after it.
+const DROPPED_MAX: usize = 16_384;
+
+/// A record's requirements.
+pub(crate) struct Draft<'a> {
+    pub session: SessionId,
+    pub op_id: OpId,
+    pub commit: &'a Commit,
+    /// More changes of the same record.
+    pub also: Vec<Change>,
+    /// It finishes something that has begun: not refused for want of room.
+    pub must: bool,
+}
+
+/// Why no record was made.
+pub(crate) enum Unmade {
+    /// The brick must write home first.
+    NoRoom,
+    Refused(Error),
 }
 
 impl Leader {
-    /// Takes the lead of a partition from what its brick holds. Numbers that an earlier leader had reserved are given up.
-    pub fn new(brick: &Brick, ring: RingId, number: PartitionNumber, count: u32) -> Result<Self> {
-        let key = Key::partition(ring, number.first_position(count));
-        let record = brick.get(&key)?.map(PartitionRecord::from_bytes).transpose()?;
-        let reserved = record.map_or(1, |record| record.numbers_reserved);
+    pub fn new(at: &Place, brick: &Brick) -> Result<Self> {
+        let last = brick.position(at.ring, at.own.partition).sequence;
         Ok(Self {
-            ring,
-            number,
-            count,
-            numbers_next: reserved,
-            numbers_reserved: reserved,
-            numbers_asked: reserved,
-            time: Time(0),
+            phase: Phase::Silent,
+            numbers: Numbers::new(brick, at.ring, at.own.partition, at.count)?,
+            members: at.others().map(|brick| (brick, Member::default())).collect(),
+            last,
+            settled: Sequence(0),
+            window: VecDeque::new(),
+            after: VecDeque::new(),
+            rounds: BTreeMap::new(),
+            tickets: 0,
+            driven: BTreeMap::new(),
+            held: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            slots: BTreeMap::new(),
+            dropped: VecDeque::new(),
+            garbage: VecDeque::new(),
+            ticks: 0,
+            retry_wanted: false,
+            prepared: BTreeSet::new(),
+            swept: Vec::new(),
+            forgotten: Vec::new(),
+            swept_at: Time(0),
+            doubtful: BTreeSet::new(),
+            lost_on: BTreeMap::new(),
         })
     }
 
-    /// Which partition.
-    pub fn number(&self) -> PartitionNumber {
-        self.number
-    }
-
-    /// How many partitions the ring has.
-    pub fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// A number that no inode, data id or intent of this ring's partitions has had or will have. The tag in its high
-    /// bits tells apart partition 3 of 16 from partition 3 of 32, so it stays unique when partitions split.
-    pub fn next_number(&mut self, changes: &mut Vec<Change>) -> u64 {
-        if self.numbers_next >= self.numbers_reserved {
-            self.numbers_asked = self.numbers_asked.max(self.numbers_next + NUMBERS_AT_ONCE);
-            let record = PartitionRecord { numbers_reserved: self.numbers_asked };
-            let key = Key::partition(self.ring, self.number.first_position(self.count));
-            changes.push(Change::Put { key, value: record.to_bytes() });
+    pub fn handle(&mut self, at: &mut Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
+        match event {
+            Event::Start => self.begin(at, around, out)?,
+            Event::Request { .. } | Event::Change { .. } | Event::Collect { .. } => {
+                self.arrive(at, event, around, out)?;
+            }
+            Event::Sync { token, shards } => {
+                let then = Then::Answer(token, Ok(Reply::Done));
+                self.round(at, self.last, shards, vec![then], out);
+            }
+            Event::Synced { ticket, outcome } => {
+                outcome?;
+                self.synced(at.own.brick, ticket);
+            }
+            Event::Up { bricks } => self.up(at, &bricks, around, out),
+            Event::Down { bricks } => self.down(&bricks),
+            Event::Tick => self.tick(at, around, out)?,
+            Event::Abandon { token } => self.abandon(token, out),
+            Event::SessionEnded { session } => self.forget_session(session),
+            Event::Room => self.has_room(at, around, out)?,
+            Event::View | Event::Message(_) => {}
         }
-        let tag = u64::from(self.count | self.number.0);
-        self.numbers_next += 1;
-        (tag << COUNTER_BITS) | (self.numbers_next - 1)
+        self.settle(at, around, out)
     }
 
-    /// Every member has a record with these changes: what it reserves is reserved.
-    pub fn committed(&mut self, changes: &[Change]) {
-        if self.numbers_asked == self.numbers_reserved {
-            return;
+    pub fn message(
+        &mut self,
+        at: &mut Place,
+        from: Address,
+        message: Message,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        match message {
+            Message::Held { sequence, room } => self.member_holds(from.brick, sequence, room),
+            Message::Synced { ticket } => self.synced(from.brick, ticket),
+            Message::Failed { error } => return Err(error),
+            Message::Leg { intent, number, volume, session, op_id, leg } => {
+                let ask = Ask { session, op_id, ..self.ask(at, around, volume) };
+                self.take_leg(at, from, &ask, (intent, number), &leg, around, out)?;
+            }
+            Message::LegEnded { intent, number, outcome } => {
+                self.leg_ended(at, intent, number, outcome, around, out)?
+            }
+            Message::Forget { intent } => self.forget_marks(at, intent, around)?,
+            Message::IsGone { intent } => self.is_gone(at, from, intent, around, out)?,
+            other => self.level_message(at, from, other, around, out)?,
         }
-        let reserves =
-            |change: &Change| matches!(change, Change::Put { key, .. } if key.kind() == Some(Kind::Partition));
-        if changes.iter().any(reserves) {
-            self.numbers_reserved = self.numbers_asked;
+        self.settle(at, around, out)
+    }
+
+    /// An ask of the server's own.
+    pub fn ask(&self, at: &Place, around: &Around, volume: VolumeId) -> Ask {
+        let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), around.now);
+        Ask { ring: at.ring, count: at.count, volume, session, op_id, now, alone: false }
+    }
+
+    fn member_holds(&mut self, brick: BrickId, sequence: Sequence, room: u64) {
+        if let Some(member) = self.members.get_mut(&brick).filter(|member| member.position.is_some()) {
+            member.held = member.held.max(sequence);
+            member.room = room;
         }
     }
 
-    /// The time of a change: the clock's, but never before that of an earlier change.
-    pub fn time(&mut self, clock: Time) -> Time {
-        self.time = self.time.max(clock);
-        self.time
+    /// Members that are away, or that lack what is on its way.
+    pub fn waits_for(&self) -> Vec<BrickId> {
+        let lacks = |member: &Member| member.position.is_none() || member.held < self.last;
+        self.members.iter().filter(|(_, member)| lacks(member)).map(|(brick, _)| *brick).collect()
     }
+
+    /// Whether every member can be told of a change.
+    pub fn all_present(&self) -> bool {
+        self.members.values().all(|member| member.position.is_some())
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.serves()
+            && self.after.is_empty()
+            && self.rounds.is_empty()
+            && self.driven.is_empty()
+            && self.waiting.is_empty()
+    }
+
+    pub fn wants_tick(&self) -> bool {
+        !self.serves() || !self.waiting.is_empty() || self.driven.values().any(Driven::is_stuck)
+    }
+
+    pub fn work_left(&self) -> usize {
+        self.garbage.len() + self.driven.len()
+    }
+
+    pub fn refuse_all(&mut self, error: &Error, out: &mut Out) {
+        let after = self.after.drain(..).map(|(_, _, then)| then);
+        let rounds = std::mem::take(&mut self.rounds).into_values().flat_map(|round| round.then);
+        for then in after.chain(rounds) {
+            if let Then::Answer(token, _) = then {
+                out.answers.push((token, Err(error.clone())));
+            }
+        }
+        let driven = std::mem::take(&mut self.driven).into_values().flat_map(|driven| driven.tokens);
+        out.answers.extend(driven.map(|token| (token, Err(error.clone()))));
+        for waiting in self.waiting.drain(..) {
+            waiting.refuse(error, out);
+        }
+    }
+
+    /// Makes a record, and sends it on its way. It is settled once every member has it.
+    pub fn append(
+        &mut self,
+        at: &Place,
+        draft: Draft,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<std::result::Result<Sequence, Unmade>> {
+        let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
+        let mut changes = commit.changes.clone();
+        changes.extend(draft.also);
+        let reservation = self.numbers.reservation();
+        changes.extend(reservation.iter().map(|(_, change)| change.clone()));
+        let grows = takes_room(&changes) && !draft.must;
+        let sequence = Sequence(self.last.0 + 1);
+        let (ring, partition, epoch) = (at.ring, at.own.partition, at.view.epoch);
+        let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
+        if grows && let Err(error) = self.check_room(&entry, around.brick) {
+            return Ok(Err(Unmade::Refused(error)));
+        }
+        if !around.brick.takes_now(&entry) {
+            out.wants_room = true;
+            return Ok(Err(Unmade::NoRoom));
+        }
+        match append(around.brick, at.ring, &entry, &commit.fresh, false) {
+            Ok(()) => {}
+            // Refused for what it is: nobody has it.
+            Err(error @ (Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. })) => {
+                commit.fresh.iter().for_each(|fresh| around.brick.forget_fresh(fresh.shard));
+                return Ok(Err(Unmade::Refused(error)));
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some((upto, _)) = reservation {
+            self.numbers.reserved(upto);
+        }
+        self.last = sequence;
+        self.note(&entry, out);
+        for brick in self.members.keys() {
+            let message = Message::Append { entry: entry.clone(), fresh: commit.fresh.clone(), copied: false };
+            at.send_member(out, *brick, message);
+        }
+        self.window.push_back((entry, commit.fresh.clone()));
+        Ok(Ok(sequence))
+    }
+
+    /// On every member, before any of them takes it: no replica is ever without room for what another has.
+    fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
+        drop(brick.reserve(entry, true)?);
+        let on_the_way: u64 = self.window.iter().map(|(entry, _)| entry.room_bytes()).sum();
+        for (brick, member) in &self.members {
+            if member.room < on_the_way.saturating_add(entry.room_bytes()) {
+                let what = format!("on brick {}: {} MiB may still be taken", brick.text(), member.room >> 20);
+                return Err(Error::NoSpace { what });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a record leaves to be done later.
+    fn note(&mut self, entry: &LogEntry, out: &mut Out) {
+        for change in &entry.record.changes {
+            match change {
+                Change::DropShard { shard } => {
+                    if self.dropped.back() != Some(&shard.data) {
+                        self.dropped.push_back(shard.data);
+                    }
+                    if self.dropped.len() > DROPPED_MAX {
+                        self.dropped.pop_front();
+                    }
+                }
+                Change::Put { key, value } => self.note_work(key, value, out),
+                _ => {}
+            }
+        }
+    }
+
+    /// Something to collect.
+    pub fn note_work(&mut self, key: &Key, value: &bytes::Bytes, out: &mut Out) {
+        let (Some(place), Some(id)) = (key.place(), key.id()) else { return };
+        match key.kind() {
+            Some(Kind::Orphan) => out.orphans.push((place.volume, InodeId::from_bits(id))),
+            Some(Kind::Garbage) => {
+                if let Ok(record) = GarbageRecord::from_bytes(value.clone()) {
+                    self.garbage.push_back((key.clone(), record));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// `then`, once the record is settled, or (`stable`) on stable storage of every member.
+    pub fn when(&mut self, sequence: Sequence, stable: bool, then: Then) {
+        self.after.push_back((sequence, stable, then));
+    }
+
+    /// The answer of an op whose state was read just now.
+    pub fn answer(&mut self, token: Token, reply: Result<Reply>) {
+        self.when(self.last, false, Then::Answer(token, reply));
+    }
+
+    /// What all members have is let out, and what waited for it goes on.
+    pub fn settle(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
+        loop {
+            self.let_out(at, around, out);
+            self.go_on_levelling(at, around, out)?;
+            if std::mem::take(&mut self.retry_wanted) {
+                self.retry(at, around, out)?;
+            } else if self.is_let_out() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn let_out(&mut self, at: &Place, around: &Around, out: &mut Out) {
+        let held = self.members.values().map(|member| member.held).min();
+        self.settled = self.settled.max(held.unwrap_or(self.last).min(self.last));
+        while self.window.front().is_some_and(|(entry, _)| entry.record.sequence <= self.settled) {
+            self.window.pop_front();
+        }
+        while let Some(next) = self.after.iter().position(|(sequence, _, _)| *sequence <= self.settled) {
+            let Some((sequence, stable, then)) = self.after.remove(next) else { break };
+            match stable {
+                true => self.round(at, sequence, Vec::new(), vec![then], out),
+                false => self.fire(at, then, around, out),
+            }
+        }
+    }
+
+    /// Nothing that is settled waits any more.
+    fn is_let_out(&self) -> bool {
+        let held = self.members.values().map(|member| member.held).min().unwrap_or(self.last);
+        self.settled >= held.min(self.last) && self.after.iter().all(|(sequence, _, _)| *sequence > self.settled)
+    }
+
+    /// Whether every member has all records.
+    pub fn is_settled(&self) -> bool {
+        self.settled >= self.last
+    }
+
+    /// Changes that some member may lack, newest last.
+    pub fn unsettled(&self) -> impl Iterator<Item = &Change> {
+        self.window.iter().flat_map(|(entry, _)| &entry.record.changes)
+    }
+
+    fn fire(&mut self, at: &Place, then: Then, around: &Around, out: &mut Out) {
+        match then {
+            Then::Answer(token, reply) => out.answers.push((token, reply)),
+            Then::SendLegs(intent) => self.send_legs(at, intent, around, out),
+            Then::EndLeg(to, intent, number, reply) => {
+                let outcome = match reply {
+                    Ok(reply) => Outcome::Taken { reply },
+                    Err(error) => Outcome::Refused { error },
+                };
+                at.send(out, to, Message::LegEnded { intent, number, outcome });
+            }
+            Then::Ended(intent) => self.op_ended(at, intent, around, out),
+            Then::Forget(intent) => self.tell_forget(at, intent, around, out),
+        }
+    }
+
+    /// Begins to put everything up to a record, and these shards, on stable storage of all members.
+    pub fn round(&mut self, at: &Place, sequence: Sequence, shards: Vec<ShardId>, then: Vec<Then>, out: &mut Out) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        out.syncs.push(SyncJob { replica: at.own, ticket, shards: shards.clone() });
+        for brick in self.members.keys() {
+            at.send_member(out, *brick, Message::Sync { ticket, sequence, shards: shards.clone() });
+        }
+        let missing = at.others().chain([at.own.brick]).collect();
+        self.rounds.insert(ticket, Round { missing, sequence, shards, then });
+    }
+
+    fn synced(&mut self, brick: BrickId, ticket: u64) {
+        let Some(round) = self.rounds.get_mut(&ticket) else { return };
+        round.missing.remove(&brick);
+        if round.missing.is_empty() {
+            let then = self.rounds.remove(&ticket).map(|round| round.then).unwrap_or_default();
+            let sequence = self.settled.min(self.last);
+            then.into_iter().for_each(|then| self.after.push_back((sequence, false, then)));
+        }
+    }
+
+    /// A member that came back is asked again for the syncs that it owes.
+    pub fn sync_again(&self, at: &Place, brick: BrickId, out: &mut Out) {
+        for (ticket, round) in self.rounds.iter().filter(|(_, round)| round.missing.contains(&brick)) {
+            let (ticket, sequence, shards) = (*ticket, round.sequence, round.shards.clone());
+            at.send_member(out, brick, Message::Sync { ticket, sequence, shards });
+        }
+    }
+
+    fn down(&mut self, bricks: &[BrickId]) {
+        for brick in bricks {
+            if let Some(member) = self.members.get_mut(brick) {
+                member.position = None;
+            }
+        }
+    }
+}
+
+/// Whether a change takes room: a full disk still deletes.
+fn takes_room(changes: &[Change]) -> bool {
+    let grows = |change: &Change| match change {
+        Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => true,
+        Change::Put { key, .. } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr)),
+        Change::Delete { .. } | Change::CutShard { .. } | Change::DropShard { .. } => false,
+    };
+    let frees = |change: &Change| match change {
+        Change::CutShard { .. } | Change::DropShard { .. } => true,
+        Change::Delete { key } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr | Kind::Inode)),
+        Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => false,
+    };
+    changes.iter().any(grows) && !changes.iter().any(frees)
 }

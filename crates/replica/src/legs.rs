@@ -1,38 +1,80 @@
 //! Legs: what a partition does for an op that another one drives. Each is taken once: a mark with the intent's id and
-//! the leg's number rests beside what it changed.
+//! the leg's number rests beside what it changed. An undoing leg does something only if the one that it undoes was taken.
+//! No leg waits: one that meets a hold is refused as busy, and its driver tries again; so nobody waits in a ring.
 
 use crate::data::fill_shard;
-use crate::execute::{Ask, Commit, Partitions, Stop};
-use crate::tree::{Tree, drop_link, new_directory};
+use crate::step::{Ask, Commit, Stepped, Stop};
+use crate::tree::{Tree, attr_of, drop_link, new_directory};
 use hekate_brick::Brick;
 use hekate_proto::*;
 
 /// Shard numbers that are tried one by one; for more of them the partition's shards are gone through.
 const SHARDS_TRIED_MAX: u64 = 65_536;
 
-/// Takes a leg, unless it was taken; an undoing leg does something only if the one that it undoes was taken.
+/// What a partition makes of a leg.
+pub struct Taken {
+    /// The answer to its driver.
+    pub reply: Reply,
+    /// What changes; none: it was taken before, or only looks.
+    pub commit: Option<Commit>,
+    /// There is more of it to do: it is to be sent again.
+    pub more: bool,
+}
+
+/// Shards that one record drops.
+const DROPPED_AT_ONCE: usize = 1024;
+
+/// Takes a leg, unless it was taken.
 pub fn take(
-    parts: &mut dyn Partitions,
+    brick: &Brick,
     ask: &Ask,
     at: PartitionNumber,
-    intent: IntentId,
-    number: u16,
+    (intent, number): (IntentId, u16),
     leg: &Leg,
-) -> std::result::Result<(), Stop> {
-    let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number);
-    let taken = parts.brick(at)?.get(&mark)?.is_some();
-    if taken != undoes(leg) {
-        return Ok(());
+    now: Time,
+) -> Stepped<Taken> {
+    let only = |reply| Taken { reply, commit: None, more: false };
+    if let Leg::Parent { inode } = leg {
+        let parent = Tree::new(brick, ask).inode(*inode)?.parent;
+        return Ok(only(Reply::Elsewhere { inode: parent, kind: NodeKind::Directory }));
     }
-    let now = parts.leader(at)?.time(ask.now);
-    let mut commit = apply(parts.brick(at)?, ask, at, leg, now)?;
+    if let Leg::DropShards { data, to } = leg {
+        let found = shards_of(brick, ask, at, *data, 0, *to)?;
+        let more = found.len() > DROPPED_AT_ONCE;
+        let changes: Vec<Change> =
+            found.into_iter().take(DROPPED_AT_ONCE).map(|shard| Change::DropShard { shard }).collect();
+        let commit = (!changes.is_empty()).then_some(Commit { changes, ..Commit::default() });
+        return Ok(Taken { reply: Reply::Done, commit, more });
+    }
+    let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number);
+    let taken = brick.get(&mark)?.is_some();
+    if taken != undoes(leg) {
+        return Ok(only(answer_to(brick, ask, leg)?));
+    }
+    let (mut commit, reply) = apply(brick, ask, at, intent, leg, now)?;
     if taken {
         commit.delete(mark);
-    } else {
-        commit.put(mark.clone(), &0u8);
-        parts.sweep(at, mark);
+        return Ok(Taken { reply, commit: Some(commit), more: false });
     }
-    Ok(parts.commit(at, commit)?)
+    commit.put(mark, &0u8);
+    Ok(Taken { reply, commit: Some(commit), more: false })
+}
+
+/// What a leg that was taken before had answered: what it answers with, it keeps from changing.
+fn answer_to(brick: &Brick, ask: &Ask, leg: &Leg) -> Stepped<Reply> {
+    let tree = Tree::new(brick, ask);
+    Ok(match leg {
+        Leg::MakeDirectory { inode, .. } | Leg::AddLink { inode } => {
+            Reply::Node { attr: tree.attr(*inode)?, created: false }
+        }
+        Leg::HoldName { dir, name } => leads_to(&tree, ask, *dir, name)?,
+        _ => Reply::Done,
+    })
+}
+
+fn leads_to(tree: &Tree, ask: &Ask, dir: InodeId, name: &Name) -> Stepped<Reply> {
+    let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
+    Ok(Reply::Elsewhere { inode: found.inode, kind: found.kind })
 }
 
 fn undoes(leg: &Leg) -> bool {
@@ -40,6 +82,8 @@ fn undoes(leg: &Leg) -> bool {
         Leg::UnmakeDirectory { .. }
         | Leg::TakeBackLink { .. }
         | Leg::ReopenDirectory { .. }
+        | Leg::ReleaseName { .. }
+        | Leg::LetMoves
         | Leg::UnfillShard { .. } => true,
         Leg::MakeDirectory { .. }
         | Leg::AddLink { .. }
@@ -50,20 +94,38 @@ fn undoes(leg: &Leg) -> bool {
         | Leg::ReplaceName { .. }
         | Leg::SetParent { .. }
         | Leg::CutShard { .. }
+        | Leg::HoldName { .. }
+        | Leg::HoldMoves
+        | Leg::ReleaseMoves
+        | Leg::Parent { .. }
+        | Leg::DropShards { .. }
         | Leg::EmptyShards { .. } => false,
     }
 }
 
-fn apply(brick: &Brick, ask: &Ask, at: PartitionNumber, leg: &Leg, now: Time) -> std::result::Result<Commit, Stop> {
+fn apply(
+    brick: &Brick,
+    ask: &Ask,
+    at: PartitionNumber,
+    intent: IntentId,
+    leg: &Leg,
+    now: Time,
+) -> Stepped<(Commit, Reply)> {
     let tree = Tree::new(brick, ask);
     let mut commit = Commit::default();
+    let mut reply = Reply::Done;
     match leg {
         Leg::MakeDirectory { inode, parent, mode, uid, gid } => {
-            commit.changes = new_directory(ask, *inode, *parent, (*mode, *uid, *gid), now).0;
+            let (changes, attr) = new_directory(ask, *inode, *parent, (*mode, *uid, *gid), now);
+            commit.changes = changes;
+            reply = Reply::Node { attr, created: true };
         }
         Leg::UnmakeDirectory { inode } | Leg::DropDirectory { inode } => drop_directory(&tree, &mut commit, *inode)?,
-        Leg::AddLink { inode } => change_links(&tree, &mut commit, *inode, 1, now)?,
-        Leg::TakeBackLink { inode } => change_links(&tree, &mut commit, *inode, -1, now)?,
+        Leg::AddLink { inode } => {
+            let record = change_links(&tree, &mut commit, *inode, 1, now)?;
+            reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
+        }
+        Leg::TakeBackLink { inode } => drop(change_links(&tree, &mut commit, *inode, -1, now)?),
         Leg::CloseDirectory { inode } => {
             let mut stub = tree.stub(*inode)?;
             if stub.entries > 0 {
@@ -80,7 +142,10 @@ fn apply(brick: &Brick, ask: &Ask, at: PartitionNumber, leg: &Leg, now: Time) ->
         Leg::FillShard { shard, bytes } => commit = fill_shard(ask, *shard, bytes),
         Leg::UnfillShard { shard } => commit.changes.push(Change::DropShard { shard: *shard }),
         Leg::DropLink { inode, keep } => drop_link(&tree, &mut commit, *inode, *keep, now)?,
-        Leg::ReplaceName { dir, name, new } => replace_name(&tree, ask, &mut commit, *dir, name, *new, now)?,
+        Leg::ReplaceName { dir, name, new } => {
+            replace_name(&tree, ask, &mut commit, *dir, name, *new, now)?;
+            commit.delete(Key::hold(ask.name_place(*dir, name), *dir, name.as_bytes()));
+        }
         Leg::SetParent { inode, parent } => set_parent(&tree, &mut commit, *inode, *parent)?,
         Leg::EmptyShards { data, from, to } => {
             for shard in shards_of(brick, ask, at, *data, *from, *to)? {
@@ -88,12 +153,36 @@ fn apply(brick: &Brick, ask: &Ask, at: PartitionNumber, leg: &Leg, now: Time) ->
             }
         }
         Leg::CutShard { shard, length } => cut_shard(brick, ask, &mut commit, *shard, *length)?,
+        Leg::HoldName { dir, name } => {
+            tree.stub(*dir)?;
+            reply = leads_to(&tree, ask, *dir, name)?;
+            hold(brick, &mut commit, Key::hold(ask.name_place(*dir, name), *dir, name.as_bytes()), intent)?;
+        }
+        Leg::ReleaseName { dir, name } => {
+            commit.delete(Key::hold(ask.name_place(*dir, name), *dir, name.as_bytes()));
+        }
+        Leg::HoldMoves => hold(brick, &mut commit, moves_key(ask), intent)?,
+        Leg::LetMoves | Leg::ReleaseMoves => commit.delete(moves_key(ask)),
+        Leg::Parent { .. } | Leg::DropShards { .. } => return Err(Error::bug("a leg without a mark").into()),
     }
-    Ok(commit)
+    Ok((commit, reply))
+}
+
+/// Where the lock of a volume's moves of directories rests.
+pub fn moves_key(ask: &Ask) -> Key {
+    Key::hold(Place { ring: ask.ring, position: ROOT.position(), volume: ask.volume }, ROOT, b"")
+}
+
+fn hold(brick: &Brick, commit: &mut Commit, key: Key, intent: IntentId) -> Stepped<()> {
+    if brick.get(&key)?.is_some() {
+        return Err(Stop::Wait);
+    }
+    commit.put(key, &intent);
+    Ok(())
 }
 
 /// The records of an empty directory go.
-pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> std::result::Result<(), Stop> {
+pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> Stepped<()> {
     commit.delete(tree.key(id, Kind::Inode));
     commit.delete(tree.key(id, Kind::Stub));
     for key in tree.xattr_keys(id)? {
@@ -102,7 +191,8 @@ pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> std::res
     Ok(())
 }
 
-fn change_links(tree: &Tree, commit: &mut Commit, id: InodeId, by: i32, now: Time) -> std::result::Result<(), Stop> {
+/// One link more or less. -> the inode as it is then.
+pub fn change_links(tree: &Tree, commit: &mut Commit, id: InodeId, by: i32, now: Time) -> Stepped<InodeRecord> {
     let mut inode = tree.inode(id)?;
     if inode.kind == NodeKind::Directory {
         return Err(Error::Denied { what: "hard links to directories".into() }.into());
@@ -114,11 +204,11 @@ fn change_links(tree: &Tree, commit: &mut Commit, id: InodeId, by: i32, now: Tim
     inode.ctime = now;
     inode.change += 1;
     commit.put(tree.key(id, Kind::Inode), &inode);
-    Ok(())
+    Ok(inode)
 }
 
 /// The directory's parent is another one.
-pub fn set_parent(tree: &Tree, commit: &mut Commit, id: InodeId, parent: InodeId) -> std::result::Result<(), Stop> {
+pub fn set_parent(tree: &Tree, commit: &mut Commit, id: InodeId, parent: InodeId) -> Stepped<()> {
     let mut inode = tree.inode(id)?;
     inode.parent = parent;
     commit.put(tree.key(id, Kind::Inode), &inode);
@@ -133,7 +223,7 @@ fn replace_name(
     name: &Name,
     new: Option<(InodeId, NodeKind)>,
     now: Time,
-) -> std::result::Result<(), Stop> {
+) -> Stepped<()> {
     let place = ask.name_place(dir, name);
     let Some(old) = tree.name(place, dir, name)? else { return Ok(()) };
     let mut stub = tree.any_stub(dir)?;
@@ -156,13 +246,7 @@ fn replace_name(
 }
 
 /// The shard ends at `length`, if it went further.
-pub fn cut_shard(
-    brick: &Brick,
-    ask: &Ask,
-    commit: &mut Commit,
-    shard: ShardId,
-    length: u32,
-) -> std::result::Result<(), Stop> {
+pub fn cut_shard(brick: &Brick, ask: &Ask, commit: &mut Commit, shard: ShardId, length: u32) -> Stepped<()> {
     let Some(record) = brick.shard(ask.ring, shard)? else { return Ok(()) };
     if record.length > length {
         crate::data::cut(brick, ask, commit, shard, record, length)?;
@@ -177,7 +261,7 @@ pub fn shards_of(
     data: DataId,
     from: u64,
     to: u64,
-) -> std::result::Result<Vec<ShardId>, Stop> {
+) -> Stepped<Vec<ShardId>> {
     let volume = ask.volume;
     let mut found = Vec::new();
     if to.saturating_sub(from) <= SHARDS_TRIED_MAX {

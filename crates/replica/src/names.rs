@@ -1,7 +1,7 @@
 //! Names: create, mkdir, link, unlink, rmdir.
 
-use crate::execute::{Ask, Commit, Multi, Partitions, Stop};
 use crate::read::found_node;
+use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::{Tree, attr_of, drop_link, new_directory, new_inode};
 use hekate_proto::*;
 
@@ -69,35 +69,29 @@ pub fn touch(tree: &Tree, commit: &mut Commit, dir: InodeId, mut stub: StubRecor
     commit.put(tree.key(dir, Kind::Stub), &stub);
 }
 
-#[allow(clippy::too_many_arguments, reason = "the fields of the op")]
 pub fn create(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
+    here: &mut Here,
     dir: InodeId,
     name: &Name,
     node: &NewNode,
     owner: Owner,
     exclusive: bool,
     seed: u64,
-) -> std::result::Result<Reply, Stop> {
-    let position = ask.name_place(dir, name).position;
-    let home = ask.partition(position);
-    let tree = Tree::new(parts.brick(home)?, ask);
+) -> Stepped<Next> {
+    let (ask, tree) = (here.ask, here.tree());
+    let place = ask.name_place(dir, name);
     let stub = tree.stub(dir)?;
-    if let Some(found) = tree.name(ask.name_place(dir, name), dir, name)? {
+    if let Some(found) = tree.name(place, dir, name)? {
         return match found.kind {
             _ if exclusive => Err(Error::Exists.into()),
             NodeKind::Directory => Err(Error::IsDirectory.into()),
-            _ => found_node(&tree, ask, dir, &found),
+            _ => Ok(Next::Reply(found_node(&tree, ask, dir, &found)?)),
         };
     }
     let owner = owner.inherit(&stub, false);
     let mut commit = Commit::default();
-    let leader = parts.leader(home)?;
-    let now = leader.time(ask.now);
-    let id = InodeId::new(position.0, seed as u32, leader.next_number(&mut commit.changes));
-    let tree = Tree::new(parts.brick(home)?, ask);
-    let mut inode = new_inode(node.kind(), owner.mode, owner.uid, owner.gid, now);
+    let id = InodeId::new(place.position.0, seed as u32, here.number(0));
+    let mut inode = new_inode(node.kind(), owner.mode, owner.uid, owner.gid, here.now);
     match node {
         NewNode::Symlink { target } => {
             if target.is_empty() || target.len() > TARGET_BYTES_MAX {
@@ -110,151 +104,95 @@ pub fn create(
         NewNode::File | NewNode::Directory | NewNode::Fifo | NewNode::Socket => {}
     }
     commit.put(tree.key(id, Kind::Inode), &inode);
-    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, node.kind()), now);
-    let reply = Reply::Node { attr: attr_of(id, &inode, None), created: true };
-    commit.reply = Some(reply.clone());
-    parts.commit(home, commit)?;
-    Ok(reply)
+    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, node.kind()), here.now);
+    commit.reply = Some(Reply::Node { attr: attr_of(id, &inode, None), created: true });
+    Ok(Next::record(commit))
 }
 
-pub fn mkdir(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    dir: InodeId,
-    name: &Name,
-    owner: Owner,
-    seed: u64,
-) -> std::result::Result<Reply, Stop> {
-    let home = ask.partition(ask.name_place(dir, name).position);
+fn node_of(reply: Reply) -> Stepped<Attr> {
+    match reply {
+        Reply::Node { attr, .. } => Ok(attr),
+        _ => Err(Error::bug("a leg that makes or links an inode answers with it").into()),
+    }
+}
+
+pub fn mkdir(here: &mut Here, dir: InodeId, name: &Name, owner: Owner, seed: u64) -> Stepped<Next> {
+    let (ask, tree) = (here.ask, here.tree());
     let position = Position((seed >> 32) as u32);
-    let there = ask.partition(position);
-    let tree = Tree::new(parts.brick(home)?, ask);
     let stub = tree.stub(dir)?;
     if tree.name(ask.name_place(dir, name), dir, name)?.is_some() {
         return Err(Error::Exists.into());
     }
-    parts.brick(there)?;
     let Owner { mode, uid, gid } = owner.inherit(&stub, true);
+    let id = InodeId::new(position.0, seed as u32, here.number(0));
     let mut commit = Commit::default();
-    let now = parts.leader(home)?.time(ask.now);
-    // The number is the driver's to give: unique whichever partition it comes from.
-    let number = parts.leader(home)?.next_number(&mut commit.changes);
-    let id = InodeId::new(position.0, seed as u32, number);
-    let (records, attr) = new_directory(ask, id, dir, (mode, uid, gid), now);
-    let reply = Reply::Node { attr, created: true };
-    commit.reply = Some(reply.clone());
-    let tree = Tree::new(parts.brick(home)?, ask);
-    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, NodeKind::Directory), now);
-    if there == home {
-        commit.changes.extend(records);
-        parts.commit(home, commit)?;
-        return Ok(reply);
-    }
-    let make = Leg::MakeDirectory { inode: id, parent: dir, mode, uid, gid };
-    let mut op = Multi::begin(parts, ask, home, "mkdir")?;
-    op.before(&[(position, make, Leg::UnmakeDirectory { inode: id })])?;
-    op.commit(commit, Vec::new())?;
-    Ok(reply)
+    let attr = if here.owns(position) {
+        let (records, attr) = new_directory(ask, id, dir, (mode, uid, gid), here.now);
+        commit.changes = records;
+        attr
+    } else {
+        let make = Leg::MakeDirectory { inode: id, parent: dir, mode, uid, gid };
+        node_of(here.leg(position, make, Some(Leg::UnmakeDirectory { inode: id }))?)?
+    };
+    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, NodeKind::Directory), here.now);
+    commit.reply = Some(Reply::Node { attr, created: true });
+    Ok(Next::record(commit))
 }
 
-pub fn link(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    dir: InodeId,
-    name: &Name,
-    id: InodeId,
-) -> std::result::Result<Reply, Stop> {
-    let home = ask.partition(ask.name_place(dir, name).position);
-    let there = ask.partition(id.position());
-    let tree = Tree::new(parts.brick(home)?, ask);
+pub fn link(here: &mut Here, dir: InodeId, name: &Name, id: InodeId) -> Stepped<Next> {
+    let (ask, tree) = (here.ask, here.tree());
     let stub = tree.stub(dir)?;
     if tree.name(ask.name_place(dir, name), dir, name)?.is_some() {
         return Err(Error::Exists.into());
     }
-    let mut inode = Tree::new(parts.brick(there)?, ask).inode(id)?;
-    if inode.kind == NodeKind::Directory {
-        return Err(Error::Denied { what: "hard links to directories".into() }.into());
-    }
-    if inode.nlink == 0 {
-        return Err(Error::NotFound.into());
-    }
-    let now = parts.leader(home)?.time(ask.now);
-    inode.nlink = inode.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
-    inode.ctime = now;
-    inode.change += 1;
-    let tree = Tree::new(parts.brick(home)?, ask);
     let mut commit = Commit::default();
-    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, inode.kind), now);
-    let reply = Reply::Node { attr: attr_of(id, &inode, None), created: true };
-    commit.reply = Some(reply.clone());
-    if there == home {
-        commit.put(tree.key(id, Kind::Inode), &inode);
-        parts.commit(home, commit)?;
-        return Ok(reply);
-    }
-    let mut op = Multi::begin(parts, ask, home, "link")?;
-    op.before(&[(id.position(), Leg::AddLink { inode: id }, Leg::TakeBackLink { inode: id })])?;
-    op.commit(commit, Vec::new())?;
-    Ok(reply)
+    let attr = if here.owns(id.position()) {
+        let inode = crate::legs::change_links(&tree, &mut commit, id, 1, here.now)?;
+        attr_of(id, &inode, None)
+    } else {
+        let undo = Some(Leg::TakeBackLink { inode: id });
+        node_of(here.leg(id.position(), Leg::AddLink { inode: id }, undo)?)?
+    };
+    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, attr.kind), here.now);
+    commit.reply = Some(Reply::Node { attr, created: true });
+    Ok(Next::record(commit))
 }
 
-pub fn unlink(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    dir: InodeId,
-    name: &Name,
-    open_here: Option<InodeId>,
-) -> std::result::Result<Reply, Stop> {
-    let home = ask.partition(ask.name_place(dir, name).position);
-    let tree = Tree::new(parts.brick(home)?, ask);
+pub fn unlink(here: &mut Here, dir: InodeId, name: &Name, open_here: Option<InodeId>) -> Stepped<Next> {
+    let (ask, tree) = (here.ask, here.tree());
     let stub = tree.stub(dir)?;
     let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
     if found.kind == NodeKind::Directory {
         return Err(Error::IsDirectory.into());
     }
-    let there = ask.partition(found.inode.position());
-    parts.brick(there)?;
     let keep = !ask.alone || open_here == Some(found.inode);
-    let now = parts.leader(home)?.time(ask.now);
-    let tree = Tree::new(parts.brick(home)?, ask);
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
-    remove_name(ask, &tree, &mut commit, (dir, stub), name, found.kind, now);
-    if there == home {
-        drop_link(&tree, &mut commit, found.inode, keep, now)?;
-        parts.commit(home, commit)?;
-    } else {
-        let drop = Leg::DropLink { inode: found.inode, keep };
-        Multi::begin(parts, ask, home, "unlink")?.commit(commit, vec![(found.inode.position(), drop)])?;
+    remove_name(ask, &tree, &mut commit, (dir, stub), name, found.kind, here.now);
+    if here.owns(found.inode.position()) {
+        drop_link(&tree, &mut commit, found.inode, keep, here.now)?;
+        return Ok(Next::record(commit));
     }
-    Ok(Reply::Done)
+    let drop = Leg::DropLink { inode: found.inode, keep };
+    Ok(Next::Commit(commit, vec![(found.inode.position(), drop)]))
 }
 
-pub fn rmdir(parts: &mut dyn Partitions, ask: &Ask, dir: InodeId, name: &Name) -> std::result::Result<Reply, Stop> {
-    let home = ask.partition(ask.name_place(dir, name).position);
-    let tree = Tree::new(parts.brick(home)?, ask);
+pub fn rmdir(here: &mut Here, dir: InodeId, name: &Name) -> Stepped<Next> {
+    let (ask, tree) = (here.ask, here.tree());
     let stub = tree.stub(dir)?;
     let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
     if found.kind != NodeKind::Directory {
         return Err(Error::NotDirectory.into());
     }
-    let position = found.inode.position();
-    let there = ask.partition(position);
-    let child = Tree::new(parts.brick(there)?, ask).stub(found.inode)?;
-    if child.entries > 0 {
-        return Err(Error::NotEmpty.into());
-    }
-    let now = parts.leader(home)?.time(ask.now);
-    let tree = Tree::new(parts.brick(home)?, ask);
+    let (inode, position) = (found.inode, found.inode.position());
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
-    remove_name(ask, &tree, &mut commit, (dir, stub), name, found.kind, now);
-    if there == home {
-        crate::legs::drop_directory(&tree, &mut commit, found.inode)?;
-        parts.commit(home, commit)?;
-        return Ok(Reply::Done);
+    remove_name(ask, &tree, &mut commit, (dir, stub), name, found.kind, here.now);
+    if here.owns(position) {
+        if tree.stub(inode)?.entries > 0 {
+            return Err(Error::NotEmpty.into());
+        }
+        crate::legs::drop_directory(&tree, &mut commit, inode)?;
+        return Ok(Next::record(commit));
     }
-    let (close, reopen) = (Leg::CloseDirectory { inode: found.inode }, Leg::ReopenDirectory { inode: found.inode });
-    let mut op = Multi::begin(parts, ask, home, "rmdir")?;
-    op.before(&[(position, close, reopen)])?;
-    op.commit(commit, vec![(position, Leg::DropDirectory { inode: found.inode })])?;
-    Ok(Reply::Done)
+    here.leg(position, Leg::CloseDirectory { inode }, Some(Leg::ReopenDirectory { inode }))?;
+    Ok(Next::Commit(commit, vec![(position, Leg::DropDirectory { inode })]))
 }

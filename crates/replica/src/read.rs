@@ -1,6 +1,6 @@
 //! Ops that change nothing, answered by the leader from its copy.
 
-use crate::execute::{Ask, Stop};
+use crate::step::{Ask, Stepped, Stop};
 use crate::tree::Tree;
 use bytes::{Bytes, BytesMut};
 use hekate_brick::Brick;
@@ -10,7 +10,7 @@ use hekate_proto::*;
 const LIST_MAX: u32 = 4096;
 
 /// Answers a read. What it finds is on every member: changes hold the partition until then.
-pub fn answer(brick: &Brick, ask: &Ask, op: &Op) -> std::result::Result<Reply, Stop> {
+pub fn answer(brick: &Brick, ask: &Ask, op: &Op) -> Stepped<Reply> {
     let tree = Tree::new(brick, ask);
     match op {
         Op::Name { op: NameOp::Lookup { dir, name } } => lookup(&tree, ask, *dir, name),
@@ -47,14 +47,14 @@ pub(crate) fn node(attr: Attr) -> Reply {
     Reply::Node { attr, created: false }
 }
 
-fn lookup(tree: &Tree, ask: &Ask, dir: InodeId, name: &Name) -> std::result::Result<Reply, Stop> {
+fn lookup(tree: &Tree, ask: &Ask, dir: InodeId, name: &Name) -> Stepped<Reply> {
     tree.stub(dir)?;
     let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
     found_node(tree, ask, dir, &found)
 }
 
 /// The inode under a name, if this partition has it.
-pub(crate) fn found_node(tree: &Tree, ask: &Ask, dir: InodeId, found: &NameRecord) -> std::result::Result<Reply, Stop> {
+pub(crate) fn found_node(tree: &Tree, ask: &Ask, dir: InodeId, found: &NameRecord) -> Stepped<Reply> {
     if ask.partition(found.inode.position()) == ask.partition(dir.position()) {
         return Ok(node(tree.attr(found.inode)?));
     }
@@ -69,7 +69,7 @@ fn list(
     after: Option<&Name>,
     limit: u32,
     attributes: bool,
-) -> std::result::Result<Reply, Stop> {
+) -> Stepped<Reply> {
     tree.any_stub(dir).map_err(|_| Stop::Error(Error::NotDirectory))?;
     let place = Place { ring: ask.ring, position: dir.position(), volume: ask.volume };
     let all = Key::name(place, dir, b"");
@@ -87,7 +87,7 @@ fn list(
     Ok(Reply::List { entries, end })
 }
 
-fn read(tree: &Tree, id: InodeId, offset: u64, length: u32) -> std::result::Result<Reply, Stop> {
+fn read(tree: &Tree, id: InodeId, offset: u64, length: u32) -> Stepped<Reply> {
     let inode = tree.file(id)?;
     let attr = crate::tree::attr_of(id, &inode, None);
     if !inode.layout.is_inline() {

@@ -1,117 +1,189 @@
-//! A ring of partitions on bricks in memory: random name ops against a model, and a crash after any record.
+//! A ring of partitions on three bricks in memory: random name ops against a model, and a crash after any message.
 //!
 //! The checker goes through what the bricks hold and knows nothing of how it came there: every name leads to an inode,
-//! link counts are the number of names, a directory's counts are its names, and nothing is left that no name leads to.
+//! link counts are the number of names, a directory's counts are its names, nothing is left that no name leads to, and
+//! both replicas of every partition hold the same.
 
 use crate::*;
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
-use hekate_brick::{Brick, BrickSettings, Identity, LogEntry};
+use hekate_brick::{Brick, BrickSettings, Identity};
+use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 const RING: RingId = RingId(1);
 const VOLUME: VolumeId = VolumeId(1);
 const COUNT: u32 = 4;
+const BRICKS: u32 = 3;
 
-/// All partitions, on one brick; ops lock what they ask for.
+/// All partitions, each on two of the bricks, in one process; what one says to another arrives in order.
 struct TestRing {
-    brick: Brick,
-    leaders: Vec<Leader>,
-    locked: BTreeSet<PartitionNumber>,
-    swept: Vec<(PartitionNumber, Key)>,
-    /// Records until the process dies.
-    records_left: u64,
+    bricks: Vec<Brick>,
+    views: Vec<View>,
+    partitions: BTreeMap<Address, Partition>,
+    queue: VecDeque<Envelope>,
+    answers: BTreeMap<Token, Result<Reply>>,
+    /// Messages until the process dies.
+    messages_left: u64,
     op_id: u64,
+    clock: i64,
 }
 
-fn open(storage: &MemoryStorage) -> TestRing {
+fn views() -> Vec<View> {
+    let member = |brick: u32| Member { brick: BrickId(u128::from(brick % BRICKS)), incarnation: Incarnation(1) };
+    let view = |number| View {
+        epoch: Epoch(1),
+        leader: BrickId(u128::from(number % BRICKS)),
+        members: vec![member(number), member(number + 1)],
+    };
+    (0..COUNT).map(view).collect()
+}
+
+fn storages() -> Vec<MemoryStorage> {
+    (0..BRICKS).map(|_| MemoryStorage::new()).collect()
+}
+
+fn open(storages: &[MemoryStorage]) -> TestRing {
     let settings =
         BrickSettings { journal_segments: 4, segment_bytes: 512 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
-    let identity = Identity::new(BrickId(1), "c", settings);
-    let fresh = storage.paths().is_empty();
+    let fresh = storages[0].paths().is_empty();
+    let brick = |(number, storage): (usize, &MemoryStorage)| {
+        let identity = Identity::new(BrickId(number as u128), "c", settings);
+        if fresh {
+            Brick::create_on(storage, &identity).unwrap();
+        }
+        Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
+    };
+    let bricks: Vec<Brick> = storages.iter().enumerate().map(brick).collect();
+    let (views, partitions) = (views(), BTreeMap::new());
+    let (queue, answers) = (VecDeque::new(), BTreeMap::new());
+    let mut ring = TestRing { bricks, views, partitions, queue, answers, messages_left: u64::MAX, op_id: 0, clock: 0 };
+    ring.start();
     if fresh {
-        Brick::create_on(storage, &identity).unwrap();
-    }
-    let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap();
-    let leaders = (0..COUNT).map(|n| Leader::new(&brick, RING, PartitionNumber(n), COUNT).unwrap()).collect();
-    let (locked, swept) = (BTreeSet::new(), Vec::new());
-    let mut ring = TestRing { brick, leaders, locked, swept, records_left: u64::MAX, op_id: 0 };
-    if fresh {
-        let at = ROOT.position().partition(COUNT);
         let changes = root_directory(&ring.ask(), 0, 0);
-        ring.commit(at, Commit { changes, ..Commit::default() }).unwrap();
+        let commit = Commit { changes, ..Commit::default() };
+        let at = ring.leader(ROOT.position());
+        ring.tell(at, Event::Change { token: Token(0), commit: Box::new(commit) });
+        assert_eq!(ring.answers.remove(&Token(0)), Some(Ok(Reply::Done)));
     }
     ring
 }
 
-impl Partitions for TestRing {
-    fn brick(&self, at: PartitionNumber) -> std::result::Result<&Brick, Stop> {
-        if self.locked.contains(&at) { Ok(&self.brick) } else { Err(Stop::Lock(at)) }
-    }
-    fn leader(&mut self, at: PartitionNumber) -> std::result::Result<&mut Leader, Stop> {
-        self.brick(at)?;
-        Ok(&mut self.leaders[at.0 as usize])
-    }
-    fn commit(&mut self, at: PartitionNumber, commit: Commit) -> Result<()> {
-        if self.records_left == 0 {
-            return Err(Error::Unavailable { what: "the process died".into() });
-        }
-        self.records_left -= 1;
-        for fresh in &commit.fresh {
-            self.brick.write_fresh(RING, fresh.shard, fresh.first_block, &[&fresh.bytes])?;
-        }
-        let sequence = Sequence(self.brick.position(RING, at).sequence.0 + 1);
-        let record = Record {
-            ring: RING,
-            partition: at,
-            epoch: Epoch(1),
-            sequence,
-            session: SessionId(1),
-            op_id: OpId(self.op_id),
-            changes: commit.changes,
-        };
-        let entry = LogEntry::new(record);
-        self.brick.append(&entry)?;
-        self.leaders[at.0 as usize].committed(&entry.record.changes);
-        Ok(())
-    }
-    fn order(&mut self, _: PartitionNumber, _: PartitionNumber) -> Result<()> {
-        Ok(())
-    }
-    fn sweep(&mut self, at: PartitionNumber, key: Key) {
-        self.swept.push((at, key));
-    }
-}
-
 impl TestRing {
+    fn around<'a>(bricks: &'a [Brick], views: &'a [View], address: Address, now: i64) -> Around<'a> {
+        Around { brick: &bricks[address.brick.0 as usize], views, now: Time(now) }
+    }
+
+    fn start(&mut self) {
+        let all: Vec<BrickId> = (0..BRICKS).map(|brick| BrickId(u128::from(brick))).collect();
+        for (number, view) in views().iter().enumerate() {
+            for member in &view.members {
+                let address = Address { partition: PartitionNumber(number as u32), brick: member.brick };
+                let around = Self::around(&self.bricks, &self.views, address, 0);
+                self.partitions.insert(address, Partition::new(RING, address, &around, Vec::new()).unwrap());
+            }
+        }
+        let addresses: Vec<Address> = self.partitions.keys().copied().collect();
+        addresses.iter().for_each(|address| self.tell(*address, Event::Start));
+        addresses.iter().for_each(|address| self.tell(*address, Event::Up { bricks: all.clone() }));
+        (0..20).for_each(|_| self.tick());
+        assert!(
+            self.partitions.values().filter(|one| one.address().brick == one.view().leader).all(|one| one.serves())
+        );
+    }
+
+    fn tick(&mut self) {
+        self.clock += 100_000_000;
+        let addresses: Vec<Address> = self.partitions.keys().copied().collect();
+        addresses.into_iter().for_each(|address| self.tell(address, Event::Tick));
+    }
+
+    /// An event, and all that follows from it.
+    fn tell(&mut self, address: Address, event: Event) {
+        self.handle(address, event);
+        while let Some(envelope) = self.queue.pop_front() {
+            if self.messages_left == 0 {
+                self.queue.clear();
+                return;
+            }
+            self.messages_left -= 1;
+            // What travels between servers is encoded.
+            let envelope = Envelope::from_bytes(envelope.to_bytes()).unwrap();
+            self.handle(envelope.to, Event::Message(envelope));
+        }
+    }
+
+    fn handle(&mut self, address: Address, event: Event) {
+        let mut out = Out::default();
+        let around = Self::around(&self.bricks, &self.views, address, self.clock);
+        let Some(partition) = self.partitions.get_mut(&address) else { return };
+        partition.handle(event, &around, &mut out);
+        self.queue.extend(out.sends);
+        self.answers.extend(out.answers);
+        for job in out.syncs {
+            let brick = &self.bricks[job.replica.brick.0 as usize];
+            let outcome = brick.sync_shards(&job.shards).and_then(|_| brick.sync(brick.end()));
+            self.handle(job.replica, Event::Synced { ticket: job.ticket, outcome });
+        }
+        if out.wants_room {
+            self.bricks.iter().for_each(|brick| brick.checkpoint().unwrap());
+            self.handle(address, Event::Room);
+        }
+    }
+
     fn ask(&self) -> Ask {
         let (session, op_id, now) = (SessionId(1), OpId(self.op_id), Time(self.op_id as i64));
         Ask { ring: RING, count: COUNT, volume: VOLUME, session, op_id, now, alone: true }
     }
 
-    /// As a server does: with more locks until there are enough.
-    fn with_locks<T>(&mut self, mut act: impl FnMut(&mut Self, &Ask) -> std::result::Result<T, Stop>) -> Result<T> {
-        self.op_id += 1;
-        self.locked.clear();
+    fn leader(&self, position: Position) -> Address {
+        let partition = position.partition(COUNT);
+        Address { partition, brick: self.views[partition.0 as usize].leader }
+    }
+
+    /// As `distribute` finds it.
+    fn place(&self, op: &Op) -> Address {
         let ask = self.ask();
-        loop {
-            let records_before = self.records_left;
-            match act(self, &ask) {
-                Err(Stop::Lock(at)) => {
-                    assert_eq!(records_before, self.records_left, "a record before the last lock");
-                    assert!(self.locked.insert(at), "the same lock asked for twice");
+        let position = match op {
+            Op::Name { op } => match op {
+                NameOp::Rename { to_dir, to_name, .. } => ask.name_place(*to_dir, to_name).position,
+                NameOp::Lookup { dir, .. }
+                | NameOp::Create { dir, .. }
+                | NameOp::Link { dir, .. }
+                | NameOp::Unlink { dir, .. }
+                | NameOp::Rmdir { dir, .. }
+                | NameOp::List { dir, .. } => dir.position(),
+            },
+            Op::Inode { op } => op.inode().position(),
+            Op::Data { op } => match op {
+                DataOp::ReadShard { data, index, .. } | DataOp::WriteShard { data, index, .. } => {
+                    ShardId { volume: VOLUME, data: *data, index: *index }.position()
                 }
-                Err(Stop::Error(error)) => return Err(error),
-                Ok(value) => return Ok(value),
-            }
-        }
+                DataOp::Write { inode, .. }
+                | DataOp::Read { inode, .. }
+                | DataOp::Spill { inode }
+                | DataOp::Wrote { inode, .. } => inode.position(),
+                _ => panic!("{op:?}"),
+            },
+            _ => panic!("{op:?}"),
+        };
+        self.leader(position)
     }
 
     fn execute(&mut self, op: Op) -> Result<Reply> {
-        self.with_locks(|ring, ask| execute(ring, ask, &op))
+        self.op_id += 256;
+        let (token, at) = (Token(self.op_id), self.place(&op));
+        self.tell(at, Event::Request { token, ask: self.ask(), op });
+        for _ in 0..50 {
+            if let Some(answer) = self.answers.remove(&token) {
+                return answer;
+            }
+            self.tick();
+        }
+        Err(Error::Unavailable { what: "nobody answered".into() })
     }
 
     fn name_op(&mut self, op: NameOp) -> Result<Reply> {
@@ -119,35 +191,37 @@ impl TestRing {
     }
 
     fn read(&mut self, op: Op) -> Result<Reply> {
-        let ask = self.ask();
-        answer(&self.brick, &ask, &op).map_err(|stop| match stop {
-            Stop::Error(error) => error,
-            Stop::Lock(_) => Error::bug("a read that locks"),
-        })
+        let (ask, at) = (self.ask(), self.place(&op));
+        let around = Self::around(&self.bricks, &self.views, at, 0);
+        let read = self.partitions[&at].read(&around, &ask, &op);
+        read.unwrap_or_else(|| self.execute(op))
     }
 
+    /// Whatever is under way comes to its end.
+    fn rest(&mut self) {
+        (0..60).for_each(|_| self.tick());
+        for (address, partition) in &self.partitions {
+            assert!(partition.is_idle(), "{address:?} is not idle: {partition:?}");
+            assert_eq!(partition.failure(), None);
+        }
+    }
+
+    /// What leaders' bricks hold of their partitions.
     fn entries(&self) -> Vec<(Key, Bytes)> {
-        self.brick
-            .scan(&Key::from_bytes(Bytes::new()), &Key::from_bytes(Bytes::from_static(&[255; 8])), 1 << 20)
-            .unwrap()
+        let mut all = Vec::new();
+        for (number, view) in self.views.iter().enumerate() {
+            let number = PartitionNumber(number as u32);
+            let held: Vec<_> = view.members.iter().map(|member| self.held(member.brick, number)).collect();
+            assert_eq!(held[0], held[1], "replicas of partition {number}");
+            all.extend(held.into_iter().next().unwrap());
+        }
+        all
     }
 
-    /// What a start does with what a crash left.
-    fn recover(&mut self) {
-        for (key, value) in self.entries() {
-            if key.kind() == Some(Kind::Intent) {
-                let record = IntentRecord::from_bytes(value).unwrap();
-                let at = key.place().unwrap().position.partition(COUNT);
-                let intent = IntentId(key.id().unwrap());
-                self.with_locks(|ring, ask| recover_intent(ring, ask, at, intent, &record)).unwrap();
-            }
-        }
-        let marks: Vec<_> = self.entries().into_iter().filter(|(key, _)| key.kind() == Some(Kind::LegDone)).collect();
-        for (key, _) in marks {
-            let at = key.place().unwrap().position.partition(COUNT);
-            self.commit(at, Commit { changes: vec![Change::Delete { key }], ..Commit::default() }).unwrap();
-        }
-        assert!(!self.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Intent)));
+    fn held(&self, brick: BrickId, number: PartitionNumber) -> Vec<(Key, Bytes)> {
+        let brick = &self.bricks[brick.0 as usize];
+        let ranges = [Key::work_range(RING, number, COUNT), Key::object_range(RING, number, COUNT)];
+        ranges.iter().flat_map(|(from, to)| brick.scan(from, to, 1 << 20).unwrap()).collect()
     }
 
     /// See the module.
@@ -167,6 +241,7 @@ impl TestRing {
                 }
                 Kind::Stub => drop(stubs.insert(id, StubRecord::from_bytes(value).unwrap())),
                 Kind::Inode => drop(inodes.insert(id, InodeRecord::from_bytes(value).unwrap())),
+                Kind::Intent | Kind::LegDone | Kind::Hold => panic!("{key:?} is left"),
                 _ => {}
             }
         }
@@ -371,38 +446,39 @@ proptest! {
 
     #[test]
     fn name_ops_do_what_the_model_does(steps in prop::collection::vec((step(), any::<u64>()), 1..60)) {
-        let mut ring = open(&MemoryStorage::new());
+        let mut ring = open(&storages());
         let mut model = Model::new();
         for (step, seed) in &steps {
             run(&mut ring, &mut model, step, *seed);
             prop_assert_eq!(listed(&mut ring, &model), model.keys().cloned().collect::<BTreeSet<_>>(), "after {:?}", step);
         }
+        ring.rest();
         ring.check();
     }
 
     #[test]
-    fn a_crash_after_any_record_leaves_a_whole_tree(
+    fn a_crash_after_any_message_leaves_a_whole_tree(
         steps in prop::collection::vec((step(), any::<u64>()), 1..25), last in step(), seed in any::<u64>())
     {
-        for records in 0.. {
-            let storage = MemoryStorage::new();
+        for messages in 0.. {
+            let storage = storages();
             let mut ring = open(&storage);
             let mut model = Model::new();
             steps.iter().for_each(|(step, seed)| run(&mut ring, &mut model, step, *seed));
-            ring.records_left = records;
+            ring.messages_left = messages;
             let before: BTreeSet<_> = model.keys().cloned().collect();
             // The step's own assertions say that it failed, as it must when the process dies in it.
             let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&mut ring, &mut model, &last, seed)));
-            let left = ring.records_left;
+            let left = ring.messages_left;
             drop(ring);
             let mut ring = open(&storage);
-            ring.recover();
+            ring.rest();
             ring.check();
             if died.is_ok() || left > 0 {
-                prop_assert!(records > 0 || died.is_ok());
+
                 break;
             }
-            prop_assert!(records < 20, "{:?}", before);
+            prop_assert!(messages < 200, "{:?}", before);
         }
     }
 }
@@ -418,7 +494,7 @@ fn create_file(ring: &mut TestRing) -> Attr {
 
 #[test]
 fn bytes_move_into_shards_and_back_out_of_them() {
-    let mut ring = open(&MemoryStorage::new());
+    let mut ring = open(&storages());
     let attr = create_file(&mut ring);
     let inode = attr.id;
     let small = DataOp::Write { inode, offset: 10, data: Bytes::from_static(b"small"), drop_set_id: false };
@@ -445,7 +521,7 @@ fn bytes_move_into_shards_and_back_out_of_them() {
 
 #[test]
 fn a_conditional_write_follows_only_the_stamp_that_it_names() {
-    let mut ring = open(&MemoryStorage::new());
+    let mut ring = open(&storages());
     let mut write = |follow| {
         let op = DataOp::WriteShard { data: DataId(9), index: 0, offset: 0, bytes: Bytes::from_static(b"x"), follow };
         ring.execute(Op::Data { op })
@@ -457,30 +533,16 @@ fn a_conditional_write_follows_only_the_stamp_that_it_names() {
 
 #[test]
 fn an_inode_that_somebody_may_have_open_stays_until_it_is_collected() {
-    let mut ring = open(&MemoryStorage::new());
+    let mut ring = open(&storages());
     let attr = create_file(&mut ring);
     ring.name_op(NameOp::Unlink { dir: ROOT, name: name(b"f"), open_here: Some(attr.id) }).unwrap();
     let getattr = Op::Inode { op: InodeOp::GetAttr { inode: attr.id } };
     let Reply::Node { attr: open, .. } = ring.read(getattr.clone()).unwrap() else { panic!("no node") };
     assert_eq!(open.nlink, 0);
-    let ask = ring.ask();
-    let commit = purge_orphan(&ring.brick, &ask, attr.id).unwrap().unwrap();
-    ring.commit(attr.id.position().partition(COUNT), commit).unwrap();
-    assert_eq!(ring.read(getattr), Err(Error::Stale));
-    assert_eq!(purge_orphan(&ring.brick, &ask, attr.id), Ok(None), "once");
+    let at = ring.leader(attr.id.position());
+    for _ in 0..2 {
+        ring.tell(at, Event::Collect { volume: VOLUME, inode: attr.id });
+        assert_eq!(ring.read(getattr.clone()), Err(Error::Stale));
+    }
     ring.check();
-}
-
-#[test]
-fn numbers_are_not_given_twice_though_the_op_that_reserved_them_failed() {
-    let storage = MemoryStorage::new();
-    let mut ring = open(&storage);
-    ring.leaders[0].next_number(&mut Vec::new());
-    let mut changes = Vec::new();
-    let given = ring.leaders[0].next_number(&mut changes);
-    ring.commit(PartitionNumber(0), Commit { changes, ..Commit::default() }).unwrap();
-    drop(ring);
-    let mut ring = open(&storage);
-    let again: Vec<u64> = (0..3).map(|_| ring.leaders[0].next_number(&mut Vec::new())).collect();
-    assert!(!again.contains(&given));
 }

@@ -1,6 +1,6 @@
 //! Typed access to a partition's entries: inodes, stubs, names, contents.
 
-use crate::execute::{Ask, Commit, Stop};
+use crate::step::{Ask, Commit, Stepped, Stop};
 use bytes::Bytes;
 use hekate_brick::Brick;
 use hekate_proto::*;
@@ -21,7 +21,7 @@ impl<'a> Tree<'a> {
         Self { brick, ring: ask.ring, volume: ask.volume }
     }
 
-    fn value<T: Wire>(&self, key: &Key) -> std::result::Result<Option<T>, Stop> {
+    fn value<T: Wire>(&self, key: &Key) -> Stepped<Option<T>> {
         Ok(self.brick.get(key)?.map(T::from_bytes).transpose()?)
     }
 
@@ -31,12 +31,12 @@ impl<'a> Tree<'a> {
     }
 
     /// An inode, or `Stale`.
-    pub fn inode(&self, id: InodeId) -> std::result::Result<InodeRecord, Stop> {
+    pub fn inode(&self, id: InodeId) -> Stepped<InodeRecord> {
         self.value(&self.key(id, Kind::Inode))?.ok_or(Stop::Error(Error::Stale))
     }
 
     /// An inode that is no directory.
-    pub fn file(&self, id: InodeId) -> std::result::Result<InodeRecord, Stop> {
+    pub fn file(&self, id: InodeId) -> Stepped<InodeRecord> {
         let inode = self.inode(id)?;
         match inode.kind {
             NodeKind::File => Ok(inode),
@@ -45,12 +45,12 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// A directory's stub, if it is one that lives.
-    pub fn stub(&self, dir: InodeId) -> std::result::Result<StubRecord, Stop> {
+    /// A directory's stub, if it is one that lives. Whether one that an op has closed is removed is not known yet.
+    pub fn stub(&self, dir: InodeId) -> Stepped<StubRecord> {
         let stub: Option<StubRecord> = self.value(&self.key(dir, Kind::Stub))?;
         match stub {
             Some(stub) if stub.alive => Ok(stub),
-            Some(_) => Err(Error::NotFound.into()),
+            Some(_) => Err(Stop::Wait),
             // Either it is gone, or it never was a directory.
             None => match self.inode(dir) {
                 Ok(_) => Err(Error::NotDirectory.into()),
@@ -60,35 +60,35 @@ impl<'a> Tree<'a> {
     }
 
     /// The stub whether it lives or not.
-    pub fn any_stub(&self, dir: InodeId) -> std::result::Result<StubRecord, Stop> {
+    pub fn any_stub(&self, dir: InodeId) -> Stepped<StubRecord> {
         self.value(&self.key(dir, Kind::Stub))?.ok_or(Stop::Error(Error::Stale))
     }
 
     /// Where a name leads.
-    pub fn name(&self, place: Place, dir: InodeId, name: &Name) -> std::result::Result<Option<NameRecord>, Stop> {
+    pub fn name(&self, place: Place, dir: InodeId, name: &Name) -> Stepped<Option<NameRecord>> {
         self.value(&Key::name(place, dir, name.as_bytes()))
     }
 
     /// Bytes that rest beside an inode.
-    pub fn content(&self, id: InodeId) -> std::result::Result<Bytes, Stop> {
+    pub fn content(&self, id: InodeId) -> Stepped<Bytes> {
         Ok(self.brick.get(&self.key(id, Kind::Content))?.unwrap_or_default())
     }
 
     /// Extended attributes: name and value.
-    pub fn xattrs(&self, id: InodeId) -> std::result::Result<Vec<(Bytes, Bytes)>, Stop> {
+    pub fn xattrs(&self, id: InodeId) -> Stepped<Vec<(Bytes, Bytes)>> {
         let from = Key::xattr(self.ring, self.volume, id, b"");
         let entries = self.brick.scan(&from, &from.prefix_end(), SCAN_AT_ONCE)?;
         Ok(entries.into_iter().map(|(key, value)| (key.rest(), value)).collect())
     }
 
     /// Keys of extended attributes.
-    pub fn xattr_keys(&self, id: InodeId) -> std::result::Result<Vec<Key>, Stop> {
+    pub fn xattr_keys(&self, id: InodeId) -> Stepped<Vec<Key>> {
         let names = self.xattrs(id)?.into_iter();
         Ok(names.map(|(name, _)| Key::xattr(self.ring, self.volume, id, &name)).collect())
     }
 
     /// An inode's attributes, a directory's with those of its stub.
-    pub fn attr(&self, id: InodeId) -> std::result::Result<Attr, Stop> {
+    pub fn attr(&self, id: InodeId) -> Stepped<Attr> {
         let inode = self.inode(id)?;
         let stub = if inode.kind == NodeKind::Directory { Some(self.any_stub(id)?) } else { None };
         Ok(attr_of(id, &inode, stub.as_ref()))
@@ -195,13 +195,7 @@ impl Commit {
 }
 
 /// One name less leads to the inode. Without a name it goes, or (`keep`) waits until nobody has it open.
-pub fn drop_link(
-    tree: &Tree,
-    commit: &mut Commit,
-    id: InodeId,
-    keep: bool,
-    now: Time,
-) -> std::result::Result<(), Stop> {
+pub fn drop_link(tree: &Tree, commit: &mut Commit, id: InodeId, keep: bool, now: Time) -> Stepped<()> {
     let mut inode = tree.inode(id)?;
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.ctime = now;
@@ -218,7 +212,7 @@ pub fn drop_link(
 }
 
 /// The inode and all that rests beside it go; its data ids wait to be collected.
-fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> std::result::Result<(), Stop> {
+fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> Stepped<()> {
     commit.delete(tree.key(id, Kind::Inode));
     if inode.layout.is_inline() && inode.kind != NodeKind::Directory {
         commit.delete(tree.key(id, Kind::Content));
@@ -240,7 +234,7 @@ pub fn give_up_data(ring: RingId, volume: VolumeId, commit: &mut Commit, id: Ino
 }
 
 /// The record that collects an orphan: nothing, if it is none any more.
-pub fn purge_orphan(brick: &Brick, ask: &Ask, id: InodeId) -> std::result::Result<Option<Commit>, Stop> {
+pub fn purge_orphan(brick: &Brick, ask: &Ask, id: InodeId) -> Stepped<Option<Commit>> {
     let tree = Tree::new(brick, ask);
     let key = Key::orphan(ask.ring, ask.volume, id);
     if brick.get(&key)?.is_none() {

@@ -1,28 +1,20 @@
 //! truncate: the size, and what lies beyond it.
 
 use crate::data::spill_with;
-use crate::execute::{Ask, Commit, Multi, Partitions, Stop};
 use crate::inodes::apply_changes;
 use crate::legs::{cut_shard, shards_of};
 use crate::read::node;
-use crate::tree::{Tree, attr_of, give_up_data};
+use crate::step::{Ask, Commit, Here, Next, Stepped};
+use crate::tree::{attr_of, give_up_data};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
 /// setattr with a size.
-pub fn truncate(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    id: InodeId,
-    changes: &AttrChanges,
-    size: u64,
-) -> std::result::Result<Reply, Stop> {
+pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) -> Stepped<Next> {
     if size > FILE_BYTES_MAX {
         return Err(Error::TooLarge.into());
     }
-    let home = ask.partition(id.position());
-    let now = parts.leader(home)?.time(ask.now);
-    let tree = Tree::new(parts.brick(home)?, ask);
+    let (ask, tree, now) = (here.ask, here.tree(), here.now);
     let mut inode = tree.file(id)?;
     let before = inode.clone();
     if size != inode.size && changes.mtime.is_none() {
@@ -31,11 +23,11 @@ pub fn truncate(
     apply_changes(&mut inode, changes, now);
     inode.size = size;
     inode.size_high = inode.size_high.max(size);
-    let mut commit = Commit::default();
+    let (mut commit, mut legs) = (Commit::default(), Vec::new());
     if before.layout.is_inline() {
         let content = tree.content(id)?;
         if size > INLINE_MAX {
-            return spill_with(parts, ask, id, inode, content);
+            return spill_with(here, id, inode, content);
         }
         if (content.len() as u64) > size {
             let value = content.slice(..size as usize);
@@ -47,68 +39,45 @@ pub fn truncate(
         inode.size_high = 0;
     } else if size < before.size {
         inode.layout.version += 1;
-        commit.put(tree.key(id, Kind::Inode), &inode);
-        return shrink(parts, ask, commit, node(attr_of(id, &inode, None)), &before, size);
+        legs = shrink(here, &mut commit, &before, size)?;
     }
     commit.put(tree.key(id, Kind::Inode), &inode);
-    let reply = node(attr_of(id, &inode, None));
-    commit.reply = Some(reply.clone());
-    parts.commit(home, commit)?;
-    Ok(reply)
+    commit.reply = Some(node(attr_of(id, &inode, None)));
+    Ok(Next::Commit(commit, legs))
 }
 
-/// Shards beyond the new size are emptied, the one in which it lies is cut: all with the inode's partition locked, so no write
-/// is told meanwhile.
-fn shrink(
-    parts: &mut dyn Partitions,
-    ask: &Ask,
-    mut commit: Commit,
-    reply: Reply,
-    before: &InodeRecord,
-    size: u64,
-) -> std::result::Result<Reply, Stop> {
-    let Reply::Node { attr, .. } = &reply else { return Err(Error::bug("shrink answers a node").into()) };
-    let home = ask.partition(attr.id.position());
+/// Shards beyond the new size are emptied, the one in which it lies is cut; the inode is held until all are, so that no
+/// write is told meanwhile. What this partition holds itself is part of the commit.
+fn shrink(here: &Here, commit: &mut Commit, before: &InodeRecord, size: u64) -> Stepped<Vec<(Position, Leg)>> {
+    let (brick, ask) = (here.brick, here.ask);
     let mut legs = Vec::new();
     let mut start = 0u64;
     for piece in &before.layout.pieces {
         let end = before.size.min(start.saturating_add(piece.length));
         if end > size {
-            piece_legs(parts, ask, piece.data, size.saturating_sub(start), end - start, &mut legs)?;
+            piece_legs(ask, piece.data, size.saturating_sub(start), end - start, &mut legs);
         }
         start = start.saturating_add(piece.length);
     }
-    commit.reply = Some(reply.clone());
-    // What this partition holds itself is part of the commit.
-    let (here, there): (Vec<_>, Vec<_>) = legs.into_iter().partition(|(position, _)| ask.partition(*position) == home);
-    for (_, leg) in here {
-        let brick = parts.brick(home)?;
+    let (own, others): (Vec<_>, Vec<_>) = legs.into_iter().partition(|(position, _)| here.owns(*position));
+    for (_, leg) in own {
         match leg {
-            Leg::CutShard { shard, length } => cut_shard(brick, ask, &mut commit, shard, length)?,
+            Leg::CutShard { shard, length } => cut_shard(brick, ask, commit, shard, length)?,
             Leg::EmptyShards { data, from, to } => {
-                for shard in shards_of(brick, ask, home, data, from, to)? {
-                    cut_shard(brick, ask, &mut commit, shard, 0)?;
+                for shard in shards_of(brick, ask, here.at, data, from, to)? {
+                    cut_shard(brick, ask, commit, shard, 0)?;
                 }
             }
             _ => return Err(Error::bug("a leg that truncate does not have").into()),
         }
     }
-    Multi::begin(parts, ask, home, "truncate")?.commit(commit, there)?;
-    Ok(reply)
+    Ok(others)
 }
 
 /// Legs that leave `kept` of the `length` bytes of a piece.
-fn piece_legs(
-    parts: &dyn Partitions,
-    ask: &Ask,
-    data: DataId,
-    kept: u64,
-    length: u64,
-    legs: &mut Vec<(Position, Leg)>,
-) -> std::result::Result<(), Stop> {
+fn piece_legs(ask: &Ask, data: DataId, kept: u64, length: u64, legs: &mut Vec<(Position, Leg)>) {
     let edge = ShardId { volume: ask.volume, data, index: kept / SHARD_BYTES };
     if !kept.is_multiple_of(SHARD_BYTES) {
-        parts.brick(ask.partition(edge.position()))?;
         legs.push((edge.position(), Leg::CutShard { shard: edge, length: (kept % SHARD_BYTES) as u32 }));
     }
     // One more than the size covers: a write that was not told may have made it.
@@ -120,8 +89,6 @@ fn piece_legs(
         partitions.extend((0..ask.count).map(PartitionNumber));
     }
     for partition in partitions {
-        parts.brick(partition)?;
         legs.push((partition.first_position(ask.count), Leg::EmptyShards { data, from, to }));
     }
-    Ok(())
 }

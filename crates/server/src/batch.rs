@@ -1,15 +1,15 @@
 //! A batch of one session's requests: done in order, made durable together, answered together.
 
 use crate::housekeeping::free_space;
-use crate::locked::Locked;
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::repair::mend_range;
 use crate::sessions::Session;
 use crate::syncer::Needs;
+use crate::turn::Turn;
 use hekate_proto::*;
-use hekate_replica::{Ask, Stop, answer, execute};
-use std::collections::BTreeSet;
+use hekate_replica::{Address, Ask, Event};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +17,25 @@ use std::time::Instant;
 const ANSWER_BYTES_MAX: usize = 14 << 20;
 /// How often a name may lead to an inode that is gone by then; more often is damage.
 const STALE_MAX: usize = 16;
+
+/// What a batch has changed that must be durable before it is answered: partitions of its volume's ring, with the shards
+/// that it wrote.
+#[derive(Default)]
+struct Changed {
+    ring: Option<Arc<HostedRing>>,
+    partitions: BTreeMap<PartitionNumber, Vec<ShardId>>,
+}
+
+impl Changed {
+    fn note(&mut self, ring: &Arc<HostedRing>, partition: PartitionNumber, request: &Request) {
+        self.ring.get_or_insert_with(|| ring.clone());
+        let shards = self.partitions.entry(partition).or_default();
+        // Earlier bytes of the shard that only a sync of its data file covers are not to be lost below later ones.
+        if let Op::Data { op: DataOp::WriteShard { data, index, .. } } = &request.op {
+            shards.push(ShardId { volume: request.volume, data: *data, index: *index });
+        }
+    }
+}
 
 impl Node {
     /// See the module. After a request that fails, the rest is `Skipped`.
@@ -30,7 +49,7 @@ impl Node {
             drop(session.gate.write());
         }
         let _at_work = session.gate.read();
-        let mut needs = Needs::default();
+        let (mut needs, mut changed) = (Needs::default(), Changed::default());
         let mut replies: Vec<Result<Reply>> = Vec::with_capacity(requests.len());
         let mut answer_bytes = 0;
         for request in requests {
@@ -38,13 +57,12 @@ impl Node {
             let reply = match replies.last() {
                 Some(Err(_)) => Err(Error::Skipped),
                 _ if answer_bytes > ANSWER_BYTES_MAX => Err(Error::invalid("a batch whose answers do not fit a frame")),
-                _ => self.request(&session, request, &mut needs),
+                _ => self.request(&session, request, &mut needs, &mut changed),
             };
             replies.push(reply);
         }
-        if !needs.is_empty()
-            && let Err(error) = self.syncers.sync(needs)
-        {
+        let synced = self.syncers.sync(needs).into_values().chain([self.make_durable(changed)]);
+        if let Err(error) = synced.collect::<Result<()>>() {
             for (request, reply) in requests.iter().zip(&mut replies) {
                 if reply.is_ok() && (request.durable || matches!(request.target, Target::Brick { .. })) {
                     *reply = Err(error.clone());
@@ -54,11 +72,35 @@ impl Node {
         replies
     }
 
-    fn request(&self, session: &Arc<Session>, request: &Request, needs: &mut Needs) -> Result<Reply> {
+    /// One sync for all, on every member of the partitions.
+    fn make_durable(&self, changed: Changed) -> Result<()> {
+        let Some(ring) = changed.ring else { return Ok(()) };
+        let mut turn = Turn::new(self, &ring);
+        let mut open = Vec::new();
+        for (partition, shards) in changed.partitions {
+            let (to, token) = (ring.leader(partition)?.0, self.tickets.token());
+            turn.request(to, token, Event::Sync { token, shards });
+            open.push((to, token));
+        }
+        turn.run();
+        for (to, token) in open {
+            let answer = turn.take(token).or_else(|| self.patiently(&ring, to, token));
+            answer.unwrap_or_else(|| Err(self.what_it_waits_for(&ring, to)))?;
+        }
+        Ok(())
+    }
+
+    fn request(
+        &self,
+        session: &Arc<Session>,
+        request: &Request,
+        needs: &mut Needs,
+        changed: &mut Changed,
+    ) -> Result<Reply> {
         let begun = Instant::now();
         let reply = match request.target {
             Target::Partition { ring, partition, epoch } => {
-                self.partition_op(session, request, (ring, partition, epoch), needs)
+                self.partition_op(session, request, (ring, partition, epoch), changed)
             }
             Target::Brick { brick } => self.brick_op(session, brick, &request.op, needs),
             Target::Server => self.volume_op(session, &request.op),
@@ -72,13 +114,18 @@ impl Node {
         session: &Session,
         request: &Request,
         (ring_id, partition, epoch): (RingId, PartitionNumber, Epoch),
-        needs: &mut Needs,
+        changed: &mut Changed,
     ) -> Result<Reply> {
+        if matches!(request.op, Op::Lock { .. }) {
+            return Err(Error::NotSupported { what: "locks between mounts".into() });
+        }
         let volume = self.volume(session.volume)?;
         if volume.ring != ring_id {
             return Err(Error::Denied { what: "the volume is not on that ring".into() });
         }
         let ring = self.ring(ring_id)?;
+        let (to, _) = ring.leader(partition)?;
+        check_epoch(ring.view(partition)?.epoch, epoch)?;
         let ask = Ask {
             ring: ring_id,
             count: ring.count(),
@@ -86,77 +133,60 @@ impl Node {
             session: session.id,
             op_id: request.op_id,
             now: Self::clock(),
-            alone: false,
+            alone: self.sessions.count(session.volume) == 1,
         };
         if request.op.is_read() {
-            return self.read_op(&ring, &ask, request, partition, epoch);
+            return self.read_op(&ring, &ask, request, to);
         }
-        let mut numbers = BTreeSet::from([partition]);
         let mut may_free = true;
         loop {
-            let mut locked = Locked::lock(&ring, &ask, &numbers, &self.chores, &self.syncers)?;
-            check_epoch(locked.hosted(partition).map_err(stopped)?.epoch, epoch)?;
-            if request.retry
-                && let Some(reply) = remembered(&locked, &ask, partition)?
-            {
-                self.need_everything(&ring, partition, request, needs)?;
-                return Ok(reply);
-            }
-            // Counted under the locks: a session that saw the name before them counts, a later one finds it gone.
-            let ask = Ask { alone: self.sessions.count(session.volume) == 1, ..ask };
-            match execute(&mut locked, &ask, &request.op) {
-                Ok(reply) => {
-                    if request.durable {
-                        locked.add_needs(needs);
-                    }
-                    locked.finish();
-                    return Ok(reply);
-                }
-                Err(Stop::Lock(number)) => drop(numbers.insert(number)),
+            match self.ask_replica(&ring, to, &ask, &request.op) {
                 // What was deleted may still have its space.
-                Err(Stop::Error(Error::NoSpace { .. })) if may_free && self.could_free_space() => {
+                Err(Error::NoSpace { .. }) if may_free && self.could_free_space() => {
                     may_free = false;
-                    drop(locked);
                     free_space(self)?;
                 }
-                Err(Stop::Error(error)) => return Err(error),
-            }
-        }
-    }
-
-    /// A retry whose first attempt was done but perhaps not synced.
-    fn need_everything(
-        &self,
-        ring: &HostedRing,
-        partition: PartitionNumber,
-        request: &Request,
-        needs: &mut Needs,
-    ) -> Result<()> {
-        if request.durable {
-            for member in &ring.read(partition)?.members {
-                needs.journal(member, member.end());
-                if let Op::Data { op: DataOp::WriteShard { data, index, .. } } = &request.op {
-                    needs.shards(member, &[ShardId { volume: request.volume, data: *data, index: *index }]);
+                Ok(reply) => {
+                    if request.durable {
+                        changed.note(&ring, partition, request);
+                        self.note_source(&ring, &ask, request, changed);
+                    }
+                    return Ok(reply);
                 }
+                failed => return failed,
             }
         }
-        Ok(())
     }
 
-    fn read_op(
-        &self,
-        ring: &HostedRing,
-        ask: &Ask,
-        request: &Request,
-        partition: PartitionNumber,
-        epoch: Epoch,
-    ) -> Result<Reply> {
+    /// A rename changes the old name's partition as well.
+    fn note_source(&self, ring: &Arc<HostedRing>, ask: &Ask, request: &Request, changed: &mut Changed) {
+        if let Op::Name { op: NameOp::Rename { dir, name, .. } } = &request.op {
+            let source = ask.partition(ask.name_place(*dir, name).position);
+            if ring.leader(source).is_ok() {
+                changed.note(ring, source, request);
+            }
+        }
+    }
+
+    fn ask_replica(&self, ring: &Arc<HostedRing>, to: Address, ask: &Ask, op: &Op) -> Result<Reply> {
+        let event = |token| Event::Request { token, ask: *ask, op: op.clone() };
+        self.ask(ring, to, event).unwrap_or_else(|| Err(self.what_it_waits_for(ring, to)))
+    }
+
+    /// Why a partition has not answered.
+    fn what_it_waits_for(&self, ring: &HostedRing, to: Address) -> Error {
+        let waits = ring.replica(to).map(|hosted| hosted.partition.read().waits_for()).unwrap_or_default();
+        let bricks: Vec<String> = waits.into_iter().map(BrickId::text).collect();
+        let what = match bricks.is_empty() {
+            true => format!("partition {} of ring {} is busy", to.partition, ring.ring),
+            false => format!("partition {} of ring {} waits for brick {}", to.partition, ring.ring, bricks.join(", ")),
+        };
+        Error::Unavailable { what }
+    }
+
+    fn read_op(&self, ring: &Arc<HostedRing>, ask: &Ask, request: &Request, to: Address) -> Result<Reply> {
         for attempt in 0..STALE_MAX {
-            let found = {
-                let hosted = ring.read(partition)?;
-                check_epoch(hosted.epoch, epoch)?;
-                answer(hosted.brick(), ask, &request.op).map_err(stopped)
-            };
+            let found = self.read(ring, ask, &request.op, to);
             // A bad copy is answered from a good one, and mended.
             if attempt == 0
                 && matches!(found, Err(Error::Damaged { .. } | Error::Io { .. }))
@@ -166,19 +196,27 @@ impl Node {
             }
             let found = found?;
             let Reply::Elsewhere { inode, .. } = found else { return Ok(found) };
-            // The inode's leader is here as well, which saves the client the way. Gone by now: the name has changed.
-            let hosted = ring.read(ask.partition(inode.position()))?;
+            // If the inode's leader is here as well, that saves the client the way. Gone by now: the name has changed.
+            let Ok((there, _)) = ring.leader(ask.partition(inode.position())) else { return Ok(found) };
             let getattr = Op::Inode { op: InodeOp::GetAttr { inode } };
-            match answer(hosted.brick(), ask, &getattr) {
-                Err(Stop::Error(Error::Stale)) => {}
-                settled => return settled.map_err(stopped),
+            match self.read(ring, ask, &getattr, there) {
+                Err(Error::Stale) => {}
+                settled => return settled,
             }
         }
         Err(Error::Stale)
     }
 
+    /// At once, if that can be; else when what is in its way is gone.
+    fn read(&self, ring: &Arc<HostedRing>, ask: &Ask, op: &Op, to: Address) -> Result<Reply> {
+        match ring.read(ask, to.partition, op)? {
+            Some(answer) => answer,
+            None => self.ask_replica(ring, to, ask, op),
+        }
+    }
+
     /// Whether something was mended; if not, the reader is told of the damage, not of why it stays.
-    fn mend_read(&self, request: &Request, ring: &HostedRing) -> bool {
+    fn mend_read(&self, request: &Request, ring: &Arc<HostedRing>) -> bool {
         let Op::Data { op: DataOp::ReadShard { data, index, offset, length } } = &request.op else { return false };
         let shard = ShardId { volume: request.volume, data: *data, index: *index };
         mend_range(self, ring.ring, shard, *offset, *length).unwrap_or(false)
@@ -210,8 +248,8 @@ impl Node {
         match op {
             VolumeOp::StatFs => Ok(Reply::Space { space: self.volume_space(session.volume)? }),
             VolumeOp::Heartbeat { unused } => {
-                let chores = self.chores.lock();
-                let orphans = chores.orphans.iter().filter(|(_, volume, _)| *volume == session.volume);
+                let orphans = self.orphans.lock();
+                let orphans = orphans.iter().filter(|(_, volume, _)| *volume == session.volume);
                 let inodes = session.heartbeat(unused, orphans.map(|(_, _, inode)| *inode));
                 Ok(Reply::Orphans { inodes })
             }
@@ -227,7 +265,10 @@ impl Node {
 fn answer_bytes_max(op: &Op) -> usize {
     /// An entry with its attributes.
     const ENTRY: usize = 512;
+    /// A lock and its inode.
+    const LOCK: usize = 46;
     match op {
+        Op::Lock { op: LockOp::Restore { locks, .. } } => locks.len() * LOCK + ENTRY,
         Op::Data { op: DataOp::Read { length, .. } | DataOp::ReadShard { length, .. } } => *length as usize + ENTRY,
         Op::Name { op: NameOp::List { limit, .. } } => (*limit as usize).min(4096) * ENTRY,
         Op::Inode { op: InodeOp::GetXattr { .. } } => 65 << 10,
@@ -237,26 +278,6 @@ fn answer_bytes_max(op: &Op) -> usize {
     }
 }
 
-pub(crate) fn stopped(stop: Stop) -> Error {
-    match stop {
-        Stop::Error(error) => error,
-        Stop::Lock(number) => Error::bug(format!("a read that needs partition {number} as well")),
-    }
-}
-
 fn check_epoch(now: Epoch, asked: Epoch) -> Result<()> {
     if now == asked { Ok(()) } else { Err(Error::StaleView { epoch: now }) }
-}
-
-/// The answer that the op got when it was done before.
-fn remembered(locked: &Locked, ask: &Ask, partition: PartitionNumber) -> Result<Option<Reply>> {
-    let brick = locked.hosted(partition).map_err(stopped)?.brick();
-    let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
-    let key = Key::session(ask.ring, partition.first_position(ask.count), ask.session, slot);
-    let Some(value) = brick.get(&key)? else { return Ok(None) };
-    let record = SessionRecord::from_bytes(value)?;
-    if record.op_id != ask.op_id {
-        return Ok(None);
-    }
-    Ok(Some(Reply::from_bytes(record.reply)?))
 }

@@ -1,6 +1,7 @@
 //! The control interface: what the command line (and the console) ask of a server, JSON to JSON.
 
 use crate::node::Node;
+use crate::where_is::{WhereRequest, where_is};
 use hekate_cluster::{BrickInfo, VolumeInfo};
 use hekate_proto::*;
 use hekate_transport::Peer;
@@ -35,6 +36,8 @@ pub enum ControlRequest {
         /// Its directory or the first digits of its id; none: all.
         brick: Option<String>,
     },
+    /// Where a file or directory rests, and the stamps of each replica.
+    Where(WhereRequest),
     /// Ends the server in order.
     Stop,
 }
@@ -110,6 +113,10 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
             let found = bricks_called(node, brick.as_deref())?;
             found.iter().for_each(|info| node.scrubs.ask(info.brick));
             Ok(found.iter().map(|info| json!({ "brick": info.brick, "directory": info.directory })).collect())
+        }
+        ControlRequest::Where(wanted) => {
+            administrator(peer)?;
+            where_is(node, &wanted)
         }
         ControlRequest::Stop => {
             administrator(peer)?;
@@ -240,7 +247,6 @@ fn status(node: &Node) -> Result<Value> {
     }
     let volumes = node.registry.volumes()?;
     let rows: Result<Vec<Value>> = volumes.iter().map(|volume| volume_row(node, volume)).collect();
-    let chores = node.chores.lock();
     Ok(json!({
         "cluster": node.cluster,
         "pid": std::process::id(),
@@ -250,8 +256,8 @@ fn status(node: &Node) -> Result<Value> {
         "waiting_partitions": failed,
         "bricks": bricks(node)?,
         "volumes": rows?,
-        "orphans": chores.orphans.len(),
-        "garbage": chores.garbage.len(),
+        "orphans": node.orphans.lock().len(),
+        "garbage": node.work_left(),
         "ops": node.counters.to_json(),
     }))
 }

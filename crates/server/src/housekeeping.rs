@@ -1,11 +1,11 @@
 //! What a server does beside its requests: checkpoints, and collecting what ops left behind.
 
-use crate::level::{remove, sync_all, with_locks};
 use crate::node::Node;
+use crate::partition::HostedRing;
 use crate::scrub;
+use crate::turn::Turn;
 use hekate_proto::*;
-use hekate_replica::{Commit, Partitions, purge_orphan};
-use std::collections::BTreeSet;
+use hekate_replica::{Commit, Event};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -19,8 +19,12 @@ const WRITE_PAUSES_MAX: u32 = 500;
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
 /// Space of what was deleted is back this long after at the latest, however little else happens.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
-/// Inodes and data ids collected before others get the lock again.
+/// How often replicas are looked at that have put something off.
+const TICK_PAUSE: Duration = Duration::from_millis(10);
+/// Inodes collected in one round.
 const COLLECT_AT_ONCE: usize = 1024;
+/// Rounds that a full disk waits for what is being collected.
+const COLLECT_ROUNDS: u32 = 200;
 
 /// The threads.
 pub struct Housekeeping {
@@ -50,8 +54,16 @@ impl Housekeeping {
             }
             Ok(())
         })?;
+        let ticks = spawn(node, &stopping, TICK_PAUSE, tick_who_waits)?;
         let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
-        Ok(Self { stopping, threads: vec![checkpoints, chores, space, scrub] })
+        Ok(Self { stopping, threads: vec![checkpoints, chores, space, ticks, scrub] })
+    }
+
+    /// The checkpoints' thread does not wait for its time.
+    pub fn look_now(&self) {
+        if let Some(checkpoints) = self.threads.first() {
+            checkpoints.thread().unpark();
+        }
     }
 
     /// Ends them.
@@ -88,9 +100,38 @@ fn spawn(
 
 /// Gives back the space of everything that was deleted, now.
 pub fn free_space(node: &Node) -> Result<()> {
-    collect_garbage(node)?;
+    for _ in 0..COLLECT_ROUNDS {
+        tick_all(node);
+        if node.work_left() == 0 {
+            break;
+        }
+        node.checkpoint_if_wanted()?;
+    }
     node.checkpoint_all()?;
     node.bricks.values().try_for_each(|brick| brick.refresh_room())
+}
+
+fn rings(node: &Node) -> Vec<Arc<HostedRing>> {
+    node.rings.read().values().cloned().collect()
+}
+
+fn tick_all(node: &Node) {
+    rings(node).iter().for_each(|ring| node.tick(ring));
+}
+
+/// Ops that met a hold are tried again soon.
+fn tick_who_waits(node: &Node) -> Result<()> {
+    for ring in rings(node) {
+        for address in ring.leaders() {
+            let waits = ring.replica(address).is_some_and(|hosted| hosted.partition.read().wants_tick());
+            if waits {
+                let mut turn = Turn::new(node, &ring);
+                turn.tell(address, Event::Tick);
+                turn.run();
+            }
+        }
+    }
+    Ok(())
 }
 
 fn chores(node: &Node) -> Result<()> {
@@ -100,88 +141,45 @@ fn chores(node: &Node) -> Result<()> {
     for session in node.sessions.silent() {
         node.end_session(session)?;
     }
-    sweep(node)?;
+    tick_all(node);
     collect_orphans(node)?;
-    collect_garbage(node)?;
     crate::volumes::go_on_deleting(node)
 }
 
-/// Intents of finished ops go first; once that is on stable storage, the marks of their legs.
-fn sweep(node: &Node) -> Result<()> {
-    let swept = std::mem::take(&mut node.chores.lock().swept);
-    if swept.is_empty() {
-        return Ok(());
-    }
-    let is_intent = |entry: &(RingId, PartitionNumber, Key)| entry.2.kind() == Some(Kind::Intent);
-    let (intents, marks): (Vec<_>, Vec<_>) = swept.into_iter().partition(is_intent);
-    // The legs before what would repeat them, and that before the marks that they were taken.
-    sync_rings(node, &intents)?;
-    remove(node, &intents)?;
-    sync_rings(node, &marks)?;
-    remove(node, &marks)
-}
-
-fn sync_rings(node: &Node, entries: &[(RingId, PartitionNumber, Key)]) -> Result<()> {
-    let rings: BTreeSet<RingId> = entries.iter().map(|(ring, _, _)| *ring).collect();
-    rings.into_iter().try_for_each(|ring| sync_all(node, &*node.ring(ring)?))
-}
-
+/// Inodes without names that no session has open.
 fn collect_orphans(node: &Node) -> Result<()> {
-    let orphans = node.chores.lock().orphans.clone();
-    let released = |(_, volume, inode): &(RingId, VolumeId, InodeId)| node.sessions.all_released(*volume, *inode);
-    let mut collected = BTreeSet::new();
-    for (ring_id, volume, inode) in orphans.into_iter().filter(released).take(COLLECT_AT_ONCE) {
-        let ring = node.ring(ring_id)?;
-        let at = inode.position().partition(ring.count());
-        with_locks(node, &ring, volume, at, |locked, ask| match purge_orphan(locked.brick(at)?, ask, inode)? {
-            Some(commit) => Ok(locked.commit(at, commit)?),
-            None => Ok(()),
-        })?;
-        collected.insert((ring_id, volume, inode));
-        node.sessions.forget(volume, inode);
-    }
-    node.chores.lock().orphans.retain(|orphan| !collected.contains(orphan));
-    Ok(())
-}
-
-fn collect_garbage(node: &Node) -> Result<()> {
-    let garbage: Vec<_> = {
-        let mut chores = node.chores.lock();
-        let count = chores.garbage.len().min(COLLECT_AT_ONCE);
-        chores.garbage.drain(..count).collect()
+    let released = |orphan: &&(RingId, VolumeId, InodeId)| node.sessions.all_released(orphan.1, orphan.2);
+    let collected: Vec<_> = {
+        let orphans = node.orphans.lock();
+        orphans.iter().filter(released).take(COLLECT_AT_ONCE).copied().collect()
     };
-    for (index, (ring_id, key, record)) in garbage.iter().enumerate() {
-        if let Err(error) = collect_data(node, *ring_id, key, *record) {
-            // What is left waits for the next round.
-            node.chores.lock().garbage.extend_from_slice(&garbage[index..]);
-            return Err(error);
+    for (ring_id, volume, inode) in &collected {
+        let ring = node.ring(*ring_id)?;
+        if let Ok((to, _)) = ring.leader(inode.position().partition(ring.count())) {
+            let mut turn = Turn::new(node, &ring);
+            turn.tell(to, Event::Collect { volume: *volume, inode: *inode });
+            turn.run();
         }
+        node.orphans.lock().remove(&(*ring_id, *volume, *inode));
+        node.sessions.forget(*volume, *inode);
     }
     Ok(())
 }
 
-fn collect_data(node: &Node, ring_id: RingId, key: &Key, record: GarbageRecord) -> Result<()> {
-    let (Some(place), Some(data)) = (key.place(), key.id()) else { return Ok(()) };
-    let ring = node.ring(ring_id)?;
-    let shards = |index| ShardId { volume: place.volume, data: DataId(data), index };
-    // One message a partition; a great sparse file asks each for all that it has.
-    let partitions: BTreeSet<PartitionNumber> = if record.shards > 4096 {
-        (0..ring.count()).map(PartitionNumber).collect()
-    } else {
-        (0..record.shards).map(|index| shards(index).position().partition(ring.count())).collect()
-    };
-    for at in partitions {
-        with_locks(node, &ring, place.volume, at, |locked, ask| {
-            let found = hekate_replica::shards_of(locked.brick(at)?, ask, at, DataId(data), 0, record.shards)?;
-            if found.is_empty() {
-                return Ok(());
-            }
-            for shards in found.chunks(COLLECT_AT_ONCE) {
-                let changes = shards.iter().map(|shard| Change::DropShard { shard: *shard }).collect();
-                locked.commit(at, Commit { changes, ..Commit::default() })?;
-            }
-            Ok(())
-        })?;
+/// Results that a session's retries would have asked for.
+pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -> Result<()> {
+    for to in ring.leaders() {
+        let prefix = Key::session_prefix(ring.ring, to.partition.first_position(ring.count()), session);
+        let Some(hosted) = ring.replica(to) else { continue };
+        let entries = hosted.brick.scan(&prefix, &prefix.prefix_end(), SESSION_SLOTS)?;
+        if !entries.is_empty() {
+            let mut commit = Commit::default();
+            entries.into_iter().for_each(|(key, _)| commit.delete(key));
+            node.change(ring, to.partition, commit)?;
+        }
+        let mut turn = Turn::new(node, ring);
+        turn.tell(to, Event::SessionEnded { session });
+        turn.run();
     }
-    remove(node, &[(ring_id, place.position.partition(ring.count()), key.clone())])
+    Ok(())
 }

@@ -1,26 +1,30 @@
 //! One server: its bricks, the partitions that they hold, and the connections that use them.
 //!
-//! A connection's thread does the work of its requests itself: it locks the partitions that an op needs (in order),
-//! lets `replica` make the records, appends each to all members' journals, and, for what must be durable, syncs the
-//! bricks side by side. Ground state is the bricks and the coordinator; everything here is derived from them.
-//! Invariants: a reader holds its partition's lock shared and a writer alone, until the record is on every member; a
-//! journal is given back only up to what all bricks have on stable storage.
+//! A connection's thread does the work of its requests itself: it tells the leader of a partition, and goes on with all
+//! that follows in this process (`turn.rs`), as `replica` says; for what must be durable it syncs the bricks side by
+//! side. Ground state is the bricks and the coordinator; everything here is derived from them. Invariants: a replica is
+//! told one event at a time, and what it says is passed on by the thread that told it; a journal is given back only up to
+//! what all bricks have on stable storage.
 
 mod batch;
+mod checkpoint;
 mod control;
 mod housekeeping;
-mod level;
-mod locked;
 mod node;
 mod partition;
 mod repair;
 mod scrub;
 mod sessions;
+mod start;
 mod stats;
 mod syncer;
 #[cfg(test)]
 mod tests;
+mod tickets;
+mod turn;
 mod volumes;
+mod where_is;
 
 pub use control::{ControlReply, ControlRequest, VolumeRequest};
 pub use node::{Node, NodeSettings};
+pub use where_is::WhereRequest;

@@ -2,23 +2,25 @@
 
 use crate::control;
 use crate::housekeeping::Housekeeping;
-use crate::level;
-use crate::locked::Chores;
 use crate::partition::HostedRing;
 use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
+use crate::start::{self, LostOn};
 use crate::stats::OpCounters;
 use crate::syncer::Syncers;
-use hekate_brick::{Brick, LostBlock, RecoveryReport};
+use crate::tickets::Tickets;
+use crate::turn::Turn;
+use hekate_brick::{Brick, RecoveryReport};
 use hekate_cluster::{EmbeddedCoordinator, Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
+use hekate_replica::{Address, Event};
 use hekate_transport::{Peer, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where a server keeps its state.
 #[derive(Debug, Clone)]
@@ -37,7 +39,9 @@ pub struct Node {
     pub(crate) volumes: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
     pub(crate) sessions: Sessions,
     pub(crate) syncers: Syncers,
-    pub(crate) chores: Mutex<Chores>,
+    pub(crate) tickets: Tickets,
+    /// Inodes without names that may be open.
+    pub(crate) orphans: Mutex<BTreeSet<(RingId, VolumeId, InodeId)>>,
     pub(crate) counters: OpCounters,
     pub(crate) scrubs: Scrubs,
     pub(crate) started: Instant,
@@ -46,6 +50,9 @@ pub struct Node {
     pub(crate) making_volume: Mutex<()>,
     housekeeping: Mutex<Option<Housekeeping>>,
 }
+
+/// How long a client waits for an answer before it is told what it waits for; it asks again by itself.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Node {
     /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
@@ -90,7 +97,8 @@ impl Node {
             volumes: RwLock::default(),
             sessions: Sessions::default(),
             syncers,
-            chores: Mutex::default(),
+            tickets: Tickets::default(),
+            orphans: Mutex::default(),
             counters: OpCounters::default(),
             scrubs: Scrubs::default(),
             started: Instant::now(),
@@ -104,45 +112,64 @@ impl Node {
     }
 
     fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
-        let mut rings = self.registry.rings()?;
         // Kept by the coordinator until all replicas agree on them: a checkpoint forgets what its brick has lost.
-        let mut lost: BTreeSet<LostBlock> = level::read_lost(&self.registry)?;
-        lost.extend(self.recoveries.values().flat_map(|report| report.lost.iter().copied()));
-        if !lost.is_empty() {
-            level::record_lost(&self.registry, &lost)?;
+        let mut lost: BTreeSet<LostOn> = start::read_lost(&self.registry)?;
+        for (brick, report) in &self.recoveries {
+            lost.extend(report.lost.iter().map(|block| (*block, *brick)));
         }
-        progress("making the replicas even");
-        level::level(&rings, &self.bricks)?;
-        // Room in every journal for what recovery appends.
-        self.checkpoint_all()?;
-        for mut ring in rings.drain(..) {
-            if level::renew_incarnations(&mut ring, &self.bricks) {
+        if !lost.is_empty() {
+            start::record_lost(&self.registry, &lost)?;
+        }
+        for mut ring in self.registry.rings()? {
+            if start::renew_incarnations(&mut ring, &self.bricks) {
                 self.registry.put_ring(&ring)?;
             }
-            self.host(&ring)?;
+            self.put_ring(&ring, &lost)?;
         }
         for volume in self.registry.volumes()? {
             self.volumes.write().insert(volume.volume, Arc::new(volume));
         }
         self.sessions.load(&self.registry)?;
+        progress("making the replicas even");
         let rings: Vec<_> = self.rings.read().values().cloned().collect();
-        level::settle_lost(self, &lost)?;
-        for ring in rings {
-            level::recover(self, &ring)?;
-        }
+        start::bring_into_step(self, &rings)?;
         self.make_missing_roots()?;
         self.checkpoint_all()?;
         if !lost.is_empty() {
-            level::record_lost(&self.registry, &BTreeSet::new())?;
+            start::record_lost(&self.registry, &BTreeSet::new())?;
         }
         self.bricks.values().try_for_each(|brick| brick.settle_life())
     }
 
-    /// Serves a ring's partitions from now on.
-    pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
-        let ring = Arc::new(HostedRing::new(info, &self.bricks)?);
+    pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
+        let lost_of = |brick, partition| start::lost_of(lost, info, brick, partition);
+        let ring = Arc::new(HostedRing::new(info, &self.bricks, lost_of)?);
         self.rings.write().insert(info.ring, ring.clone());
         Ok(ring)
+    }
+
+    /// Serves a new ring's partitions from now on.
+    pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
+        let ring = self.put_ring(info, &BTreeSet::new())?;
+        start::bring_into_step(self, std::slice::from_ref(&ring))?;
+        Ok(ring)
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    /// Time passes for a ring's replicas.
+    pub(crate) fn tick(&self, ring: &Arc<HostedRing>) {
+        self.tell_all(ring, || Event::Tick);
+    }
+
+    /// Tells all of a ring's replicas here.
+    pub(crate) fn tell_all(&self, ring: &Arc<HostedRing>, event: impl Fn() -> Event) {
+        let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
+        let mut turn = Turn::new(self, ring);
+        addresses.into_iter().for_each(|address| turn.tell(address, event()));
+        turn.run();
     }
 
     pub(crate) fn ring(&self, ring: RingId) -> Result<Arc<HostedRing>> {
@@ -164,7 +191,7 @@ impl Node {
         let volume = self.sessions.get(id)?.volume;
         self.sessions.end(&self.registry, id)?;
         let ring = self.ring(self.volume(volume)?.ring)?;
-        level::forget_session(self, &ring, id)
+        crate::housekeeping::forget_session(self, &ring, id)
     }
 
     /// Whether the control interface was asked to stop the server.
@@ -185,32 +212,22 @@ impl Node {
         }
     }
 
-    /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
-    pub(crate) fn checkpoint_if_wanted(&self) -> Result<()> {
-        if self.bricks.values().any(|brick| brick.wants_checkpoint()) { self.checkpoint_all() } else { Ok(()) }
-    }
-
     /// Whether something was deleted whose space a checkpoint would give back.
     pub(crate) fn could_free_space(&self) -> bool {
-        !self.chores.lock().garbage.is_empty() || self.bricks.values().any(|brick| brick.could_free_space())
+        self.work_left() > 0 || self.bricks.values().any(|brick| brick.could_free_space())
     }
 
-    /// A checkpoint of every brick, after all of them have synced their journals: so a journal is given back only up to
-    /// what every replica has on stable storage, and a replica that lost its tail finds it in another's journal.
-    /// A brick that has stopped does not keep the others from it.
-    pub fn checkpoint_all(&self) -> Result<()> {
-        self.checkpoint_all_paced(&mut || false)
+    /// Data ids that wait to be collected, and ops on their way.
+    pub(crate) fn work_left(&self) -> usize {
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        rings.iter().flat_map(|ring| ring.replicas()).map(|(_, hosted)| hosted.partition.read().work_left()).sum()
     }
 
-    /// The same, with pauses as long as the checkpoint is ahead of the journal.
-    pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
-        let begun: Vec<_> = self.bricks.values().map(|brick| brick.begin_checkpoint()).collect();
-        let synced: Vec<Result<()>> = self.bricks.values().map(|brick| brick.sync(brick.end())).collect();
-        // A brick that stopped lacks what it had not synced: the others' journals are where the next start finds it.
-        let keep = synced.iter().any(|outcome| outcome.is_err());
-        self.bricks.values().for_each(|brick| brick.keep_journal(keep));
-        let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
-        synced.into_iter().chain(finished).collect()
+    /// Some replica cannot go on before its brick has written home: the housekeeping looks now.
+    pub(crate) fn wants_checkpoint(&self) {
+        if let Some(housekeeping) = &*self.housekeeping.lock() {
+            housekeeping.look_now();
+        }
     }
 
     fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {

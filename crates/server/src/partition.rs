@@ -1,105 +1,129 @@
-//! A partition as this server hosts it: its members, its log's end, its leader.
+//! The partitions of a ring that this server has replicas of.
 
 use hekate_brick::Brick;
 use hekate_cluster::RingInfo;
+use hekate_proto::map::View;
 use hekate_proto::*;
-use hekate_replica::Leader;
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::HashMap;
+use hekate_replica::{Address, Around, Ask, BlockAt, Out, Partition};
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// What changes with every record.
+/// A replica, and the brick that has it.
 pub struct Hosted {
-    /// Of the view.
-    pub epoch: Epoch,
-    /// The brick that answers reads first, then the others.
-    pub members: Vec<Arc<Brick>>,
-    /// The last record.
-    pub sequence: Sequence,
-    /// Numbers and clock.
-    pub leader: Leader,
-    /// A member did not take a record: nothing is served until the server is started anew.
-    pub failed: Option<Error>,
+    /// The machine; readers share it.
+    pub partition: RwLock<Partition>,
+    /// Its brick.
+    pub brick: Arc<Brick>,
 }
 
-impl Hosted {
-    /// The leader's own copy.
-    pub fn brick(&self) -> &Brick {
-        &self.members[0]
-    }
-}
-
-/// All partitions of a ring.
+/// A ring's replicas here.
 pub struct HostedRing {
     /// Which.
     pub ring: RingId,
-    partitions: Vec<RwLock<Hosted>>,
+    views: RwLock<Arc<Vec<View>>>,
+    replicas: BTreeMap<Address, Hosted>,
 }
 
 impl HostedRing {
-    /// From the record of the ring and the open bricks; logs must be level.
-    pub fn new(info: &RingInfo, bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<Self> {
-        let count = info.views.len() as u32;
-        let mut partitions = Vec::new();
+    /// From the record of the ring and the open bricks; `lost`: blocks that power cuts took from them.
+    pub fn new(
+        info: &RingInfo,
+        bricks: &HashMap<BrickId, Arc<Brick>>,
+        lost: impl Fn(BrickId, PartitionNumber) -> Vec<BlockAt>,
+    ) -> Result<Self> {
+        let mut replicas = BTreeMap::new();
         for (index, view) in info.views.iter().enumerate() {
-            let number = PartitionNumber(index as u32);
-            let mut members = Vec::new();
-            let others = view.members.iter().map(|member| member.brick).filter(|brick| *brick != view.leader);
-            for id in std::iter::once(view.leader).chain(others) {
-                let brick = bricks.get(&id).ok_or_else(|| Error::Unavailable {
-                    what: format!("partition {number} of ring {} waits for brick {}", info.ring, id.text()),
-                })?;
-                members.push(brick.clone());
+            for member in &view.members {
+                let Some(brick) = bricks.get(&member.brick) else { continue };
+                let address = Address { partition: PartitionNumber(index as u32), brick: member.brick };
+                let around = Around { brick, views: &info.views, now: Time(0) };
+                let lost = lost(member.brick, address.partition);
+                let partition = RwLock::new(Partition::new(info.ring, address, &around, lost)?);
+                replicas.insert(address, Hosted { partition, brick: brick.clone() });
             }
-            let leader = Leader::new(&members[0], info.ring, number, count)?;
-            let sequence = members[0].position(info.ring, number).sequence;
-            partitions.push(RwLock::new(Hosted { epoch: view.epoch, members, sequence, leader, failed: None }));
         }
-        Ok(Self { ring: info.ring, partitions })
+        Ok(Self { ring: info.ring, views: RwLock::new(Arc::new(info.views.clone())), replicas })
     }
 
     /// Partitions of the ring.
     pub fn count(&self) -> u32 {
-        self.partitions.len() as u32
+        self.views.read().len() as u32
     }
 
-    fn at(&self, number: PartitionNumber) -> Result<&RwLock<Hosted>> {
-        self.partitions
-            .get(number.0 as usize)
+    /// The views as they are known here.
+    pub fn views(&self) -> Arc<Vec<View>> {
+        self.views.read().clone()
+    }
+
+    /// A partition's view.
+    pub fn view(&self, number: PartitionNumber) -> Result<View> {
+        let views = self.views.read();
+        let found = views.get(number.0 as usize).cloned();
+        found
             .ok_or_else(|| Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) })
     }
 
-    /// For reading: others read too.
-    pub fn read(&self, number: PartitionNumber) -> Result<RwLockReadGuard<'_, Hosted>> {
-        let guard = self.at(number)?.read();
-        match &guard.failed {
-            Some(error) => Err(error.clone()),
-            None => Ok(guard),
-        }
+    /// A replica that is here.
+    pub fn replica(&self, address: Address) -> Option<&Hosted> {
+        self.replicas.get(&address)
     }
 
-    /// For changing.
-    pub fn write(&self, number: PartitionNumber) -> Result<RwLockWriteGuard<'_, Hosted>> {
-        let guard = self.at(number)?.write();
-        match &guard.failed {
-            Some(error) => Err(error.clone()),
-            None => Ok(guard),
-        }
+    /// All of them.
+    pub fn replicas(&self) -> impl Iterator<Item = (&Address, &Hosted)> {
+        self.replicas.iter()
+    }
+
+    /// The leader of a partition, if it is here.
+    pub fn leader(&self, number: PartitionNumber) -> Result<(Address, &Hosted)> {
+        let view = self.view(number)?;
+        let address = Address { partition: number, brick: view.leader };
+        self.replica(address).map(|hosted| (address, hosted)).ok_or(Error::StaleView { epoch: view.epoch })
+    }
+
+    /// Leaders that are here.
+    pub fn leaders(&self) -> Vec<Address> {
+        let views = self.views();
+        let leads = |address: &&Address| {
+            views.get(address.partition.0 as usize).is_some_and(|view| view.leader == address.brick)
+        };
+        self.replicas.keys().filter(leads).copied().collect()
+    }
+
+    /// The bricks of a partition that are here, the leader's first.
+    pub fn members(&self, number: PartitionNumber) -> Result<Vec<Arc<Brick>>> {
+        let view = self.view(number)?;
+        let others = view.members.iter().map(|member| member.brick).filter(|brick| *brick != view.leader);
+        let addresses = std::iter::once(view.leader).chain(others).map(|brick| Address { partition: number, brick });
+        Ok(addresses.filter_map(|address| Some(self.replica(address)?.brick.clone())).collect())
     }
 
     /// Why a partition is not served.
     pub fn failure(&self, number: PartitionNumber) -> Option<Error> {
-        self.at(number).ok()?.read().failed.clone()
+        let (_, hosted) = self.leader(number).ok()?;
+        hosted.partition.read().failure().cloned()
     }
 
-    /// The bricks below, each once.
+    /// The bricks below that are here, each once.
     pub fn bricks(&self) -> Vec<Arc<Brick>> {
-        let mut found: HashMap<BrickId, Arc<Brick>> = HashMap::new();
-        for partition in &self.partitions {
-            for member in &partition.read().members {
-                found.insert(member.id(), member.clone());
-            }
-        }
-        found.into_values().collect()
+        let mut seen = BTreeSet::new();
+        let first = |hosted: &&Hosted| seen.insert(hosted.brick.id());
+        self.replicas.values().filter(first).map(|hosted| hosted.brick.clone()).collect()
+    }
+
+    /// Tells a replica of an event.
+    pub fn handle(&self, address: Address, event: hekate_replica::Event, now: Time, out: &mut Out) {
+        let Some(hosted) = self.replica(address) else { return };
+        let views = self.views();
+        let around = Around { brick: &hosted.brick, views: &views, now };
+        hosted.partition.write().handle(event, &around, out);
+    }
+
+    /// Answers a read at once, if that can be.
+    pub fn read(&self, ask: &Ask, number: PartitionNumber, op: &Op) -> Result<Option<Result<Reply>>> {
+        let (_, hosted) = self.leader(number)?;
+        // A reader needs no views: they are for who sends something.
+        let around = Around { brick: &hosted.brick, views: &[], now: ask.now };
+        Ok(hosted.partition.read().read(&around, ask, op))
     }
 }

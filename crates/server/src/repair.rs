@@ -1,10 +1,11 @@
 //! Mending what rotted on one replica with what another has.
 
-use crate::level::with_locks;
 use crate::node::Node;
+use crate::partition::HostedRing;
+use crate::turn::Turn;
 use hekate_brick::{Brick, Finding, block_checksum, data_file_path};
 use hekate_proto::*;
-use hekate_replica::{Commit, Partitions};
+use hekate_replica::{Around, Commit, Event, Out};
 use std::sync::Arc;
 
 /// What became of something damaged.
@@ -30,7 +31,7 @@ pub fn mend(node: &Node, brick: &Arc<Brick>, finding: &Finding) -> Result<Mended
 /// Mends the blocks of a range that its leader cannot read. -> whether any was mended.
 pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, length: u32) -> Result<bool> {
     let ring = node.ring(ring_id)?;
-    let leader = ring.read(shard.position().partition(ring.count()))?.members[0].clone();
+    let leader = ring.leader(shard.position().partition(ring.count()))?.1.brick.clone();
     let block = BLOCK_BYTES as u32;
     let mut mended = false;
     if matches!(leader.shard(ring_id, shard), Err(Error::Damaged { .. })) {
@@ -61,26 +62,24 @@ fn mend_block(node: &Node, on: BrickId, ring_id: RingId, shard: ShardId, block: 
     let ring = node.ring(ring_id)?;
     let at = shard.position().partition(ring.count());
     let mut outcome = Mended::NotNeeded;
-    with_locks(node, &ring, shard.volume, at, |locked, ask| {
-        let members = locked.hosted(at)?.members.clone();
-        let Some(own) = members.iter().find(|member| member.id() == on) else { return Ok(()) };
+    while_settled(node, &ring, at, |members| {
+        let Some(own) = members.iter().find(|member| member.id() == on) else { return Ok(None) };
         if own.shard(ring_id, shard).is_ok() && own.read_block(ring_id, shard, block).is_ok() {
-            return Ok(());
+            return Ok(None);
         }
-        let Some(record) = newest_record(&members, ring_id, shard) else { return Ok(()) };
+        let Some(record) = newest_record(members, ring_id, shard) else { return Ok(None) };
         outcome = Mended::No;
         let others = members.iter().filter(|member| member.id() != on);
         let Some(good) = others.filter_map(|member| member.read_block(ring_id, shard, block).ok()).next() else {
-            return Ok(());
+            return Ok(None);
         };
         // Of a hole the checksum was lost with its group: it becomes zeros.
         let bytes = good.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
-        let stamp = Stamp { count: record.stamp.count + 1, session: ask.session, op: ask.op_id };
+        let stamp = Stamp { count: record.stamp.count + 1, session: SYSTEM_SESSION, op: OpId(0) };
         let run = BlockRun { first: block, checksums: vec![block_checksum(shard, block, &bytes)] };
         let changes = vec![Change::WriteBlocks { shard, record: ShardRecord { stamp, ..record }, run, bytes }];
-        locked.commit(at, Commit { changes, ..Commit::default() })?;
         outcome = Mended::Yes;
-        Ok(())
+        Ok(Some(Commit { changes, ..Commit::default() }))
     })?;
     Ok(outcome)
 }
@@ -103,22 +102,57 @@ fn mend_entry(node: &Node, on: BrickId, key: &Key) -> Result<Mended> {
     let ring = node.ring(place.ring)?;
     let at = place.position.partition(ring.count());
     let mut outcome = Mended::NotNeeded;
-    with_locks(node, &ring, place.volume, at, |locked, _| {
-        let members = locked.hosted(at)?.members.clone();
-        let Some(own) = members.iter().find(|member| member.id() == on) else { return Ok(()) };
+    while_settled(node, &ring, at, |members| {
+        let Some(own) = members.iter().find(|member| member.id() == on) else { return Ok(None) };
         if own.get(key).is_ok() {
-            return Ok(());
+            return Ok(None);
         }
         outcome = Mended::No;
         let others = members.iter().filter(|member| member.id() != on);
-        let Some(value) = others.filter_map(|member| member.get(key).ok()).next() else { return Ok(()) };
+        let Some(value) = others.filter_map(|member| member.get(key).ok()).next() else { return Ok(None) };
         let change = match value {
             Some(value) => Change::Put { key: key.clone(), value },
             None => Change::Delete { key: key.clone() },
         };
-        locked.commit(at, Commit { changes: vec![change], ..Commit::default() })?;
         outcome = Mended::Yes;
-        Ok(())
+        Ok(Some(Commit { changes: vec![change], ..Commit::default() }))
     })?;
     Ok(outcome)
+}
+
+/// How often a partition is found busy before it is left as it is.
+const BUSY_MAX: u32 = 1000;
+const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// Compares the members of a partition while nothing is on its way to them, and makes the record that they need.
+fn while_settled(
+    node: &Node,
+    ring: &Arc<HostedRing>,
+    at: PartitionNumber,
+    mut look: impl FnMut(&[Arc<Brick>]) -> Result<Option<Commit>>,
+) -> Result<()> {
+    let members = ring.members(at)?;
+    let (to, hosted) = ring.leader(at)?;
+    for _ in 0..BUSY_MAX {
+        let mut partition = hosted.partition.write();
+        if !partition.is_settled() {
+            drop(partition);
+            std::thread::sleep(BUSY_PAUSE);
+            continue;
+        }
+        let Some(commit) = look(&members)? else { return Ok(()) };
+        let token = node.tickets.token();
+        let (mut out, views) = (Out::default(), ring.views());
+        let around = Around { brick: &hosted.brick, views: &views, now: Node::clock() };
+        partition.handle(Event::Change { token, commit: Box::new(commit) }, &around, &mut out);
+        drop(partition);
+        let mut turn = Turn::new(node, ring);
+        turn.go_on(token, out);
+        turn.run();
+        let answer = turn.take(token).or_else(|| node.patiently(ring, to, token));
+        return answer
+            .unwrap_or_else(|| Err(Error::Unavailable { what: "a partition that is busy".into() }))
+            .map(|_| ());
+    }
+    Err(Error::Unavailable { what: format!("partition {at} of ring {} is busy all the time", ring.ring) })
 }

@@ -36,11 +36,6 @@ impl Needs {
         slot.get_or_insert_with(|| brick.clone());
         need.shards.extend_from_slice(shards);
     }
-
-    /// Whether nothing is needed.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 fn sync(brick: &Brick, need: &Need) -> Result<()> {
@@ -62,34 +57,37 @@ struct Queue {
 
 #[derive(Default)]
 struct Jobs {
-    waiting: Vec<(Need, Arc<Latch>)>,
+    waiting: Vec<(Need, Then)>,
     ended: bool,
 }
 
-/// Counts down as bricks answer; the first error stays.
+/// What follows a sync.
+pub type Then = Box<dyn FnOnce(Result<()>) + Send>;
+/// What came of syncs, by brick.
+pub type Outcomes = BTreeMap<BrickId, Result<()>>;
+
+/// Counts down as bricks answer.
 struct Latch {
-    state: Mutex<(usize, Result<()>)>,
+    state: Mutex<(usize, Outcomes)>,
     done: Condvar,
 }
 
 impl Latch {
-    fn count_down(&self, outcome: Result<()>) {
+    fn count_down(&self, brick: BrickId, outcome: Result<()>) {
         let mut state = self.state.lock();
         state.0 -= 1;
-        if state.1.is_ok() {
-            state.1 = outcome;
-        }
+        state.1.insert(brick, outcome);
         if state.0 == 0 {
             self.done.notify_one();
         }
     }
 
-    fn wait(&self) -> Result<()> {
+    fn wait(&self) -> Outcomes {
         let mut state = self.state.lock();
         while state.0 > 0 {
             self.done.wait(&mut state);
         }
-        state.1.clone()
+        std::mem::take(&mut state.1)
     }
 }
 
@@ -110,23 +108,28 @@ impl Syncers {
         Ok(Self { queues, threads })
     }
 
-    /// Returns once everything needed is on stable storage.
-    pub fn sync(&self, needs: Needs) -> Result<()> {
+    /// Returns once everything needed is on stable storage, or could not be put there: by brick.
+    pub fn sync(&self, needs: Needs) -> Outcomes {
         let mut needs: Vec<(Arc<Brick>, Need)> =
             needs.0.into_values().filter_map(|(brick, need)| Some((brick?, need))).collect();
-        let Some((own_brick, own)) = needs.pop() else { return Ok(()) };
-        if needs.is_empty() {
-            return sync(&own_brick, &own);
-        }
-        let latch = Arc::new(Latch { state: Mutex::new((needs.len(), Ok(()))), done: Condvar::new() });
+        let Some((own_brick, own)) = needs.pop() else { return Outcomes::new() };
+        let latch = Arc::new(Latch { state: Mutex::new((needs.len(), Outcomes::new())), done: Condvar::new() });
         for (brick, need) in needs {
-            match self.queues.get(&brick.id()) {
-                Some(queue) => queue.push(need, latch.clone()),
-                None => latch.count_down(sync(&brick, &need)),
-            }
+            let (latch, id) = (latch.clone(), brick.id());
+            self.later(&brick, need, Box::new(move |outcome| latch.count_down(id, outcome)));
         }
         let own_outcome = sync(&own_brick, &own);
-        latch.wait().and(own_outcome)
+        let mut outcomes = latch.wait();
+        outcomes.insert(own_brick.id(), own_outcome);
+        outcomes
+    }
+
+    /// Leaves it to the brick's thread, which says what came of it.
+    pub fn later(&self, brick: &Brick, need: Need, then: Then) {
+        match self.queues.get(&brick.id()) {
+            Some(queue) => queue.push(need, then),
+            None => then(sync(brick, &need)),
+        }
     }
 }
 
@@ -142,9 +145,9 @@ impl Drop for Syncers {
 }
 
 impl Queue {
-    fn push(&self, need: Need, latch: Arc<Latch>) {
+    fn push(&self, need: Need, then: Then) {
         let mut jobs = self.jobs.lock();
-        jobs.waiting.push((need, latch));
+        jobs.waiting.push((need, then));
         if jobs.waiting.len() == 1 {
             self.arrived.notify_one();
         }
@@ -168,7 +171,7 @@ impl Queue {
                 all.shards.extend_from_slice(&need.shards);
             }
             let outcome = sync(brick, &all);
-            batch.into_iter().for_each(|(_, latch)| latch.count_down(outcome.clone()));
+            batch.into_iter().for_each(|(_, then)| then(outcome.clone()));
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Replicas made even after kills and power cuts, and what a review found of sessions, bounds and stopped bricks.
 
-use crate::level::level;
-use crate::locked::Locked;
+use crate::partition::HostedRing;
 use crate::{Node, NodeSettings, VolumeRequest};
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
@@ -9,7 +8,7 @@ use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, Lsn};
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry, RingInfo};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
-use hekate_replica::Partitions;
+use hekate_replica::{Address, Ask, BlockAt, Commit, Event, Out};
 use hekate_transport::{Peer, Service};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -59,6 +58,34 @@ fn put(brick: &Brick, p: u32, bytes: usize) -> Lsn {
 }
 fn bricks(all: &[&Arc<Brick>]) -> HashMap<BrickId, Arc<Brick>> {
     all.iter().map(|b| (b.id(), (*b).clone())).collect()
+}
+
+/// What a start does, without a server around it.
+fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()> {
+    let none = |_, _| Vec::<BlockAt>::new();
+    let all: Vec<BrickId> = bricks.keys().copied().collect();
+    for info in rings {
+        let ring = HostedRing::new(info, bricks, none)?;
+        let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
+        let to_all = |event: Event| addresses.iter().map(move |address| (*address, event.clone()));
+        let mut queue: std::collections::VecDeque<(Address, Event)> =
+            to_all(Event::Start).chain(to_all(Event::Up { bricks: all.clone() })).collect();
+        while !ring.leaders().iter().all(|leader| ring.replica(*leader).unwrap().partition.read().serves()) {
+            while let Some((to, event)) = queue.pop_front() {
+                let mut out = Out::default();
+                ring.handle(to, event, Time(0), &mut out);
+                queue.extend(out.sends.into_iter().map(|envelope| (envelope.to, Event::Message(envelope))));
+            }
+            for hosted in ring.replicas().map(|(_, hosted)| hosted) {
+                if let Some(error) = hosted.partition.read().failure() {
+                    return Err(error.clone());
+                }
+                hosted.brick.checkpoint()?;
+            }
+            queue.extend(to_all(Event::Room).chain(to_all(Event::Tick)));
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -150,6 +177,15 @@ fn start(directory: &std::path::Path) -> Arc<Node> {
     Node::start(&NodeSettings { state: directory.into() }, &|_| ()).unwrap()
 }
 
+/// An op of the server's own session.
+fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op) {
+    let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
+    let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Time(1));
+    let ask = Ask { ring: ring.ring, count: ring.count(), volume, session, op_id, now, alone: false };
+    let (to, _) = ring.leader(at).unwrap();
+    served.node.ask(ring, to, |token| Event::Request { token, ask, op }).unwrap().unwrap();
+}
+
 #[test]
 fn another_user_cannot_take_over_a_session() {
     let served = Served::new("takeover");
@@ -201,10 +237,7 @@ fn a_change_that_no_journal_takes_leaves_its_partition_serving() {
     let put = |bytes: usize| {
         let key = Key::inode(volume.ring, volume.volume, InodeId::new(1, 1, 1), Kind::Content);
         let changes = vec![Change::Put { key, value: Bytes::from(vec![1; bytes]) }];
-        crate::level::with_locks(&served.node, &ring, volume.volume, at, |locked, _| {
-            let commit = hekate_replica::Commit { changes: changes.clone(), ..Default::default() };
-            Ok(hekate_replica::Partitions::commit(locked, at, commit)?)
-        })
+        served.node.change(&ring, at, Commit { changes, ..Commit::default() })
     };
     assert!(matches!(put(9 << 20), Err(Error::Invalid { .. })));
     assert_eq!(put(100), Ok(()));
@@ -219,12 +252,9 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     let at = shard.position().partition(ring.count());
     let bytes = Bytes::from(vec![7; 16 * BLOCK_BYTES]);
     let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None };
-    crate::level::with_locks(&served.node, &ring, volume.volume, at, |locked, ask| {
-        hekate_replica::execute(locked, ask, &Op::Data { op: write.clone() }).map(|_| ())
-    })
-    .unwrap();
-    crate::level::sync_all(&served.node, &ring).unwrap();
-    let members: Vec<BrickId> = ring.read(at).unwrap().members.iter().map(|member| member.id()).collect();
+    execute(&served, &ring, at, Op::Data { op: write });
+    ring.bricks().iter().for_each(|brick| brick.sync(brick.end()).unwrap());
+    let members: Vec<BrickId> = ring.members(at).unwrap().iter().map(|member| member.id()).collect();
     // A power cut before the data file of the first member was written back: the brick is in a new life, and the file is
     // not there.
     let victim = served.directory.join(format!("b{}", members[0].0));
@@ -251,12 +281,9 @@ fn shard_at_home(served: &Served) -> (RingId, ShardId, Bytes, Vec<Arc<Brick>>) {
     let at = shard.position().partition(ring.count());
     let bytes = Bytes::from(vec![7; 16 * BLOCK_BYTES]);
     let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None };
-    crate::level::with_locks(&served.node, &ring, volume.volume, at, |locked, ask| {
-        hekate_replica::execute(locked, ask, &Op::Data { op: write.clone() }).map(|_| ())
-    })
-    .unwrap();
+    execute(served, &ring, at, Op::Data { op: write });
     served.node.checkpoint_all().unwrap();
-    let members = ring.read(at).unwrap().members.clone();
+    let members = ring.members(at).unwrap();
     (volume.ring, shard, bytes, members)
 }
 
@@ -315,9 +342,9 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
 /// Review: a power cut took more fresh blocks than a journal has room for; nobody makes checkpoints while a server starts.
 #[test]
 fn settling_many_lost_blocks_ends() {
-    use crate::level::{settle_lost, with_locks};
+    use crate::start::bring_into_step;
     use hekate_brick::LostBlock;
-    use hekate_replica::{Commit, Fresh, Partitions};
+    use hekate_replica::Fresh;
     let served = Served::new("fearlost");
     let node = served.node.clone();
     let volume = node.registry.volume("v").unwrap().unwrap();
@@ -329,25 +356,26 @@ fn settling_many_lost_blocks_ends() {
         .filter(|shard| shard.position().partition(ring.count()) == PartitionNumber(0))
         .take(10)
         .collect();
+    let leader = ring.leader(PartitionNumber(0)).unwrap().0.brick;
     for shard in &shards {
-        with_locks(&node, &ring, volume.volume, PartitionNumber(0), |locked, _| {
-            let bytes = Bytes::from(vec![7; 4 << 20]);
-            let sums = (0..).zip(bytes.chunks(4096)).map(|(b, c)| hekate_brick::block_checksum(*shard, b, c)).collect();
-            let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
-            let record = ShardRecord { stamp, length: 4 << 20, home_blocks: 1024 };
-            let run = BlockRun { first: 0, checksums: sums };
-            let fresh = vec![Fresh { shard: *shard, first_block: 0, bytes }];
-            let changes = vec![Change::FreshBlocks { shard: *shard, record, run }];
-            Ok(locked.commit(PartitionNumber(0), Commit { changes, fresh, reply: None })?)
-        })
-        .unwrap();
-        lost.extend((0..1024).map(|first| LostBlock { ring: volume.ring, shard: *shard, block: first }));
+        let bytes = Bytes::from(vec![7; 4 << 20]);
+        let sums = (0..).zip(bytes.chunks(4096)).map(|(b, c)| hekate_brick::block_checksum(*shard, b, c)).collect();
+        let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
+        let record = ShardRecord { stamp, length: 4 << 20, home_blocks: 1024 };
+        let run = BlockRun { first: 0, checksums: sums };
+        let fresh = vec![Fresh { shard: *shard, first_block: 0, bytes }];
+        let changes = vec![Change::FreshBlocks { shard: *shard, record, run }];
+        node.change(&ring, PartitionNumber(0), Commit { changes, fresh, reply: None }).unwrap();
+        let block = |block| (LostBlock { ring: volume.ring, shard: *shard, block }, leader);
+        lost.extend((0..1024).map(block));
     }
     // As `Node::load`: a checkpoint of all, no housekeeping yet.
     node.stop_housekeeping();
     node.checkpoint_all().unwrap();
+    let info = node.registry.rings().unwrap().into_iter().find(|info| info.ring == volume.ring).unwrap();
+    let ring = node.put_ring(&info, &lost).unwrap();
     let settling = node.clone();
-    let thread = std::thread::spawn(move || settle_lost(&settling, &lost));
+    let thread = std::thread::spawn(move || bring_into_step(&settling, &[ring]));
     let begun = Instant::now();
     while !thread.is_finished() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(50));
@@ -380,28 +408,4 @@ fn a_brick_that_stopped_in_a_sync_can_be_levelled_again() {
     let (a, b) = (open(&sa.copy(), 1, false), open(&sb.after_power_cut(), 2, true));
     let levelled = level(&[ring(&[&[1, 2]])], &bricks(&[&a, &b]));
     assert!(levelled.is_ok(), "the server never starts: {levelled:?}");
-}
-
-#[test]
-fn the_mark_of_a_leg_outlives_its_intent() {
-    let served = Served::new("marks");
-    served.node.stop_housekeeping();
-    let ring = served.node.rings.read().values().next().unwrap().clone();
-    let ask = crate::level::system_ask(&ring, VolumeId(1));
-    let at = PartitionNumber(0);
-    let lock = || {
-        let numbers = [at].into();
-        Locked::lock(&ring, &ask, &numbers, &served.node.chores, &served.node.syncers).unwrap()
-    };
-    let swept = || served.node.chores.lock().swept.len();
-    let before = swept();
-    let mut locked = lock();
-    locked.sweep(at, Key::leg_done(ring.ring, Position(0), IntentId(7), 0));
-    assert_eq!(swept(), before, "a mark that goes before its op is done lets a start take the leg twice");
-    drop(locked);
-    assert_eq!(swept(), before, "an op that failed on its way keeps its marks");
-    let mut locked = lock();
-    locked.sweep(at, Key::leg_done(ring.ring, Position(0), IntentId(7), 0));
-    locked.finish();
-    assert_eq!(swept(), before + 1);
 }

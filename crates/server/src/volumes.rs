@@ -1,12 +1,11 @@
 //! Volumes: making, space, deleting.
 
-use crate::level::with_locks;
 use crate::node::Node;
 use crate::partition::HostedRing;
 use hekate_cluster::VolumeInfo;
 use hekate_cluster::registry::check_name;
 use hekate_proto::*;
-use hekate_replica::{Commit, Partitions, root_directory};
+use hekate_replica::{Ask, Commit, Event, root_directory};
 use std::sync::Arc;
 
 /// Entries that deleting a volume takes at a time.
@@ -32,13 +31,27 @@ impl Node {
         Ok(volume)
     }
 
-    fn make_root(&self, ring: &HostedRing, volume: &VolumeInfo, gid: u32) -> Result<()> {
+    fn make_root(&self, ring: &Arc<HostedRing>, volume: &VolumeInfo, gid: u32) -> Result<()> {
         let at = ROOT.position().partition(ring.count());
-        with_locks(self, ring, volume.volume, at, |locked, ask| {
-            let changes = root_directory(ask, volume.owner_uid, gid);
-            Ok(locked.commit(at, Commit { changes, ..Commit::default() })?)
-        })?;
-        crate::level::sync_all(self, ring)
+        let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Self::clock());
+        let (ring_id, count, volume_id) = (ring.ring, ring.count(), volume.volume);
+        let ask = Ask { ring: ring_id, count, volume: volume_id, session, op_id, now, alone: false };
+        let changes = root_directory(&ask, volume.owner_uid, gid);
+        self.change(ring, at, Commit { changes, ..Commit::default() })?;
+        let (to, _) = ring.leader(at)?;
+        let synced = self.ask(ring, to, |token| Event::Sync { token, shards: Vec::new() });
+        synced.unwrap_or_else(|| Err(self.away(ring, at))).map(|_| ())
+    }
+
+    /// A record of the server's own, on every member when this returns.
+    pub(crate) fn change(&self, ring: &Arc<HostedRing>, at: PartitionNumber, commit: Commit) -> Result<()> {
+        let (to, _) = ring.leader(at)?;
+        let changed = self.ask(ring, to, |token| Event::Change { token, commit: Box::new(commit) });
+        changed.unwrap_or_else(|| Err(self.away(ring, at))).map(|_| ())
+    }
+
+    fn away(&self, ring: &HostedRing, at: PartitionNumber) -> Error {
+        Error::Unavailable { what: format!("partition {at} of ring {} does not answer", ring.ring) }
     }
 
     /// Volumes that were recorded when the server died and have no root yet.
@@ -47,8 +60,8 @@ impl Node {
         for volume in volumes {
             let ring = self.ring(volume.ring)?;
             let key = Key::inode(volume.ring, volume.volume, ROOT, Kind::Inode);
-            let root = ring.read(ROOT.position().partition(ring.count()))?.brick().get(&key)?;
-            if root.is_none() {
+            let Ok((_, leader)) = ring.leader(ROOT.position().partition(ring.count())) else { continue };
+            if leader.brick.get(&key)?.is_none() {
                 self.make_root(&ring, &volume, volume.owner_uid)?;
             }
         }
@@ -92,9 +105,10 @@ pub fn go_on_deleting(node: &Node) -> Result<()> {
     for volume in deleting {
         let ring = node.ring(volume.ring)?;
         for number in (0..ring.count()).map(PartitionNumber) {
-            let shards = ring.read(number)?.brick().shards(ring.ring, number, ring.count())?;
+            let (_, leader) = ring.leader(number)?;
+            let shards = leader.brick.shards(ring.ring, number, ring.count())?;
             let own = shards.into_iter().filter(|shard| shard.volume == volume.volume);
-            delete(node, &ring, &volume, number, own.map(|shard| Change::DropShard { shard }))?;
+            delete(node, &ring, number, own.map(|shard| Change::DropShard { shard }))?;
             for range in [Key::object_range, Key::work_range] {
                 delete_entries(node, &ring, &volume, number, range(ring.ring, number, ring.count()))?;
             }
@@ -107,7 +121,7 @@ pub fn go_on_deleting(node: &Node) -> Result<()> {
 
 fn delete_entries(
     node: &Node,
-    ring: &HostedRing,
+    ring: &Arc<HostedRing>,
     volume: &VolumeInfo,
     number: PartitionNumber,
     (mut from, to): (Key, Key),
@@ -116,26 +130,23 @@ fn delete_entries(
     let entry = |key: &Key| !matches!(key.kind(), Some(Kind::Shard | Kind::Checksums));
     let own = |key: &Key| key.place().is_some_and(|place| place.volume == volume.volume);
     loop {
-        let found = ring.read(number)?.brick().scan(&from, &to, DELETE_AT_ONCE)?;
+        let found = ring.leader(number)?.1.brick.scan(&from, &to, DELETE_AT_ONCE)?;
         let Some((last, _)) = found.last() else { return Ok(()) };
         from = last.successor();
         let keys = found.into_iter().map(|(key, _)| key).filter(|key| own(key) && entry(key));
-        delete(node, ring, volume, number, keys.map(|key| Change::Delete { key }))?;
+        delete(node, ring, number, keys.map(|key| Change::Delete { key }))?;
     }
 }
 
 fn delete(
     node: &Node,
-    ring: &HostedRing,
-    volume: &VolumeInfo,
+    ring: &Arc<HostedRing>,
     number: PartitionNumber,
     changes: impl Iterator<Item = Change>,
 ) -> Result<()> {
     let changes: Vec<Change> = changes.collect();
     for some in changes.chunks(DELETE_AT_ONCE) {
-        with_locks(node, ring, volume.volume, number, |locked, _| {
-            Ok(locked.commit(number, Commit { changes: some.to_vec(), ..Commit::default() })?)
-        })?;
+        node.change(ring, number, Commit { changes: some.to_vec(), ..Commit::default() })?;
     }
     Ok(())
 }

@@ -120,6 +120,18 @@ impl Distribute {
         self.pass(context, self.partition(inode.position()), Op::Inode { op })
     }
 
+    /// Locks rest in a leader's memory: there is nothing to sync.
+    fn lock_op(&self, context: &Context, op: LockOp) -> Result<Reply> {
+        let inode = match &op {
+            LockOp::Get { inode, .. }
+            | LockOp::Set { inode, .. }
+            | LockOp::Cancel { inode, .. }
+            | LockOp::Release { inode, .. } => *inode,
+            LockOp::Restore { .. } => return Err(Error::invalid("an op of the layers below distribute")),
+        };
+        self.replicate.send(context, Whom::Leader(self.partition(inode.position())), Op::Lock { op })
+    }
+
     fn data_op(&self, context: &Context, op: DataOp) -> Result<Reply> {
         match op {
             DataOp::Read { inode, offset, length } => self.read(context, inode, offset, length),
@@ -358,6 +370,7 @@ impl Translator for Distribute {
                 Ok(reply)
             }
             Op::Inode { op } => self.inode_op(context, op),
+            Op::Lock { op } => self.lock_op(context, op),
             Op::Data { op } => self.data_op(context, op),
             Op::Volume { .. } => self.replicate.send(context, Whom::Server, op),
             Op::Leg { .. } => Err(Error::invalid("legs are for servers")),

@@ -162,7 +162,7 @@ fn expect(channel: &mut Channel, kind: FrameKind) -> std::io::Result<Bytes> {
     }
 }
 
-fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted)> {
+pub(crate) fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted)> {
     let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
     let mut channel = Channel::new(endpoint.connect().map_err(away)?);
     let accepted = introduce(&mut channel, endpoint, purpose)?;

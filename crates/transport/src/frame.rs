@@ -1,8 +1,11 @@
 //! Frames: a 16-byte header (body length, kind, id) and a body. `docs/format/wire.md` has the byte map.
 
 use crate::endpoint::{Secret, Stream};
+use crate::link::Boot;
 use bytes::{Bytes, BytesMut};
-use hekate_proto::{Error, Input, Malformed, Reply, Request, Result, SessionId, Wire, wire_enum, wire_struct};
+use hekate_proto::{
+    Error, Input, Malformed, Reply, Request, Result, ServerId, SessionId, Wire, wire_enum, wire_struct,
+};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
@@ -13,7 +16,7 @@ pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Requests in one frame.
 pub const BATCH_MAX: usize = 1024;
 
-const HEADER_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 16;
 const READ_BYTES_MIN: usize = 64 << 10;
 
 /// What a frame's body is.
@@ -27,12 +30,14 @@ pub(crate) enum FrameKind {
     Replies = 5,
     Control = 6,
     ControlReply = 7,
+    Packet = 8,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::*;
-        [Challenge, Hello, Welcome, Requests, Replies, Control, ControlReply].into_iter().find(|k| *k as u8 == byte)
+        let all = [Challenge, Hello, Welcome, Requests, Replies, Control, ControlReply, Packet];
+        all.into_iter().find(|k| *k as u8 == byte)
     }
 }
 
@@ -79,6 +84,8 @@ wire_enum! {
         2 = Resume { volume: String, session: SessionId },
         /// The control interface.
         3 = Control,
+        /// Packets of the link between two servers: from which process, to whom.
+        4 = Peer { server: ServerId, boot: Boot, to: ServerId },
     }
 }
 
@@ -127,10 +134,7 @@ impl Channel {
         if length > FRAME_BYTES_MAX {
             return Err(malformed("a frame over 16 MiB was to be sent"));
         }
-        let length = length as u32;
-        self.out[0..4].copy_from_slice(&length.to_le_bytes());
-        self.out[4] = kind as u8;
-        self.out[8..16].copy_from_slice(&id.to_le_bytes());
+        write_header(&mut self.out, length, kind, id);
         let mut rest = &self.out[..];
         while !rest.is_empty() {
             match rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL) {
@@ -149,10 +153,7 @@ impl Channel {
     /// Waits for one frame.
     pub(crate) fn receive(&mut self) -> std::io::Result<(FrameKind, u64, Bytes)> {
         self.fill(HEADER_BYTES)?;
-        let word = |range: std::ops::Range<usize>| -> u64 {
-            self.received[range].iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte))
-        };
-        let (length, id) = (word(0..4) as usize, word(8..16));
+        let (length, id) = (self.word(0..4) as usize, self.word(8..16));
         let Some(kind) = FrameKind::from_byte(self.received[4]) else {
             return Err(malformed("an unknown kind of frame"));
         };
@@ -162,6 +163,16 @@ impl Channel {
         self.fill(HEADER_BYTES + length)?;
         let mut frame = self.received.split_to(HEADER_BYTES + length).freeze();
         Ok((kind, id, frame.split_off(HEADER_BYTES)))
+    }
+
+    /// Whether a whole frame has arrived already, so that the next `receive` does not wait.
+    pub(crate) fn has_frame(&self) -> bool {
+        let arrived = self.received.len();
+        arrived >= HEADER_BYTES && arrived - HEADER_BYTES >= self.word(0..4) as usize
+    }
+
+    fn word(&self, range: std::ops::Range<usize>) -> u64 {
+        self.received[range].iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte))
     }
 
     fn fill(&mut self, count: usize) -> std::io::Result<()> {
@@ -183,6 +194,13 @@ impl Channel {
         }
         Ok(())
     }
+}
+
+/// Fills in the header that `frame` begins with.
+pub(crate) fn write_header(frame: &mut [u8], length: usize, kind: FrameKind, id: u64) {
+    frame[0..4].copy_from_slice(&(length as u32).to_le_bytes());
+    frame[4] = kind as u8;
+    frame[8..16].copy_from_slice(&id.to_le_bytes());
 }
 
 pub(crate) fn malformed(what: &'static str) -> std::io::Error {

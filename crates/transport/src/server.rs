@@ -2,8 +2,10 @@
 
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::*;
+use crate::link::Boot;
+use crate::peers::Peers;
 use bytes::Bytes;
-use hekate_proto::{Error, Input, Op, Reply, Request, Result, SessionId, VolumeId, Wire};
+use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
 use hmac::Mac;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
@@ -36,6 +38,24 @@ pub enum Peer {
     Secret,
 }
 
+impl Peer {
+    /// A server runs as our own user or as root, or it knows the secret.
+    pub(crate) fn may_be_server(&self) -> Result<()> {
+        match *self {
+            Peer::Local { uid, .. } if uid != 0 && uid != rustix::process::geteuid().as_raw() => Err(Error::Denied {
+                what: format!("a process of user {uid} is no server; run all servers as the same user"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Who is at the other end of a unix socket.
+pub(crate) fn local_peer(stream: &Stream) -> std::io::Result<Peer> {
+    let credentials = rustix::net::sockopt::socket_peercred(stream)?;
+    Ok(Peer::Local { uid: credentials.uid.as_raw(), pid: credentials.pid.as_raw_nonzero().get() })
+}
+
 /// What a server does with connections.
 pub trait Service: Send + Sync {
     /// May this peer use the volume? -> its id, the session (the given one, if it still lives) and the map as JSON.
@@ -46,6 +66,10 @@ pub trait Service: Send + Sync {
     fn disconnected(&self, session: SessionId);
     /// A request to the control interface, JSON to JSON.
     fn control(&self, peer: Peer, request: &str) -> String;
+    /// Where connections of this process of that server belong. Whether it is one of ours has been proved.
+    fn peers(&self, server: ServerId, _boot: Boot) -> Result<Peers> {
+        Err(Error::NotSupported { what: format!("this server takes no connections of servers, as that of {server}") })
+    }
 }
 
 /// Listeners and their connections; ends with `stop`.
@@ -135,7 +159,7 @@ impl Server {
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(run).map_err(|e| Error::io("start a thread", e))?;
     Ok(())
 }
@@ -180,10 +204,7 @@ impl Shared {
         channel.limit(HELLO_BYTES_MAX);
         let peer = match &secret {
             Some(_) => Peer::Secret,
-            None => {
-                let credentials = rustix::net::sockopt::socket_peercred(&channel.stream)?;
-                Peer::Local { uid: credentials.uid.as_raw(), pid: credentials.pid.as_raw_nonzero().get() }
-            }
+            None => local_peer(&channel.stream)?,
         };
         let Some((purpose, proof)) = greet(&mut channel, secret.as_ref())? else { return Ok(()) };
         set_socket_timeout(&channel.stream, Timeout::Recv, None)?;
@@ -194,6 +215,7 @@ impl Shared {
                 channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
                 return self.converse_control(channel, peer);
             }
+            Purpose::Peer { server, boot, to } => return self.converse_peer(channel, peer, (server, boot), to, proof),
             Purpose::Open { volume } => (volume, None),
             Purpose::Resume { volume, session } => (volume, Some(session)),
         };
@@ -227,6 +249,26 @@ impl Shared {
                 self.service.call(session, requests)
             };
             channel.send(FrameKind::Replies, id, |out| replies.put(out))?;
+        }
+    }
+
+    /// A connection that another server has made.
+    fn converse_peer(
+        &self,
+        mut channel: Channel,
+        peer: Peer,
+        (server, boot): (ServerId, Boot),
+        to: ServerId,
+        proof: Bytes,
+    ) -> std::io::Result<()> {
+        let ours = peer.may_be_server().and_then(|()| self.service.peers(server, boot));
+        match ours.and_then(|peers| peers.expects(server, to).map(|()| peers)) {
+            Err(error) => channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(error).put(out)),
+            Ok(peers) => {
+                let accepted = Accepted { proof, session: SessionId(0), map: String::new() };
+                channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
+                peers.converse(server, channel)
+            }
         }
     }
 

@@ -99,6 +99,16 @@ impl Contents {
 
     /// Reads all blocks of a shard and compares them with their checksums.
     pub fn shard_blocks(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardBlocks>> {
+        self.visit_blocks(ring, shard, &mut |_, _| ())
+    }
+
+    /// The same; the visitor gets each block's state and, of those that have any, its bytes.
+    pub(super) fn visit_blocks(
+        &self,
+        ring: RingId,
+        shard: ShardId,
+        visit: &mut dyn FnMut(BlockState, &[u8]),
+    ) -> Result<Option<ShardBlocks>> {
         let Some(record) = self.shard_record(ring, shard)? else { return Ok(None) };
         let file = Home::path(shard);
         let mut found =
@@ -125,7 +135,9 @@ impl Contents {
                     None => BlockState::Damaged,
                 }
             };
-            self.judge_tail(&mut found, block, state, pending.map_or(at_home, |bytes| bytes));
+            let bytes = pending.map_or(at_home, |bytes| bytes);
+            self.judge_tail(&mut found, block, state, bytes);
+            visit(state, bytes);
             found.states.push(state);
         }
         let behind = (count..BLOCKS).filter(|block| sums[*block as usize] != 0).count();

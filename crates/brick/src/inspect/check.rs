@@ -170,7 +170,8 @@ impl Survey<'_, '_> {
             | Entry::Partition { .. }
             | Entry::Intent { .. }
             | Entry::LegDone { .. }
-            | Entry::Session { .. } => {}
+            | Entry::Session { .. }
+            | Entry::Hold { .. } => {}
         }
     }
 

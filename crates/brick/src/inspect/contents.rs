@@ -127,7 +127,17 @@ impl Contents {
 
     /// Whether a partition has a log here.
     pub fn has_log(&self, ring: RingId, partition: PartitionNumber) -> bool {
-        self.journal.positions.contains_key(&(ring, partition))
+        self.log_of(ring, partition).is_some()
+    }
+
+    /// The last record of a partition's log here.
+    pub fn log_of(&self, ring: RingId, partition: PartitionNumber) -> Option<(Epoch, Sequence)> {
+        self.journal.positions.get(&(ring, partition)).copied()
+    }
+
+    /// The partitions that have a log here.
+    pub fn logs(&self) -> impl Iterator<Item = (RingId, PartitionNumber)> {
+        self.journal.positions.keys().copied()
     }
 
     /// What reading found.

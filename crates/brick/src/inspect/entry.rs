@@ -34,6 +34,15 @@ pub enum Entry {
     Orphan { inode: InodeId },
     /// A data id that was given up.
     Garbage { data: DataId, record: GarbageRecord },
+    /// What a rename of another partition holds; without a name: the volume's moves of directories.
+    Hold {
+        /// Its directory.
+        directory: InodeId,
+        /// The name.
+        name: Bytes,
+        /// Whose hold it is.
+        intent: IntentId,
+    },
 }
 
 /// As `docs/format/index.md` numbers them.
@@ -108,7 +117,7 @@ impl Entry {
 
     fn decode_work(kind: Kind, id: u128, key: &Key, place: Place, value: Bytes) -> Decoded<Self> {
         let rest = key.rest();
-        let partitions_own = !matches!(kind, Kind::Orphan | Kind::Garbage);
+        let partitions_own = !matches!(kind, Kind::Orphan | Kind::Garbage | Kind::Hold);
         check(!partitions_own || place.volume == VolumeId(0), "a partition's own entry in a volume")?;
         match kind {
             Kind::Partition => Ok(Self::Partition { record: alone(&rest, value)? }),
@@ -133,6 +142,10 @@ impl Entry {
                 check(place.position == inode.position(), "the inode's position is another")?;
                 Ok(Self::Orphan { inode })
             }
+            Kind::Hold => {
+                check(rest.len() <= XATTR_NAME_MAX, "a name of more than 255 bytes")?;
+                Ok(Self::Hold { directory: InodeId::from_bits(id), name: rest, intent: whole(value)? })
+            }
             _ => Ok(Self::Garbage { data: DataId(id), record: alone(&rest, value)? }),
         }
     }
@@ -153,6 +166,7 @@ impl Entry {
             Self::Session { .. } => Kind::Session,
             Self::Orphan { .. } => Kind::Orphan,
             Self::Garbage { .. } => Kind::Garbage,
+            Self::Hold { .. } => Kind::Hold,
         }
     }
 

@@ -6,22 +6,22 @@ use crate::{BrickSettings, LogEntry, block_checksum};
 use bytes::Bytes;
 use hekate_proto::*;
 
-const RING: RingId = RingId(1);
-const VOLUME: VolumeId = VolumeId(1);
-const PLACE: Place = Place { ring: RING, position: Position(0), volume: VOLUME };
-const FILE: InodeId = InodeId::new(0, 5, 77);
+pub(super) const RING: RingId = RingId(1);
+pub(super) const VOLUME: VolumeId = VolumeId(1);
+pub(super) const PLACE: Place = Place { ring: RING, position: Position(0), volume: VOLUME };
+pub(super) const FILE: InodeId = InodeId::new(0, 5, 77);
 
-fn identity() -> Identity {
+pub(super) fn identity() -> Identity {
     let settings =
         BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     Identity::new(BrickId(7), "c", settings)
 }
 
-fn shard() -> ShardId {
+pub(super) fn shard() -> ShardId {
     ShardId { volume: VOLUME, data: DataId(3), index: 0 }
 }
 
-fn append(brick: &Brick, changes: Vec<Change>) {
+pub(super) fn append(brick: &Brick, changes: Vec<Change>) {
     let partition = PartitionNumber(0);
     let sequence = Sequence(brick.position(RING, partition).sequence.0 + 1);
     let (session, op_id) = (SessionId(1), OpId(sequence.0));
@@ -30,7 +30,7 @@ fn append(brick: &Brick, changes: Vec<Change>) {
     brick.sync(end).unwrap();
 }
 
-fn inode(kind: NodeKind, pieces: Vec<Piece>) -> InodeRecord {
+pub(super) fn inode(kind: NodeKind, pieces: Vec<Piece>) -> InodeRecord {
     InodeRecord {
         kind,
         mode: 0o644,
@@ -52,7 +52,7 @@ fn inode(kind: NodeKind, pieces: Vec<Piece>) -> InodeRecord {
     }
 }
 
-fn stub(entries: u64) -> StubRecord {
+pub(super) fn stub(entries: u64) -> StubRecord {
     StubRecord {
         alive: true,
         mode: 0o755,
@@ -67,15 +67,15 @@ fn stub(entries: u64) -> StubRecord {
     }
 }
 
-fn put(key: Key, value: &impl Wire) -> Change {
+pub(super) fn put(key: Key, value: &impl Wire) -> Change {
     Change::Put { key, value: value.to_bytes() }
 }
 
-fn object(inode: InodeId, kind: Kind) -> Key {
+pub(super) fn object(inode: InodeId, kind: Kind) -> Key {
     Key::inode(RING, VOLUME, inode, kind)
 }
 
-fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRecord, BlockRun, Bytes) {
+pub(super) fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRecord, BlockRun, Bytes) {
     let bytes = Bytes::from(vec![fill; count as usize * BLOCK_BYTES]);
     let checksums = (first..first + count).map(|b| block_checksum(shard(), b, &bytes[..BLOCK_BYTES])).collect();
     let stamp = Stamp { count: writes, session: SessionId(1), op: OpId(writes) };
@@ -114,7 +114,7 @@ fn new_brick() -> MemoryStorage {
     storage
 }
 
-fn stopped(storage: &MemoryStorage, reborn: bool) -> StoppedBrick {
+pub(super) fn stopped(storage: &MemoryStorage, reborn: bool) -> StoppedBrick {
     StoppedBrick::on(Arc::new(storage.clone()), identity(), reborn).unwrap()
 }
 

@@ -48,6 +48,11 @@ impl Room {
         Ok(())
     }
 
+    /// What `reserve` would still keep for records that grow.
+    pub fn left(&self, promised: u64) -> u64 {
+        self.growing_max().saturating_sub(promised).saturating_sub(self.kept)
+    }
+
     pub fn release(&mut self, bytes: u64) {
         self.kept = self.kept.saturating_sub(bytes);
     }

@@ -2,10 +2,10 @@
 
 mod export;
 mod inspect;
-mod json;
-mod lines;
+pub mod json;
+pub mod lines;
 mod scrub;
-mod words;
+pub mod words;
 
 use crate::cli::{Brick, Cli};
 use crate::commands::Failure;
@@ -20,7 +20,7 @@ pub fn brick(cli: &Cli, command: &Brick) -> Result<(), Failure> {
 }
 
 /// redb panics on some damaged pages; `hekate_brick::inspect` takes that for the answer that it is. Ours are shown.
-fn quiet_library_panics() {
+pub fn quiet_library_panics() {
     let shown = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if info.location().is_none_or(|location| !location.file().contains("redb")) {

@@ -53,6 +53,9 @@ fn entry_fields(entry: &Entry) -> Map<String, Value> {
             json!({ "session": session, "slot": slot, "op": record.op_id, "reply_bytes": record.reply.len() })
         }
         Entry::Orphan { inode } => json!({ "inode": id(*inode) }),
+        Entry::Hold { directory, name, intent } => {
+            json!({ "directory": format!("{directory:?}"), "name": words::lossy(name), "intent": format!("{:032x}", intent.0) })
+        }
         Entry::Garbage { data, record } => json!({ "data": format!("{:032x}", data.0), "shards": record.shards }),
     };
     match value {

@@ -65,9 +65,14 @@ impl Progress {
     }
 
     pub fn tick(&mut self, what: &str) {
+        self.tick_with(|| what.into());
+    }
+
+    /// The same, with words that are made only if they are said.
+    pub fn tick_with(&mut self, what: impl FnOnce() -> String) {
         if self.last.elapsed() > PROGRESS_EVERY {
             self.last = Instant::now();
-            eprintln!("{what}");
+            eprintln!("{}", what());
         }
     }
 }

@@ -40,6 +40,9 @@ pub fn entry(place: Place, entry: &Entry) -> String {
             format!("session {session} slot {slot}: op {:#x}, a reply of {} bytes", record.op_id.0, record.reply.len())
         }
         Entry::Orphan { inode } => format!("orphan {inode:?} of {of}"),
+        Entry::Hold { directory, name, intent } => {
+            format!("a hold of {:?} in {directory:?} of {of} by intent {:032x}", lossy(name), intent.0)
+        }
         Entry::Garbage { data, record } => format!("garbage {data:?} of {of}: up to {} shards", record.shards),
     }
 }

@@ -1,0 +1,143 @@
+//! Which partitions there are, and which of the bricks are their replicas: as the coordinator says; else as the bricks'
+//! logs do.
+
+use super::Source;
+use crate::cli::Cli;
+use crate::commands::Failure;
+use crate::paths::Paths;
+use hekate_brick::inspect::{Contents, PartitionAddress};
+use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry, RingInfo};
+use hekate_proto::map::View;
+use hekate_proto::{BrickId, Epoch, Error, PartitionNumber, RingId, Sequence, VolumeId};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What this server's state says.
+pub struct Known {
+    cluster: String,
+    bricks: Vec<BrickInfo>,
+    rings: Vec<RingInfo>,
+    /// Names of volumes.
+    pub volumes: BTreeMap<VolumeId, String>,
+}
+
+/// A partition that is compared.
+pub struct Partition {
+    pub address: PartitionAddress,
+    /// Of its view, if that is known.
+    pub epoch: Option<Epoch>,
+    pub leader: Option<BrickId>,
+    /// Which of the bricks are its replicas.
+    pub replicas: Vec<usize>,
+    /// Where each one's log ends, if it has one.
+    pub logs: Vec<Option<(Epoch, Sequence)>>,
+    /// Members of its view that are not among the bricks.
+    pub missing: Vec<String>,
+    /// Bricks that have a log of it and are no members of its view.
+    pub former: Vec<usize>,
+}
+
+impl Known {
+    /// From the state directory. If nothing `needs` it, a state that cannot be read is none.
+    pub fn read(cli: &Cli, needed: bool) -> Result<Option<Self>, Failure> {
+        let path = Paths::of(cli)?.coordinator();
+        match Self::open(&path) {
+            Ok(known) => Ok(Some(known)),
+            Err(_) if !needed => Ok(None),
+            Err(Error::Unavailable { what }) => {
+                let words = format!("{what} Replicas are compared when no server has them open: `hekate stop` first");
+                Err(Failure::new(69, words))
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                let words = format!("{}; or name bricks: `hekate debug compare DIR DIR`", failure.text);
+                Err(Failure::new(failure.exit, words))
+            }
+        }
+    }
+
+    fn open(path: &std::path::Path) -> hekate_proto::Result<Self> {
+        let registry = Registry::new(Arc::new(EmbeddedCoordinator::open(path)?));
+        let volumes = registry.volumes()?.into_iter().map(|volume| (volume.volume, volume.name)).collect();
+        let mut bricks = registry.bricks()?;
+        bricks.sort_by(|a, b| a.directory.cmp(&b.directory));
+        Ok(Self { cluster: registry.cluster()?, bricks, rings: registry.rings()?, volumes })
+    }
+
+    /// Where all bricks are.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        self.bricks.iter().map(|info| PathBuf::from(&info.directory)).collect()
+    }
+
+    /// Whether it is the state of these bricks' cluster.
+    pub fn is_of(&self, sources: &[Source]) -> bool {
+        sources.iter().all(|source| source.stopped.identity().cluster == self.cluster)
+    }
+
+    fn name_of(&self, brick: BrickId) -> String {
+        let info = self.bricks.iter().find(|info| info.brick == brick);
+        info.map_or(brick.text(), |info| info.directory.clone())
+    }
+}
+
+impl Partition {
+    /// Its name.
+    pub fn words(&self) -> String {
+        format!("ring {} partition {}", self.address.ring, self.address.number)
+    }
+}
+
+/// All partitions of all rings, in order.
+pub fn partitions(known: Option<&Known>, sources: &[Source], contents: &[Contents]) -> Vec<Partition> {
+    let mut counts: BTreeMap<RingId, u32> = BTreeMap::new();
+    match known {
+        Some(known) => counts.extend(known.rings.iter().map(|ring| (ring.ring, ring.views.len() as u32))),
+        None => {
+            for (ring, count) in contents.iter().flat_map(Contents::partitions_of_rings) {
+                let most = counts.entry(ring).or_insert(count);
+                *most = count.max(*most);
+            }
+        }
+    }
+    let view_of = |ring: RingId, number: u32| {
+        let ring = known?.rings.iter().find(|info| info.ring == ring)?;
+        ring.views.get(number as usize)
+    };
+    let of_ring = |(ring, count): (RingId, u32)| {
+        let number = move |number: u32| (PartitionAddress { ring, number: PartitionNumber(number), count }, number);
+        (0..count).map(number)
+    };
+    let addresses = counts.into_iter().flat_map(of_ring);
+    addresses
+        .map(|(address, number)| partition(address, view_of(address.ring, number).zip(known), sources, contents))
+        .collect()
+}
+
+fn partition(
+    address: PartitionAddress,
+    view: Option<(&View, &Known)>,
+    sources: &[Source],
+    contents: &[Contents],
+) -> Partition {
+    let log_of = |index: &usize| contents[*index].log_of(address.ring, address.number);
+    let with_log: Vec<usize> = (0..sources.len()).filter(|index| log_of(index).is_some()).collect();
+    let Some((view, known)) = view else {
+        let logs = with_log.iter().map(log_of).collect();
+        let (missing, former) = (Vec::new(), Vec::new());
+        return Partition { address, epoch: None, leader: None, replicas: with_log, logs, missing, former };
+    };
+    let member = |index: &usize| view.members.iter().any(|member| member.brick == sources[*index].id);
+    let replicas: Vec<usize> = (0..sources.len()).filter(member).collect();
+    let given = |brick: BrickId| sources.iter().any(|source| source.id == brick);
+    let missing = view.members.iter().filter(|member| !given(member.brick)).map(|member| known.name_of(member.brick));
+    Partition {
+        address,
+        epoch: Some(view.epoch),
+        leader: Some(view.leader),
+        logs: replicas.iter().map(log_of).collect(),
+        former: with_log.into_iter().filter(|index| !member(index)).collect(),
+        replicas,
+        missing: missing.collect(),
+    }
+}

@@ -1,0 +1,100 @@
+//! `hekate where`: where a file or directory rests, as a running server tells.
+
+use crate::cli::{Cli, Where};
+use crate::commands::Failure;
+use crate::commands::control::ask;
+use crate::output::{self, table, text};
+use hekate_server::{ControlRequest, WhereRequest};
+use serde_json::Value;
+use std::os::unix::ffi::OsStrExt;
+
+/// Exit statuses of what is wrong with the path, not with the server: EX_DATAERR and EX_NOINPUT of sysexits(3).
+const OF_THE_PATH: [u8; 2] = [65, 66];
+
+pub fn where_is(cli: &Cli, options: &Where) -> Result<(), Failure> {
+    let request = parse(options)?;
+    let place = options.place.to_string_lossy();
+    let found = ask(cli, &ControlRequest::Where(request)).map_err(|mut failure| {
+        if OF_THE_PATH.contains(&failure.exit) {
+            failure.text = format!("{place}: {}", failure.text);
+        }
+        failure
+    })?;
+    if cli.json {
+        output::json(&found);
+    } else {
+        show(&place, &found);
+    }
+    Ok(())
+}
+
+fn parse(options: &Where) -> Result<WhereRequest, Failure> {
+    let place = options.place.as_bytes();
+    let wrong = || {
+        let place = options.place.to_string_lossy();
+        Failure::usage(format!("{place:?} is not VOLUME:/PATH; say for example photos:/2026/cat.jpg"))
+    };
+    let colon = place.iter().position(|byte| *byte == b':').ok_or_else(wrong)?;
+    let (volume, path) = (std::str::from_utf8(&place[..colon]).map_err(|_| wrong())?, &place[colon + 1..]);
+    if volume.is_empty() || path.first() != Some(&b'/') {
+        return Err(wrong());
+    }
+    Ok(WhereRequest { volume: volume.into(), path: path.into(), offset: options.offset })
+}
+
+fn show(place: &str, found: &Value) {
+    println!("{place}: {}, inode {}, number {}", text(&found["kind"]), text(&found["inode"]), found["number"]);
+    if found["kind"] == "file" {
+        println!(
+            "{} bytes{}",
+            found["size"],
+            if found["beside_the_inode"] == true { ", beside the inode" } else { "" }
+        );
+    }
+    for piece in rows(&found["pieces"]) {
+        let (from, length) = (&piece["file_offset"], &piece["length"]);
+        println!("piece: {length} bytes from byte {from} on are data {}", text(&piece["data"]));
+    }
+    let mut lines = Vec::new();
+    add(&mut lines, "inode".into(), &found["place"]);
+    if found["names"].is_object() {
+        add(&mut lines, "names in it".into(), &found["names"]);
+    }
+    for shard in rows(&found["shards"]) {
+        add(&mut lines, format!("shard {} at byte {}", shard["index"], shard["file_offset"]), shard);
+    }
+    table(&["WHAT", "PARTITION", "EPOCH", "BRICK", "DIRECTORY", "ROLE", "HAS", ""], &lines);
+    if let Some(next) = found["next_offset"].as_u64() {
+        println!("that is not all: --offset {next} goes on");
+    }
+}
+
+fn rows(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A line for each replica.
+fn add(lines: &mut Vec<Vec<String>>, what: String, place: &Value) {
+    for replica in rows(&place["replicas"]) {
+        lines.push(vec![
+            what.clone(),
+            text(&place["partition"]),
+            text(&place["epoch"]),
+            text(&replica["brick"]).chars().take(8).collect(),
+            text(&replica["directory"]),
+            if replica["leader"] == true { "leader" } else { "" }.into(),
+            has(replica),
+            if place["equal"] == false { "NOT EQUAL" } else { "" }.into(),
+        ]);
+    }
+}
+
+/// What a replica has, in words.
+fn has(replica: &Value) -> String {
+    if let Some(error) = replica["error"].as_str() {
+        return error.into();
+    }
+    let Some(fields) = replica["has"].as_object() else { return "nothing".into() };
+    let words = fields.iter().map(|(name, value)| format!("{name} {}", text(value)));
+    words.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,560 @@
+//! Ops over several partitions, as their driver sees them: legs before the commit point, the record, legs after it.
+//!
+//! Before a leg that must be undone is sent, an intent that undoes it is in the log; with the commit point the intent
+//! turns from undoing to finishing. Each leg is durable on all members before the next step begins, unless both
+//! partitions rest on the same bricks, whose journals keep the order.
+
+use crate::leader::{Draft, Leader, Then, Unmade};
+use crate::message::{Address, Message, Outcome};
+use crate::numbers::Numbers;
+use crate::partition::{Around, Out, Place, Token};
+use crate::step::{Ask, Before, Commit, Here, Next, Progress, Stop, step};
+use hekate_proto::*;
+use std::collections::BTreeMap;
+
+/// What an op over partitions is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// A client's op.
+    Op(Ask, Box<Op>),
+    /// The shards of a data id that was given up.
+    Collect(Key, GarbageRecord),
+    /// What a crash left in a volume.
+    Recovered(VolumeId),
+}
+
+/// What an op is at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its legs before the commit point.
+    Before,
+    /// It failed, or must begin again, or has nothing to do: what its legs did is undone.
+    Undoing(Undone),
+    /// The commit point is in the log; its legs after it.
+    After(Reply),
+    /// Its intent is being removed.
+    Ending,
+}
+
+/// How an op ends whose legs were undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Undone {
+    Answered(Result<Reply>),
+    Again,
+}
+
+/// An op on its way.
+#[derive(Debug)]
+pub(crate) struct Driven {
+    pub aim: Aim,
+    pub tokens: Vec<Token>,
+    pub stage: Stage,
+    progress: Progress,
+    /// Legs that are not answered yet.
+    pending: BTreeMap<u16, IntentLeg>,
+    /// What undoes those that were taken.
+    undo: Vec<IntentLeg>,
+    /// Partitions that have marks of it.
+    marked: Vec<PartitionNumber>,
+    /// Its intent is in the log.
+    recorded: bool,
+    /// There was no room for its next record: it goes on when there is.
+    stalled: bool,
+    /// When legs that nobody answered are sent again, in ticks.
+    resend_at: u64,
+    /// Directories in which it changes names.
+    pub dirs: Vec<InodeId>,
+}
+
+/// Ticks after which a leg that was not answered is sent again: whoever is to take it may not have been ready.
+pub(crate) const RESEND_TICKS: u64 = 8;
+
+impl Driven {
+    pub fn new(aim: Aim, tokens: Vec<Token>, dirs: Vec<InodeId>, progress: Progress) -> Self {
+        Self {
+            aim,
+            tokens,
+            stage: Stage::Before,
+            progress,
+            pending: BTreeMap::new(),
+            undo: Vec::new(),
+            marked: Vec::new(),
+            recorded: false,
+            stalled: false,
+            resend_at: 0,
+            dirs,
+        }
+    }
+
+    /// Of an intent that was found: its legs undo or finish.
+    pub fn recovered(record: IntentRecord, count: u32) -> Self {
+        let none = Self::new(Aim::Recovered(record.volume), Vec::new(), Vec::new(), Progress::default());
+        Self { recorded: true, ..none.after(record.legs, count) }
+    }
+
+    /// The shards of a data id go; what says so in the log is the key, not an intent.
+    pub fn collecting(key: Key, record: GarbageRecord, legs: Vec<IntentLeg>, count: u32) -> Self {
+        let none = Self::new(Aim::Collect(key, record), Vec::new(), Vec::new(), Progress::default());
+        Self { marked: Vec::new(), ..none.after(legs, count) }
+    }
+
+    fn after(mut self, legs: Vec<IntentLeg>, count: u32) -> Self {
+        self.stage = Stage::After(Reply::Done);
+        self.marked = marks_of(&self, &legs, count);
+        self.pending = legs.into_iter().map(|leg| (leg.number, leg)).collect();
+        self
+    }
+
+    pub fn is_recovered(&self) -> bool {
+        matches!(self.aim, Aim::Recovered(_))
+    }
+
+    /// It waits for room, or for a leg that was refused as busy.
+    pub fn is_stuck(&self) -> bool {
+        self.stalled || (!self.pending.is_empty() && self.resend_at == 0)
+    }
+
+    fn volume(&self) -> VolumeId {
+        match &self.aim {
+            Aim::Op(ask, _) => ask.volume,
+            Aim::Collect(key, _) => key.place().map_or(VolumeId(0), |place| place.volume),
+            Aim::Recovered(volume) => *volume,
+        }
+    }
+
+    fn what(&self) -> &'static str {
+        match &self.aim {
+            Aim::Op(_, op) => op.label(),
+            Aim::Collect(..) => "collect",
+            Aim::Recovered(_) => "recovery",
+        }
+    }
+}
+
+impl Leader {
+    /// Asks an op for its next step, and takes it.
+    pub fn go_on(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) -> Result<()> {
+        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        driven.stalled = false;
+        let (ask, op) = match &driven.aim {
+            Aim::Op(ask, op) => (*ask, op.clone()),
+            _ => return Ok(()),
+        };
+        let now = self.numbers.time(around.now);
+        let (numbers, progress) = (&mut self.numbers, &mut driven.progress);
+        let mut here = Here { brick: around.brick, ask: &ask, at: at.own.partition, now, numbers, progress, read: 0 };
+        match step(&mut here, &op) {
+            Ok(Next::Commit(commit, legs)) => self.commit(at, intent, &ask, commit, legs, around, out),
+            Ok(Next::Reply(reply)) => self.give_up(at, intent, Undone::Answered(Ok(reply)), around, out),
+            Err(Stop::Leg(before)) => self.send_before(at, intent, *before, around, out),
+            Err(Stop::Wait) => self.give_up(at, intent, Undone::Again, around, out),
+            Err(Stop::Error(error)) => self.give_up(at, intent, Undone::Answered(Err(error)), around, out),
+        }
+    }
+
+    fn send_before(
+        &mut self,
+        at: &Place,
+        intent: IntentId,
+        before: Before,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        let (position, number) = (before.position, driven.progress.answers.len() as u16);
+        driven.pending.insert(number, IntentLeg { position, number, leg: before.leg });
+        if let Some(leg) = before.undo {
+            driven.undo.push(IntentLeg { position, number, leg });
+            let undo = driven.undo.clone();
+            if let Err(went) = self.record_intent(at, intent, undo, around, out)? {
+                let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+                driven.pending.clear();
+                driven.undo.pop();
+                return match went {
+                    Some(error) => self.give_up(at, intent, Undone::Answered(Err(error)), around, out),
+                    None => Ok(()),
+                };
+            }
+        }
+        self.legs_when_stable(at, intent, &[position], around);
+        Ok(())
+    }
+
+    /// `Err(None)`: there is no room now.
+    fn record_intent(
+        &mut self,
+        at: &Place,
+        intent: IntentId,
+        legs: Vec<IntentLeg>,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<std::result::Result<(), Option<Error>>> {
+        let Some(driven) = self.driven.get(&intent) else { return Ok(Ok(())) };
+        let record = IntentRecord { what: driven.what().into(), volume: driven.volume(), legs };
+        let mut commit = Commit::default();
+        commit.put(self.intent_key(at, intent), &record);
+        match self.append_own(at, commit, around, out)? {
+            Ok(_) => {
+                if let Some(driven) = self.driven.get_mut(&intent) {
+                    driven.recorded = true;
+                }
+                Ok(Ok(()))
+            }
+            Err(Unmade::NoRoom) => {
+                if let Some(driven) = self.driven.get_mut(&intent) {
+                    driven.stalled = true;
+                }
+                Ok(Err(None))
+            }
+            Err(Unmade::Refused(error)) => Ok(Err(Some(error))),
+        }
+    }
+
+    fn intent_key(&self, at: &Place, intent: IntentId) -> Key {
+        Key::intent(at.ring, at.own.partition.first_position(at.count), intent)
+    }
+
+    /// Legs go once what came before them is settled, and durable if they rest on other bricks.
+    fn legs_when_stable(&mut self, at: &Place, intent: IntentId, positions: &[Position], around: &Around) {
+        let elsewhere = positions.iter().any(|position| !same_bricks(at, position.partition(at.count), around));
+        self.when(self.last, elsewhere, Then::SendLegs(intent));
+    }
+
+    pub fn send_legs(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) {
+        let ticks = self.ticks;
+        let Some(driven) = self.driven.get_mut(&intent) else { return };
+        driven.resend_at = ticks + RESEND_TICKS;
+        let (session, op_id) = match &driven.aim {
+            Aim::Op(ask, _) => (ask.session, ask.op_id),
+            _ => (SYSTEM_SESSION, OpId(0)),
+        };
+        let volume = driven.volume();
+        for IntentLeg { position, number, leg } in driven.pending.values() {
+            let Some(to) = leader_of(position.partition(at.count), around) else { continue };
+            let (number, leg) = (*number, leg.clone());
+            at.send(out, to, Message::Leg { intent, number, volume, session, op_id, leg });
+        }
+    }
+
+    /// The commit point.
+    #[allow(clippy::too_many_arguments, reason = "an op, its record and where it goes")]
+    fn commit(
+        &mut self,
+        at: &Place,
+        intent: IntentId,
+        ask: &Ask,
+        commit: Commit,
+        legs: Vec<(Position, Leg)>,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let key = self.intent_key(at, intent);
+        let Some(driven) = self.driven.get(&intent) else { return Ok(()) };
+        let first = driven.progress.answers.len();
+        let number = |(index, (position, leg))| IntentLeg { position, number: (first + index) as u16, leg };
+        let legs: Vec<IntentLeg> = legs.into_iter().enumerate().map(number).collect();
+        let reply = commit.reply.clone().unwrap_or(Reply::Done);
+        let mut also = Vec::new();
+        if !legs.is_empty() {
+            let record = IntentRecord { what: driven.what().into(), volume: ask.volume, legs: legs.clone() };
+            also.push(Change::Put { key, value: record.to_bytes() });
+        } else if driven.recorded {
+            also.push(Change::Delete { key });
+        }
+        also.extend(self.session_change(at, ask, &reply));
+        let must = driven.recorded;
+        let draft = Draft { session: ask.session, op_id: ask.op_id, commit: &commit, also, must };
+        let sequence = match self.append(at, draft, around, out)? {
+            Ok(sequence) => sequence,
+            Err(Unmade::NoRoom) => {
+                self.stall(intent);
+                return Ok(());
+            }
+            Err(Unmade::Refused(error)) => {
+                return self.give_up(at, intent, Undone::Answered(Err(error)), around, out);
+            }
+        };
+        self.remember_slot(ask);
+        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        driven.marked = marks_of(driven, &legs, at.count);
+        driven.undo.clear();
+        if legs.is_empty() {
+            driven.stage = Stage::Ending;
+            let tokens = std::mem::take(&mut driven.tokens);
+            tokens.into_iter().for_each(|token| self.when(sequence, false, Then::Answer(token, Ok(reply.clone()))));
+            self.when(sequence, self.is_marked_elsewhere(at, intent, around), Then::Forget(intent));
+            self.release(intent);
+            return Ok(());
+        }
+        driven.recorded = true;
+        driven.stage = Stage::After(reply);
+        let positions: Vec<Position> = legs.iter().map(|leg| leg.position).collect();
+        driven.pending = legs.into_iter().map(|leg| (leg.number, leg)).collect();
+        self.legs_when_stable(at, intent, &positions, around);
+        Ok(())
+    }
+
+    /// What is kept for a retry.
+    pub fn session_change(&self, at: &Place, ask: &Ask, reply: &Reply) -> Option<Change> {
+        if ask.session == SYSTEM_SESSION {
+            return None;
+        }
+        let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
+        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, slot);
+        let record = SessionRecord { op_id: ask.op_id, reply: reply.to_bytes() };
+        Some(Change::Put { key, value: record.to_bytes() })
+    }
+
+    fn stall(&mut self, intent: IntentId) {
+        if let Some(driven) = self.driven.get_mut(&intent) {
+            driven.stalled = true;
+        }
+    }
+
+    /// The op does not come to its commit point: what its legs did is undone first.
+    fn give_up(&mut self, at: &Place, intent: IntentId, undone: Undone, around: &Around, out: &mut Out) -> Result<()> {
+        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        driven.stage = Stage::Undoing(undone.clone());
+        driven.pending = driven.undo.iter().map(|leg| (leg.number, leg.clone())).collect();
+        if driven.recorded {
+            if driven.pending.is_empty() {
+                self.end_intent(at, intent, around, out)?;
+            } else {
+                self.send_legs(at, intent, around, out);
+            }
+            return Ok(());
+        }
+        match undone {
+            Undone::Again => {
+                let tokens = std::mem::take(&mut driven.tokens);
+                if let Some(Driven { aim: Aim::Op(ask, op), .. }) = self.driven.remove(&intent) {
+                    self.wait_again(tokens, ask, *op);
+                }
+                self.release(intent);
+                Ok(())
+            }
+            Undone::Answered(reply) => {
+                let tokens = std::mem::take(&mut driven.tokens);
+                tokens.into_iter().for_each(|token| self.answer(token, reply.clone()));
+                self.driven.remove(&intent);
+                self.release(intent);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn leg_ended(
+        &mut self,
+        at: &Place,
+        intent: IntentId,
+        number: u16,
+        outcome: Outcome,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        if !driven.pending.contains_key(&number) {
+            return Ok(());
+        }
+        let before = driven.stage == Stage::Before;
+        match outcome {
+            Outcome::Taken { reply } => {
+                driven.pending.remove(&number);
+                match (before, driven.pending.is_empty()) {
+                    (true, _) => {
+                        driven.progress.answers.push(reply);
+                        self.go_on(at, intent, around, out)
+                    }
+                    (false, true) => self.end_intent(at, intent, around, out),
+                    (false, false) => Ok(()),
+                }
+            }
+            Outcome::Refused { error } if before => {
+                driven.pending.remove(&number);
+                self.give_up(at, intent, Undone::Answered(Err(error)), around, out)
+            }
+            Outcome::Busy if before => {
+                driven.pending.remove(&number);
+                self.give_up(at, intent, Undone::Again, around, out)
+            }
+            // It must be taken: it is sent again with the next tick.
+            Outcome::Refused { .. } | Outcome::Busy => {
+                driven.resend_at = 0;
+                Ok(())
+            }
+        }
+    }
+
+    /// All legs after the commit point, or all that undo, were taken.
+    fn end_intent(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) -> Result<()> {
+        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        if let (Aim::Op(..), Stage::After(reply)) = (&driven.aim, &driven.stage) {
+            let reply = reply.clone();
+            driven.stage = Stage::Ending;
+            out.answers.extend(std::mem::take(&mut driven.tokens).into_iter().map(|token| (token, Ok(reply.clone()))));
+            self.swept.push(intent);
+            self.release(intent);
+            return Ok(());
+        }
+        let mut commit = Commit::default();
+        if driven.recorded {
+            commit.delete(self.intent_key(at, intent));
+        }
+        if let Some(Aim::Collect(key, _)) = self.driven.get(&intent).map(|driven| &driven.aim) {
+            commit.delete(key.clone());
+        }
+        match self.append_own(at, commit, around, out)? {
+            Ok(sequence) => {
+                self.when(sequence, false, Then::Ended(intent));
+                Ok(())
+            }
+            Err(Unmade::NoRoom) => {
+                self.stall(intent);
+                Ok(())
+            }
+            Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+
+    /// The intent is gone.
+    pub fn op_ended(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) {
+        let Some(driven) = self.driven.get_mut(&intent) else { return };
+        let tokens = std::mem::take(&mut driven.tokens);
+        let stage = std::mem::replace(&mut driven.stage, Stage::Ending);
+        match stage {
+            Stage::Undoing(Undone::Answered(reply)) => {
+                out.answers.extend(tokens.into_iter().map(|token| (token, reply.clone())));
+                self.driven.remove(&intent);
+            }
+            Stage::Undoing(Undone::Again) => {
+                if let Some(Driven { aim: Aim::Op(ask, op), .. }) = self.driven.remove(&intent) {
+                    self.wait_again(tokens, ask, *op);
+                }
+            }
+            _ if self.is_marked_elsewhere(at, intent, around) => self.when(self.last, true, Then::Forget(intent)),
+            _ => self.tell_forget(at, intent, around, out),
+        }
+        self.release(intent);
+    }
+
+    /// Intents of ops that are over go, many with one record.
+    pub fn sweep(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        let intents = std::mem::take(&mut self.swept);
+        let marks = std::mem::take(&mut self.forgotten);
+        if intents.is_empty() && marks.is_empty() {
+            return Ok(());
+        }
+        let mut commit = Commit::default();
+        intents.iter().for_each(|intent| commit.delete(self.intent_key(at, *intent)));
+        marks.iter().for_each(|mark| commit.delete(mark.clone()));
+        match self.append_own(at, commit, around, out)? {
+            Ok(sequence) => {
+                let stable = intents.iter().any(|intent| self.is_marked_elsewhere(at, *intent, around));
+                intents.into_iter().for_each(|intent| self.when(sequence, stable, Then::Forget(intent)));
+            }
+            Err(Unmade::NoRoom) => (self.swept, self.forgotten) = (intents, marks),
+            Err(Unmade::Refused(error)) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn is_marked_elsewhere(&self, at: &Place, intent: IntentId, around: &Around) -> bool {
+        let marked = self.driven.get(&intent).map(|driven| driven.marked.as_slice()).unwrap_or_default();
+        marked.iter().any(|partition| !same_bricks(at, *partition, around))
+    }
+
+    /// The op is over: who took its legs may forget them.
+    pub fn tell_forget(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) {
+        let Some(driven) = self.driven.remove(&intent) else { return };
+        for partition in driven.marked {
+            if let Some(to) = leader_of(partition, around) {
+                at.send(out, to, Message::Forget { intent });
+            }
+        }
+    }
+
+    /// Who took a leg asks whether its mark is still needed.
+    pub fn is_gone(&self, at: &Place, from: Address, intent: IntentId, around: &Around, out: &mut Out) -> Result<()> {
+        let known = self.driven.contains_key(&intent) || !self.takes_legs();
+        if !known && around.brick.get(&self.intent_key(at, intent))?.is_none() && self.is_settled() {
+            at.send(out, from, Message::Forget { intent });
+        }
+        Ok(())
+    }
+
+    /// Who drove the ops whose marks were found is asked whether they are over.
+    pub fn ask_whether_gone(&self, at: &Place, around: &Around, out: &mut Out) {
+        for intent in &self.doubtful {
+            let driver = Numbers::partition_of(intent.0 as u64, at.count).and_then(|driver| leader_of(driver, around));
+            if let Some(to) = driver {
+                at.send(out, to, Message::IsGone { intent: *intent });
+            }
+        }
+    }
+
+    /// Servers were heard anew: legs that wait for an answer of theirs are sent again.
+    pub fn send_again(&mut self, at: &Place, bricks: &[BrickId], around: &Around) {
+        let waits = |leg: &IntentLeg| {
+            leader_of(leg.position.partition(at.count), around).is_some_and(|to| bricks.contains(&to.brick))
+        };
+        let waiting: Vec<IntentId> = self
+            .driven
+            .iter()
+            .filter(|(_, driven)| driven.pending.values().any(waits))
+            .map(|(intent, _)| *intent)
+            .collect();
+        // After what they follow: it may be that they were never sent.
+        waiting.into_iter().for_each(|intent| self.when(self.last, true, Then::SendLegs(intent)));
+    }
+
+    /// What was put off is tried again, and legs that nobody answered are sent again.
+    pub fn drive_again(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        let ids: Vec<IntentId> = self.driven.keys().copied().collect();
+        for intent in ids {
+            let Some(driven) = self.driven.get(&intent) else { continue };
+            if driven.stalled && driven.stage == Stage::Before {
+                self.go_on(at, intent, around, out)?;
+            } else if driven.stalled && driven.pending.is_empty() {
+                self.stalled_end(at, intent, around, out)?;
+            } else if !driven.pending.is_empty() && driven.resend_at <= self.ticks {
+                self.when(self.last, true, Then::SendLegs(intent));
+            }
+        }
+        Ok(())
+    }
+
+    fn stalled_end(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) -> Result<()> {
+        if let Some(driven) = self.driven.get_mut(&intent) {
+            driven.stalled = false;
+        }
+        self.end_intent(at, intent, around, out)
+    }
+}
+
+/// Partitions that took legs and keep marks of them.
+fn marks_of(driven: &Driven, legs: &[IntentLeg], count: u32) -> Vec<PartitionNumber> {
+    let positions = driven.undo.iter().chain(legs).map(|leg| leg.position);
+    let mut partitions: Vec<PartitionNumber> = positions.map(|position| position.partition(count)).collect();
+    partitions.sort_unstable();
+    partitions.dedup();
+    partitions
+}
+
+/// Where the leader of a partition is.
+pub(crate) fn leader_of(partition: PartitionNumber, around: &Around) -> Option<Address> {
+    around.views.get(partition.0 as usize).map(|view| Address { partition, brick: view.leader })
+}
+
+/// Whether a partition rests on the same bricks as this one.
+pub(crate) fn same_bricks(at: &Place, partition: PartitionNumber, around: &Around) -> bool {
+    let bricks = |view: &map::View| {
+        let mut bricks: Vec<BrickId> = view.members.iter().map(|member| member.brick).collect();
+        bricks.sort_unstable();
+        bricks
+    };
+    around.views.get(partition.0 as usize).is_some_and(|view| bricks(view) == bricks(&at.view))
+}
+
+pub(crate) fn slot_of(op_id: OpId) -> u8 {
+    (op_id.0 % SESSION_SLOTS as u64) as u8
+}

@@ -1,0 +1,189 @@
+//! A member that follows: takes the leader's records in order, and says how far it is.
+
+use crate::message::{Address, Fresh, Message};
+use crate::partition::{Around, Event, Out, Place, SyncJob};
+use hekate_brick::{Brick, LogEntry, block_checksum};
+use hekate_proto::*;
+use std::collections::BTreeMap;
+
+/// A record that has arrived.
+#[derive(Debug)]
+struct Arrived {
+    entry: LogEntry,
+    fresh: Vec<Fresh>,
+    copied: bool,
+}
+
+/// A sync that the leader asked for.
+#[derive(Debug)]
+struct Asked {
+    ticket: u64,
+    sequence: Sequence,
+    shards: Vec<ShardId>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    last: Sequence,
+    /// Records that came before those that they follow.
+    early: BTreeMap<Sequence, Arrived>,
+    /// Syncs whose records have not all come yet.
+    waiting: Vec<Asked>,
+}
+
+impl Follower {
+    pub fn new(at: &Place, brick: &Brick) -> Self {
+        let last = brick.position(at.ring, at.own.partition).sequence;
+        Self { last, early: BTreeMap::new(), waiting: Vec::new() }
+    }
+
+    /// In a new view, or a new life of the leader: it says again what still counts.
+    pub fn forget(&mut self) {
+        self.early.clear();
+        self.waiting.clear();
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.early.is_empty() && self.waiting.is_empty()
+    }
+
+    pub fn handle(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
+        match event {
+            Event::Up { bricks } | Event::Down { bricks } if bricks.contains(&at.view.leader) => self.forget(),
+            Event::Room | Event::Tick if !self.early.is_empty() => self.take(at, around, out)?,
+            Event::Synced { ticket, outcome } => {
+                outcome?;
+                at.send_member(out, at.view.leader, Message::Synced { ticket });
+            }
+            Event::Request { token, .. } | Event::Change { token, .. } | Event::Sync { token, .. } => {
+                out.answers.push((token, Err(Error::StaleView { epoch: at.view.epoch })));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub fn message(
+        &mut self,
+        at: &mut Place,
+        from: Address,
+        message: Message,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        if from.brick != at.view.leader || from.partition != at.own.partition {
+            return Ok(());
+        }
+        match message {
+            Message::Append { entry, fresh, copied } => {
+                // The leader makes records again: what was lost is agreed on.
+                if !copied {
+                    at.lost.clear();
+                }
+                if entry.record.sequence > self.last {
+                    self.early.insert(entry.record.sequence, Arrived { entry, fresh, copied });
+                }
+                self.take(at, around, out)?;
+            }
+            Message::Ask => self.tell_position(at, around, out),
+            Message::Fetch { after } => {
+                for (entry, fresh) in copies_after(at, around.brick, after)? {
+                    at.send_member(out, from.brick, Message::Append { entry, fresh, copied: true });
+                }
+                at.send_member(out, from.brick, Message::FetchEnd { after });
+            }
+            Message::ReadBlock { at: block } => {
+                let bytes = crate::level::read_block(around, at.ring, block)?;
+                at.send_member(out, from.brick, Message::Block { at: block, bytes });
+            }
+            Message::Sync { ticket, sequence, shards } => {
+                self.waiting.push(Asked { ticket, sequence, shards });
+                self.sync(at, out);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tell_position(&self, at: &Place, around: &Around, out: &mut Out) {
+        let position = around.brick.position(at.ring, at.own.partition);
+        let (room, lost) = (around.brick.room_left(), at.lost.clone());
+        let message = Message::Position { epoch: position.epoch, sequence: position.sequence, room, lost };
+        at.send_member(out, at.view.leader, message);
+    }
+
+    /// Takes what is next, as far as there is room.
+    fn take(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        while let Some((sequence, arrived)) = self.early.first_key_value() {
+            if sequence.0 > self.last.0 + 1 {
+                break;
+            }
+            if sequence.0 == self.last.0 + 1 {
+                if !around.brick.takes_now(&arrived.entry) {
+                    out.wants_room = true;
+                    break;
+                }
+                append(around.brick, at.ring, &arrived.entry, &arrived.fresh, arrived.copied)?;
+                self.last = *sequence;
+            }
+            self.early.pop_first();
+        }
+        let held = Message::Held { sequence: self.last, room: around.brick.room_left() };
+        at.send_member(out, at.view.leader, held);
+        self.sync(at, out);
+        Ok(())
+    }
+
+    fn sync(&mut self, at: &Place, out: &mut Out) {
+        let last = self.last;
+        for asked in self.waiting.extract_if(.., |asked| asked.sequence <= last) {
+            out.syncs.push(SyncJob { replica: at.own, ticket: asked.ticket, shards: asked.shards });
+        }
+    }
+}
+
+/// Puts a record into the brick's journal, its fresh blocks home before it.
+pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], copied: bool) -> Result<()> {
+    for one in fresh {
+        brick.write_fresh(ring, one.shard, one.first_block, &[&one.bytes])?;
+    }
+    match copied {
+        true => brick.append_copied(entry)?,
+        false => brick.append(entry)?,
+    };
+    Ok(())
+}
+
+/// The records after one that the journal still has, with the fresh blocks that are still as the record says: what was
+/// written over them since comes with a later record, what a power cut took is settled afterwards.
+pub(crate) fn copies_after(at: &Place, brick: &Brick, after: Sequence) -> Result<Vec<(LogEntry, Vec<Fresh>)>> {
+    let last = brick.position(at.ring, at.own.partition).sequence;
+    let records = brick.records_since(at.ring, at.own.partition, after)?;
+    if after < last && records.first().is_none_or(|entry| entry.record.sequence.0 != after.0 + 1) {
+        return Err(Error::Damaged {
+            what: format!(
+                "a replica of partition {} of ring {} lacks records after {after} that brick {} no longer has in its \
+                 journal; was its brick restored from an old copy?",
+                at.own.partition,
+                at.ring,
+                at.own.brick.text()
+            ),
+        });
+    }
+    records.into_iter().map(|entry| Ok((entry.clone(), fresh_of(brick, &entry.record)?))).collect()
+}
+
+fn fresh_of(brick: &Brick, record: &Record) -> Result<Vec<Fresh>> {
+    let mut found = Vec::new();
+    for change in &record.changes {
+        let Change::FreshBlocks { shard, run, .. } = change else { continue };
+        for (block, sum) in (run.first..).zip(&run.checksums) {
+            let bytes = brick.read_home(*shard, block)?;
+            if block_checksum(*shard, block, &bytes) == *sum {
+                found.push(Fresh { shard: *shard, first_block: block, bytes: bytes.into() });
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,325 @@
+//! Before a leader serves: it asks every member where its log ends, brings all to the longest, lets them agree on the
+//! blocks that power cuts took, and undoes or finishes ops that a crash cut short.
+//!
+//! The member with the greatest (epoch, sequence) has everything that was acknowledged. A journal is given back only up
+//! to what all members have on stable storage, so what one lacks another still has.
+
+use crate::drive::Driven;
+use crate::follower::{append, copies_after};
+use crate::leader::{Draft, Leader, Member, Unmade};
+use crate::message::{Address, BlockAt, Message};
+use crate::partition::{Around, Out, Place};
+use crate::step::Commit;
+use bytes::Bytes;
+use hekate_brick::{LogPosition, block_checksum};
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Entries of one scan.
+const SCAN_AT_ONCE: usize = 512;
+
+/// How far a leader is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It was not started.
+    Silent,
+    /// It asks the members for their positions.
+    Asking,
+    /// It takes the records that it lacks from another member; those are gathered as they come.
+    Fetching {
+        from: BrickId,
+    },
+    /// The members take the records that they lack.
+    Feeding,
+    /// The members agree on blocks that power cuts took: of each its content, as far as it is known.
+    Settling {
+        blocks: BTreeMap<BlockAt, Lost>,
+    },
+    /// Ops that a crash cut short are undone or finished; legs of others are taken.
+    Recovering,
+    Serving,
+}
+
+/// A block that some members lost.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Members that lost it.
+    by: BTreeSet<BrickId>,
+    /// Who was asked for it.
+    asked: bool,
+}
+
+impl Leader {
+    pub fn serves(&self) -> bool {
+        self.phase == Phase::Serving
+    }
+
+    /// Whether legs of other partitions' ops are taken.
+    pub fn takes_legs(&self) -> bool {
+        matches!(self.phase, Phase::Serving | Phase::Recovering)
+    }
+
+    /// In a new life, or a new view.
+    pub fn begin(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        self.phase = Phase::Asking;
+        self.lost_on = at.lost.iter().map(|block| (*block, BTreeSet::from([at.own.brick]))).collect();
+        self.members = at.others().map(|brick| (brick, Member::default())).collect();
+        self.ask_positions(at, out);
+        self.decide(at, around, out)
+    }
+
+    fn ask_positions(&self, at: &Place, out: &mut Out) {
+        for (brick, _) in self.members.iter().filter(|(_, member)| member.position.is_none()) {
+            at.send_member(out, *brick, Message::Ask);
+        }
+    }
+
+    /// Servers can be heard, in a new life: what their members have must be asked anew, and what they were asked for.
+    pub fn up(&mut self, at: &Place, bricks: &[BrickId], around: &Around, out: &mut Out) {
+        for brick in bricks {
+            if let Some(member) = self.members.get_mut(brick) {
+                member.position = None;
+                at.send_member(out, *brick, Message::Ask);
+            }
+        }
+        self.send_again(at, bricks, around);
+    }
+
+    /// Now and then: who has not answered is asked again.
+    pub fn tick_levelling(&self, at: &Place, out: &mut Out) {
+        self.ask_positions(at, out);
+        let starved = |member: &Member| member.room < 1 << 20;
+        for (brick, _) in self.members.iter().filter(|(_, member)| member.position.is_some() && starved(member)) {
+            at.send_member(out, *brick, Message::Ask);
+        }
+    }
+
+    pub fn level_message(
+        &mut self,
+        at: &mut Place,
+        from: Address,
+        message: Message,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        match message {
+            Message::Position { epoch, sequence, room, lost } => {
+                self.learn_position(at, from.brick, LogPosition { epoch, sequence }, room, lost, around, out)
+            }
+            Message::Append { entry, fresh, .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
+                if entry.record.sequence.0 == self.last.0 + 1 {
+                    append(around.brick, at.ring, &entry, &fresh, true)?;
+                    self.last = entry.record.sequence;
+                }
+                Ok(())
+            }
+            Message::FetchEnd { .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
+                self.decide(at, around, out)
+            }
+            Message::Block { at: block, bytes } => self.settle_block(at, block, bytes, around, out),
+            _ => Ok(()),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
+    fn learn_position(
+        &mut self,
+        at: &mut Place,
+        brick: BrickId,
+        position: LogPosition,
+        room: u64,
+        lost: Vec<BlockAt>,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let Some(member) = self.members.get_mut(&brick) else { return Ok(()) };
+        let known = member.position.replace(position).is_some();
+        member.room = room;
+        if known {
+            return Ok(());
+        }
+        member.held = position.sequence.min(self.last);
+        self.lost_by(at, brick, &lost);
+        match self.phase {
+            Phase::Silent => Ok(()),
+            Phase::Asking | Phase::Fetching { .. } => self.decide(at, around, out),
+            _ => {
+                if position.sequence > self.last {
+                    let what = format!("brick {} has records that its living leader never made", brick.text());
+                    return Err(Error::Bug { what });
+                }
+                self.feed(at, brick, position.sequence, around, out)?;
+                self.sync_again(at, brick, out);
+                Ok(())
+            }
+        }
+    }
+
+    fn lost_by(&mut self, at: &mut Place, brick: BrickId, lost: &[BlockAt]) {
+        for block in lost {
+            if !at.lost.contains(block) {
+                at.lost.push(*block);
+            }
+            self.lost_on.entry(*block).or_default().insert(brick);
+        }
+    }
+
+    /// Once all have answered: what is missing here is fetched, what is missing there is given.
+    fn decide(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        if !self.all_present() {
+            return Ok(());
+        }
+        let own = around.brick.position(at.ring, at.own.partition);
+        let best = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick))).max();
+        if let Some((position, brick)) = best.filter(|(position, _)| *position > own) {
+            if own.sequence >= position.sequence {
+                let what =
+                    format!("records of partition {} of ring {} differ between bricks", at.own.partition, at.ring);
+                return Err(Error::Damaged { what });
+            }
+            self.phase = Phase::Fetching { from: brick };
+            at.send_member(out, brick, Message::Fetch { after: own.sequence });
+            return Ok(());
+        }
+        self.last = own.sequence;
+        self.phase = Phase::Feeding;
+        let behind: Vec<_> =
+            self.members.iter().filter_map(|(brick, member)| Some((*brick, member.position?.sequence))).collect();
+        behind.into_iter().try_for_each(|(brick, sequence)| self.feed(at, brick, sequence, around, out))
+    }
+
+    fn feed(&mut self, at: &Place, brick: BrickId, after: Sequence, around: &Around, out: &mut Out) -> Result<()> {
+        if let Some(member) = self.members.get_mut(&brick) {
+            member.held = after;
+        }
+        if after >= self.last {
+            return Ok(());
+        }
+        for (entry, fresh) in copies_after(at, around.brick, after)? {
+            at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
+        }
+        Ok(())
+    }
+
+    /// From phase to phase, as far as it goes.
+    pub fn go_on_levelling(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
+        if self.phase == Phase::Feeding && self.all_present() && self.is_settled() {
+            let blocks = std::mem::take(&mut self.lost_on);
+            let blocks = blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
+            self.phase = Phase::Settling { blocks };
+            self.settle_blocks(at, around, out)?;
+        }
+        if matches!(&self.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
+            at.lost.clear();
+            self.phase = Phase::Recovering;
+            self.find_work(at, around, out)?;
+        }
+        if self.phase == Phase::Recovering && self.driven.is_empty() && self.is_settled() {
+            self.phase = Phase::Serving;
+            self.retry_wanted = true;
+        }
+        Ok(())
+    }
+
+    /// Blocks that power cuts took from some members: all get them from one that has them; what none has never happened,
+    /// and is zeros on all.
+    fn settle_blocks(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+        let own = at.own.brick;
+        let mut known = Vec::new();
+        for (block, lost) in blocks.iter_mut().filter(|(_, lost)| !lost.asked) {
+            lost.asked = true;
+            if !lost.by.contains(&own) {
+                known.push((*block, read_block(around, at.ring, *block)?));
+            } else if let Some(other) = at.others().find(|other| !lost.by.contains(other)) {
+                at.send_member(out, other, Message::ReadBlock { at: *block });
+            } else {
+                known.push((*block, None));
+            }
+        }
+        known.into_iter().try_for_each(|(block, bytes)| self.settle_block(at, block, bytes, around, out))
+    }
+
+    fn settle_block(
+        &mut self,
+        at: &Place,
+        block: BlockAt,
+        bytes: Option<Bytes>,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+        let Some(lost) = blocks.remove(&block) else { return Ok(()) };
+        let Some(before) = around.brick.shard(at.ring, block.shard)? else { return Ok(()) };
+        let bytes = bytes.filter(|bytes| bytes.len() == BLOCK_BYTES).unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
+        let stamp = Stamp { count: before.stamp.count + 1, session: SYSTEM_SESSION, op: OpId(0) };
+        let run = BlockRun { first: block.block, checksums: vec![block_checksum(block.shard, block.block, &bytes)] };
+        let record = ShardRecord { stamp, ..before };
+        let changes = vec![Change::WriteBlocks { shard: block.shard, record, run, bytes }];
+        match self.append_own(at, Commit { changes, ..Commit::default() }, around, out)? {
+            Ok(_) => Ok(()),
+            // There was no room in the journal: once more, a little later.
+            Err(Unmade::NoRoom) => {
+                let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+                blocks.insert(block, Lost { asked: false, ..lost });
+                Ok(())
+            }
+            Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+
+    /// A record of the server's own.
+    pub fn append_own(
+        &mut self,
+        at: &Place,
+        commit: Commit,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<std::result::Result<Sequence, Unmade>> {
+        let draft = Draft { session: SYSTEM_SESSION, op_id: OpId(0), commit: &commit, also: Vec::new(), must: true };
+        self.append(at, draft, around, out)
+    }
+
+    /// What was put off while levelling is tried again.
+    pub fn level_again(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        self.settle_blocks(at, around, out)
+    }
+
+    /// What the partition has to do: intents to undo or finish, holds of others, orphans, garbage.
+    fn find_work(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        self.driven.retain(|_, driven| !driven.is_recovered());
+        self.garbage.clear();
+        self.prepared.clear();
+        let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
+        loop {
+            let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
+            let Some((last, _)) = found.last() else { return Ok(()) };
+            from = last.successor();
+            for (key, value) in &found {
+                self.find(at, key, value, around, out)?;
+            }
+        }
+    }
+
+    fn find(&mut self, at: &Place, key: &Key, value: &Bytes, around: &Around, out: &mut Out) -> Result<()> {
+        let Some(id) = key.id() else { return Ok(()) };
+        match key.kind() {
+            Some(Kind::Intent) if !self.driven.contains_key(&IntentId(id)) => {
+                let record = IntentRecord::from_bytes(value.clone()).map_err(Error::from)?;
+                self.driven.insert(IntentId(id), Driven::recovered(record, at.count));
+                self.send_legs(at, IntentId(id), around, out);
+            }
+            Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
+            Some(Kind::LegDone) => drop(self.doubtful.insert(IntentId(id))),
+            _ => self.note_work(key, value, out),
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn read_block(around: &Around, ring: RingId, block: BlockAt) -> Result<Option<Bytes>> {
+    match around.brick.read_block(ring, block.shard, block.block) {
+        Err(Error::Damaged { .. }) => Ok(None),
+        other => other,
+    }
+}

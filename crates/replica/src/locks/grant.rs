@@ -1,0 +1,108 @@
+//! What changes the table: holding, letting go, and granting what has become free.
+
+use super::ranges::with;
+use super::{LockTable, LockedFile, Ticket, Told};
+use hekate_proto::*;
+use std::collections::BTreeSet;
+
+impl LockTable {
+    pub(super) fn conflict(&self, file: &LockedFile, wanted: &HeldLock) -> Option<HeldLock> {
+        self.files.get(file)?.held.iter().find(|held| held.conflicts(wanted)).copied()
+    }
+
+    pub(super) fn waits_of(&self, session: SessionId) -> impl Iterator<Item = (Ticket, LockedFile)> {
+        let ticket = |op_id| Ticket { session, op_id };
+        let range = ticket(OpId(0))..=ticket(OpId(u64::MAX));
+        self.waiting_at.range(range).map(|(ticket, file)| (*ticket, *file))
+    }
+
+    /// Makes a change that conflicts with nothing. Only one that makes locks more is ever refused.
+    pub(super) fn hold(&mut self, file: LockedFile, change: &HeldLock) -> Result<()> {
+        let locks = self.files.entry(file).or_default();
+        assert!(
+            change.lock.kind == LockKind::Unlock || !locks.held.iter().any(|held| held.conflicts(change)),
+            "a lock that conflicts with one that is held: {change:?}"
+        );
+        let after = with(&locks.held, change);
+        let of_session = self.held_by_session.entry(change.session).or_default();
+        let of_session_after = (*of_session + after.len()).saturating_sub(locks.held.len());
+        let grows = after.len() > locks.held.len();
+        let refusal = if grows && after.len() > self.settings.locks_per_file_max {
+            Some(format!("a file may have {}; unlock some", self.settings.locks_per_file_max))
+        } else if grows && of_session_after > self.settings.locks_per_session_max {
+            Some(format!("a mount may hold {} in a partition; unlock some", self.settings.locks_per_session_max))
+        } else {
+            locks.held = after;
+            *of_session = of_session_after;
+            None
+        };
+        self.tidy(&file, change.session);
+        refusal.map_or(Ok(()), |what| Err(Error::TooManyLocks { what }))
+    }
+
+    pub(super) fn drop_held(&mut self, file: &LockedFile, goes: impl Fn(&HeldLock) -> bool) {
+        let Some(locks) = self.files.get_mut(file) else { return };
+        let gone: Vec<SessionId> = locks.held.iter().filter(|held| goes(held)).map(|held| held.session).collect();
+        locks.held.retain(|held| !goes(held));
+        for session in gone {
+            if let Some(count) = self.held_by_session.get_mut(&session) {
+                *count -= 1;
+            }
+            self.tidy(file, session);
+        }
+    }
+
+    /// Nothing is kept for files and sessions without locks.
+    fn tidy(&mut self, file: &LockedFile, session: SessionId) {
+        if self.files.get(file).is_some_and(|locks| locks.held.is_empty() && locks.waiting.is_empty()) {
+            self.files.remove(file);
+        }
+        if self.held_by_session.get(&session) == Some(&0) {
+            self.held_by_session.remove(&session);
+        }
+    }
+
+    /// Whether it waited.
+    pub(super) fn stop_waiting(&mut self, ticket: Ticket) -> bool {
+        let Some(file) = self.waiting_at.remove(&ticket) else { return false };
+        if let Some(locks) = self.files.get_mut(&file) {
+            locks.waiting.retain(|wait| wait.ticket != ticket);
+        }
+        self.tidy(&file, ticket.session);
+        true
+    }
+
+    pub(super) fn tell(&mut self, ticket: Ticket, answer: Result<Reply>) {
+        self.answers.keep(ticket, answer.clone());
+        self.told.push(Told { ticket, answer });
+    }
+
+    /// Answers every wait that can be answered now.
+    pub(super) fn settle(&mut self) {
+        if self.is_recovering() {
+            return;
+        }
+        while let Some((file, place, answer)) = self.next_answer() {
+            let Some(wait) = self.files.get(&file).map(|locks| locks.waiting[place]) else { return };
+            self.stop_waiting(wait.ticket);
+            let answer = answer.and_then(|()| self.hold(file, &wait.lock));
+            self.tell(wait.ticket, answer.map(|()| Reply::Done));
+        }
+    }
+
+    /// A grant to an owner that also waits elsewhere can close a ring behind its back, so deadlocks are looked for here.
+    fn next_answer(&self) -> Option<(LockedFile, usize, Result<()>)> {
+        let files: BTreeSet<LockedFile> = self.waiting_at.values().copied().collect();
+        for file in files {
+            for (place, wait) in self.files.get(&file)?.waiting.iter().enumerate() {
+                if self.is_free(&file, place) {
+                    return Some((file, place, Ok(())));
+                }
+                if self.is_deadlock(&file, &wait.lock) {
+                    return Some((file, place, Err(Error::Deadlock)));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,66 @@
+//! Who waits for whom: what holds a wait up, whether waiting would wait for itself, and who may pass whom.
+
+use super::LockTable;
+use super::ranges::{Holder, holder};
+use hekate_proto::*;
+use std::collections::BTreeSet;
+
+/// Which edges of the graph count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Edges {
+    /// From posix waits to those who hold what they want: a cycle of these is a deadlock.
+    Held,
+    /// From all waits, and to those who wait before them as well.
+    All,
+}
+
+impl LockTable {
+    /// Whether the wait at this place of its file's queue may be granted: nothing that is held conflicts, and nobody
+    /// who waits before it does, but for those who wait for its owner. Those would wait for ever if it did not pass.
+    pub(super) fn is_free(&self, file: &super::LockedFile, place: usize) -> bool {
+        let Some(locks) = self.files.get(file) else { return true };
+        let wait = &locks.waiting[place].lock;
+        let held_up = |before: &HeldLock| {
+            before.conflicts(wait) && !self.leads_to(BTreeSet::from([holder(before)]), holder(wait), Edges::All)
+        };
+        !locks.held.iter().any(|held| held.conflicts(wait))
+            && !locks.waiting[..place].iter().any(|before| held_up(&before.lock))
+    }
+
+    /// Whether somebody whom this wait waits for waits for its owner. flock(2) knows no deadlocks.
+    pub(super) fn is_deadlock(&self, file: &super::LockedFile, wait: &HeldLock) -> bool {
+        let Some(locks) = self.files.get(file) else { return false };
+        let blockers = locks.held.iter().filter(|held| held.conflicts(wait)).map(holder).collect();
+        wait.lock.style == LockStyle::Posix && self.leads_to(blockers, holder(wait), Edges::Held)
+    }
+
+    /// Whether one of `from` is `to`, or waits for it, directly or through others.
+    fn leads_to(&self, from: BTreeSet<Holder>, to: Holder, edges: Edges) -> bool {
+        let mut seen = from.clone();
+        let mut open: Vec<Holder> = from.into_iter().collect();
+        while let Some(next) = open.pop() {
+            if next == to {
+                return true;
+            }
+            open.extend(self.waits_for(next, edges).into_iter().filter(|found| seen.insert(*found)));
+        }
+        false
+    }
+
+    fn waits_for(&self, waiter: Holder, edges: Edges) -> Vec<Holder> {
+        let mut found = Vec::new();
+        for (_, file) in self.waits_of(waiter.0) {
+            let Some(locks) = self.files.get(&file) else { continue };
+            let own = |wait: &HeldLock| {
+                holder(wait) == waiter && (edges == Edges::All || wait.lock.style == LockStyle::Posix)
+            };
+            for (place, wait) in locks.waiting.iter().enumerate().filter(|(_, wait)| own(&wait.lock)) {
+                let before = locks.waiting[..place].iter().map(|before| &before.lock);
+                let before = before.filter(|_| edges == Edges::All);
+                let blockers = locks.held.iter().chain(before).filter(|other| other.conflicts(&wait.lock));
+                found.extend(blockers.map(holder));
+            }
+        }
+        found
+    }
+}

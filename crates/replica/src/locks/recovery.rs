@@ -1,0 +1,59 @@
+//! After the leader's process died: its locks are with the sessions that held them, who tell them again.
+
+use super::{LockSettings, LockTable, LockedFile, check};
+use hekate_proto::*;
+use std::collections::BTreeSet;
+
+impl LockTable {
+    /// For a partition that these sessions may hold locks of: until each has told all of them or ended, nothing new is
+    /// granted.
+    pub fn recovering(settings: LockSettings, sessions: impl IntoIterator<Item = SessionId>) -> Self {
+        Self { untold: sessions.into_iter().collect(), ..Self::new(settings) }
+    }
+
+    /// Whether sessions have locks that are not told yet.
+    pub fn is_recovering(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// For whom it waits.
+    pub fn untold(&self) -> &BTreeSet<SessionId> {
+        &self.untold
+    }
+
+    /// Takes what a session held under the last leader, and answers what of it is lost: what conflicts with a lock that
+    /// another session told before (one of the two is wrong, and the first stands), what is over the limits, and all of
+    /// it once the session had told everything, for others may have held it since.
+    pub fn restore(
+        &mut self,
+        session: SessionId,
+        volume: VolumeId,
+        locks: &[(InodeId, Lock)],
+        done: bool,
+    ) -> Result<Vec<(InodeId, Lock)>> {
+        for (_, lock) in locks {
+            check(lock)?;
+            if lock.kind == LockKind::Unlock {
+                return Err(Error::invalid("an unlock is nothing that was held"));
+            }
+        }
+        let is_awaited = self.untold.contains(&session);
+        let mut lost = Vec::new();
+        for (inode, lock) in locks {
+            let file = LockedFile { volume, inode: *inode };
+            let told = HeldLock { session, lock: *lock };
+            let is_free = is_awaited && self.conflict(&file, &told).is_none();
+            if !is_free || self.hold(file, &told).is_err() {
+                lost.push((*inode, *lock));
+            }
+        }
+        if done && self.untold.remove(&session) {
+            self.settle();
+        }
+        Ok(lost)
+    }
+}
+
+pub(super) fn locks_unknown() -> Error {
+    Error::Unavailable { what: "the partition's new leader is being told its locks".into() }
+}

@@ -1,0 +1,94 @@
+//! What replicas of partitions tell each other; `docs/format/wire.md` is the document.
+//!
+//! Whoever carries messages delivers each at most once and drops what an earlier life of either end sent
+//! (`transport/link.rs`); they may overtake each other.
+
+use bytes::Bytes;
+use hekate_brick::LogEntry;
+use hekate_proto::*;
+
+wire_struct! {
+    /// One replica of a partition.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct Address {
+        /// Which partition.
+        pub partition: PartitionNumber,
+        /// On which brick.
+        pub brick: BrickId,
+    }
+
+    /// A message on its way.
+    pub struct Envelope {
+        /// Ring of both.
+        pub ring: RingId,
+        /// Who says it.
+        pub from: Address,
+        /// To whom.
+        pub to: Address,
+        /// The sender's epoch.
+        pub epoch: Epoch,
+        /// What.
+        pub message: Message,
+    }
+
+    /// Fresh blocks to be written home before the record that tells of them.
+    pub struct Fresh {
+        /// Which shard.
+        pub shard: ShardId,
+        /// From which block.
+        pub first_block: u32,
+        /// Whole blocks.
+        pub bytes: Bytes,
+    }
+
+    /// A block of a shard.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct BlockAt {
+        /// Which shard.
+        pub shard: ShardId,
+        /// Which block of it.
+        pub block: u32,
+    }
+}
+
+wire_enum! {
+    /// See the module.
+    pub enum Message {
+        /// Leader to member: a record. `copied`: from its journal, with the fresh blocks that it still has.
+        1 = Append { entry: LogEntry, fresh: Vec<Fresh>, copied: bool },
+        /// Member to leader: all records up to this one are in its journal; `room` bytes of growing ones may follow.
+        2 = Held { sequence: Sequence, room: u64 },
+        /// Leader to member: how far are you? -> `Position`
+        3 = Ask,
+        /// Where the member's log ends, and which blocks a power cut took from it.
+        4 = Position { epoch: Epoch, sequence: Sequence, room: u64, lost: Vec<BlockAt> },
+        /// Leader to the member with the longest log: the records after this one. -> `Append`s and `FetchEnd`
+        5 = Fetch { after: Sequence },
+        6 = FetchEnd { after: Sequence },
+        /// Leader to member: a block as you have it. -> `Block`
+        7 = ReadBlock { at: BlockAt },
+        8 = Block { at: BlockAt, bytes: Option<Bytes> },
+        /// Leader to member: everything up to this record, and these shards' bytes, on stable storage. -> `Synced`
+        9 = Sync { ticket: u64, sequence: Sequence, shards: Vec<ShardId> },
+        10 = Synced { ticket: u64 },
+        /// Driver to the leader of another partition: one step of an op. -> `LegEnded`
+        11 = Leg { intent: IntentId, number: u16, volume: VolumeId, session: SessionId, op_id: OpId, leg: Leg },
+        12 = LegEnded { intent: IntentId, number: u16, outcome: Outcome },
+        /// Driver to who took legs of an intent: it is gone for good, so their marks can go.
+        13 = Forget { intent: IntentId },
+        /// Who took legs to their driver: is the intent gone? -> `Forget`, if it is
+        14 = IsGone { intent: IntentId },
+        /// Member to leader: it cannot take records any more.
+        15 = Failed { error: Error },
+    }
+
+    /// What came of a leg.
+    pub enum Outcome {
+        /// It was taken.
+        1 = Taken { reply: Reply },
+        /// It was not, and will not be.
+        2 = Refused { error: Error },
+        /// Something has hold of what it needs, or there is no room in the journal: try again.
+        3 = Busy,
+    }
+}

@@ -1,0 +1,71 @@
+//! The numbers that a leader hands out, and its clock.
+
+use hekate_brick::Brick;
+use hekate_proto::*;
+
+/// Numbers reserved by one record: so many creates need no record of their own for it.
+const NUMBERS_AT_ONCE: u64 = 4096;
+/// Bits of a number below the partition's tag: 2^40 inodes a partition.
+const COUNTER_BITS: u32 = 40;
+
+/// Numbers that no inode, data id or intent of this ring's partitions has had or will have.
+#[derive(Debug, Clone)]
+pub struct Numbers {
+    key: Key,
+    tag: u64,
+    next: u64,
+    /// Numbers below this are reserved by a record.
+    reserved: u64,
+    time: Time,
+}
+
+impl Numbers {
+    /// Goes on from what a partition's brick holds. Numbers that an earlier leader had reserved are given up.
+    pub fn new(brick: &Brick, ring: RingId, number: PartitionNumber, count: u32) -> Result<Self> {
+        let key = Key::partition(ring, number.first_position(count));
+        let record = brick.get(&key)?.map(PartitionRecord::from_bytes).transpose()?;
+        let reserved = record.map_or(1, |record| record.numbers_reserved);
+        Ok(Self { key, tag: u64::from(count | number.0), next: reserved, reserved, time: Time(0) })
+    }
+
+    /// Tells this partition apart from the ring's others.
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// The next one. The tag in its high bits tells apart partition 3 of 16 from partition 3 of 32, so it stays unique
+    /// when partitions split.
+    pub fn next(&mut self) -> u64 {
+        self.next += 1;
+        (self.tag << COUNTER_BITS) | (self.next - 1)
+    }
+
+    /// The partition, of `count`, that handed out a number.
+    pub fn partition_of(number: u64, count: u32) -> Option<PartitionNumber> {
+        let tag = (number >> COUNTER_BITS) as u32;
+        // Its ring had as many partitions as the tag's highest bit says; since then they may have doubled.
+        let then = 1u32.checked_shl(tag.checked_ilog2()?)?;
+        (then <= count).then(|| PartitionNumber((tag - then) * (count / then)))
+    }
+
+    /// What the next record must say for the numbers that were drawn to be reserved, and up to where.
+    pub fn reservation(&self) -> Option<(u64, Change)> {
+        if self.next <= self.reserved {
+            return None;
+        }
+        let upto = self.next + NUMBERS_AT_ONCE;
+        let value = PartitionRecord { numbers_reserved: upto }.to_bytes();
+        Some((upto, Change::Put { key: self.key.clone(), value }))
+    }
+
+    /// A record reserves them.
+    pub fn reserved(&mut self, upto: u64) {
+        self.reserved = self.reserved.max(upto);
+    }
+
+    /// The time of a change: the clock's, but never before that of an earlier change.
+    pub fn time(&mut self, clock: Time) -> Time {
+        self.time = self.time.max(clock);
+        self.time
+    }
+}

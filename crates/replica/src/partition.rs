@@ -1,0 +1,290 @@
+//! One replica of one partition: events and messages in; records into its brick, messages, answers and work out.
+//!
+//! It opens no socket, starts no thread, and reads no clock and no random source; it never waits: what cannot go on is
+//! kept until an event lets it. `docs/replication.md` is the document. Invariants: a member takes records in the order of
+//! their sequence; nothing is answered before all that the answer depends on is on every member; a member is heard only
+//! in the epoch of the view; an op over partitions has one record as its commit point, and an intent beside it from
+//! which a later leader undoes or finishes what a crash left.
+
+use crate::follower::Follower;
+use crate::leader::Leader;
+use crate::message::{Address, BlockAt, Envelope, Message};
+use crate::step::{Ask, Commit};
+use hekate_brick::Brick;
+use hekate_proto::map::View;
+use hekate_proto::*;
+
+/// Names a request until it is answered; given by who hosts the partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What a replica sees beside itself.
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
+    /// Its own brick.
+    pub brick: &'a Brick,
+    /// The ring's views, by partition.
+    pub views: &'a [View],
+    /// The server's clock.
+    pub now: Time,
+}
+
+/// Work that a replica asks its host for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncJob {
+    /// Whose brick: all of its journal, and these shards' data files, on stable storage.
+    pub replica: Address,
+    /// To be given back when it is done.
+    pub ticket: u64,
+    /// Data files to be synced first.
+    pub shards: Vec<ShardId>,
+}
+
+/// What came of an event.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Out {
+    /// To other replicas, in this order.
+    pub sends: Vec<Envelope>,
+    /// To who asked.
+    pub answers: Vec<(Token, Result<Reply>)>,
+    /// To be synced; answered with [`Event::Synced`].
+    pub syncs: Vec<SyncJob>,
+    /// The brick must write home before this replica can go on: [`Event::Room`] when it has.
+    pub wants_room: bool,
+    /// Inodes that lost their last name and may be open.
+    pub orphans: Vec<(VolumeId, InodeId)>,
+}
+
+/// What happens to a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Its host has opened the brick and knows the views.
+    Start,
+    /// A client asks for a change, or for a read that could not be answered at once.
+    Request { token: Token, ask: Ask, op: Op },
+    /// The host's own change: recovery and housekeeping, as one record.
+    Change { token: Token, commit: Box<Commit> },
+    /// An orphan that no session has open any more.
+    Collect { volume: VolumeId, inode: InodeId },
+    /// Everything that was answered until now is to be on stable storage of every member.
+    Sync { token: Token, shards: Vec<ShardId> },
+    /// Nobody waits for the answer any more: what has not begun is dropped.
+    Abandon { token: Token },
+    /// A session has ended: it sends nothing again.
+    SessionEnded { session: SessionId },
+    /// Another replica says something.
+    Message(Envelope),
+    /// A sync job ended.
+    Synced { ticket: u64, outcome: Result<()> },
+    /// These bricks' servers can be heard from now on, in a new life of theirs or of the network.
+    Up { bricks: Vec<BrickId> },
+    /// And these no more.
+    Down { bricks: Vec<BrickId> },
+    /// The brick has written home.
+    Room,
+    /// The partition's view is another one.
+    View,
+    /// Time passes: what was put off is tried again.
+    Tick,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Partition {
+    pub(crate) at: Place,
+    pub(crate) role: Role,
+    pub(crate) failed: Option<Error>,
+}
+
+/// Which replica of which partition this is.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub ring: RingId,
+    pub own: Address,
+    pub count: u32,
+    pub view: View,
+    /// Blocks that a power cut took from this brick, until the members have agreed on them.
+    pub lost: Vec<BlockAt>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Role {
+    Leader(Box<Leader>),
+    Follower(Follower),
+}
+
+impl Place {
+    pub fn send(&self, out: &mut Out, to: Address, message: Message) {
+        let (ring, from, epoch) = (self.ring, self.own, self.view.epoch);
+        out.sends.push(Envelope { ring, from, to, epoch, message });
+    }
+
+    pub fn send_member(&self, out: &mut Out, brick: BrickId, message: Message) {
+        self.send(out, Address { partition: self.own.partition, brick }, message);
+    }
+
+    /// The other members.
+    pub fn others(&self) -> impl Iterator<Item = BrickId> + '_ {
+        self.view.members.iter().map(|member| member.brick).filter(|brick| *brick != self.own.brick)
+    }
+
+    pub fn leads(&self) -> bool {
+        self.view.leader == self.own.brick
+    }
+}
+
+impl Partition {
+    /// A replica that a brick holds; silent until [`Event::Start`]. `lost`: blocks that its brick lost in a power cut.
+    pub fn new(ring: RingId, own: Address, around: &Around, lost: Vec<BlockAt>) -> Result<Self> {
+        let count = around.views.len() as u32;
+        let view = around.views.get(own.partition.0 as usize);
+        let view = view.ok_or_else(|| Error::bug(format!("partition {} of ring {ring} has no view", own.partition)))?;
+        let at = Place { ring, own, count, view: view.clone(), lost };
+        let role = match at.leads() {
+            true => Role::Leader(Box::new(Leader::new(&at, around.brick)?)),
+            false => Role::Follower(Follower::new(&at, around.brick)),
+        };
+        Ok(Self { at, role, failed: None })
+    }
+
+    /// What happened, and what comes of it.
+    pub fn handle(&mut self, event: Event, around: &Around, out: &mut Out) {
+        if let Some(error) = &self.failed {
+            return refuse(event, error, out);
+        }
+        let outcome = match event {
+            Event::Message(envelope) => self.message(envelope, around, out),
+            Event::View => self.renew_view(around, out),
+            event => match &mut self.role {
+                Role::Leader(leader) => leader.handle(&mut self.at, event, around, out),
+                Role::Follower(follower) => follower.handle(&self.at, event, around, out),
+            },
+        };
+        if let Err(error) = outcome {
+            self.fail(error, out);
+        }
+    }
+
+    fn message(&mut self, envelope: Envelope, around: &Around, out: &mut Out) -> Result<()> {
+        let Envelope { from, epoch, message, .. } = envelope;
+        let inside = from.partition == self.at.own.partition;
+        let view = if inside { Some(&self.at.view) } else { around.views.get(from.partition.0 as usize) };
+        // Who speaks in another view is not heard; when the views are known everywhere it will speak again.
+        if view.is_none_or(|view| view.epoch != epoch || view.members.iter().all(|member| member.brick != from.brick)) {
+            return Ok(());
+        }
+        match &mut self.role {
+            Role::Leader(leader) => leader.message(&mut self.at, from, message, around, out),
+            Role::Follower(follower) => follower.message(&mut self.at, from, message, around, out),
+        }
+    }
+
+    fn renew_view(&mut self, around: &Around, out: &mut Out) -> Result<()> {
+        let Some(view) = around.views.get(self.at.own.partition.0 as usize) else { return Ok(()) };
+        if *view == self.at.view {
+            return Ok(());
+        }
+        self.at.view = view.clone();
+        match &mut self.role {
+            Role::Leader(leader) if self.at.leads() => leader.begin(&self.at, around, out),
+            Role::Follower(follower) if !self.at.leads() => {
+                follower.forget();
+                Ok(())
+            }
+            // Another leads: nothing of the old role is worth keeping.
+            _ => {
+                let lost = std::mem::take(&mut self.at.lost);
+                *self = Self::new(self.at.ring, self.at.own, around, lost)?;
+                self.handle(Event::Start, around, out);
+                Ok(())
+            }
+        }
+    }
+
+    /// Nothing is served any more until the server starts anew; the members may differ by what was on its way.
+    fn fail(&mut self, error: Error, out: &mut Out) {
+        match &mut self.role {
+            Role::Leader(leader) => leader.refuse_all(&error, out),
+            Role::Follower(_) => {
+                self.at.send_member(out, self.at.view.leader, Message::Failed { error: error.clone() })
+            }
+        }
+        self.failed = Some(error);
+    }
+
+    /// Answers a read at once, if what it depends on is settled and nobody holds it; `None`: ask with an event.
+    pub fn read(&self, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
+        if let Some(error) = &self.failed {
+            return Some(Err(error.clone()));
+        }
+        match &self.role {
+            Role::Leader(leader) => leader.read(around, ask, op),
+            Role::Follower(_) => Some(Err(Error::StaleView { epoch: self.at.view.epoch })),
+        }
+    }
+
+    /// The view that it is in.
+    pub fn view(&self) -> &View {
+        &self.at.view
+    }
+
+    /// Which replica this is.
+    pub fn address(&self) -> Address {
+        self.at.own
+    }
+
+    /// Why nothing is served.
+    pub fn failure(&self) -> Option<&Error> {
+        self.failed.as_ref()
+    }
+
+    /// Whether clients are served here; a follower never serves them.
+    pub fn serves(&self) -> bool {
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.serves())
+    }
+
+    /// Members that the leader waits for.
+    pub fn waits_for(&self) -> Vec<BrickId> {
+        match &self.role {
+            Role::Leader(leader) => leader.waits_for(),
+            Role::Follower(_) => Vec::new(),
+        }
+    }
+
+    /// Whether members have agreed on the blocks that power cuts took from them.
+    pub fn has_settled_lost(&self) -> bool {
+        self.at.lost.is_empty()
+    }
+
+    /// Whether every member has all records.
+    pub fn is_settled(&self) -> bool {
+        matches!(&self.role, Role::Leader(leader) if leader.serves() && leader.is_settled())
+    }
+
+    /// Whether something was put off that the next tick may let go on.
+    pub fn wants_tick(&self) -> bool {
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.wants_tick())
+    }
+
+    /// Data ids to collect, and ops on their way.
+    pub fn work_left(&self) -> usize {
+        match &self.role {
+            Role::Leader(leader) => leader.work_left(),
+            Role::Follower(_) => 0,
+        }
+    }
+
+    /// Nothing is on its way: no op, no leg, no record that some member lacks.
+    pub fn is_idle(&self) -> bool {
+        match &self.role {
+            Role::Leader(leader) => leader.is_idle(),
+            Role::Follower(follower) => follower.is_idle(),
+        }
+    }
+}
+
+fn refuse(event: Event, error: &Error, out: &mut Out) {
+    if let Event::Request { token, .. } | Event::Change { token, .. } | Event::Sync { token, .. } = event {
+        out.answers.push((token, Err(error.clone())));
+    }
+}

@@ -1,0 +1,473 @@
+//! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
+
+use crate::drive::{Aim, Driven, RESEND_TICKS, same_bricks, slot_of};
+use crate::leader::{Draft, Leader, Then, Unmade};
+use crate::legs;
+use crate::message::{Address, Message, Outcome};
+use crate::partition::{Around, Event, Out, Place, Token};
+use crate::read::answer;
+use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
+use crate::tree::purge_orphan;
+use hekate_proto::*;
+use std::collections::BTreeSet;
+
+/// What waits for a hold, for room or for a member.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    event: Event,
+    /// Ticks before which it is not tried again.
+    not_before: u64,
+}
+
+impl Waiting {
+    pub fn refuse(self, error: &Error, out: &mut Out) {
+        if let Event::Request { token, .. } | Event::Change { token, .. } = self.event {
+            out.answers.push((token, Err(error.clone())));
+        }
+    }
+}
+
+/// Data ids whose shards are collected at the same time, and shards that one record drops.
+const COLLECT_AT_ONCE: usize = 8;
+
+/// Between two records that remove what ops left: 200 ms.
+const SWEEP_PAUSE_NS: u64 = 200_000_000;
+
+impl Leader {
+    pub fn arrive(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
+        if let Some(event) = self.try_event(at, event, around, out)? {
+            self.waiting.push_back(Waiting { event, not_before: 0 });
+        }
+        Ok(())
+    }
+
+    /// What has not begun, and nobody waits for, is dropped.
+    pub fn abandon(&mut self, token: Token, out: &mut Out) {
+        let is_it = |waiting: &mut Waiting| matches!(&waiting.event, Event::Request { token: known, .. } | Event::Change { token: known, .. } if *known == token);
+        if let Some(index) = self.waiting.iter_mut().position(is_it) {
+            self.waiting.remove(index);
+            out.answers.push((token, Err(Error::Unavailable { what: "an op that was taken back".into() })));
+        }
+    }
+
+    /// An op that met a hold elsewhere: not before the next tick.
+    pub fn wait_again(&mut self, tokens: Vec<Token>, ask: Ask, op: Op) {
+        for token in tokens {
+            let event = Event::Request { token, ask, op: op.clone() };
+            // Drivers that hold what the other wants do not come back at the same time for ever.
+            let apart = u64::from(self.numbers.tag() as u32 % 4);
+            self.waiting.push_back(Waiting { event, not_before: self.ticks + 1 + apart });
+        }
+    }
+
+    /// Those who wait are tried again, in their order.
+    pub fn retry(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        for Waiting { event, not_before } in std::mem::take(&mut self.waiting) {
+            let again = match not_before > self.ticks {
+                true => Some(event),
+                false => self.try_event(at, event, around, out)?,
+            };
+            if let Some(event) = again {
+                self.waiting.push_back(Waiting { event, not_before });
+            }
+        }
+        Ok(())
+    }
+
+    /// An op lets go of what it held.
+    pub fn release(&mut self, intent: IntentId) {
+        self.held.retain(|_, holder| *holder != intent);
+        self.retry_wanted |= !self.waiting.is_empty();
+    }
+
+    /// -> the event, if it must wait.
+    fn try_event(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<Option<Event>> {
+        if !self.serves() {
+            return Ok(Some(event));
+        }
+        let done = match &event {
+            Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(*token, ask, op, around),
+            _ if !self.all_present() => false,
+            Event::Request { token, ask, op, .. } => self.begin_op(at, *token, ask, op, around, out)?,
+            Event::Change { token, commit } => self.change(at, *token, (**commit).clone(), around, out)?,
+            Event::Collect { volume, inode } => {
+                let ask = self.ask(at, around, *volume);
+                match purge_orphan(around.brick, &ask, *inode).map_err(error_of)? {
+                    Some(commit) => self.append_own(at, commit, around, out)?.is_ok(),
+                    None => true,
+                }
+            }
+            _ => true,
+        };
+        Ok((!done).then_some(event))
+    }
+
+    /// A record of the host's.
+    fn change(&mut self, at: &Place, token: Token, commit: Commit, around: &Around, out: &mut Out) -> Result<bool> {
+        match self.append_own(at, commit, around, out)? {
+            Ok(sequence) => self.when(sequence, false, Then::Answer(token, Ok(Reply::Done))),
+            Err(Unmade::NoRoom) => return Ok(false),
+            Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
+        }
+        Ok(true)
+    }
+
+    /// Answers a read at once, if what it depends on is settled and nobody holds it.
+    pub fn read(&self, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
+        if !self.serves() || self.is_prepared(ask, op) {
+            return None;
+        }
+        let found = match answer(around.brick, ask, op) {
+            Ok(reply) => Ok(reply),
+            Err(Stop::Error(error)) => Err(error),
+            Err(_) => return None,
+        };
+        (!self.depends_on_unsettled(op, &found)).then_some(found)
+    }
+
+    fn try_read(&mut self, token: Token, ask: &Ask, op: &Op, around: &Around) -> bool {
+        if self.is_prepared(ask, op) {
+            return false;
+        }
+        match answer(around.brick, ask, op) {
+            Ok(reply) => self.answer(token, Ok(reply)),
+            Err(Stop::Error(error)) => self.answer(token, Err(error)),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Whether the answer may be another one if the last records are lost with this leader.
+    fn depends_on_unsettled(&self, op: &Op, found: &Result<Reply>) -> bool {
+        if self.window.is_empty() {
+            return false;
+        }
+        let mut ids: BTreeSet<u128> = BTreeSet::new();
+        match op {
+            Op::Name { op: NameOp::Lookup { dir, .. } } => drop(ids.insert(dir.bits())),
+            Op::Data { op: DataOp::ReadShard { data, .. } } => drop(ids.insert(data.0)),
+            Op::Data { op: DataOp::Read { inode, .. } } => drop(ids.insert(inode.bits())),
+            Op::Inode { op } => drop(ids.insert(op.inode().bits())),
+            _ => return true,
+        }
+        if let Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) = found {
+            ids.insert(attr.id.bits());
+        }
+        self.unsettled().any(|change| match change {
+            Change::Put { key, .. } | Change::Delete { key } => key.id().is_some_and(|id| ids.contains(&id)),
+            Change::WriteBlocks { shard, .. }
+            | Change::FreshBlocks { shard, .. }
+            | Change::CutShard { shard, .. }
+            | Change::DropShard { shard } => ids.contains(&shard.data.0),
+        })
+    }
+
+    /// Whether a rename of another partition has hold of a name of the op's.
+    fn is_prepared(&self, ask: &Ask, op: &Op) -> bool {
+        !self.prepared.is_empty()
+            && names_of(op)
+                .into_iter()
+                .flatten()
+                .any(|(dir, name)| self.prepared.contains(&Key::hold(ask.name_place(dir, name), dir, name.as_bytes())))
+    }
+
+    /// -> whether it has begun, or was answered.
+    fn begin_op(
+        &mut self,
+        at: &Place,
+        token: Token,
+        ask: &Ask,
+        op: &Op,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        if let Some(reply) = self.remembered(at, ask, around)? {
+            self.answer(token, reply);
+            return Ok(true);
+        }
+        let same = |driven: &&mut Driven| matches!(&driven.aim, Aim::Op(known, _) if (known.session, known.op_id) == (ask.session, ask.op_id));
+        if let Some(driven) = self.driven.values_mut().find(same).filter(|driven| !driven.tokens.is_empty()) {
+            driven.tokens.push(token);
+            return Ok(true);
+        }
+        let keys = keys_of(at, ask, op);
+        if keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op) {
+            return Ok(false);
+        }
+        if let Op::Data { op: DataOp::WriteShard { data, .. } } = op
+            && self.dropped.contains(data)
+        {
+            self.answer(token, Err(Error::LayoutChanged));
+            return Ok(true);
+        }
+        let now = self.numbers.time(around.now);
+        let mut progress = Progress::default();
+        let (numbers, read) = (&mut self.numbers, 0);
+        let mut here =
+            Here { brick: around.brick, ask, at: at.own.partition, now, numbers, progress: &mut progress, read };
+        match step(&mut here, op) {
+            Ok(Next::Reply(reply)) => self.answer(token, Ok(reply)),
+            Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
+                return self.one_record(at, token, ask, commit, around, out);
+            }
+            Ok(Next::Commit(..)) | Err(Stop::Leg(_)) => {
+                let intent = IntentId(u128::from(self.numbers.next()));
+                self.held.extend(keys.into_iter().map(|key| (key, intent)));
+                let dirs = names_of(op).into_iter().flatten().map(|(dir, _)| dir).collect();
+                let aim = Aim::Op(*ask, Box::new(op.clone()));
+                self.driven.insert(intent, Driven::new(aim, vec![token], dirs, progress));
+                self.go_on(at, intent, around, out)?;
+            }
+            Err(Stop::Wait) => return Ok(false),
+            Err(Stop::Error(error)) => self.answer(token, Err(error)),
+        }
+        Ok(true)
+    }
+
+    fn one_record(
+        &mut self,
+        at: &Place,
+        token: Token,
+        ask: &Ask,
+        commit: Commit,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let reply = commit.reply.clone().unwrap_or(Reply::Done);
+        let also = self.session_change(at, ask, &reply).into_iter().collect();
+        let draft = Draft { session: ask.session, op_id: ask.op_id, commit: &commit, also, must: false };
+        match self.append(at, draft, around, out)? {
+            Ok(sequence) => {
+                self.remember_slot(ask);
+                self.when(sequence, false, Then::Answer(token, Ok(reply)));
+            }
+            Err(Unmade::NoRoom) => return Ok(false),
+            Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
+        }
+        Ok(true)
+    }
+
+    pub fn remember_slot(&mut self, ask: &Ask) {
+        if ask.session != SYSTEM_SESSION {
+            self.slots.insert((ask.session, slot_of(ask.op_id)), ask.op_id);
+        }
+    }
+
+    /// The answer that the op got when it was done before.
+    fn remembered(&mut self, at: &Place, ask: &Ask, around: &Around) -> Result<Option<Result<Reply>>> {
+        if ask.session == SYSTEM_SESSION {
+            return Ok(None);
+        }
+        let slot = slot_of(ask.op_id);
+        let known = self.slots.get(&(ask.session, slot)).copied();
+        if known.is_some_and(|known| known < ask.op_id) {
+            return Ok(None);
+        }
+        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, u16::from(slot));
+        let Some(value) = around.brick.get(&key)? else {
+            self.slots.insert((ask.session, slot), OpId(0));
+            return Ok(None);
+        };
+        let record = SessionRecord::from_bytes(value)?;
+        self.slots.insert((ask.session, slot), record.op_id);
+        Ok(match record.op_id.cmp(&ask.op_id) {
+            std::cmp::Ordering::Less => None,
+            std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
+            // It comes after its own retry was answered and the slot used again: nobody waits for it.
+            std::cmp::Ordering::Greater => {
+                Some(Err(Error::Protocol { what: "an op that was answered long ago".into() }))
+            }
+        })
+    }
+
+    /// What a session left for retries is forgotten with it.
+    pub fn forget_session(&mut self, session: SessionId) {
+        self.slots.retain(|(known, _), _| *known != session);
+    }
+
+    /// A leg of an op that another partition drives. No leg waits: see `legs.rs`.
+    #[allow(clippy::too_many_arguments, reason = "a leg and where it came from")]
+    pub fn take_leg(
+        &mut self,
+        at: &Place,
+        from: Address,
+        ask: &Ask,
+        (intent, number): (IntentId, u16),
+        leg: &Leg,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        // Its driver sends it again.
+        if !self.takes_legs() || !self.all_present() {
+            return Ok(());
+        }
+        let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
+        if self.is_busy(ask, leg) {
+            at.send(out, from, busy);
+            return Ok(());
+        }
+        let now = self.numbers.time(around.now);
+        let elsewhere = !same_bricks(at, from.partition, around);
+        let taken = match legs::take(around.brick, ask, at.own.partition, (intent, number), leg, now) {
+            Ok(taken) => taken,
+            Err(Stop::Error(error)) => {
+                self.when(self.last, false, Then::EndLeg(from, intent, number, Err(error)));
+                return Ok(());
+            }
+            Err(_) => {
+                at.send(out, from, busy);
+                return Ok(());
+            }
+        };
+        if let Some(commit) = &taken.commit {
+            let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
+            let draft = Draft { session: ask.session, op_id: ask.op_id, commit, also: Vec::new(), must };
+            match self.append(at, draft, around, out)? {
+                Ok(_) => self.leg_taken(ask, leg),
+                Err(Unmade::NoRoom) => {
+                    at.send(out, from, busy);
+                    return Ok(());
+                }
+                Err(Unmade::Refused(error)) => {
+                    self.when(self.last, false, Then::EndLeg(from, intent, number, Err(error)));
+                    return Ok(());
+                }
+            }
+        }
+        if taken.more {
+            at.send(out, from, busy);
+            return Ok(());
+        }
+        self.when(self.last, elsewhere, Then::EndLeg(from, intent, number, Ok(taken.reply)));
+        Ok(())
+    }
+
+    /// Whether an op of this partition's own has hold of what the leg needs.
+    fn is_busy(&self, ask: &Ask, leg: &Leg) -> bool {
+        match leg {
+            Leg::HoldName { dir, name } => self.held.contains_key(&name_key(ask, *dir, name)),
+            Leg::CloseDirectory { inode } => self.driven.values().any(|driven| driven.dirs.contains(inode)),
+            _ => false,
+        }
+    }
+
+    fn leg_taken(&mut self, ask: &Ask, leg: &Leg) {
+        let key = |dir: InodeId, name: &Name| Key::hold(ask.name_place(dir, name), dir, name.as_bytes());
+        match leg {
+            Leg::HoldName { dir, name } => drop(self.prepared.insert(key(*dir, name))),
+            Leg::ReleaseName { dir, name } | Leg::ReplaceName { dir, name, .. } => {
+                self.prepared.remove(&key(*dir, name));
+            }
+            _ => {}
+        }
+        self.retry_wanted |= !self.waiting.is_empty();
+    }
+
+    /// An intent is gone for good.
+    pub fn forget_marks(&mut self, at: &Place, intent: IntentId, around: &Around) -> Result<()> {
+        let first = Key::leg_done(at.ring, at.own.partition.first_position(at.count), intent, 0);
+        let last = Key::leg_done(at.ring, at.own.partition.first_position(at.count), intent, u16::MAX);
+        let found = around.brick.scan(&first, &last.successor(), usize::from(u16::MAX))?;
+        self.forgotten.extend(found.into_iter().map(|(key, _)| key));
+        self.doubtful.remove(&intent);
+        Ok(())
+    }
+
+    /// The brick has written home.
+    pub fn has_room(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
+        self.retry_wanted = true;
+        self.level_again(at, around, out)?;
+        self.drive_again(at, around, out)
+    }
+
+    pub fn tick(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
+        self.ticks += 1;
+        self.tick_levelling(at, out);
+        self.level_again(at, around, out)?;
+        self.drive_again(at, around, out)?;
+        self.retry_wanted |= !self.waiting.is_empty();
+        if self.serves() && self.all_present() {
+            if self.is_time_to_sweep(around.now) {
+                self.sweep(at, around, out)?;
+            }
+            self.collect(at);
+            if self.ticks.is_multiple_of(RESEND_TICKS) {
+                self.ask_whether_gone(at, around, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Not with each tick: one record removes what many ops left.
+    fn is_time_to_sweep(&mut self, now: Time) -> bool {
+        let due = now.0.abs_diff(self.swept_at.0) >= SWEEP_PAUSE_NS;
+        if due {
+            self.swept_at = now;
+        }
+        due
+    }
+
+    /// Data ids that were given up: each partition that may have shards of them drops them.
+    fn collect(&mut self, at: &Place) {
+        while self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE {
+            let Some((key, record)) = self.garbage.pop_front() else { return };
+            let (Some(place), Some(data)) = (key.place(), key.id()) else { continue };
+            let shard = |index| ShardId { volume: place.volume, data: DataId(data), index };
+            let partitions: BTreeSet<PartitionNumber> = match record.shards > u64::from(at.count) * 8 {
+                true => (0..at.count).map(PartitionNumber).collect(),
+                false => (0..record.shards).map(|index| shard(index).position().partition(at.count)).collect(),
+            };
+            let leg = |(number, partition): (usize, PartitionNumber)| IntentLeg {
+                position: partition.first_position(at.count),
+                number: number as u16,
+                leg: Leg::DropShards { data: DataId(data), to: record.shards },
+            };
+            let legs = partitions.into_iter().enumerate().map(leg).collect();
+            let intent = IntentId(u128::from(self.numbers.next()));
+            self.driven.insert(intent, Driven::collecting(key, record, legs, at.count));
+            self.when(self.last, true, Then::SendLegs(intent));
+        }
+    }
+}
+
+fn error_of(stop: Stop) -> Error {
+    match stop {
+        Stop::Error(error) => error,
+        Stop::Wait | Stop::Leg(_) => Error::bug("housekeeping that would wait"),
+    }
+}
+
+/// Names that an op changes or looks up, by directory.
+fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
+    let Op::Name { op } = op else { return [None, None] };
+    match op {
+        NameOp::Lookup { dir, name }
+        | NameOp::Create { dir, name, .. }
+        | NameOp::Link { dir, name, .. }
+        | NameOp::Unlink { dir, name, .. }
+        | NameOp::Rmdir { dir, name } => [Some((*dir, name)), None],
+        NameOp::Rename { dir, name, to_dir, to_name, .. } => [Some((*dir, name)), Some((*to_dir, to_name))],
+        NameOp::List { .. } => [None, None],
+    }
+}
+
+fn name_key(ask: &Ask, dir: InodeId, name: &Name) -> Key {
+    Key::name(ask.name_place(dir, name), dir, name.as_bytes())
+}
+
+/// What a change holds, or finds held, in this partition.
+fn keys_of(at: &Place, ask: &Ask, op: &Op) -> Vec<Key> {
+    let inode_key = |inode: InodeId| Key::inode(ask.ring, ask.volume, inode, Kind::Inode);
+    match op {
+        Op::Inode { op } => vec![inode_key(op.inode())],
+        Op::Data { op: DataOp::Write { inode, .. } | DataOp::Spill { inode } | DataOp::Wrote { inode, .. } } => {
+            vec![inode_key(*inode)]
+        }
+        Op::Name { .. } => {
+            let own =
+                |(dir, name): &(InodeId, &Name)| ask.partition(ask.name_place(*dir, name).position) == at.own.partition;
+            names_of(op).into_iter().flatten().filter(own).map(|(dir, name)| name_key(ask, dir, name)).collect()
+        }
+        _ => Vec::new(),
+    }
+}

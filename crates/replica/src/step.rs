@@ -1,0 +1,225 @@
+//! One op, one step further: ops are pure functions of what the partition holds and of what has come of their legs.
+//!
+//! An op that spans partitions is asked for its next step again after each, with the answers so far; so nothing that it
+//! read before it waited is trusted afterwards, and what it is at is data that can be shown.
+
+use crate::message::Fresh;
+use crate::numbers::Numbers;
+use crate::tree::Tree;
+use crate::{data, inodes, names, rename, truncate};
+use hekate_brick::Brick;
+use hekate_proto::*;
+
+/// Who asks what, when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// Ring.
+    pub ring: RingId,
+    /// Partitions of the ring.
+    pub count: u32,
+    /// Volume.
+    pub volume: VolumeId,
+    /// Session.
+    pub session: SessionId,
+    /// Op in the session.
+    pub op_id: OpId,
+    /// The server's clock.
+    pub now: Time,
+    /// No other session uses the volume, so nobody else can have an inode open.
+    pub alone: bool,
+}
+
+impl Ask {
+    /// The partition that owns a position.
+    pub fn partition(&self, position: Position) -> PartitionNumber {
+        position.partition(self.count)
+    }
+
+    /// Where a name of a directory rests. Directories have one partition until they grow.
+    pub fn name_place(&self, dir: InodeId, name: &Name) -> Place {
+        Place { ring: self.ring, position: name_position(dir, name, 1), volume: self.volume }
+    }
+}
+
+/// Why an op did not take its step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// Another op has hold of what it needs: it begins again when that one is done.
+    Wait,
+    /// This leg must be taken first; then it is asked again.
+    Leg(Box<Before>),
+    /// It failed.
+    Error(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Error(error)
+    }
+}
+
+impl From<Malformed> for Stop {
+    fn from(error: Malformed) -> Self {
+        Stop::Error(Error::Damaged { what: format!("a stored value: {}", error.0) })
+    }
+}
+
+/// What a step comes to.
+pub type Stepped<T> = std::result::Result<T, Stop>;
+
+/// A record to be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Commit {
+    /// What changes.
+    pub changes: Vec<Change>,
+    /// Bytes that go home first.
+    pub fresh: Vec<Fresh>,
+    /// The answer to the session, kept for retries; none for steps that are not the commit point.
+    pub reply: Option<Reply>,
+}
+
+/// A leg before the commit point, and the one that undoes it; none for legs that only look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Before {
+    /// Its partition owns this position.
+    pub position: Position,
+    /// What to do.
+    pub leg: Leg,
+    /// What undoes it.
+    pub undo: Option<Leg>,
+}
+
+/// What an op does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// It is answered; nothing changes.
+    Reply(Reply),
+    /// Its record, the commit point, and the legs that come after it.
+    Commit(Commit, Vec<(Position, Leg)>),
+}
+
+impl Next {
+    /// One record, and that is all.
+    pub fn record(commit: Commit) -> Self {
+        Next::Commit(commit, Vec::new())
+    }
+}
+
+/// How far an op has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// What its legs have answered, in their order.
+    pub answers: Vec<Reply>,
+    /// Numbers that it drew: the same ones each time that it is asked.
+    numbers: Vec<u64>,
+}
+
+/// What an op sees: its partition, as the leader has it.
+pub struct Here<'a> {
+    /// The leader's copy.
+    pub brick: &'a Brick,
+    /// Who asks.
+    pub ask: &'a Ask,
+    /// Which partition this is.
+    pub at: PartitionNumber,
+    /// The time of what it changes.
+    pub now: Time,
+    /// Where its numbers come from.
+    pub numbers: &'a mut Numbers,
+    /// How far it has come.
+    pub progress: &'a mut Progress,
+    /// Answers that it has read since it was asked.
+    pub read: usize,
+}
+
+impl<'a> Here<'a> {
+    /// The entries of its volume.
+    pub fn tree(&self) -> Tree<'a> {
+        Tree::new(self.brick, self.ask)
+    }
+
+    /// Whether this partition owns the position.
+    pub fn owns(&self, position: Position) -> bool {
+        self.ask.partition(position) == self.at
+    }
+
+    /// The op's `slot`th number of its own.
+    pub fn number(&mut self, slot: usize) -> u64 {
+        while self.progress.numbers.len() <= slot {
+            self.progress.numbers.push(self.numbers.next());
+        }
+        self.progress.numbers[slot]
+    }
+
+    /// What a leg before the commit point answered; it is sent if it was not yet.
+    pub fn leg(&mut self, position: Position, leg: Leg, undo: Option<Leg>) -> Stepped<Reply> {
+        self.read += 1;
+        match self.progress.answers.get(self.read - 1) {
+            Some(answer) => Ok(answer.clone()),
+            None => Err(Stop::Leg(Box::new(Before { position, leg, undo }))),
+        }
+    }
+
+    /// A new data id, of the partition of an inode.
+    pub fn new_data_id(&mut self, inode: InodeId) -> DataId {
+        DataId((inode.bits() >> 64 << 64) | u128::from(self.number(0)))
+    }
+}
+
+/// The next step of a change. Reads go to [`crate::answer`].
+pub fn step(here: &mut Here, op: &Op) -> Stepped<Next> {
+    match op {
+        Op::Name { op } => names_step(here, op),
+        Op::Inode { op } => match op {
+            InodeOp::SetAttr { inode, changes } => match changes.size {
+                Some(size) => truncate::truncate(here, *inode, changes, size),
+                None => inodes::setattr(here, *inode, changes),
+            },
+            InodeOp::SetXattr { inode, name, value, create, replace } => {
+                inodes::setxattr(here, *inode, name, Some(value), *create, *replace)
+            }
+            InodeOp::RemoveXattr { inode, name } => inodes::setxattr(here, *inode, name, None, false, true),
+            _ => Err(not_a_change()),
+        },
+        Op::Data { op } => match op {
+            DataOp::Write { inode, offset, data, drop_set_id } => {
+                data::write(here, *inode, *offset, data, *drop_set_id)
+            }
+            DataOp::Spill { inode } => data::spill(here, *inode),
+            DataOp::WriteShard { data, index, offset, bytes, follow } => {
+                let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
+                data::write_shard(here, shard, *offset, bytes, *follow)
+            }
+            DataOp::Wrote { inode, layout_version, end, drop_set_id } => {
+                data::wrote(here, *inode, *layout_version, *end, *drop_set_id)
+            }
+            _ => Err(not_a_change()),
+        },
+        Op::Lock { .. } => Err(Error::NotSupported { what: "locks are not served yet".into() }.into()),
+        Op::Leg { .. } | Op::Volume { .. } => Err(not_a_change()),
+    }
+}
+
+fn names_step(here: &mut Here, op: &NameOp) -> Stepped<Next> {
+    match op {
+        NameOp::Create { node: NewNode::Directory, dir, name, mode, uid, gid, seed, .. } => {
+            names::mkdir(here, *dir, name, names::Owner { mode: *mode, uid: *uid, gid: *gid }, *seed)
+        }
+        NameOp::Create { dir, name, node, mode, uid, gid, exclusive, seed } => {
+            let owner = names::Owner { mode: *mode, uid: *uid, gid: *gid };
+            names::create(here, *dir, name, node, owner, *exclusive, *seed)
+        }
+        NameOp::Link { dir, name, inode } => names::link(here, *dir, name, *inode),
+        NameOp::Unlink { dir, name, open_here } => names::unlink(here, *dir, name, *open_here),
+        NameOp::Rmdir { dir, name } => names::rmdir(here, *dir, name),
+        NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } => {
+            let ends = rename::Ends { dir: *dir, name, to_dir: *to_dir, to_name };
+            rename::rename(here, &ends, *mode, *open_here)
+        }
+        NameOp::Lookup { .. } | NameOp::List { .. } => Err(not_a_change()),
+    }
+}
+
+fn not_a_change() -> Stop {
+    Stop::Error(Error::bug("an op that changes nothing was to be executed"))
+}

@@ -1,0 +1,103 @@
+//! Before a server serves: its replicas are brought into step, and ops that a crash cut short are undone or finished.
+
+use crate::node::Node;
+use crate::partition::HostedRing;
+use crate::turn::Turn;
+use hekate_brick::{Brick, LostBlock};
+use hekate_cluster::{Registry, RingInfo};
+use hekate_proto::*;
+use hekate_replica::{Address, BlockAt, Event};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks at partitions that do not serve yet.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Lost blocks as the coordinator records them: ring, volume, data id, shard, block, brick.
+type LostRow = (u16, u32, String, u64, u32, BrickId);
+/// A block, and the brick that lost it.
+pub type LostOn = (LostBlock, BrickId);
+
+/// Blocks that an earlier start found lost and did not settle.
+pub fn read_lost(registry: &Registry) -> Result<BTreeSet<LostOn>> {
+    let rows: Vec<LostRow> = registry.lost_blocks()?;
+    let row = |(ring, volume, data, index, block, brick): LostRow| {
+        let data =
+            u128::from_str_radix(&data, 16).map_err(|_| Error::Damaged { what: "the list of lost blocks".into() })?;
+        let shard = ShardId { volume: VolumeId(volume), data: DataId(data), index };
+        Ok((LostBlock { ring: RingId(ring), shard, block }, brick))
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// Records them; an empty list: they are settled.
+pub fn record_lost(registry: &Registry, lost: &BTreeSet<LostOn>) -> Result<()> {
+    let row = |(lost, brick): &LostOn| -> LostRow {
+        let shard = lost.shard;
+        (lost.ring.0, shard.volume.0, format!("{:032x}", shard.data.0), shard.index, lost.block, *brick)
+    };
+    registry.put_lost_blocks(&lost.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Blocks of a partition that a brick lost.
+pub fn lost_of(lost: &BTreeSet<LostOn>, ring: &RingInfo, brick: BrickId, partition: PartitionNumber) -> Vec<BlockAt> {
+    let count = ring.views.len() as u32;
+    let own = |(block, on): &&LostOn| {
+        *on == brick && block.ring == ring.ring && block.shard.position().partition(count) == partition
+    };
+    lost.iter().filter(own).map(|(block, _)| BlockAt { shard: block.shard, block: block.block }).collect()
+}
+
+/// A machine that booted or a disk that was mounted anew makes a new view. -> whether there are any.
+pub fn renew_incarnations(ring: &mut RingInfo, bricks: &HashMap<BrickId, Arc<Brick>>) -> bool {
+    let mut renewed = false;
+    for view in &mut ring.views {
+        let mut changed = false;
+        for member in &mut view.members {
+            if let Some(brick) = bricks.get(&member.brick)
+                && brick.incarnation() != member.incarnation
+            {
+                member.incarnation = brick.incarnation();
+                changed = true;
+            }
+        }
+        if changed {
+            view.epoch = Epoch(view.epoch.0 + 1);
+            renewed = true;
+        }
+    }
+    renewed
+}
+
+/// Starts the replicas of rings, and returns when their leaders serve. A replica that cannot be brought into step is
+/// what is wrong with the server.
+pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
+    let local: Vec<BrickId> = node.bricks.keys().copied().collect();
+    for ring in rings {
+        let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
+        let mut turn = Turn::new(node, ring);
+        addresses.iter().for_each(|address| turn.tell(*address, Event::Start));
+        addresses.iter().for_each(|address| turn.tell(*address, Event::Up { bricks: local.clone() }));
+        turn.run();
+    }
+    loop {
+        let mut waiting = false;
+        for ring in rings {
+            for address in ring.leaders() {
+                let Some(hosted) = ring.replica(address) else { continue };
+                let partition = hosted.partition.read();
+                if let Some(error) = partition.failure() {
+                    return Err(error.clone());
+                }
+                waiting |= !partition.serves();
+            }
+        }
+        if !waiting {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_PAUSE);
+        node.checkpoint_if_wanted()?;
+        rings.iter().for_each(|ring| node.tick(ring));
+    }
+}

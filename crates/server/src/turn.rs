@@ -1,0 +1,142 @@
+//! A turn: an event for a replica and all that follows from it here, done by the thread that brought it.
+//!
+//! What replicas of this server say to each other does not travel: the same thread goes on with it. Syncs of all bricks
+//! are gathered, and done side by side when nothing else is left.
+
+use crate::node::Node;
+use crate::partition::HostedRing;
+use crate::syncer::Needs;
+use hekate_proto::*;
+use hekate_replica::{Address, Event, Out, SyncJob, Token};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// See the module.
+pub struct Turn<'a> {
+    node: &'a Node,
+    ring: Arc<HostedRing>,
+    queue: VecDeque<(Address, Event)>,
+    syncs: Vec<SyncJob>,
+    /// Answers of requests that this thread brought; others' are passed on.
+    own: Vec<Token>,
+    answers: Vec<(Token, Result<Reply>)>,
+}
+
+impl<'a> Turn<'a> {
+    pub fn new(node: &'a Node, ring: &Arc<HostedRing>) -> Self {
+        let (queue, syncs, own, answers) = Default::default();
+        Self { node, ring: ring.clone(), queue, syncs, own, answers }
+    }
+
+    /// An event that this thread brings.
+    pub fn tell(&mut self, to: Address, event: Event) {
+        self.queue.push_back((to, event));
+    }
+
+    /// A request whose answer this thread wants.
+    pub fn request(&mut self, to: Address, token: Token, event: Event) {
+        self.own.push(token);
+        self.tell(to, event);
+    }
+
+    /// Goes on until nothing is left to do here.
+    pub fn run(&mut self) {
+        loop {
+            while let Some((to, event)) = self.queue.pop_front() {
+                self.handle(to, event);
+            }
+            if self.syncs.is_empty() {
+                return;
+            }
+            self.sync();
+        }
+    }
+
+    fn handle(&mut self, to: Address, event: Event) {
+        let mut out = Out::default();
+        self.ring.handle(to, event, Node::clock(), &mut out);
+        self.follow(out);
+    }
+
+    /// What came of an event that this thread has told a replica itself.
+    pub fn go_on(&mut self, token: Token, out: Out) {
+        self.own.push(token);
+        self.follow(out);
+    }
+
+    fn follow(&mut self, out: Out) {
+        let here = out.sends.into_iter().map(|envelope| (envelope.to, Event::Message(envelope)));
+        self.queue.extend(here);
+        for (token, answer) in out.answers {
+            match self.own.contains(&token) {
+                true => self.answers.push((token, answer)),
+                false => self.node.tickets.answer(token, answer),
+            }
+        }
+        if out.wants_room {
+            self.node.wants_checkpoint();
+        }
+        if !out.orphans.is_empty() {
+            let ring = self.ring.ring;
+            let orphans = out.orphans.into_iter().map(|(volume, inode)| (ring, volume, inode));
+            self.node.orphans.lock().extend(orphans);
+        }
+        self.syncs.extend(out.syncs);
+    }
+
+    /// One sync a brick, whatever was asked of it.
+    fn sync(&mut self) {
+        let jobs = std::mem::take(&mut self.syncs);
+        let mut needs = Needs::default();
+        for job in &jobs {
+            if let Some(hosted) = self.ring.replica(job.replica) {
+                needs.journal(&hosted.brick, hosted.brick.end());
+                needs.shards(&hosted.brick, &job.shards);
+            }
+        }
+        let outcomes = self.node.syncers.sync(needs);
+        for SyncJob { replica, ticket, .. } in jobs {
+            let outcome = outcomes.get(&replica.brick).cloned().unwrap_or(Ok(()));
+            self.tell(replica, Event::Synced { ticket, outcome });
+        }
+    }
+
+    /// The answer of a request of this thread's, if it has come.
+    pub fn take(&mut self, token: Token) -> Option<Result<Reply>> {
+        let index = self.answers.iter().position(|(known, _)| *known == token)?;
+        Some(self.answers.swap_remove(index).1)
+    }
+}
+
+impl Node {
+    /// Brings a request to a replica and waits for its answer; `None` if it does not come in time: it is taken back, as
+    /// far as it has not begun.
+    pub(crate) fn ask(
+        &self,
+        ring: &Arc<HostedRing>,
+        to: Address,
+        event: impl FnOnce(Token) -> Event,
+    ) -> Option<Result<Reply>> {
+        let token = self.tickets.token();
+        let mut turn = Turn::new(self, ring);
+        turn.request(to, token, event(token));
+        turn.run();
+        if let Some(answer) = turn.take(token) {
+            return Some(answer);
+        }
+        self.patiently(ring, to, token)
+    }
+
+    pub(crate) fn patiently(&self, ring: &Arc<HostedRing>, to: Address, token: Token) -> Option<Result<Reply>> {
+        if let Some(answer) = self.tickets.wait(token, self.patience()) {
+            return Some(answer);
+        }
+        let late = self.tickets.abandon(token);
+        if late.is_none() {
+            let mut turn = Turn::new(self, ring);
+            turn.tell(to, Event::Abandon { token });
+            turn.run();
+        }
+        late
+    }
+}

@@ -1,0 +1,92 @@
+//! Frames that are to be written to a socket.
+
+use crate::endpoint::Stream;
+use crate::frame::{FrameKind, HEADER_BYTES, write_header};
+use crate::link::Packet;
+use bytes::Bytes;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+/// A message up to this long is copied behind the frame before it; of a longer one the bytes are shared. A copy of 8 KiB
+/// takes about as long as one more piece in a `sendmsg`.
+const COPY_BYTES_MAX: usize = 8 << 10;
+/// Pieces of one `sendmsg`.
+const PIECES_MAX: usize = 64;
+/// A buffer that has grown beyond this is not kept.
+const KEPT_BYTES_MAX: usize = 256 << 10;
+
+/// In order: `pieces`, then `tail`, of the first of them without its first `written` bytes.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pieces: VecDeque<Bytes>,
+    tail: Vec<u8>,
+    written: usize,
+}
+
+impl Outbox {
+    pub fn push(&mut self, packet: &Packet) {
+        let begin = self.tail.len();
+        self.tail.extend_from_slice(&[0; HEADER_BYTES]);
+        let message = packet.put_head(&mut self.tail);
+        let length = self.tail.len() - begin - HEADER_BYTES + message.len();
+        write_header(&mut self.tail[begin..], length, FrameKind::Packet, 0);
+        if message.len() <= COPY_BYTES_MAX {
+            self.tail.extend_from_slice(&message);
+        } else {
+            self.pieces.push_back(std::mem::take(&mut self.tail).into());
+            self.pieces.push_back(message);
+        }
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.tail.is_empty()
+    }
+
+    /// Writes as much as the socket takes at once; whether that was all.
+    pub fn write(&mut self, stream: &Stream) -> std::io::Result<bool> {
+        while !self.is_empty() {
+            match self.write_some(stream) {
+                Ok(count) => self.take_off(count),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn write_some(&self, stream: &Stream) -> rustix::io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if self.pieces.is_empty() {
+            return send(stream, &self.tail[self.written..], flags);
+        }
+        let all = self.pieces.iter().map(|piece| &piece[..]).chain([&self.tail[..]]).take(PIECES_MAX);
+        let mut written = self.written;
+        let slices: Vec<_> = all.map(|piece| IoSlice::new(&piece[std::mem::take(&mut written)..])).collect();
+        sendmsg(stream, &slices, &mut SendAncillaryBuffer::default(), flags)
+    }
+
+    fn take_off(&mut self, count: usize) {
+        self.written += count;
+        while let Some(first) = self.pieces.front() {
+            if self.written < first.len() {
+                return;
+            }
+            self.written -= first.len();
+            self.pieces.pop_front();
+        }
+        if self.written == self.tail.len() {
+            self.written = 0;
+            self.tail.clear();
+            if self.tail.capacity() > KEPT_BYTES_MAX {
+                self.tail = Vec::new();
+            }
+        }
+    }
+}
