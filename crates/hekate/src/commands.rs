@@ -5,8 +5,10 @@ mod control;
 mod debug;
 mod doctor;
 mod init;
+mod join;
 mod mount;
 mod serve;
+mod state;
 mod where_is;
 
 use crate::cli::{Cli, Command};
@@ -44,6 +46,7 @@ impl From<hekate_proto::Error> for Failure {
 pub fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Init(options) => init::init(cli, options),
+        Command::Join(options) => join::join(cli, options),
         Command::Serve(options) => serve::serve(cli, options),
         Command::Stop => control::stop(cli),
         Command::Status => control::status(cli),

@@ -1,6 +1,6 @@
 //! The one error type at the waist, and the one table that says what each error is to a kernel, a shell and a person.
 
-use crate::ids::{Epoch, Stamp};
+use crate::ids::{Epoch, ServerId, Stamp};
 use crate::wire_enum;
 
 /// What every layer answers.
@@ -44,6 +44,8 @@ wire_enum! {
         28 = Interrupted,
         /// A file or a session has as many locks as it may.
         29 = TooManyLocks { what: String },
+        /// The partition's leader is at another server.
+        36 = OtherServer { server: ServerId },
         /// Something that must answer is away; the same op may succeed later.
         30 = Unavailable { what: String },
         /// Stored bytes do not match their checksum.
@@ -123,6 +125,7 @@ impl Error {
             Error::Deadlock => entry(35, 75, FixRequest, "waiting for the lock would be a deadlock"),
             Error::Interrupted => entry(4, 75, FixRequest, "interrupted while waiting"),
             Error::TooManyLocks { .. } => entry(37, 75, FixRequest, "too many locks"),
+            Error::OtherServer { .. } => entry(11, 75, Retry, "another server leads the partition"),
             Error::Unavailable { .. } => entry(110, 69, Retry, "not available"),
             Error::Damaged { .. } => entry(5, 74, Repair, "stored bytes are damaged"),
             Error::Io { .. } => entry(5, 74, Repair, "input/output error"),
@@ -173,9 +176,11 @@ impl Error {
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.detail() {
-            Some(what) => write!(f, "{}: {what}", self.entry().text),
-            None => f.write_str(self.entry().text),
+        let text = self.entry().text;
+        match (self.detail(), self) {
+            (Some(what), _) => write!(f, "{text}: {what}"),
+            (None, Error::OtherServer { server }) => write!(f, "{text}: server {server}"),
+            (None, _) => f.write_str(text),
         }
     }
 }

@@ -26,6 +26,8 @@ struct Asked {
 #[derive(Debug)]
 pub(crate) struct Follower {
     last: Sequence,
+    /// All members have on stable storage what comes up to here.
+    pub stable: Sequence,
     /// Records that came before those that they follow.
     early: BTreeMap<Sequence, Arrived>,
     /// Syncs whose records have not all come yet.
@@ -35,7 +37,7 @@ pub(crate) struct Follower {
 impl Follower {
     pub fn new(at: &Place, brick: &Brick) -> Self {
         let last = brick.position(at.ring, at.own.partition).sequence;
-        Self { last, early: BTreeMap::new(), waiting: Vec::new() }
+        Self { last, stable: Sequence(0), early: BTreeMap::new(), waiting: Vec::new() }
     }
 
     /// In a new view, or a new life of the leader: it says again what still counts.
@@ -52,6 +54,7 @@ impl Follower {
         match event {
             Event::Up { bricks } | Event::Down { bricks } if bricks.contains(&at.view.leader) => self.forget(),
             Event::Room | Event::Tick if !self.early.is_empty() => self.take(at, around, out)?,
+            Event::Stabilize => at.send_member(out, at.view.leader, Message::WantStable),
             Event::Synced { ticket, outcome } => {
                 outcome?;
                 at.send_member(out, at.view.leader, Message::Synced { ticket });
@@ -86,6 +89,7 @@ impl Follower {
                 }
                 self.take(at, around, out)?;
             }
+            Message::Stable { sequence } => self.stable = self.stable.max(sequence),
             Message::Ask => self.tell_position(at, around, out),
             Message::Fetch { after } => {
                 for (entry, fresh) in copies_after(at, around.brick, after)? {

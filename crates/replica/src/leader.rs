@@ -53,6 +53,8 @@ pub(crate) struct Leader {
     pub members: BTreeMap<BrickId, Member>,
     pub last: Sequence,
     settled: Sequence,
+    /// Every member has on stable storage what comes up to here.
+    pub stable: Sequence,
     /// Records that some member may lack.
     pub window: VecDeque<(LogEntry, Vec<Fresh>)>,
     /// In the order of their records; `true`: not before that is on stable storage of all members.
@@ -114,6 +116,7 @@ impl Leader {
             members: at.others().map(|brick| (brick, Member::default())).collect(),
             last,
             settled: Sequence(0),
+            stable: Sequence(0),
             window: VecDeque::new(),
             after: VecDeque::new(),
             rounds: BTreeMap::new(),
@@ -145,9 +148,10 @@ impl Leader {
                 let then = Then::Answer(token, Ok(Reply::Done));
                 self.round(at, self.last, shards, vec![then], out);
             }
+            Event::Stabilize => self.round(at, self.last, Vec::new(), Vec::new(), out),
             Event::Synced { ticket, outcome } => {
                 outcome?;
-                self.synced(at.own.brick, ticket);
+                self.synced(at, at.own.brick, ticket, out);
             }
             Event::Up { bricks } => self.up(at, &bricks, around, out),
             Event::Down { bricks } => self.down(&bricks),
@@ -170,7 +174,8 @@ impl Leader {
     ) -> Result<()> {
         match message {
             Message::Held { sequence, room } => self.member_holds(from.brick, sequence, room),
-            Message::Synced { ticket } => self.synced(from.brick, ticket),
+            Message::Synced { ticket } => self.synced(at, from.brick, ticket, out),
+            Message::WantStable => self.round(at, self.last, Vec::new(), Vec::new(), out),
             Message::Failed { error } => return Err(error),
             Message::Leg { intent, number, volume, session, op_id, leg } => {
                 let ask = Ask { session, op_id, ..self.ask(at, around, volume) };
@@ -203,6 +208,11 @@ impl Leader {
     pub fn waits_for(&self) -> Vec<BrickId> {
         let lacks = |member: &Member| member.position.is_none() || member.held < self.last;
         self.members.iter().filter(|(_, member)| lacks(member)).map(|(brick, _)| *brick).collect()
+    }
+
+    /// Members that cannot be told of a change.
+    pub fn away(&self) -> Vec<BrickId> {
+        self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick).collect()
     }
 
     /// Whether every member can be told of a change.
@@ -414,14 +424,21 @@ impl Leader {
         self.rounds.insert(ticket, Round { missing, sequence, shards, then });
     }
 
-    fn synced(&mut self, brick: BrickId, ticket: u64) {
+    fn synced(&mut self, at: &Place, brick: BrickId, ticket: u64, out: &mut Out) {
         let Some(round) = self.rounds.get_mut(&ticket) else { return };
         round.missing.remove(&brick);
-        if round.missing.is_empty() {
-            let then = self.rounds.remove(&ticket).map(|round| round.then).unwrap_or_default();
-            let sequence = self.settled.min(self.last);
-            then.into_iter().for_each(|then| self.after.push_back((sequence, false, then)));
+        if !round.missing.is_empty() {
+            return;
         }
+        let Some(round) = self.rounds.remove(&ticket) else { return };
+        if round.sequence > self.stable {
+            self.stable = round.sequence;
+            for brick in self.members.keys() {
+                at.send_member(out, *brick, Message::Stable { sequence: self.stable });
+            }
+        }
+        let sequence = self.settled.min(self.last);
+        round.then.into_iter().for_each(|then| self.after.push_back((sequence, false, then)));
     }
 
     /// A member that came back is asked again for the syncs that it owes.

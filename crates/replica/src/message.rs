@@ -80,6 +80,10 @@ wire_enum! {
         14 = IsGone { intent: IntentId },
         /// Member to leader: it cannot take records any more.
         15 = Failed { error: Error },
+        /// Leader to member: all records up to this one are on stable storage of every member.
+        16 = Stable { sequence: Sequence },
+        /// Member to leader: let all that there is become so. -> `Stable`
+        17 = WantStable,
     }
 
     /// What came of a leg.

@@ -72,6 +72,8 @@ pub enum Event {
     Abandon { token: Token },
     /// A session has ended: it sends nothing again.
     SessionEnded { session: SessionId },
+    /// Everything that this replica holds is to become stable on every member: [`Partition::stable`] tells.
+    Stabilize,
     /// Another replica says something.
     Message(Envelope),
     /// A sync job ended.
@@ -251,6 +253,14 @@ impl Partition {
         }
     }
 
+    /// Members that the leader has not heard since their server was linked last.
+    pub fn away(&self) -> Vec<BrickId> {
+        match &self.role {
+            Role::Leader(leader) => leader.away(),
+            Role::Follower(_) => Vec::new(),
+        }
+    }
+
     /// Whether members have agreed on the blocks that power cuts took from them.
     pub fn has_settled_lost(&self) -> bool {
         self.at.lost.is_empty()
@@ -259,6 +269,14 @@ impl Partition {
     /// Whether every member has all records.
     pub fn is_settled(&self) -> bool {
         matches!(&self.role, Role::Leader(leader) if leader.serves() && leader.is_settled())
+    }
+
+    /// All records up to this one are known to be on stable storage of every member.
+    pub fn stable(&self) -> Sequence {
+        match &self.role {
+            Role::Leader(leader) => leader.stable,
+            Role::Follower(follower) => follower.stable,
+        }
     }
 
     /// Whether something was put off that the next tick may let go on.

@@ -133,7 +133,8 @@ impl Node {
             session: session.id,
             op_id: request.op_id,
             now: Self::clock(),
-            alone: self.sessions.count(session.volume) == 1,
+            // A session that is not known here may have seen the name on another server.
+            alone: ring.is_whole() && self.sessions.count(session.volume) == 1,
         };
         if request.op.is_read() {
             return self.read_op(&ring, &ask, request, to);

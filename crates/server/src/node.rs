@@ -2,6 +2,7 @@
 
 use crate::control;
 use crate::housekeeping::Housekeeping;
+use crate::membership;
 use crate::partition::HostedRing;
 use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
@@ -11,14 +12,15 @@ use crate::syncer::Syncers;
 use crate::tickets::Tickets;
 use crate::turn::Turn;
 use hekate_brick::{Brick, RecoveryReport};
-use hekate_cluster::{EmbeddedCoordinator, Registry, RingInfo, VolumeInfo};
+use hekate_cluster::{Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
-use hekate_transport::{Peer, Service};
+use hekate_transport::link::Boot;
+use hekate_transport::{Peer, Peers, Secret, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -32,11 +34,13 @@ pub struct NodeSettings {
 /// A server.
 pub struct Node {
     pub(crate) registry: Registry,
+    pub(crate) secret: Option<Secret>,
     pub(crate) cluster: String,
     pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
     pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
     pub(crate) rings: RwLock<HashMap<RingId, Arc<HostedRing>>>,
     pub(crate) volumes: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
+    pub(crate) maps: Mutex<HashMap<VolumeId, map::VolumeMap>>,
     pub(crate) sessions: Sessions,
     pub(crate) syncers: Syncers,
     pub(crate) tickets: Tickets,
@@ -49,6 +53,12 @@ pub struct Node {
     /// One volume is made at a time: two would host a new ring twice.
     pub(crate) making_volume: Mutex<()>,
     housekeeping: Mutex<Option<Housekeeping>>,
+    /// Links to the cluster's other servers.
+    pub(crate) peers: OnceLock<Peers>,
+    /// Servers that can be heard now.
+    pub(crate) linked: Mutex<BTreeSet<ServerId>>,
+    /// Itself, for what goes on after the call that began it.
+    pub(crate) own: Weak<Node>,
 }
 
 /// How long a client waits for an answer before it is told what it waits for; it asks again by itself.
@@ -57,14 +67,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Node {
     /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
-        let coordinator = EmbeddedCoordinator::open(&settings.state.join("coordinator.redb"))?;
-        let registry = Registry::new(Arc::new(coordinator));
+        let secret = membership::secret(&settings.state)?;
+        let registry = membership::open_registry(&settings.state, secret.as_ref())?;
         let cluster = registry.cluster()?;
         let mut bricks = HashMap::new();
         let mut recoveries = HashMap::new();
-        let mut infos = registry.bricks()?;
-        infos.sort_by(|a, b| a.directory.cmp(&b.directory));
-        for info in infos {
+        for info in registry.own_bricks()? {
             progress(&format!("opening brick {}", info.directory));
             let (brick, report) = Brick::open(std::path::Path::new(&info.directory), &cluster)?;
             if brick.id() != info.brick {
@@ -84,18 +92,21 @@ impl Node {
                     "cut a torn tail off the journal, {path} at offset {offset}: {why}; nothing synced is lost"
                 ));
             }
+            registry.opened(info.brick, brick.incarnation())?;
             recoveries.insert(info.brick, report);
             bricks.insert(info.brick, Arc::new(brick));
         }
         let syncers = Syncers::start(bricks.values())?;
-        let node = Arc::new(Self {
+        let node = Arc::new_cyclic(|own| Self {
+            sessions: Sessions::new(registry.server()),
             registry,
+            secret,
             cluster,
             bricks,
             recoveries,
             rings: RwLock::default(),
             volumes: RwLock::default(),
-            sessions: Sessions::default(),
+            maps: Mutex::default(),
             syncers,
             tickets: Tickets::default(),
             orphans: Mutex::default(),
@@ -105,6 +116,9 @@ impl Node {
             stop_asked: AtomicBool::new(false),
             making_volume: Mutex::new(()),
             housekeeping: Mutex::new(None),
+            peers: OnceLock::new(),
+            linked: Mutex::default(),
+            own: own.clone(),
         });
         node.load(progress)?;
         *node.housekeeping.lock() = Some(Housekeeping::start(&node)?);
@@ -120,11 +134,9 @@ impl Node {
         if !lost.is_empty() {
             start::record_lost(&self.registry, &lost)?;
         }
-        for mut ring in self.registry.rings()? {
-            if start::renew_incarnations(&mut ring, &self.bricks) {
-                self.registry.put_ring(&ring)?;
-            }
-            self.put_ring(&ring, &lost)?;
+        for ring in self.registry.rings()? {
+            let renew = |ring: &mut RingInfo| start::renew_incarnations(ring, &self.bricks);
+            self.put_ring(&self.registry.update_ring(ring.ring, renew)?, &lost)?;
         }
         for volume in self.registry.volumes()? {
             self.volumes.write().insert(volume.volume, Arc::new(volume));
@@ -132,6 +144,7 @@ impl Node {
         self.sessions.load(&self.registry)?;
         progress("making the replicas even");
         let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        self.begin_links()?;
         start::bring_into_step(self, &rings)?;
         self.make_missing_roots()?;
         self.checkpoint_all()?;
@@ -143,7 +156,8 @@ impl Node {
 
     pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
         let lost_of = |brick, partition| start::lost_of(lost, info, brick, partition);
-        let ring = Arc::new(HostedRing::new(info, &self.bricks, lost_of)?);
+        let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
+        let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
         self.rings.write().insert(info.ring, ring.clone());
         Ok(ring)
     }
@@ -179,6 +193,26 @@ impl Node {
 
     pub(crate) fn volume(&self, volume: VolumeId) -> Result<Arc<VolumeInfo>> {
         self.volumes.read().get(&volume).cloned().ok_or(Error::SessionEnded)
+    }
+
+    /// A volume that can be used; another server may have made it a moment ago.
+    fn volume_called(&self, name: &str) -> Result<Arc<VolumeInfo>> {
+        let known = || self.volumes.read().values().find(|volume| volume.name == name && !volume.deleting).cloned();
+        if let Some(volume) = known() {
+            return Ok(volume);
+        }
+        self.learn()?;
+        let none = || {
+            let mut names: Vec<_> = self.volumes.read().values().map(|volume| volume.name.clone()).collect();
+            names.sort();
+            Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", ")))
+        };
+        known().ok_or_else(none)
+    }
+
+    /// Says where this server listens from now on.
+    pub fn announce(&self, endpoints: &[String]) -> Result<()> {
+        self.registry.announce(endpoints)
     }
 
     pub(crate) fn clock() -> Time {
@@ -247,19 +281,14 @@ impl Node {
 
 impl Service for Node {
     fn open(&self, peer: Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
-        let volumes: Vec<_> = self.volumes.read().values().cloned().collect();
-        let Some(volume) = volumes.iter().find(|volume| volume.name == name && !volume.deleting) else {
-            let mut names: Vec<_> = volumes.iter().map(|volume| volume.name.clone()).collect();
-            names.sort();
-            return Err(Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", "))));
-        };
+        let volume = &self.volume_called(name)?;
         self.may_use(peer, volume)?;
         let uid = match peer {
             Peer::Local { uid, .. } => Some(uid),
             Peer::Secret => None,
         };
         let session = match resume {
-            Some(id) => self.sessions.get(id)?,
+            Some(id) => self.sessions.find(&self.registry, id)?,
             None => self.sessions.begin(&self.registry, volume.volume, uid)?,
         };
         if session.uid != uid {
@@ -268,7 +297,7 @@ impl Service for Node {
         if session.volume != volume.volume {
             return Err(Error::Denied { what: "the session is on another volume".into() });
         }
-        let map = self.registry.map(volume)?;
+        let map = self.map(volume)?;
         let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;
         session.connected();
         Ok((volume.volume, session.id, map))
@@ -282,6 +311,11 @@ impl Service for Node {
         if let Ok(session) = self.sessions.get(session) {
             session.disconnected();
         }
+    }
+
+    fn peers(&self, from: ServerId, _: Boot) -> Result<Peers> {
+        let unknown = || Error::Unavailable { what: format!("this server is not ready for server {from}") };
+        self.peers.get().cloned().ok_or_else(unknown)
     }
 
     fn control(&self, peer: Peer, request: &str) -> String {

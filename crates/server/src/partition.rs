@@ -22,14 +22,17 @@ pub struct HostedRing {
     /// Which.
     pub ring: RingId,
     views: RwLock<Arc<Vec<View>>>,
+    /// Where all the ring's bricks are.
+    servers: HashMap<BrickId, ServerId>,
     replicas: BTreeMap<Address, Hosted>,
 }
 
 impl HostedRing {
-    /// From the record of the ring and the open bricks; `lost`: blocks that power cuts took from them.
+    /// From the record of the ring and the open bricks; `servers`: where all bricks are; `lost`: blocks that power cuts took from them.
     pub fn new(
         info: &RingInfo,
         bricks: &HashMap<BrickId, Arc<Brick>>,
+        servers: HashMap<BrickId, ServerId>,
         lost: impl Fn(BrickId, PartitionNumber) -> Vec<BlockAt>,
     ) -> Result<Self> {
         let mut replicas = BTreeMap::new();
@@ -43,7 +46,7 @@ impl HostedRing {
                 replicas.insert(address, Hosted { partition, brick: brick.clone() });
             }
         }
-        Ok(Self { ring: info.ring, views: RwLock::new(Arc::new(info.views.clone())), replicas })
+        Ok(Self { ring: info.ring, views: RwLock::new(Arc::new(info.views.clone())), servers, replicas })
     }
 
     /// Partitions of the ring.
@@ -64,6 +67,32 @@ impl HostedRing {
             .ok_or_else(|| Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) })
     }
 
+    /// The views have changed.
+    pub fn set_views(&self, views: Vec<View>) {
+        *self.views.write() = Arc::new(views);
+    }
+
+    /// The server that has a brick.
+    pub fn server_of(&self, brick: BrickId) -> Option<ServerId> {
+        self.servers.get(&brick).copied()
+    }
+
+    /// The bricks of a server.
+    pub fn bricks_of(&self, server: ServerId) -> Vec<BrickId> {
+        self.servers.iter().filter(|(_, at)| **at == server).map(|(brick, _)| *brick).collect()
+    }
+
+    /// Whether all replicas of a partition are here.
+    pub fn is_all_here(&self, number: PartitionNumber) -> bool {
+        let here = |brick| self.replicas.contains_key(&Address { partition: number, brick });
+        self.view(number).is_ok_and(|view| view.members.iter().all(|member| here(member.brick)))
+    }
+
+    /// Whether all replicas of all partitions are here.
+    pub fn is_whole(&self) -> bool {
+        (0..self.count()).all(|number| self.is_all_here(PartitionNumber(number)))
+    }
+
     /// A replica that is here.
     pub fn replica(&self, address: Address) -> Option<&Hosted> {
         self.replicas.get(&address)
@@ -78,7 +107,11 @@ impl HostedRing {
     pub fn leader(&self, number: PartitionNumber) -> Result<(Address, &Hosted)> {
         let view = self.view(number)?;
         let address = Address { partition: number, brick: view.leader };
-        self.replica(address).map(|hosted| (address, hosted)).ok_or(Error::StaleView { epoch: view.epoch })
+        let elsewhere = || match self.server_of(view.leader) {
+            Some(server) => Error::OtherServer { server },
+            None => Error::Unavailable { what: format!("brick {}, which leads partition {number}", view.leader.text()) },
+        };
+        self.replica(address).map(|hosted| (address, hosted)).ok_or_else(elsewhere)
     }
 
     /// Leaders that are here.
@@ -98,10 +131,24 @@ impl HostedRing {
         Ok(addresses.filter_map(|address| Some(self.replica(address)?.brick.clone())).collect())
     }
 
-    /// Why a partition is not served.
-    pub fn failure(&self, number: PartitionNumber) -> Option<Error> {
+    /// Why a partition that is led here does not serve, or takes no changes.
+    pub fn waits_for(&self, number: PartitionNumber) -> Option<String> {
         let (_, hosted) = self.leader(number).ok()?;
-        hosted.partition.read().failure().cloned()
+        let partition = hosted.partition.read();
+        if let Some(error) = partition.failure() {
+            return Some(error.to_string());
+        }
+        let away: Vec<String> = partition.away().into_iter().map(|brick| self.name(brick)).collect();
+        match (away.is_empty(), partition.serves()) {
+            (true, true) => None,
+            (true, false) => Some("its replicas to be brought into step".into()),
+            (false, _) => Some(format!("brick {}", away.join(", "))),
+        }
+    }
+
+    fn name(&self, brick: BrickId) -> String {
+        let server = self.server_of(brick).map_or(String::new(), |server| format!(" of server {server}"));
+        format!("{}{server}", brick.text())
     }
 
     /// The bricks below that are here, each once.

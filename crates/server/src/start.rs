@@ -70,8 +70,8 @@ pub fn renew_incarnations(ring: &mut RingInfo, bricks: &HashMap<BrickId, Arc<Bri
     renewed
 }
 
-/// Starts the replicas of rings, and returns when their leaders serve. A replica that cannot be brought into step is
-/// what is wrong with the server.
+/// Starts the replicas of rings, and returns when the leaders serve whose members are all here; the others serve once they
+/// have heard of theirs. A replica that cannot be brought into step is what is wrong with the server.
 pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     let local: Vec<BrickId> = node.bricks.keys().copied().collect();
     for ring in rings {
@@ -80,6 +80,8 @@ pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
         addresses.iter().for_each(|address| turn.tell(*address, Event::Start));
         addresses.iter().for_each(|address| turn.tell(*address, Event::Up { bricks: local.clone() }));
         turn.run();
+        // Servers that were heard before the ring was known here.
+        node.ask_for_links(ring);
     }
     loop {
         let mut waiting = false;
@@ -90,7 +92,7 @@ pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
                 if let Some(error) = partition.failure() {
                     return Err(error.clone());
                 }
-                waiting |= !partition.serves();
+                waiting |= !partition.serves() && ring.is_all_here(address.partition);
             }
         }
         if !waiting {

@@ -5,7 +5,7 @@ use crate::{Node, NodeSettings, VolumeRequest};
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
 use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, Lsn};
-use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry, RingInfo};
+use hekate_cluster::{BrickInfo, Domain, EmbeddedCoordinator, FIRST_SERVER, Registry, RingInfo};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, BlockAt, Commit, Event, Out};
@@ -35,7 +35,7 @@ fn ring(views: &[&[u128]]) -> RingInfo {
         leader: BrickId(m[0]),
         members: m.iter().map(|b| Member { brick: BrickId(*b), incarnation: Incarnation(1) }).collect(),
     };
-    RingInfo { ring: RING, pool: "p".into(), copies: 2, views: views.iter().map(view).collect() }
+    RingInfo { ring: RING, pool: "p".into(), copies: 2, domain: Domain::Disk, views: views.iter().map(view).collect() }
 }
 fn entry(brick: &Brick, p: u32, changes: Vec<Change>) -> LogEntry {
     let partition = PartitionNumber(p);
@@ -65,7 +65,7 @@ fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()
     let none = |_, _| Vec::<BlockAt>::new();
     let all: Vec<BrickId> = bricks.keys().copied().collect();
     for info in rings {
-        let ring = HostedRing::new(info, bricks, none)?;
+        let ring = HostedRing::new(info, bricks, HashMap::new(), none)?;
         let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
         let to_all = |event: Event| addresses.iter().map(move |address| (*address, event.clone()));
         let mut queue: std::collections::VecDeque<(Address, Event)> =
@@ -126,13 +126,14 @@ fn a_power_cut_between_two_checkpoints_leaves_what_levels() {
 }
 
 /// A server of three bricks in a directory of its own, with a volume `v`.
-struct Served {
-    directory: PathBuf,
-    node: Arc<Node>,
+pub struct Served {
+    pub directory: PathBuf,
+    pub node: Arc<Node>,
+    stays: bool,
 }
 
 impl Served {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("hekate-server-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
@@ -149,7 +150,14 @@ impl Served {
             let path = directory.join(format!("b{number}"));
             Brick::create(&path, BrickId(number), "c", settings).unwrap();
             let directory = path.to_string_lossy().into_owned();
-            BrickInfo { brick: BrickId(number), directory, pool: "p".into(), weight: 1 }
+            BrickInfo {
+                brick: BrickId(number),
+                directory,
+                pool: "p".into(),
+                weight: 1,
+                server: FIRST_SERVER,
+                incarnation: Incarnation(0),
+            }
         };
         registry.create_pool("p", &[make(1), make(2), make(3)]).unwrap();
         drop(registry);
@@ -158,22 +166,41 @@ impl Served {
             name: "v".into(),
             pool: "p".into(),
             copies: 2,
+            domain: None,
             allowed_uids: vec![4242],
             owner_uid: Some(0),
         };
         node.make_volume(wanted).unwrap();
-        Self { directory, node }
+        Self { directory, node, stays: false }
+    }
+}
+
+impl Served {
+    /// As a process that ends, and one that is started in its place.
+    pub fn restart(mut self) -> Self {
+        let directory = self.directory.clone();
+        self.stays = true;
+        drop(self);
+        let node = start(&directory);
+        Self { directory, node, stays: false }
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
         self.node.stop_housekeeping();
-        let _ = std::fs::remove_dir_all(&self.directory);
+        // Until the last thread has let go of it, its files are locked.
+        let patience = Instant::now();
+        while Arc::strong_count(&self.node) > 1 && patience.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        if !self.stays {
+            let _ = std::fs::remove_dir_all(&self.directory);
+        }
     }
 }
 
-fn start(directory: &std::path::Path) -> Arc<Node> {
+pub fn start(directory: &std::path::Path) -> Arc<Node> {
     Node::start(&NodeSettings { state: directory.into() }, &|_| ()).unwrap()
 }
 

@@ -52,6 +52,16 @@ impl<'a> Turn<'a> {
         }
     }
 
+    /// The same, but the syncs are left to the bricks' threads, which go on with what follows.
+    pub fn run_without_syncs(mut self) {
+        while let Some((to, event)) = self.queue.pop_front() {
+            self.handle(to, event);
+        }
+        for job in std::mem::take(&mut self.syncs) {
+            self.node.sync_later(&self.ring, job);
+        }
+    }
+
     fn handle(&mut self, to: Address, event: Event) {
         let mut out = Out::default();
         self.ring.handle(to, event, Node::clock(), &mut out);
@@ -65,8 +75,12 @@ impl<'a> Turn<'a> {
     }
 
     fn follow(&mut self, out: Out) {
-        let here = out.sends.into_iter().map(|envelope| (envelope.to, Event::Message(envelope)));
-        self.queue.extend(here);
+        for envelope in out.sends {
+            match self.ring.replica(envelope.to) {
+                Some(_) => self.queue.push_back((envelope.to, Event::Message(envelope))),
+                None => self.node.send_to_brick(&self.ring, &envelope),
+            }
+        }
         for (token, answer) in out.answers {
             match self.own.contains(&token) {
                 true => self.answers.push((token, answer)),

@@ -6,6 +6,7 @@
 //! `docs/format/wire.md` is the document.
 
 mod client;
+mod control;
 mod endpoint;
 mod frame;
 #[cfg(feature = "fuzzing")]
@@ -13,9 +14,12 @@ pub mod fuzz;
 pub mod link;
 mod peers;
 mod server;
+mod servers;
 
-pub use client::{Remote, Welcome, control};
+pub use client::{Remote, Welcome};
+pub use control::{Control, control};
 pub use endpoint::{Endpoint, Secret};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 pub use peers::{Cork, PeerHandler, Peers};
 pub use server::{Peer, Server, Service};
+pub use servers::Servers;

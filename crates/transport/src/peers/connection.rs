@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::peer::Peer;
-use crate::client::handshake;
+use crate::client::{HANDSHAKE_LIMIT, handshake};
 use crate::endpoint::{Endpoint, Stream};
 use crate::frame::{Channel, FrameKind, Purpose, malformed};
 use crate::link::Packet;
@@ -30,7 +30,7 @@ pub(super) fn connect_for_ever(shared: &Arc<Shared>, peer: &Arc<Peer>) {
 
 fn connect(shared: &Shared, peer: &Peer, endpoint: &Endpoint) -> Result<Channel> {
     let purpose = Purpose::Peer { server: shared.own, boot: shared.boot, to: peer.server };
-    let (channel, _) = handshake(endpoint, purpose)?;
+    let (channel, _) = handshake(endpoint, purpose, HANDSHAKE_LIMIT)?;
     if let Endpoint::Unix(_) = endpoint {
         let failed = |e| Error::io(format!("ask who listens at {endpoint}"), e);
         local_peer(&channel.stream).map_err(failed)?.may_be_server()?;

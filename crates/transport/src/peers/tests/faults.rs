@@ -1,7 +1,7 @@
 //! Connections that end, servers that restart, handlers that do not return, and strangers.
 
 use super::*;
-use crate::client::handshake;
+use crate::client::{HANDSHAKE_LIMIT, handshake};
 use crate::frame::Purpose;
 
 #[test]
@@ -81,7 +81,7 @@ fn a_stranger_without_the_secret_is_refused() {
     let Endpoint::Tcp(address, _) = endpoint else { unreachable!() };
     let stranger = Endpoint::Tcp(address, secret(2));
     let purpose = Purpose::Peer { server: ServerId(2), boot: Boot(1), to: ServerId(1) };
-    assert!(matches!(handshake(&stranger, purpose).map(|_| ()), Err(Error::Denied { .. })));
+    assert!(matches!(handshake(&stranger, purpose, HANDSHAKE_LIMIT).map(|_| ()), Err(Error::Denied { .. })));
     let two = Node::start(2, 22, &unix("stranger", 2));
     two.meet(1, &stranger);
     std::thread::sleep(Duration::from_millis(200));
@@ -105,11 +105,11 @@ fn a_connection_for_another_server_or_in_the_wrong_direction_is_refused() {
     let _five = Node::start(5, 7, &endpoint);
     for (server, to) in [(6, 4), (4, 5), (5, 5)] {
         let purpose = Purpose::Peer { server: ServerId(server), boot: Boot(1), to: ServerId(to) };
-        let refused = handshake(&endpoint, purpose).map(|_| ());
+        let refused = handshake(&endpoint, purpose, HANDSHAKE_LIMIT).map(|_| ());
         assert!(refused.is_err(), "{server} to {to}");
     }
     let purpose = Purpose::Peer { server: ServerId(6), boot: Boot(1), to: ServerId(5) };
-    assert!(handshake(&endpoint, purpose).is_ok());
+    assert!(handshake(&endpoint, purpose, HANDSHAKE_LIMIT).is_ok());
 }
 
 /// Who sends does not wait; the generation ends, and there is another one when the peer is well again.

@@ -1,0 +1,137 @@
+//! Links to the cluster's other servers: what their replicas and those here say to each other.
+
+use crate::node::Node;
+use crate::partition::HostedRing;
+use crate::syncer::Need;
+use crate::turn::Turn;
+use bytes::Bytes;
+use hekate_cluster::ServerInfo;
+use hekate_proto::*;
+use hekate_replica::{Address, Envelope, Event, SyncJob};
+use hekate_transport::link::{Boot, LinkSettings};
+use hekate_transport::{Endpoint, PeerHandler, Peers};
+use std::sync::{Arc, Weak};
+
+/// What arrives from other servers.
+struct Inbox(Weak<Node>);
+
+impl PeerHandler for Inbox {
+    fn up(&self, from: ServerId, _: Boot) {
+        let Some(node) = self.0.upgrade() else { return };
+        // It may be in a new life, and so in new views.
+        if let Err(error) = node.renew_views() {
+            eprintln!("hekate-serve: the views of server {from}: {error}");
+        }
+        node.linked.lock().insert(from);
+        node.tell_of(from, |bricks| Event::Up { bricks });
+    }
+
+    fn message(&self, from: ServerId, message: Bytes) {
+        let Some(node) = self.0.upgrade() else { return };
+        let Ok(envelope) = Envelope::from_bytes(message) else {
+            return eprintln!("hekate-serve: server {from} sent a message that cannot be read");
+        };
+        let Ok(ring) = node.ring(envelope.ring) else { return };
+        // A server speaks for its own bricks only.
+        if ring.server_of(envelope.from.brick) != Some(from) {
+            return;
+        }
+        let mut turn = Turn::new(&node, &ring);
+        turn.tell(envelope.to, Event::Message(envelope));
+        turn.run_without_syncs();
+    }
+
+    fn down(&self, from: ServerId) {
+        let Some(node) = self.0.upgrade() else { return };
+        node.linked.lock().remove(&from);
+        node.tell_of(from, |bricks| Event::Down { bricks });
+    }
+}
+
+impl Node {
+    /// Gets in touch with the other servers, as far as it is known where they listen.
+    pub(crate) fn begin_links(&self) -> Result<()> {
+        let own = self.registry.server();
+        let mut boot = [0; 8];
+        getrandom::fill(&mut boot).map_err(|e| Error::Io { what: format!("random bytes: {e}") })?;
+        let inbox = Arc::new(Inbox(self.own.clone()));
+        let peers = Peers::start(own, Boot(u64::from_le_bytes(boot)), LinkSettings::default(), inbox)?;
+        let _ = self.peers.set(peers);
+        self.learn_servers()
+    }
+
+    /// Where the others listen by now.
+    pub(crate) fn learn_servers(&self) -> Result<()> {
+        let Some(peers) = self.peers.get() else { return Ok(()) };
+        for info in self.registry.servers()? {
+            if info.server != self.registry.server()
+                && let Some(endpoint) = self.endpoint_of(&info)
+            {
+                peers.set_address(info.server, endpoint)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn endpoint_of(&self, info: &ServerInfo) -> Option<Endpoint> {
+        info.endpoints.iter().find_map(|text| Endpoint::parse(text, self.secret.as_ref()).ok())
+    }
+
+    /// A message for a replica of another server. If there is no link nobody waits for it: what still counts is said again
+    /// when there is one.
+    pub(crate) fn send_to_brick(&self, ring: &HostedRing, envelope: &Envelope) {
+        if let (Some(peers), Some(server)) = (self.peers.get(), ring.server_of(envelope.to.brick)) {
+            peers.send(server, envelope.to_bytes());
+        }
+    }
+
+    /// Leaves a sync to the brick's thread, which goes on with what follows it.
+    pub(crate) fn sync_later(&self, ring: &Arc<HostedRing>, job: SyncJob) {
+        let Some(hosted) = ring.replica(job.replica) else { return };
+        let need = Need { upto: hosted.brick.end(), shards: job.shards };
+        let (own, ring, replica, ticket) = (self.own.clone(), ring.clone(), job.replica, job.ticket);
+        let then = move |outcome| {
+            let Some(node) = own.upgrade() else { return };
+            let mut turn = Turn::new(&node, &ring);
+            turn.tell(replica, Event::Synced { ticket, outcome });
+            turn.run_without_syncs();
+        };
+        self.syncers.later(&hosted.brick, need, Box::new(then));
+    }
+
+    /// Tells all replicas here of the bricks of a server.
+    fn tell_of(&self, server: ServerId, event: impl Fn(Vec<BrickId>) -> Event) {
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        for ring in rings {
+            let bricks = ring.bricks_of(server);
+            let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
+            let mut turn = Turn::new(self, &ring);
+            addresses.into_iter().for_each(|address| turn.tell(address, event(bricks.clone())));
+            turn.run_without_syncs();
+        }
+    }
+
+    /// Replicas of a ring that is new here hear of the servers that are linked already.
+    pub(crate) fn ask_for_links(&self, ring: &Arc<HostedRing>) {
+        let linked = self.linked.lock().clone();
+        for server in linked {
+            let bricks = ring.bricks_of(server);
+            self.tell_all(ring, || Event::Up { bricks: bricks.clone() });
+        }
+    }
+
+    /// Takes over what the coordinator says of the views.
+    pub(crate) fn renew_views(&self) -> Result<()> {
+        for info in self.registry.rings()? {
+            let Ok(ring) = self.ring(info.ring) else { continue };
+            if *ring.views() != info.views {
+                ring.set_views(info.views);
+                let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
+                let mut turn = Turn::new(self, &ring);
+                addresses.into_iter().for_each(|address| turn.tell(address, Event::View));
+                turn.run_without_syncs();
+            }
+        }
+        Ok(())
+    }
+}
