@@ -5,7 +5,7 @@ use hekate_graph::{Context, LayerSpec, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_translators::{Distribute, REGISTRY, Replicate};
-use hekate_transport::{Endpoint, Remote};
+use hekate_transport::{Endpoint, Servers};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Volume {
 }
 
 struct Shared {
-    remote: Arc<Remote>,
+    servers: Arc<Servers>,
     opens: Mutex<HashMap<InodeId, u32>>,
     ended: AtomicBool,
 }
@@ -42,12 +42,12 @@ struct Shared {
 impl Volume {
     /// Opens the volume called `name` at a server.
     pub fn open(endpoint: Endpoint, name: &str, options: &OpenOptions) -> Result<Self> {
-        let (remote, welcome) = Remote::open(endpoint, name)?;
-        let remote = Arc::new(remote);
-        let replicate = Replicate::new(remote.clone(), welcome.session, welcome.map.clone());
+        let (servers, welcome) = Servers::open(endpoint, name)?;
+        let servers = Arc::new(servers);
+        let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
         let bottom = Arc::new(Distribute::new(replicate));
         let top = hekate_graph::build(&options.layers, REGISTRY, bottom)?;
-        let shared = Arc::new(Shared { remote, opens: Mutex::default(), ended: AtomicBool::new(false) });
+        let shared = Arc::new(Shared { servers, opens: Mutex::default(), ended: AtomicBool::new(false) });
         let (beating, graph) = (shared.clone(), top.clone());
         std::thread::Builder::new()
             .name("hekate-beat".into())
@@ -270,7 +270,7 @@ impl Volume {
         let gave_up = AtomicBool::new(true);
         let context = Context { durable: false, interrupt: Some(&gave_up) };
         let _ = self.call(&context, Op::Volume { op: VolumeOp::EndSession });
-        self.shared.remote.close();
+        self.shared.servers.close();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The coordinator: get, list, and a transaction that compares before it writes.
 //!
-//! `embedded` is one file in the one server that there is; etcd implements the same trait for a cluster, with leases and
-//! watches, which arrive together with views that change.
+//! `embedded` is one file in the first server, which the others ask over its control interface; etcd implements the same
+//! trait, with leases and watches, which arrive together with views that change.
 
 use hekate_proto::{Error, Result};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -24,7 +24,7 @@ pub trait Coordinator: Send + Sync {
 
 const TABLE: TableDefinition<&str, &str> = TableDefinition::new("coordinator");
 
-/// The coordinator of a single server, in a file of its own.
+/// The coordinator in the first server's own process: a file of its own.
 pub struct EmbeddedCoordinator {
     database: Database,
 }
@@ -117,19 +117,7 @@ impl Coordinator for EmbeddedCoordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// One suite for every implementation.
-    fn conforms(coordinator: &dyn Coordinator) {
-        assert_eq!(coordinator.get("/a").unwrap(), None);
-        assert!(coordinator.transact(&[("/a", None)], &[("/a", Some("1")), ("/b", Some("2"))]).unwrap());
-        assert!(!coordinator.transact(&[("/a", None)], &[("/a", Some("x"))]).unwrap(), "it is there by now");
-        assert!(!coordinator.transact(&[("/a", Some("1")), ("/b", Some("?"))], &[("/a", Some("x"))]).unwrap());
-        assert_eq!(coordinator.get("/a").unwrap().unwrap(), "1", "a refused transaction writes nothing");
-        assert!(coordinator.transact(&[("/a", Some("1"))], &[("/a", None), ("/c", Some("3"))]).unwrap());
-        let all: Vec<_> = coordinator.list("/").unwrap().into_iter().map(|(key, _)| key).collect();
-        assert_eq!(all, ["/b", "/c"]);
-        assert_eq!(coordinator.list("/b").unwrap().len(), 1);
-    }
+    use crate::conformance::conforms;
 
     #[test]
     fn the_embedded_coordinator_conforms_and_remembers() {
@@ -142,7 +130,7 @@ mod tests {
         let second = EmbeddedCoordinator::open(&path).err().unwrap();
         assert!(second.to_string().contains("in use"), "{second}");
         drop(coordinator);
-        assert_eq!(EmbeddedCoordinator::open(&path).unwrap().get("/c").unwrap().unwrap(), "3");
+        assert_eq!(EmbeddedCoordinator::open(&path).unwrap().get("/suite/b").unwrap().unwrap(), "2");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -1,11 +1,15 @@
-//! What a cluster agrees on: bricks, pools, rings with their views, volumes, sessions; and where partitions go.
+//! What a cluster agrees on: servers, bricks, pools, rings with their views, volumes, sessions; where partitions go.
 //!
 //! All of it rests in a coordinator, a small consistent key-value store behind [`Coordinator`]; values are JSON.
 //! Invariant: whatever depends on what was read is written in one compare-and-swap transaction with it.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod coordinator;
 pub mod placement;
+mod records;
 pub mod registry;
 
 pub use coordinator::{Coordinator, EmbeddedCoordinator};
-pub use registry::{BrickInfo, PoolInfo, Registry, RingInfo, SessionInfo, VolumeInfo};
+pub use records::{BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, ServerInfo, SessionInfo, VolumeInfo};
+pub use registry::Registry;

@@ -1,103 +1,43 @@
 //! The records of the coordinator, typed. `docs/format/coordinator.md` lists keys and fields.
 
+mod rings;
+mod servers;
+#[cfg(test)]
+mod tests;
+
 use crate::coordinator::Coordinator;
-use crate::placement::{Candidate, place};
-use hekate_proto::map::{Member, View, VolumeMap, check_views};
+use crate::records::*;
 use hekate_proto::*;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Partitions of a new ring; they double as a pool grows.
-pub const PARTITIONS_NEW: u32 = 16;
-
-/// `/bricks/ID`
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct BrickInfo {
-    /// The brick.
-    pub brick: BrickId,
-    /// Its directory on its server.
-    pub directory: String,
-    /// The pool that it is in.
-    pub pool: String,
-    /// Bytes of its disk when it joined.
-    pub weight: u64,
-}
-
-/// `/pools/NAME`
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct PoolInfo {
-    /// The pool.
-    pub name: String,
-}
-
-/// `/rings/NUMBER`
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct RingInfo {
-    /// The ring.
-    pub ring: RingId,
-    /// On which pool.
-    pub pool: String,
-    /// Copies of everything.
-    pub copies: u32,
-    /// A view a partition.
-    pub views: Vec<View>,
-}
-
-impl RingInfo {
-    /// As it was read, if positions lead to its partitions.
-    fn checked(self) -> Result<Self> {
-        check_views(&self.views).map_err(|malformed| Error::Damaged {
-            what: format!("the coordinator's record of ring {}: {}", self.ring, malformed.0),
-        })?;
-        Ok(self)
-    }
-}
-
-/// `/volumes/NAME`
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct VolumeInfo {
-    /// The volume's number.
-    pub volume: VolumeId,
-    /// Its name.
-    pub name: String,
-    /// Its pool.
-    pub pool: String,
-    /// Its ring.
-    pub ring: RingId,
-    /// Copies.
-    pub copies: u32,
-    /// Who made it: may use it.
-    pub owner_uid: u32,
-    /// Who else may.
-    pub allowed_uids: Vec<u32>,
-    /// Translators on top of the fixed bottom.
-    pub layers: Vec<String>,
-    /// Being deleted: takes no sessions any more.
-    pub deleting: bool,
-}
-
-/// `/sessions/NUMBER`
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct SessionInfo {
-    /// The session.
-    pub session: SessionId,
-    /// On which volume.
-    pub volume: VolumeId,
-    /// Whose it is, as the kernel said; none: who knows the secret.
-    pub uid: Option<u32>,
-}
-
-/// Typed access to a coordinator.
+/// Typed access to a coordinator, for one of the servers.
 #[derive(Clone)]
 pub struct Registry {
     coordinator: Arc<dyn Coordinator>,
+    server: ServerId,
 }
 
 impl Registry {
-    /// On a coordinator.
+    /// On a coordinator, for the first server.
     pub fn new(coordinator: Arc<dyn Coordinator>) -> Self {
-        Self { coordinator }
+        Self::of(coordinator, FIRST_SERVER)
+    }
+
+    /// On a coordinator, for any server.
+    pub fn of(coordinator: Arc<dyn Coordinator>, server: ServerId) -> Self {
+        Self { coordinator, server }
+    }
+
+    /// Whose view of the records this is.
+    pub fn server(&self) -> ServerId {
+        self.server
+    }
+
+    /// What the records rest in.
+    pub fn coordinator(&self) -> &dyn Coordinator {
+        &*self.coordinator
     }
 
     fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
@@ -110,6 +50,26 @@ impl Registry {
 
     fn put<T: Serialize>(&self, key: &str, value: &T) -> Result<()> {
         self.coordinator.transact(&[], &[(key, Some(&text(value)?))]).map(|_| ())
+    }
+
+    /// Changes a record, as often as somebody else comes between; `change` says whether there is anything to change.
+    /// -> the record as it is now.
+    fn update<T: Serialize + DeserializeOwned>(
+        &self,
+        key: &str,
+        mut change: impl FnMut(&mut T) -> bool,
+    ) -> Result<Option<T>> {
+        loop {
+            let Some(before) = self.coordinator.get(key)? else { return Ok(None) };
+            let mut record: T = parse(key, &before)?;
+            if !change(&mut record) || self.replace(key, &before, &text(&record)?)? {
+                return Ok(Some(record));
+            }
+        }
+    }
+
+    fn replace(&self, key: &str, before: &str, after: &str) -> Result<bool> {
+        self.coordinator.transact(&[(key, Some(before))], &[(key, Some(after))])
     }
 
     /// Makes the record of a new cluster.
@@ -147,7 +107,7 @@ impl Registry {
         let key = format!("/pools/{name}");
         let mut writes = vec![(key.clone(), text(&PoolInfo { name: name.into() })?)];
         for brick in bricks {
-            writes.push((format!("/bricks/{}", brick.brick.text()), text(brick)?));
+            writes.push((brick_key(brick.brick), text(brick)?));
         }
         let writes: Vec<_> = writes.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
         match self.coordinator.transact(&[(&key, None)], &writes)? {
@@ -161,17 +121,6 @@ impl Registry {
         self.list("/pools/")
     }
 
-    /// All bricks.
-    pub fn bricks(&self) -> Result<Vec<BrickInfo>> {
-        self.list("/bricks/")
-    }
-
-    /// All rings.
-    pub fn rings(&self) -> Result<Vec<RingInfo>> {
-        let rings: Vec<RingInfo> = self.list("/rings/")?;
-        rings.into_iter().map(RingInfo::checked).collect()
-    }
-
     /// All volumes.
     pub fn volumes(&self) -> Result<Vec<VolumeInfo>> {
         self.list("/volumes/")
@@ -181,39 +130,6 @@ impl Registry {
     pub fn volume(&self, name: &str) -> Result<Option<VolumeInfo>> {
         check_name("volume", name)?;
         self.get(&format!("/volumes/{name}"))
-    }
-
-    /// The pool's ring for so many copies; made and placed if it is the first of its kind.
-    pub fn ring_for(&self, pool: &str, copies: u32, incarnation: impl Fn(BrickId) -> Incarnation) -> Result<RingInfo> {
-        if self.get::<PoolInfo>(&format!("/pools/{pool}"))?.is_none() {
-            let known: Vec<_> = self.pools()?.into_iter().map(|pool| pool.name).collect();
-            return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", known.join(", "))));
-        }
-        if let Some(ring) = self.rings()?.into_iter().find(|ring| ring.pool == pool && ring.copies == copies) {
-            return Ok(ring);
-        }
-        let candidates: Vec<_> = self
-            .bricks()?
-            .into_iter()
-            .filter(|brick| brick.pool == pool)
-            .map(|brick| Candidate { brick: brick.brick, weight: brick.weight, domain: brick.brick.text() })
-            .collect();
-        let placed = place(&candidates, copies, PARTITIONS_NEW)?;
-        let member = |brick: &BrickId| Member { brick: *brick, incarnation: incarnation(*brick) };
-        let views = placed.iter().map(|bricks| View {
-            epoch: Epoch(1),
-            leader: bricks[0],
-            members: bricks.iter().map(member).collect(),
-        });
-        let number = u16::try_from(self.count("rings")?).map_err(|_| Error::NoSpace { what: "for rings".into() })?;
-        let ring = RingInfo { ring: RingId(number), pool: pool.into(), copies, views: views.collect() };
-        self.put_ring(&ring)?;
-        Ok(ring)
-    }
-
-    /// Records a ring, for example with new views.
-    pub fn put_ring(&self, ring: &RingInfo) -> Result<()> {
-        self.put(&format!("/rings/{:05}", ring.ring.0), ring)
     }
 
     /// Records a new volume and gives it its number.
@@ -238,34 +154,34 @@ impl Registry {
         self.coordinator.transact(&[], &[(&format!("/volumes/{name}"), None)]).map(|_| ())
     }
 
-    /// The map that clients get.
-    pub fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
-        let ring: Option<RingInfo> = self.get(&format!("/rings/{:05}", volume.ring.0))?;
-        let ring = ring.ok_or_else(|| Error::bug(format!("volume {} without its ring", volume.name)))?.checked()?;
-        Ok(VolumeMap {
-            volume: volume.volume,
-            name: volume.name.clone(),
-            ring: ring.ring,
-            copies: ring.copies,
-            views: ring.views,
-        })
-    }
-
     /// Begins a session.
     pub fn begin_session(&self, volume: VolumeId, uid: Option<u32>) -> Result<SessionId> {
         let session = SessionId(self.count("sessions")?);
-        self.put(&format!("/sessions/{:020}", session.0), &SessionInfo { session, volume, uid })?;
+        self.put(&session_key(session), &SessionInfo { session, volume, uid, server: self.server })?;
         Ok(session)
     }
 
-    /// Rows of the list of blocks that a power cut took and replicas have yet to agree on.
+    /// Rows of this server's list of blocks that a power cut took and replicas have yet to agree on.
     pub fn lost_blocks<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
-        Ok(self.get("/lost-blocks")?.unwrap_or_default())
+        Ok(self.get(&self.lost_blocks_key())?.unwrap_or_default())
     }
 
     /// Replaces that list.
     pub fn put_lost_blocks<T: Serialize>(&self, rows: &[T]) -> Result<()> {
-        self.put("/lost-blocks", &rows)
+        self.put(&self.lost_blocks_key(), &rows)
+    }
+
+    /// The first server's list has the key that it had when there was one server.
+    fn lost_blocks_key(&self) -> String {
+        match self.server {
+            FIRST_SERVER => "/lost-blocks".into(),
+            ServerId(number) => format!("/lost-blocks/{number:010}"),
+        }
+    }
+
+    /// A session that has not ended.
+    pub fn session(&self, session: SessionId) -> Result<Option<SessionInfo>> {
+        self.get(&session_key(session))
     }
 
     /// Sessions that have not ended.
@@ -273,10 +189,23 @@ impl Registry {
         self.list("/sessions/")
     }
 
+    /// Sessions on a volume.
+    pub fn session_count(&self, volume: VolumeId) -> Result<usize> {
+        Ok(self.sessions()?.iter().filter(|session| session.volume == volume).count())
+    }
+
     /// Ends a session for ever.
     pub fn end_session(&self, session: SessionId) -> Result<()> {
-        self.coordinator.transact(&[], &[(&format!("/sessions/{:020}", session.0), None)]).map(|_| ())
+        self.coordinator.transact(&[], &[(&session_key(session), None)]).map(|_| ())
     }
+}
+
+fn session_key(session: SessionId) -> String {
+    format!("/sessions/{:020}", session.0)
+}
+
+fn brick_key(brick: BrickId) -> String {
+    format!("/bricks/{}", brick.text())
 }
 
 fn parse<T: DeserializeOwned>(key: &str, text: &str) -> Result<T> {
@@ -299,17 +228,4 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
     Err(Error::invalid(format!(
         "{name:?} cannot be the name of a {what}: 1 to 63 letters, digits, dots, dashes and underlines, a letter or digit first"
     )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_volumes_cannot_leave_their_folder() {
-        for bad in ["", "../x", "a/b", ".hidden", "a b", &"x".repeat(64)] {
-            assert!(check_name("volume", bad).is_err(), "{bad}");
-        }
-        assert!(check_name("volume", "photos-2026_a.b").is_ok());
-    }
 }

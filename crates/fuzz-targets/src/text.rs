@@ -5,11 +5,14 @@
 use crate::allocation::bounded;
 use hekate_brick::{BrickSettings, Identity};
 use hekate_cluster::coordinator::{Expect, Write};
-use hekate_cluster::{BrickInfo, Coordinator, PoolInfo, Registry, RingInfo, SessionInfo, VolumeInfo};
-use hekate_proto::map::{Member, View, VolumeMap};
+use hekate_cluster::{
+    BrickInfo, Coordinator, Domain, PoolInfo, Registry, RingInfo, ServerInfo, SessionInfo, VolumeInfo,
+};
+use hekate_proto::map::{BrickPlace, Member, ServerAddress, View, VolumeMap};
 use hekate_proto::*;
-use hekate_server::{ControlRequest, VolumeRequest};
+use hekate_server::{ControlRequest, CoordinatorRequest, VolumeRequest};
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -38,7 +41,20 @@ pub fn map(bytes: &[u8]) {
 
 pub fn map_seeds() -> Vec<Vec<u8>> {
     let views = views(4);
-    seeds([VolumeMap { volume: VolumeId(1), name: "v".into(), ring: RingId(1), copies: 2, views }])
+    let members: BTreeSet<BrickId> =
+        views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
+    let server = ServerId(1);
+    let endpoints = vec!["unix:/s".into(), "tcp:127.0.0.1:4000".into()];
+    seeds([VolumeMap {
+        volume: VolumeId(1),
+        name: "v".into(),
+        ring: RingId(1),
+        copies: 2,
+        views,
+        server,
+        servers: vec![ServerAddress { server, endpoints }],
+        bricks: members.into_iter().map(|brick| BrickPlace { brick, server }).collect(),
+    }])
 }
 
 fn views(count: u64) -> Vec<View> {
@@ -68,8 +84,9 @@ pub fn coordinator_record(bytes: &[u8]) {
     json::<RingInfo>(text);
     json::<VolumeInfo>(text);
     json::<SessionInfo>(text);
+    json::<ServerInfo>(text);
     let registry = Registry::new(Arc::new(Constant(text.into())));
-    let _ = (registry.cluster(), registry.pools(), registry.volumes(), registry.sessions());
+    let _ = (registry.cluster(), registry.pools(), registry.volumes(), registry.sessions(), registry.servers());
     let _ = registry.lost_blocks::<(String, String)>();
     let _ = registry.begin_session(VolumeId(1), None);
     for ring in registry.rings().unwrap_or_default() {
@@ -81,7 +98,15 @@ pub fn coordinator_record(bytes: &[u8]) {
 }
 
 pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
-    let brick = BrickInfo { brick: BrickId(1), directory: "/b".into(), pool: "p".into(), weight: 1 << 40 };
+    let brick = BrickInfo {
+        brick: BrickId(1),
+        directory: "/b".into(),
+        pool: "p".into(),
+        weight: 1 << 40,
+        server: ServerId(2),
+        incarnation: Incarnation(3),
+    };
+    let server = ServerInfo { server: ServerId(2), name: "server-2".into(), endpoints: vec!["unix:/s".into()] };
     let volume = VolumeInfo {
         volume: VolumeId(1),
         name: "v".into(),
@@ -93,9 +118,10 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         layers: Vec::new(),
         deleting: false,
     };
-    let ring = RingInfo { ring: RingId(1), pool: "p".into(), copies: 2, views: views(2) };
-    let session = SessionInfo { session: SessionId(3), volume: VolumeId(1), uid: Some(1000) };
+    let ring = RingInfo { ring: RingId(1), pool: "p".into(), copies: 2, domain: Domain::Server, views: views(2) };
+    let session = SessionInfo { session: SessionId(3), volume: VolumeId(1), uid: Some(1000), server: ServerId(1) };
     let mut all = seeds([brick]);
+    all.extend(seeds([server]));
     all.extend(seeds([PoolInfo { name: "p".into() }]));
     all.extend(seeds([ring]));
     all.extend(seeds([volume]));
@@ -116,11 +142,13 @@ pub fn control_request_seeds() -> Vec<Vec<u8>> {
         name: "v".into(),
         pool: "p".into(),
         copies: 2,
+        domain: Some(Domain::Server),
         allowed_uids: vec![1000],
         owner_uid: Some(1000),
     };
     seeds([
         ControlRequest::Status,
+        ControlRequest::Coordinator(CoordinatorRequest::List { prefix: "/".into() }),
         ControlRequest::PoolList,
         ControlRequest::VolumeList,
         ControlRequest::VolumeShow { name: "v".into() },

@@ -1,6 +1,6 @@
 //! The command line: nouns, verbs, options, and their help.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -37,12 +37,15 @@ pub enum Command {
     /// Make a new cluster of this server, with bricks and a pool of them.
     #[command(after_help = "Example: hekate init --brick /srv/disk1 --brick /srv/disk2 --volume photos --copies 2")]
     Init(Init),
+    /// Make a further server of a cluster, with bricks in one of its pools.
+    #[command(after_help = JOIN_EXAMPLES)]
+    Join(Join),
     /// Run the server.
     #[command(after_help = "Example: hekate serve --detach")]
     Serve(Serve),
     /// Stop the server in order: what runs is finished, everything is written home.
     Stop,
-    /// Show how the server, its bricks and its volumes are.
+    /// Show how the servers, their bricks and the volumes are.
     #[command(after_help = "Example: hekate status --json | jq .ops")]
     Status,
     /// Pools: the bricks that volumes are placed on.
@@ -82,11 +85,52 @@ pub struct Init {
     pub journal: u64,
 }
 
+const JOIN_EXAMPLES: &str = "\
+The first server, here with --state /srv/a, listens where others reach it:
+  hekate --state /srv/a serve --detach --listen 127.0.0.1:7100
+A second one, with a state directory of its own:
+  hekate --state /srv/b join 127.0.0.1:7100 --secret-file /srv/a/secret --brick /srv/disk3
+  hekate --state /srv/b serve --detach --listen 127.0.0.1:7200";
+
+#[derive(Args, Debug)]
+pub struct Join {
+    /// Where a server of the cluster answers: ADDRESS:PORT or unix:PATH.
+    pub address: String,
+    /// The cluster's secret: the file `secret` in the state directory of one of its servers.
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: PathBuf,
+    /// An empty directory on a disk of its own; name it once for each brick.
+    #[arg(long = "brick", required = true, value_name = "DIR")]
+    pub bricks: Vec<PathBuf>,
+    /// The pool that the bricks are for.
+    #[arg(long, default_value = "default")]
+    pub pool: String,
+    /// Size of each brick's journal, in MiB.
+    #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
+    pub journal: u64,
+}
+
 #[derive(Args, Debug)]
 pub struct Serve {
     /// Listen on a loopback address as well, for clients that know the cluster's secret.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
+    /// Join the cluster whose first server answers there, unless this server has joined it already; then it is looked for
+    /// there from now on.
+    #[arg(long, value_name = "ADDRESS")]
+    pub join: Option<String>,
+    /// To join: the cluster's secret.
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub secret_file: Option<PathBuf>,
+    /// To join: an empty directory for a brick; may be given again.
+    #[arg(long = "brick", value_name = "DIR", requires = "join")]
+    pub bricks: Vec<PathBuf>,
+    /// To join: the pool that the bricks are for.
+    #[arg(long, default_value = "default", requires = "join")]
+    pub pool: String,
+    /// To join: size of each brick's journal, in MiB.
+    #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
+    pub journal: u64,
     /// Go to the background once the server answers.
     #[arg(long)]
     pub detach: bool,
@@ -136,12 +180,33 @@ pub struct VolumeCreate {
     /// Copies of everything, each on another brick.
     #[arg(long, default_value_t = 2)]
     pub copies: u32,
+    /// What no two copies share [default: server if the pool has bricks on enough of them, else disk].
+    #[arg(long, value_enum)]
+    pub domain: Option<FailureDomain>,
     /// A user that may use the volume, beside root and its owner; may be given again.
     #[arg(long = "allow-uid", value_name = "UID")]
     pub allow_uids: Vec<u32>,
     /// The owner of the volume and its root directory [default: who asks].
     #[arg(long, value_name = "UID")]
     pub owner: Option<u32>,
+}
+
+/// What may fail without taking more than one copy.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureDomain {
+    /// A brick.
+    Disk,
+    /// A server with all of its bricks.
+    Server,
+}
+
+impl From<FailureDomain> for hekate_cluster::Domain {
+    fn from(domain: FailureDomain) -> Self {
+        match domain {
+            FailureDomain::Disk => hekate_cluster::Domain::Disk,
+            FailureDomain::Server => hekate_cluster::Domain::Server,
+        }
+    }
 }
 
 #[derive(Subcommand, Debug)]

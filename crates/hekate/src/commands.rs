@@ -4,8 +4,10 @@ mod brick;
 mod control;
 mod doctor;
 mod init;
+mod join;
 mod mount;
 mod serve;
+mod state;
 
 use crate::cli::{Cli, Command};
 
@@ -42,6 +44,7 @@ impl From<hekate_proto::Error> for Failure {
 pub fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Init(options) => init::init(cli, options),
+        Command::Join(options) => join::join(cli, options),
         Command::Serve(options) => serve::serve(cli, options),
         Command::Stop => control::stop(cli),
         Command::Status => control::status(cli),

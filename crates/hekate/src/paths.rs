@@ -56,12 +56,6 @@ pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
 pub fn endpoint(cli: &Cli) -> Result<Endpoint, Failure> {
     let paths = Paths::of(cli)?;
     let Some(server) = &cli.server else { return Ok(Endpoint::Unix(paths.socket)) };
-    if let Some(path) = server.strip_prefix("unix:") {
-        return Ok(Endpoint::Unix(Path::new(path).into()));
-    }
-    let Some(address) = server.strip_prefix("tcp:") else {
-        return Err(Failure::usage(format!("{server:?} is no server; say unix:PATH or tcp:127.0.0.1:PORT")));
-    };
-    let address = address.parse().map_err(|_| Failure::usage(format!("{address:?} is not ADDRESS:PORT")))?;
-    Ok(Endpoint::tcp(address, Secret::read(&paths.secret())?)?)
+    let secret = if server.starts_with("tcp:") { Some(Secret::read(&paths.secret())?) } else { None };
+    Ok(Endpoint::parse(server, secret.as_ref())?)
 }

@@ -1,6 +1,6 @@
 //! The one error type at the waist, and the one table that says what each error is to a kernel, a shell and a person.
 
-use crate::ids::{Epoch, Stamp};
+use crate::ids::{Epoch, ServerId, Stamp};
 use crate::wire_enum;
 
 /// What every layer answers.
@@ -36,6 +36,8 @@ wire_enum! {
         /// An earlier op of the same batch failed, so this one was not tried.
         24 = Skipped,
         25 = SessionEnded,
+        /// The partition's leader is at another server.
+        26 = OtherServer { server: ServerId },
         /// Something that must answer is away; the same op may succeed later.
         30 = Unavailable { what: String },
         /// Stored bytes do not match their checksum.
@@ -111,6 +113,7 @@ impl Error {
             Error::LayoutChanged => entry(11, 75, Retry, "the file was truncated meanwhile"),
             Error::Skipped => entry(11, 75, Retry, "an op before it failed"),
             Error::SessionEnded => entry(108, 75, Reopen, "the session has ended; mount again"),
+            Error::OtherServer { .. } => entry(11, 75, Retry, "another server leads the partition"),
             Error::Unavailable { .. } => entry(110, 69, Retry, "not available"),
             Error::Damaged { .. } => entry(5, 74, Repair, "stored bytes are damaged"),
             Error::Io { .. } => entry(5, 74, Repair, "input/output error"),
@@ -160,9 +163,11 @@ impl Error {
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.detail() {
-            Some(what) => write!(f, "{}: {what}", self.entry().text),
-            None => f.write_str(self.entry().text),
+        let text = self.entry().text;
+        match (self.detail(), self) {
+            (Some(what), _) => write!(f, "{text}: {what}"),
+            (None, Error::OtherServer { server }) => write!(f, "{text}: server {server}"),
+            (None, _) => f.write_str(text),
         }
     }
 }

@@ -17,6 +17,30 @@ pub struct VolumeMap {
     pub copies: u32,
     /// A view a partition, in order; a power of two of them.
     pub views: Vec<View>,
+    /// The server that handed the map out: it is reached the way that the map came.
+    pub server: ServerId,
+    /// That server and all that have bricks of the views.
+    pub servers: Vec<ServerAddress>,
+    /// Where each brick of the views is, in the order of their ids.
+    pub bricks: Vec<BrickPlace>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// Which.
+    pub server: ServerId,
+    /// `unix:PATH` and `tcp:ADDRESS:PORT`, those that it listens on; none if it has never said.
+    pub endpoints: Vec<String>,
+}
+
+/// On which server a brick is.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
+pub struct BrickPlace {
+    /// The brick.
+    pub brick: BrickId,
+    /// Its server.
+    pub server: ServerId,
 }
 
 /// The replicas of a partition that are in step now.
@@ -40,9 +64,40 @@ pub struct Member {
 }
 
 impl VolumeMap {
-    /// Whether these are a ring's views; who reads a map asks before anything else, see [`check_views`].
+    /// Whether every position leads to a server; who reads a map asks before anything else. See [`check_views`].
     pub fn check(&self) -> Result<(), Malformed> {
-        check_views(&self.views)
+        check_views(&self.views)?;
+        let mut servers: Vec<ServerId> = self.servers.iter().map(|address| address.server).collect();
+        servers.sort_unstable();
+        if servers.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Malformed("a map that names a server twice"));
+        }
+        let is_listed = |server: ServerId| servers.binary_search(&server).is_ok();
+        if !is_listed(self.server) || self.bricks.iter().any(|place| !is_listed(place.server)) {
+            return Err(Malformed("a map with a server that it does not list"));
+        }
+        if self.bricks.windows(2).any(|pair| pair[0].brick >= pair[1].brick) {
+            return Err(Malformed("a map whose bricks are out of order, or one of them twice"));
+        }
+        let mut members = self.views.iter().flat_map(|view| &view.members);
+        match members.all(|member| self.server_of(member.brick).is_some()) {
+            true => Ok(()),
+            false => Err(Malformed("a map with a brick that is nowhere")),
+        }
+    }
+
+    /// The server that a brick is on.
+    pub fn server_of(&self, brick: BrickId) -> Option<ServerId> {
+        let found = self.bricks.binary_search_by_key(&brick, |place| place.brick).ok()?;
+        Some(self.bricks[found].server)
+    }
+
+    /// The servers that have bricks of the views, in order.
+    pub fn holders(&self) -> Vec<ServerId> {
+        let mut holders: Vec<ServerId> = self.bricks.iter().map(|place| place.server).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        holders
     }
 
     /// Partitions of the ring.
@@ -70,4 +125,48 @@ pub fn check_views(views: &[View]) -> Result<(), Malformed> {
         return Err(Malformed("a view whose leader is none of its members"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> VolumeMap {
+        let member = |brick| Member { brick: BrickId(brick), incarnation: Incarnation(1) };
+        let place = |brick, server| BrickPlace { brick: BrickId(brick), server: ServerId(server) };
+        let address = |server| ServerAddress { server: ServerId(server), endpoints: vec![format!("unix:/{server}")] };
+        VolumeMap {
+            volume: VolumeId(1),
+            name: "v".into(),
+            ring: RingId(1),
+            copies: 2,
+            views: vec![View { epoch: Epoch(1), leader: BrickId(7), members: vec![member(7), member(3)] }],
+            server: ServerId(1),
+            servers: vec![address(2), address(1)],
+            bricks: vec![place(3, 2), place(7, 2)],
+        }
+    }
+
+    #[test]
+    fn every_brick_of_a_view_leads_to_a_server_that_is_listed() {
+        let good = map();
+        good.check().unwrap();
+        assert_eq!((good.server_of(BrickId(3)), good.server_of(BrickId(4))), (Some(ServerId(2)), None));
+        assert_eq!(good.holders(), [ServerId(2)]);
+        type Spoil = fn(&mut VolumeMap);
+        let spoils: [(&str, Spoil); 6] = [
+            ("twice", |map| map.servers[0].server = ServerId(1)),
+            ("does not list", |map| map.servers.truncate(1)),
+            ("does not list", |map| map.bricks[0].server = ServerId(9)),
+            ("out of order", |map| map.bricks.swap(0, 1)),
+            ("nowhere", |map| map.bricks.truncate(1)),
+            ("leader", |map| map.views[0].leader = BrickId(9)),
+        ];
+        for (words, change) in spoils {
+            let mut bad = map();
+            change(&mut bad);
+            let refused = bad.check().unwrap_err();
+            assert!(refused.0.contains(words), "{words}: {refused:?}");
+        }
+    }
 }

@@ -102,8 +102,10 @@ impl Node {
                 self.need_everything(&ring, partition, request, needs)?;
                 return Ok(reply);
             }
-            // Counted under the locks: a session that saw the name before them counts, a later one finds it gone.
-            let ask = Ask { alone: self.sessions.count(session.volume) == 1, ..ask };
+            // Counted under the locks: a session that saw the name before them counts, a later one finds it gone. One that
+            // is not known here may have seen it on another server.
+            let alone = ring.is_whole() && self.sessions.count(session.volume) == 1;
+            let ask = Ask { alone, ..ask };
             match execute(&mut locked, &ask, &request.op) {
                 Ok(reply) => {
                     if request.durable {
@@ -111,7 +113,10 @@ impl Node {
                     }
                     return Ok(reply);
                 }
-                Err(Stop::Lock(number)) => drop(numbers.insert(number)),
+                Err(Stop::Lock(number)) => {
+                    ring.may_go_on_in(number)?;
+                    numbers.insert(number);
+                }
                 // What was deleted may still have its space.
                 Err(Stop::Error(Error::NoSpace { .. })) if may_free && self.could_free_space() => {
                     may_free = false;
@@ -165,8 +170,8 @@ impl Node {
             }
             let found = found?;
             let Reply::Elsewhere { inode, .. } = found else { return Ok(found) };
-            // The inode's leader is here as well, which saves the client the way. Gone by now: the name has changed.
-            let hosted = ring.read(ask.partition(inode.position()))?;
+            // If the inode's leader is here as well, that saves the client the way. Gone by now: the name has changed.
+            let Ok(hosted) = ring.read(ask.partition(inode.position())) else { return Ok(found) };
             let getattr = Op::Inode { op: InodeOp::GetAttr { inode } };
             match answer(hosted.brick(), ask, &getattr) {
                 Err(Stop::Error(Error::Stale)) => {}

@@ -1,19 +1,31 @@
 //! The control interface: what the command line (and the console) ask of a server, JSON to JSON.
 
+mod coordinator;
+mod servers;
+
+pub use coordinator::CoordinatorRequest;
+
 use crate::node::Node;
-use hekate_cluster::{BrickInfo, VolumeInfo};
+use hekate_cluster::{BrickInfo, Domain, FIRST_SERVER, VolumeInfo};
 use hekate_proto::*;
 use hekate_transport::Peer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use servers::Reports;
 use std::sync::atomic::Ordering;
 
 /// A request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum ControlRequest {
-    /// How the server is.
+    /// How the cluster is, with all of its servers.
     Status,
+    /// How this one server is.
+    ServerStatus,
+    /// Who answers: server, cluster, where it listens, and where the coordinator is.
+    Identify,
+    /// The coordinator, which the first server holds.
+    Coordinator(CoordinatorRequest),
     /// Pools with their bricks and rings.
     PoolList,
     /// Volumes.
@@ -48,6 +60,9 @@ pub struct VolumeRequest {
     pub pool: String,
     /// How many copies.
     pub copies: u32,
+    /// What no two copies share; none: servers if there are enough of them, else disks.
+    #[serde(default)]
+    pub domain: Option<Domain>,
     /// Who may use it beside root, the server's user and the owner.
     pub allowed_uids: Vec<u32>,
     /// Who owns its root directory; the caller, if none is named.
@@ -84,16 +99,20 @@ pub fn answer(node: &Node, peer: Peer, request: &str) -> String {
 fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
     match request {
         ControlRequest::Status => status(node),
-        ControlRequest::PoolList => pools(node),
-        ControlRequest::VolumeList => {
-            let volumes = node.registry.volumes()?;
-            volumes.iter().map(|volume| volume_row(node, volume)).collect::<Result<Vec<_>>>().map(Value::from)
+        ControlRequest::ServerStatus => servers::own_report(node),
+        ControlRequest::Identify => identify(node),
+        ControlRequest::Coordinator(request) => {
+            administrator(peer)?;
+            coordinator::answer(node, request)
         }
+        ControlRequest::PoolList => pools(node),
+        ControlRequest::VolumeList => volume_rows(node, &Reports::gather(node)?).map(Value::from),
         ControlRequest::VolumeShow { name } => {
             let volume = node.registry.volume(&name)?;
             let volume = volume.ok_or_else(|| Error::invalid(format!("there is no volume called {name}")))?;
-            let mut row = volume_row(node, &volume)?;
-            row["views"] = json(&node.registry.map(&volume)?.views)?;
+            let mut row = volume_row(node, &volume, &Reports::gather(node)?)?;
+            let map = node.registry.map(&volume)?;
+            (row["views"], row["bricks"]) = (json(&map.views)?, json(&map.bricks)?);
             Ok(row)
         }
         ControlRequest::VolumeCreate(wanted) => {
@@ -119,6 +138,20 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
     }
 }
 
+fn identify(node: &Node) -> Result<Value> {
+    let servers = node.registry.servers()?;
+    let endpoints = |server: ServerId| {
+        servers.iter().find(|info| info.server == server).map(|info| info.endpoints.clone()).unwrap_or_default()
+    };
+    Ok(json!({
+        "cluster": node.cluster,
+        "server": node.registry.server(),
+        "pid": std::process::id(),
+        "endpoints": endpoints(node.registry.server()),
+        "coordinator": endpoints(FIRST_SERVER),
+    }))
+}
+
 impl Node {
     /// Makes a volume; `owner_uid` must be named. -> its row.
     pub fn make_volume(&self, wanted: VolumeRequest) -> Result<Value> {
@@ -134,7 +167,8 @@ impl Node {
             layers: Vec::new(),
             deleting: false,
         };
-        volume_row(self, &self.create_volume(volume, owner_uid)?)
+        let made = self.create_volume(volume, wanted.domain, owner_uid)?;
+        volume_row(self, &made, &Reports::gather(self)?)
     }
 }
 
@@ -154,14 +188,17 @@ fn json<T: Serialize>(value: &T) -> Result<Value> {
     serde_json::to_value(value).map_err(|e| Error::bug(e.to_string()))
 }
 
-fn volume_row(node: &Node, volume: &VolumeInfo) -> Result<Value> {
+fn volume_rows(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
+    node.registry.volumes()?.iter().map(|volume| volume_row(node, volume, reports)).collect()
+}
+
+fn volume_row(node: &Node, volume: &VolumeInfo, reports: &Reports) -> Result<Value> {
     let mut row = json(volume)?;
-    row["sessions"] = node.sessions.count(volume.volume).into();
+    row["domain"] = json(&node.registry.ring(volume.ring)?.map(|ring| ring.domain))?;
+    row["sessions"] = node.registry.session_count(volume.volume)?.into();
     row["state"] = if volume.deleting { "deleting" } else { "online" }.into();
-    if let Ok(space) = node.volume_space(volume.volume) {
-        row["bytes_total"] = space.total.into();
-        row["bytes_free"] = space.free.into();
-    }
+    let (total, free) = reports.space(volume.volume);
+    (row["bytes_total"], row["bytes_free"]) = (total.into(), free.into());
     // Everything that makes the promises weaker than the contract would be named here.
     row["mode"] = "leader".into();
     row["weaker"] = Value::Array(Vec::new());
@@ -169,14 +206,17 @@ fn volume_row(node: &Node, volume: &VolumeInfo) -> Result<Value> {
 }
 
 fn pools(node: &Node) -> Result<Value> {
-    let bricks = bricks(node)?;
+    let bricks = bricks(node, &Reports::gather(node)?)?;
     let rings = node.registry.rings()?;
     let pools = node.registry.pools()?.into_iter().map(|pool| {
         let own: Vec<&Value> = bricks.iter().filter(|brick| brick["pool"] == pool.name.as_str()).collect();
         let rings: Vec<Value> = rings
             .iter()
             .filter(|ring| ring.pool == pool.name)
-            .map(|ring| json!({ "ring": ring.ring, "copies": ring.copies, "partitions": ring.views.len() }))
+            .map(|ring| {
+                let partitions = ring.views.len();
+                json!({ "ring": ring.ring, "copies": ring.copies, "domain": ring.domain, "partitions": partitions })
+            })
             .collect();
         json!({ "name": pool.name, "bricks": own, "rings": rings })
     });
@@ -185,7 +225,7 @@ fn pools(node: &Node) -> Result<Value> {
 
 /// Bricks by directory or the beginning of their id.
 fn bricks_called(node: &Node, called: Option<&str>) -> Result<Vec<BrickInfo>> {
-    let all = node.registry.bricks()?;
+    let all = node.registry.own_bricks()?;
     let Some(called) = called else { return Ok(all) };
     let directory = called.trim_end_matches('/');
     let is_called =
@@ -195,63 +235,38 @@ fn bricks_called(node: &Node, called: Option<&str>) -> Result<Vec<BrickInfo>> {
         return Ok(found);
     }
     let known: Vec<&str> = all.iter().map(|info| info.directory.as_str()).collect();
-    let what = if found.is_empty() { "there is no brick" } else { "there are several bricks" };
-    Err(Error::invalid(format!("{what} called {called}; bricks are {}", known.join(", "))))
+    let what = if found.is_empty() { "this server has no brick" } else { "there are several bricks" };
+    Err(Error::invalid(format!("{what} called {called}; its bricks are {}", known.join(", "))))
 }
 
-fn bricks(node: &Node) -> Result<Vec<Value>> {
-    let row = |info: hekate_cluster::BrickInfo| -> Result<Value> {
-        let brick = node.bricks.get(&info.brick).ok_or_else(|| Error::bug("a brick that is not open"))?;
-        let status = brick.status()?;
-        let recovery = node.recoveries.get(&info.brick);
-        Ok(json!({
-            "brick": info.brick,
-            "directory": info.directory,
-            "pool": info.pool,
-            "state": if status.poisoned.is_some() { "poisoned" } else { "online" },
-            "reason": status.poisoned,
-            "incarnation": brick.incarnation(),
-            "bytes_total": status.space.0,
-            "bytes_free": status.space.1,
-            "journal_bytes_used": status.journal.0,
-            "journal_bytes_total": status.journal.1,
-            "overlay_bytes": status.overlay_bytes,
-            "recovered_records": recovery.map(|report| report.records),
-            "recovered_blocks_lost": recovery.map(|report| report.lost.len()),
-            "recovered_after_stop": recovery.and_then(|report| report.stopped.clone()),
-            "recovered_torn_tail": recovery.and_then(|report| report.torn.as_ref()).map(|torn| {
-                json!({ "file": torn.path, "offset": torn.offset, "why": torn.why, "records": torn.records_behind })
-            }),
-            "reserve_bytes": status.reserve_bytes,
-            "scrub": node.scrubs.show(info.brick),
-        }))
+/// All bricks: what is recorded of each, and what its server says of it.
+fn bricks(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
+    let row = |info: BrickInfo| -> Result<Value> {
+        let mut row = reports.brick(info.brick).unwrap_or_else(|| json!({ "brick": info.brick, "state": "away" }));
+        (row["directory"], row["pool"], row["server"]) =
+            (info.directory.into(), info.pool.into(), info.server.0.into());
+        Ok(row)
     };
     node.registry.bricks()?.into_iter().map(row).collect()
 }
 
 fn status(node: &Node) -> Result<Value> {
-    let mut failed = Vec::new();
-    for ring in node.rings.read().values() {
-        for number in (0..ring.count()).map(PartitionNumber) {
-            if let Some(error) = ring.failure(number) {
-                failed.push(json!({ "ring": ring.ring, "partition": number, "waits_for": error.to_string() }));
-            }
-        }
-    }
-    let volumes = node.registry.volumes()?;
-    let rows: Result<Vec<Value>> = volumes.iter().map(|volume| volume_row(node, volume)).collect();
-    let chores = node.chores.lock();
+    let reports = Reports::gather(node)?;
+    let waiting: Vec<&Value> = reports.lists("waiting_partitions").collect();
+    let is_good = waiting.is_empty() && reports.all_online() && reports.sum("damaged") == 0;
     Ok(json!({
         "cluster": node.cluster,
+        "server": node.registry.server(),
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": node.started.elapsed().as_secs(),
-        "health": if failed.is_empty() && node.scrubs.damaged() == 0 { "good" } else { "degraded" },
-        "waiting_partitions": failed,
-        "bricks": bricks(node)?,
-        "volumes": rows?,
-        "orphans": chores.orphans.len(),
-        "garbage": chores.garbage.len(),
+        "health": if is_good { "good" } else { "degraded" },
+        "waiting_partitions": waiting,
+        "servers": reports.rows(),
+        "bricks": bricks(node, &reports)?,
+        "volumes": volume_rows(node, &reports)?,
+        "orphans": reports.sum("orphans"),
+        "garbage": reports.sum("garbage"),
         "ops": node.counters.to_json(),
     }))
 }

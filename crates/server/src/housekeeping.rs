@@ -16,6 +16,8 @@ const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
 /// Between two writes of a checkpoint that is ahead of the journal; all together at most a second.
 const WRITE_PAUSE: Duration = Duration::from_millis(2);
 const WRITE_PAUSES_MAX: u32 = 500;
+/// A volume that another server made is here this much later.
+const LEARN_PAUSE: Duration = Duration::from_secs(1);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
 /// Space of what was deleted is back this long after at the latest, however little else happens.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
@@ -51,7 +53,8 @@ impl Housekeeping {
             Ok(())
         })?;
         let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
-        Ok(Self { stopping, threads: vec![checkpoints, chores, space, scrub] })
+        let learn = spawn(node, &stopping, LEARN_PAUSE, Node::learn)?;
+        Ok(Self { stopping, threads: vec![checkpoints, chores, space, scrub, learn] })
     }
 
     /// Ends them.

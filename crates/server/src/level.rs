@@ -32,6 +32,10 @@ pub fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Resul
             let number = PartitionNumber(index as u32);
             let members: Vec<&Arc<Brick>> =
                 view.members.iter().filter_map(|member| bricks.get(&member.brick)).collect();
+            // What other servers have as well is not for this one alone to make even.
+            if members.len() < view.members.len() {
+                continue;
+            }
             let at = |brick: &Brick| brick.position(ring.ring, number);
             let Some(best) = members.iter().max_by_key(|brick| at(brick)) else { continue };
             for brick in members.iter().filter(|brick| at(brick) < at(best)) {
@@ -214,9 +218,8 @@ pub fn work(ring: &HostedRing, number: PartitionNumber) -> Result<Vec<(Key, byte
 
 /// Undoes or finishes what intents name, removes the marks of their legs, and learns what there is to collect.
 pub fn recover(node: &Node, ring: &HostedRing) -> Result<()> {
-    let numbers = (0..ring.count()).map(PartitionNumber);
     let mut marks = Vec::new();
-    for number in numbers {
+    for number in ring.hosted() {
         for (key, value) in work(ring, number)? {
             let (Some(id), Some(place)) = (key.id(), key.place()) else { continue };
             match key.kind() {
@@ -274,7 +277,7 @@ pub fn remove(node: &Node, entries: &[(RingId, PartitionNumber, Key)]) -> Result
 /// Results that a session's retries would have asked for.
 pub fn forget_session(node: &Node, ring: &HostedRing, session: SessionId) -> Result<()> {
     let mut found = Vec::new();
-    for number in (0..ring.count()).map(PartitionNumber) {
+    for number in ring.hosted() {
         let prefix = Key::session_prefix(ring.ring, number.first_position(ring.count()), session);
         let entries = ring.read(number)?.brick().scan(&prefix, &prefix.prefix_end(), SESSION_SLOTS)?;
         found.extend(entries.into_iter().map(|(key, _)| (ring.ring, number, key)));

@@ -4,15 +4,16 @@ use crate::control;
 use crate::housekeeping::Housekeeping;
 use crate::level;
 use crate::locked::Chores;
+use crate::membership;
 use crate::partition::HostedRing;
 use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
 use crate::stats::OpCounters;
 use crate::syncer::Syncers;
 use hekate_brick::{Brick, LostBlock, RecoveryReport};
-use hekate_cluster::{EmbeddedCoordinator, Registry, RingInfo, VolumeInfo};
+use hekate_cluster::{Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
-use hekate_transport::{Peer, Service};
+use hekate_transport::{Peer, Secret, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -30,11 +31,13 @@ pub struct NodeSettings {
 /// A server.
 pub struct Node {
     pub(crate) registry: Registry,
+    pub(crate) secret: Option<Secret>,
     pub(crate) cluster: String,
     pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
     pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
     pub(crate) rings: RwLock<HashMap<RingId, Arc<HostedRing>>>,
     pub(crate) volumes: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
+    pub(crate) maps: Mutex<HashMap<VolumeId, map::VolumeMap>>,
     pub(crate) sessions: Sessions,
     pub(crate) syncers: Syncers,
     pub(crate) chores: Mutex<Chores>,
@@ -50,14 +53,12 @@ pub struct Node {
 impl Node {
     /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
-        let coordinator = EmbeddedCoordinator::open(&settings.state.join("coordinator.redb"))?;
-        let registry = Registry::new(Arc::new(coordinator));
+        let secret = membership::secret(&settings.state)?;
+        let registry = membership::open_registry(&settings.state, secret.as_ref())?;
         let cluster = registry.cluster()?;
         let mut bricks = HashMap::new();
         let mut recoveries = HashMap::new();
-        let mut infos = registry.bricks()?;
-        infos.sort_by(|a, b| a.directory.cmp(&b.directory));
-        for info in infos {
+        for info in registry.own_bricks()? {
             progress(&format!("opening brick {}", info.directory));
             let (brick, report) = Brick::open(std::path::Path::new(&info.directory), &cluster)?;
             if brick.id() != info.brick {
@@ -77,18 +78,21 @@ impl Node {
                     "cut a torn tail off the journal, {path} at offset {offset}: {why}; nothing synced is lost"
                 ));
             }
+            registry.opened(info.brick, brick.incarnation())?;
             recoveries.insert(info.brick, report);
             bricks.insert(info.brick, Arc::new(brick));
         }
         let syncers = Syncers::start(bricks.values())?;
         let node = Arc::new(Self {
+            sessions: Sessions::new(registry.server()),
             registry,
+            secret,
             cluster,
             bricks,
             recoveries,
             rings: RwLock::default(),
             volumes: RwLock::default(),
-            sessions: Sessions::default(),
+            maps: Mutex::default(),
             syncers,
             chores: Mutex::default(),
             counters: OpCounters::default(),
@@ -104,7 +108,7 @@ impl Node {
     }
 
     fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
-        let mut rings = self.registry.rings()?;
+        let rings = self.registry.rings()?;
         // Kept by the coordinator until all replicas agree on them: a checkpoint forgets what its brick has lost.
         let mut lost: BTreeSet<LostBlock> = level::read_lost(&self.registry)?;
         lost.extend(self.recoveries.values().flat_map(|report| report.lost.iter().copied()));
@@ -115,11 +119,9 @@ impl Node {
         level::level(&rings, &self.bricks)?;
         // Room in every journal for what recovery appends.
         self.checkpoint_all()?;
-        for mut ring in rings.drain(..) {
-            if level::renew_incarnations(&mut ring, &self.bricks) {
-                self.registry.put_ring(&ring)?;
-            }
-            self.host(&ring)?;
+        for ring in rings {
+            let renew = |ring: &mut RingInfo| level::renew_incarnations(ring, &self.bricks);
+            self.host(&self.registry.update_ring(ring.ring, renew)?)?;
         }
         for volume in self.registry.volumes()? {
             self.volumes.write().insert(volume.volume, Arc::new(volume));
@@ -140,7 +142,8 @@ impl Node {
 
     /// Serves a ring's partitions from now on.
     pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
-        let ring = Arc::new(HostedRing::new(info, &self.bricks)?);
+        let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
+        let ring = Arc::new(HostedRing::new(info, &self.bricks, &servers)?);
         self.rings.write().insert(info.ring, ring.clone());
         Ok(ring)
     }
@@ -152,6 +155,26 @@ impl Node {
 
     pub(crate) fn volume(&self, volume: VolumeId) -> Result<Arc<VolumeInfo>> {
         self.volumes.read().get(&volume).cloned().ok_or(Error::SessionEnded)
+    }
+
+    /// A volume that can be used; another server may have made it a moment ago.
+    fn volume_called(&self, name: &str) -> Result<Arc<VolumeInfo>> {
+        let known = || self.volumes.read().values().find(|volume| volume.name == name && !volume.deleting).cloned();
+        if let Some(volume) = known() {
+            return Ok(volume);
+        }
+        self.learn()?;
+        let none = || {
+            let mut names: Vec<_> = self.volumes.read().values().map(|volume| volume.name.clone()).collect();
+            names.sort();
+            Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", ")))
+        };
+        known().ok_or_else(none)
+    }
+
+    /// Says where this server listens from now on.
+    pub fn announce(&self, endpoints: &[String]) -> Result<()> {
+        self.registry.announce(endpoints)
     }
 
     pub(crate) fn clock() -> Time {
@@ -230,19 +253,14 @@ impl Node {
 
 impl Service for Node {
     fn open(&self, peer: Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
-        let volumes: Vec<_> = self.volumes.read().values().cloned().collect();
-        let Some(volume) = volumes.iter().find(|volume| volume.name == name && !volume.deleting) else {
-            let mut names: Vec<_> = volumes.iter().map(|volume| volume.name.clone()).collect();
-            names.sort();
-            return Err(Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", "))));
-        };
+        let volume = &self.volume_called(name)?;
         self.may_use(peer, volume)?;
         let uid = match peer {
             Peer::Local { uid, .. } => Some(uid),
             Peer::Secret => None,
         };
         let session = match resume {
-            Some(id) => self.sessions.get(id)?,
+            Some(id) => self.sessions.find(&self.registry, id)?,
             None => self.sessions.begin(&self.registry, volume.volume, uid)?,
         };
         if session.uid != uid {
@@ -251,7 +269,7 @@ impl Service for Node {
         if session.volume != volume.volume {
             return Err(Error::Denied { what: "the session is on another volume".into() });
         }
-        let map = self.registry.map(volume)?;
+        let map = self.map(volume)?;
         let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;
         session.connected();
         Ok((volume.volume, session.id, map))

@@ -2,6 +2,7 @@
 
 use hekate_brick::Brick;
 use hekate_cluster::RingInfo;
+use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::Leader;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -29,20 +30,32 @@ impl Hosted {
     }
 }
 
-/// All partitions of a ring.
+/// All partitions of a ring: those that are served here, and of the others, why not.
 pub struct HostedRing {
     /// Which.
     pub ring: RingId,
-    partitions: Vec<RwLock<Hosted>>,
+    bricks: Vec<Arc<Brick>>,
+    partitions: Vec<std::result::Result<RwLock<Hosted>, Error>>,
 }
 
 impl HostedRing {
-    /// From the record of the ring and the open bricks; logs must be level.
-    pub fn new(info: &RingInfo, bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<Self> {
+    /// From the record of the ring and the open bricks; logs must be level. `servers`: where bricks are.
+    pub fn new(
+        info: &RingInfo,
+        bricks: &HashMap<BrickId, Arc<Brick>>,
+        servers: &HashMap<BrickId, ServerId>,
+    ) -> Result<Self> {
         let count = info.views.len() as u32;
         let mut partitions = Vec::new();
+        let mut own: HashMap<BrickId, Arc<Brick>> = HashMap::new();
         for (index, view) in info.views.iter().enumerate() {
             let number = PartitionNumber(index as u32);
+            let here = view.members.iter().filter_map(|member| bricks.get(&member.brick));
+            own.extend(here.map(|brick| (brick.id(), brick.clone())));
+            if let Some(elsewhere) = elsewhere(info.ring, number, view, bricks, servers) {
+                partitions.push(Err(elsewhere));
+                continue;
+            }
             let mut members = Vec::new();
             let others = view.members.iter().map(|member| member.brick).filter(|brick| *brick != view.leader);
             for id in std::iter::once(view.leader).chain(others) {
@@ -53,9 +66,10 @@ impl HostedRing {
             }
             let leader = Leader::new(&members[0], info.ring, number, count)?;
             let sequence = members[0].position(info.ring, number).sequence;
-            partitions.push(RwLock::new(Hosted { epoch: view.epoch, members, sequence, leader, failed: None }));
+            let hosted = Hosted { epoch: view.epoch, members, sequence, leader, failed: None };
+            partitions.push(Ok(RwLock::new(hosted)));
         }
-        Ok(Self { ring: info.ring, partitions })
+        Ok(Self { ring: info.ring, bricks: own.into_values().collect(), partitions })
     }
 
     /// Partitions of the ring.
@@ -64,9 +78,31 @@ impl HostedRing {
     }
 
     fn at(&self, number: PartitionNumber) -> Result<&RwLock<Hosted>> {
-        self.partitions
-            .get(number.0 as usize)
-            .ok_or_else(|| Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) })
+        match self.partitions.get(number.0 as usize) {
+            Some(Ok(hosted)) => Ok(hosted),
+            Some(Err(elsewhere)) => Err(elsewhere.clone()),
+            None => Err(Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) }),
+        }
+    }
+
+    /// Those that are served here.
+    pub fn hosted(&self) -> Vec<PartitionNumber> {
+        (0..self.count()).map(PartitionNumber).filter(|number| self.at(*number).is_ok()).collect()
+    }
+
+    /// Whether all partitions are served here.
+    pub fn is_whole(&self) -> bool {
+        self.partitions.iter().all(|partition| partition.is_ok())
+    }
+
+    /// Whether an op that is done here may go on in that partition.
+    pub fn may_go_on_in(&self, number: PartitionNumber) -> Result<()> {
+        match self.at(number) {
+            Err(Error::OtherServer { server }) => Err(Error::NotSupported {
+                what: format!("an op over partitions that this server and server {server} lead"),
+            }),
+            other => other.map(|_| ()),
+        }
     }
 
     /// For reading: others read too.
@@ -87,19 +123,34 @@ impl HostedRing {
         }
     }
 
-    /// Why a partition is not served.
+    /// Why a partition that is to be served here is not.
     pub fn failure(&self, number: PartitionNumber) -> Option<Error> {
-        self.at(number).ok()?.read().failed.clone()
+        match self.at(number) {
+            Ok(hosted) => hosted.read().failed.clone(),
+            Err(Error::OtherServer { .. }) => None,
+            Err(error) => Some(error),
+        }
     }
 
-    /// The bricks below, each once.
-    pub fn bricks(&self) -> Vec<Arc<Brick>> {
-        let mut found: HashMap<BrickId, Arc<Brick>> = HashMap::new();
-        for partition in &self.partitions {
-            for member in &partition.read().members {
-                found.insert(member.id(), member.clone());
-            }
-        }
-        found.into_values().collect()
+    /// The bricks here that hold some of the ring, each once.
+    pub fn bricks(&self) -> &[Arc<Brick>] {
+        &self.bricks
     }
+}
+
+/// Why a partition cannot be served here, if some of its bricks are on other servers.
+fn elsewhere(
+    ring: RingId,
+    number: PartitionNumber,
+    view: &View,
+    bricks: &HashMap<BrickId, Arc<Brick>>,
+    servers: &HashMap<BrickId, ServerId>,
+) -> Option<Error> {
+    let away = |brick: &BrickId| (!bricks.contains_key(brick)).then(|| servers.get(brick).copied()).flatten();
+    if let Some(server) = away(&view.leader) {
+        return Some(Error::OtherServer { server });
+    }
+    let server = view.members.iter().find_map(|member| away(&member.brick))?;
+    let what = format!("partition {number} of ring {ring} waits for its replica on server {server}");
+    Some(Error::Unavailable { what })
 }

@@ -21,6 +21,8 @@ pub struct Session {
     pub volume: VolumeId,
     /// Whose it is, as the kernel said; none: who knows the secret.
     pub uid: Option<u32>,
+    /// Where it was opened: only this server ends it after a silence.
+    home: ServerId,
     /// Ops hold it shared; a retry takes it alone, so that it begins when what it repeats has ended.
     pub gate: RwLock<()>,
     connections: AtomicUsize,
@@ -29,43 +31,70 @@ pub struct Session {
     released: Mutex<HashSet<InodeId>>,
 }
 
-/// All sessions of the server's volumes.
-#[derive(Default)]
+/// All sessions of the server's volumes, wherever they were opened.
 pub struct Sessions {
+    server: ServerId,
     all: RwLock<HashMap<SessionId, Arc<Session>>>,
 }
 
 impl Sessions {
-    /// Those that had not ended when the last server did get their time to come back.
-    pub fn load(&self, registry: &Registry) -> Result<()> {
-        for SessionInfo { session, volume, uid } in registry.sessions()? {
-            self.insert(session, volume, uid);
-        }
-        Ok(())
+    /// None yet, on this server.
+    pub fn new(server: ServerId) -> Self {
+        Self { server, all: RwLock::default() }
     }
 
-    fn insert(&self, id: SessionId, volume: VolumeId, uid: Option<u32>) -> Arc<Session> {
-        let session = Arc::new(Session {
-            id,
-            volume,
-            uid,
-            gate: RwLock::new(()),
-            connections: AtomicUsize::new(0),
-            heard: Mutex::new(Instant::now()),
-            released: Mutex::default(),
-        });
-        self.all.write().insert(id, session.clone());
-        session
+    /// Those that had not ended when the last server did get their time to come back.
+    pub fn load(&self, registry: &Registry) -> Result<()> {
+        self.refresh(registry).map(|_| ())
+    }
+
+    /// Learns which sessions other servers have opened and ended since. -> those that ended.
+    pub fn refresh(&self, registry: &Registry) -> Result<Vec<SessionId>> {
+        // What is known has a record, so what is known before they are read and has none then has ended.
+        let known: Vec<SessionId> = self.all.read().keys().copied().collect();
+        let recorded = registry.sessions()?;
+        let living: HashSet<SessionId> = recorded.iter().map(|info| info.session).collect();
+        recorded.iter().for_each(|info| _ = self.insert(info));
+        let ended: Vec<SessionId> = known.into_iter().filter(|id| !living.contains(id)).collect();
+        let mut all = self.all.write();
+        ended.iter().for_each(|id| _ = all.remove(id));
+        Ok(ended)
+    }
+
+    /// The session, which may be known already.
+    fn insert(&self, info: &SessionInfo) -> Arc<Session> {
+        let new = || {
+            Arc::new(Session {
+                id: info.session,
+                volume: info.volume,
+                uid: info.uid,
+                home: info.server,
+                gate: RwLock::new(()),
+                connections: AtomicUsize::new(0),
+                heard: Mutex::new(Instant::now()),
+                released: Mutex::default(),
+            })
+        };
+        self.all.write().entry(info.session).or_insert_with(new).clone()
     }
 
     /// A new session.
     pub fn begin(&self, registry: &Registry, volume: VolumeId, uid: Option<u32>) -> Result<Arc<Session>> {
-        Ok(self.insert(registry.begin_session(volume, uid)?, volume, uid))
+        let session = registry.begin_session(volume, uid)?;
+        Ok(self.insert(&SessionInfo { session, volume, uid, server: self.server }))
     }
 
     /// A session, if it has not ended.
     pub fn get(&self, id: SessionId) -> Result<Arc<Session>> {
         self.all.read().get(&id).cloned().ok_or(Error::SessionEnded)
+    }
+
+    /// A session, if it has not ended, wherever it was opened.
+    pub fn find(&self, registry: &Registry, id: SessionId) -> Result<Arc<Session>> {
+        if let Ok(session) = self.get(id) {
+            return Ok(session);
+        }
+        Ok(self.insert(&registry.session(id)?.ok_or(Error::SessionEnded)?))
     }
 
     /// Ends a session for ever.
@@ -80,11 +109,13 @@ impl Sessions {
         self.all.read().values().filter(|session| session.volume == volume).count()
     }
 
-    /// Those that have been silent for too long.
+    /// Those of this server that have been silent for too long.
     pub fn silent(&self) -> Vec<SessionId> {
         let all = self.all.read();
         let silent = |session: &&Arc<Session>| {
-            session.connections.load(Ordering::Relaxed) == 0 && session.heard.lock().elapsed() > SILENCE_MAX
+            session.home == self.server
+                && session.connections.load(Ordering::Relaxed) == 0
+                && session.heard.lock().elapsed() > SILENCE_MAX
         };
         all.values().filter(silent).map(|session| session.id).collect()
     }

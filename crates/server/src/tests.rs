@@ -5,7 +5,7 @@ use crate::{Node, NodeSettings, VolumeRequest};
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
 use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, Lsn};
-use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry, RingInfo};
+use hekate_cluster::{BrickInfo, Domain, EmbeddedCoordinator, FIRST_SERVER, Registry, RingInfo};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use hekate_transport::{Peer, Service};
@@ -34,7 +34,7 @@ fn ring(views: &[&[u128]]) -> RingInfo {
         leader: BrickId(m[0]),
         members: m.iter().map(|b| Member { brick: BrickId(*b), incarnation: Incarnation(1) }).collect(),
     };
-    RingInfo { ring: RING, pool: "p".into(), copies: 2, views: views.iter().map(view).collect() }
+    RingInfo { ring: RING, pool: "p".into(), copies: 2, domain: Domain::Disk, views: views.iter().map(view).collect() }
 }
 fn entry(brick: &Brick, p: u32, changes: Vec<Change>) -> LogEntry {
     let partition = PartitionNumber(p);
@@ -97,13 +97,14 @@ fn a_power_cut_between_two_checkpoints_leaves_what_levels() {
 }
 
 /// A server of three bricks in a directory of its own, with a volume `v`.
-struct Served {
-    directory: PathBuf,
-    node: Arc<Node>,
+pub struct Served {
+    pub directory: PathBuf,
+    pub node: Arc<Node>,
+    stays: bool,
 }
 
 impl Served {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("hekate-server-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
@@ -120,7 +121,14 @@ impl Served {
             let path = directory.join(format!("b{number}"));
             Brick::create(&path, BrickId(number), "c", settings).unwrap();
             let directory = path.to_string_lossy().into_owned();
-            BrickInfo { brick: BrickId(number), directory, pool: "p".into(), weight: 1 }
+            BrickInfo {
+                brick: BrickId(number),
+                directory,
+                pool: "p".into(),
+                weight: 1,
+                server: FIRST_SERVER,
+                incarnation: Incarnation(0),
+            }
         };
         registry.create_pool("p", &[make(1), make(2), make(3)]).unwrap();
         drop(registry);
@@ -129,22 +137,41 @@ impl Served {
             name: "v".into(),
             pool: "p".into(),
             copies: 2,
+            domain: None,
             allowed_uids: vec![4242],
             owner_uid: Some(0),
         };
         node.make_volume(wanted).unwrap();
-        Self { directory, node }
+        Self { directory, node, stays: false }
+    }
+}
+
+impl Served {
+    /// As a process that ends, and one that is started in its place.
+    pub fn restart(mut self) -> Self {
+        let directory = self.directory.clone();
+        self.stays = true;
+        drop(self);
+        let node = start(&directory);
+        Self { directory, node, stays: false }
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
         self.node.stop_housekeeping();
-        let _ = std::fs::remove_dir_all(&self.directory);
+        // Until the last thread has let go of it, its files are locked.
+        let patience = Instant::now();
+        while Arc::strong_count(&self.node) > 1 && patience.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        if !self.stays {
+            let _ = std::fs::remove_dir_all(&self.directory);
+        }
     }
 }
 
-fn start(directory: &std::path::Path) -> Arc<Node> {
+pub fn start(directory: &std::path::Path) -> Arc<Node> {
     Node::start(&NodeSettings { state: directory.into() }, &|_| ()).unwrap()
 }
 

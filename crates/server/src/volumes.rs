@@ -1,10 +1,10 @@
 //! Volumes: making, space, deleting.
 
-use crate::level::with_locks;
+use crate::level::{forget_session, with_locks};
 use crate::node::Node;
 use crate::partition::HostedRing;
-use hekate_cluster::VolumeInfo;
 use hekate_cluster::registry::check_name;
+use hekate_cluster::{Domain, VolumeInfo};
 use hekate_proto::*;
 use hekate_replica::{Commit, Partitions, root_directory};
 use std::sync::Arc;
@@ -13,21 +13,23 @@ use std::sync::Arc;
 const DELETE_AT_ONCE: usize = 512;
 
 impl Node {
-    /// Makes a volume whose root directory belongs to `uid`.
-    pub(crate) fn create_volume(&self, wanted: VolumeInfo, gid: u32) -> Result<VolumeInfo> {
+    /// Makes a volume whose root directory belongs to `uid`. If another server leads the root directory's partition it is
+    /// made there, as soon as that server learns of the volume.
+    pub(crate) fn create_volume(&self, wanted: VolumeInfo, domain: Option<Domain>, gid: u32) -> Result<VolumeInfo> {
         let _alone = self.making_volume.lock();
         check_name("volume", &wanted.name)?;
         if self.registry.volume(&wanted.name)?.is_some() {
             return Err(Error::invalid(format!("there is a volume called {} already", wanted.name)));
         }
-        let incarnation = |brick| self.bricks.get(&brick).map_or(Incarnation(0), |brick| brick.incarnation());
-        let ring = self.registry.ring_for(&wanted.pool, wanted.copies, incarnation)?;
+        let ring = self.registry.ring_for(&wanted.pool, wanted.copies, domain)?;
         let hosted = match self.ring(ring.ring) {
             Ok(hosted) => hosted,
             Err(_) => self.host(&ring)?,
         };
         let volume = self.registry.create_volume(VolumeInfo { ring: ring.ring, ..wanted })?;
-        self.make_root(&hosted, &volume, gid)?;
+        if hosted.hosted().contains(&ROOT.position().partition(hosted.count())) {
+            self.make_root(&hosted, &volume, gid)?;
+        }
         self.volumes.write().insert(volume.volume, Arc::new(volume.clone()));
         Ok(volume)
     }
@@ -44,23 +46,63 @@ impl Node {
     /// Volumes that were recorded when the server died and have no root yet.
     pub(crate) fn make_missing_roots(&self) -> Result<()> {
         let volumes: Vec<_> = self.volumes.read().values().filter(|volume| !volume.deleting).cloned().collect();
-        for volume in volumes {
-            let ring = self.ring(volume.ring)?;
-            let key = Key::inode(volume.ring, volume.volume, ROOT, Kind::Inode);
-            let root = ring.read(ROOT.position().partition(ring.count()))?.brick().get(&key)?;
-            if root.is_none() {
-                self.make_root(&ring, &volume, volume.owner_uid)?;
+        volumes.iter().try_for_each(|volume| self.make_missing_root(volume))
+    }
+
+    fn make_missing_root(&self, volume: &VolumeInfo) -> Result<()> {
+        let ring = self.ring(volume.ring)?;
+        let at = ROOT.position().partition(ring.count());
+        if !ring.hosted().contains(&at) {
+            return Ok(());
+        }
+        let key = Key::inode(volume.ring, volume.volume, ROOT, Kind::Inode);
+        let root = ring.read(at)?.brick().get(&key)?;
+        if root.is_none() { self.make_root(&ring, volume, volume.owner_uid) } else { Ok(()) }
+    }
+
+    /// The map as it is now. While the coordinator is away nobody can change it, so the last one stands.
+    pub(crate) fn map(&self, volume: &VolumeInfo) -> Result<map::VolumeMap> {
+        match self.registry.map(volume) {
+            Ok(map) => {
+                self.maps.lock().insert(volume.volume, map.clone());
+                Ok(map)
             }
+            Err(error @ Error::Unavailable { .. }) => self.maps.lock().get(&volume.volume).cloned().ok_or(error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes over what other servers have recorded since: rings, volumes, sessions.
+    pub(crate) fn learn(&self) -> Result<()> {
+        let _alone = self.making_volume.lock();
+        for ring in self.registry.rings()? {
+            if self.ring(ring.ring).is_err() {
+                self.host(&ring)?;
+            }
+        }
+        let recorded = self.registry.volumes()?;
+        for volume in &recorded {
+            let known = self.volumes.write().insert(volume.volume, Arc::new(volume.clone()));
+            if known.is_none() && !volume.deleting {
+                self.make_missing_root(volume)?;
+            }
+        }
+        self.maps.lock().retain(|number, _| recorded.iter().any(|volume| volume.volume == *number));
+        self.volumes.write().retain(|number, _| recorded.iter().any(|volume| volume.volume == *number));
+        for ended in self.sessions.refresh(&self.registry)? {
+            let rings: Vec<_> = self.rings.read().values().cloned().collect();
+            rings.iter().try_for_each(|ring| forget_session(self, ring, ended))?;
         }
         Ok(())
     }
 
     /// Takes a volume from its users; its data goes in the background.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<()> {
+        let _alone = self.making_volume.lock();
         let Some(volume) = self.registry.volume(name)? else {
             return Err(Error::invalid(format!("there is no volume called {name}")));
         };
-        let users = self.sessions.count(volume.volume);
+        let users = self.registry.session_count(volume.volume)?;
         if users > 0 {
             return Err(Error::Unavailable {
                 what: format!("volume {name} is in use by {users} session(s); unmount it first (`hekate umount DIR`)"),
@@ -72,7 +114,7 @@ impl Node {
         Ok(())
     }
 
-    /// Space as the volume's users count it.
+    /// Space as the volume's users count it, of the bricks here.
     pub(crate) fn volume_space(&self, volume: VolumeId) -> Result<VolumeSpace> {
         let volume = self.volume(volume)?;
         let (mut total, mut free) = (0, 0);
@@ -91,7 +133,7 @@ pub fn go_on_deleting(node: &Node) -> Result<()> {
     let deleting: Vec<_> = node.volumes.read().values().filter(|volume| volume.deleting).cloned().collect();
     for volume in deleting {
         let ring = node.ring(volume.ring)?;
-        for number in (0..ring.count()).map(PartitionNumber) {
+        for number in ring.hosted() {
             let shards = ring.read(number)?.brick().shards(ring.ring, number, ring.count())?;
             let own = shards.into_iter().filter(|shard| shard.volume == volume.volume);
             delete(node, &ring, &volume, number, own.map(|shard| Change::DropShard { shard }))?;
@@ -99,8 +141,12 @@ pub fn go_on_deleting(node: &Node) -> Result<()> {
                 delete_entries(node, &ring, &volume, number, range(ring.ring, number, ring.count()))?;
             }
         }
-        node.registry.forget_volume(&volume.name)?;
-        node.volumes.write().remove(&volume.volume);
+        // What other servers hold of it is for them to delete; the record stays until there is nothing left anywhere.
+        if ring.is_whole() {
+            let _alone = node.making_volume.lock();
+            node.registry.forget_volume(&volume.name)?;
+            node.volumes.write().remove(&volume.volume);
+        }
     }
     Ok(())
 }

@@ -318,6 +318,25 @@ impl Distribute {
         Ok(())
     }
 
+    /// What all servers that hold the volume answer together.
+    fn ask_all(&self, context: &Context, op: &VolumeOp) -> Result<Reply> {
+        let mut answers = self.replicate.ask_all(op).into_iter();
+        let mut sum = answers.next().unwrap_or(Err(Error::bug("a volume without a server")));
+        for answer in answers {
+            sum = match (sum, answer) {
+                (Ok(sum), Ok(more)) => Ok(add(sum, more)?),
+                // A server that is away has nothing to say; the others have.
+                (Err(Error::Unavailable { .. }), other) | (other, Err(Error::Unavailable { .. })) => other,
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+        match sum {
+            // Nobody answers: as long as any other op this one waits for the first that does.
+            Err(Error::Unavailable { .. }) => self.replicate.send(context, Whom::Server, Op::Volume { op: op.clone() }),
+            settled => settled,
+        }
+    }
+
     /// Attributes of what a directory's own partition does not have: one batch.
     fn fill_attributes(&self, context: &Context, entries: &mut [Entry]) -> Result<()> {
         let missing: Vec<usize> = (0..entries.len()).filter(|i| entries[*i].attr.is_none()).collect();
@@ -359,7 +378,8 @@ impl Translator for Distribute {
             }
             Op::Inode { op } => self.inode_op(context, op),
             Op::Data { op } => self.data_op(context, op),
-            Op::Volume { .. } => self.replicate.send(context, Whom::Server, op),
+            Op::Volume { op: VolumeOp::EndSession } => self.replicate.send(context, Whom::Server, op),
+            Op::Volume { op } => self.ask_all(context, &op),
             Op::Leg { .. } => Err(Error::invalid("legs are for servers")),
         }
     }
@@ -367,6 +387,21 @@ impl Translator for Distribute {
 
 fn unexpected() -> Error {
     Error::Protocol { what: "a reply of another kind than the op's".into() }
+}
+
+/// Two servers' answers as one.
+fn add(sum: Reply, more: Reply) -> Result<Reply> {
+    match (sum, more) {
+        (Reply::Space { space: a }, Reply::Space { space: b }) => {
+            let space = VolumeSpace { total: a.total + b.total, free: a.free + b.free, inodes: a.inodes + b.inodes };
+            Ok(Reply::Space { space })
+        }
+        (Reply::Orphans { mut inodes }, Reply::Orphans { inodes: more }) => {
+            inodes.extend(more);
+            Ok(Reply::Orphans { inodes })
+        }
+        _ => Err(unexpected()),
+    }
 }
 
 /// Runs one after the other, holes between and after them as zeros, `wanted` bytes in all.

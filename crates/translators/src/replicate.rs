@@ -1,26 +1,39 @@
-//! `replicate`: which replica answers a request, and by which lane. Today there is one lane, the leader's.
+//! `replicate`: which replica answers a request, where it is, and by which lane. Today there is one lane, the leader's.
+//!
+//! A batch is cut into runs of requests for the same server, which are sent one after the other: what is to be done in
+//! order is done in order, wherever it is done.
 
 use hekate_graph::Context;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{
-    BrickId, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, SessionId, Target,
+    BrickId, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId, Target,
+    VolumeOp,
 };
-use hekate_transport::Remote;
+use hekate_transport::Servers;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Before a server that is away, or a map that has not changed yet, is tried again.
+const AGAIN_PAUSE: Duration = Duration::from_millis(50);
+/// A server that is away may be somewhere else: the map is asked for so often meanwhile.
+const MAP_PAUSE: Duration = Duration::from_secs(1);
+/// How long each server may take for what all are asked for; one that hangs must not make the others wait.
+const ASK_ALL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Who is to answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Whom {
     Leader(PartitionNumber),
     Brick(BrickId),
+    /// The server where the session was opened.
     Server,
 }
 
 /// Sends batches for one session.
 pub struct Replicate {
-    remote: Arc<Remote>,
+    servers: Arc<Servers>,
     session: SessionId,
     map: RwLock<Arc<VolumeMap>>,
     slots: Slots,
@@ -29,9 +42,9 @@ pub struct Replicate {
 
 impl Replicate {
     /// For a session on a volume.
-    pub fn new(remote: Arc<Remote>, session: SessionId, map: VolumeMap) -> Self {
+    pub fn new(servers: Arc<Servers>, session: SessionId, map: VolumeMap) -> Self {
         let map = RwLock::new(Arc::new(map));
-        Self { remote, session, map, slots: Slots::new(), op_count: AtomicU64::new(1) }
+        Self { servers, session, map, slots: Slots::new(), op_count: AtomicU64::new(1) }
     }
 
     /// The map as last handed out.
@@ -45,8 +58,9 @@ impl Replicate {
         replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
     }
 
-    /// Sends ops that are to be done in this order; the first that fails ends the batch. A view that changed meanwhile
-    /// is asked for and the batch sent again: what of it was done is answered, not repeated.
+    /// Sends ops that are to be done in this order; the first that fails ends the batch, the rest is `Skipped`. If a view
+    /// changed meanwhile the map is asked for anew and what is left of the batch sent again: what of it was done is
+    /// answered, not repeated.
     pub(crate) fn send_all(&self, context: &Context, ops: Vec<(Whom, Op)>) -> Result<Vec<Result<Reply>>> {
         if ops.len() > SESSION_SLOTS && ops.iter().any(|(_, op)| !op.is_read()) {
             return Err(Error::invalid("more changes in a batch than a session has slots"));
@@ -56,7 +70,7 @@ impl Replicate {
         let mut whoms = Vec::with_capacity(ops.len());
         let mut requests = Vec::with_capacity(ops.len());
         for (whom, op) in ops {
-            let target = target(&map, whom)?;
+            let (_, target) = self.aim(&map, whom)?;
             whoms.push(whom);
             requests.push(Request { volume, target, session, op_id: OpId(0), durable, retry: false, op });
         }
@@ -65,36 +79,128 @@ impl Replicate {
         for (request, slot) in requests.iter_mut().filter(|request| !request.op.is_read()).zip(&slots) {
             request.op_id = OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(*slot));
         }
-        let replies = self.send_in_view(context, &whoms, &mut requests);
+        let replies = self.send_runs(context, &whoms, &mut requests);
         self.slots.give_back(slots);
         replies
     }
 
-    fn send_in_view(&self, context: &Context, whoms: &[Whom], requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
-        loop {
-            let replies = self.remote.call(requests, &|| context.interrupted())?;
-            if !replies.iter().any(|reply| matches!(reply, Err(Error::StaleView { .. }))) || context.interrupted() {
-                return Ok(replies);
+    fn send_runs(&self, context: &Context, whoms: &[Whom], requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
+        let mut replies: Vec<Result<Reply>> = Vec::with_capacity(requests.len());
+        let mut asked = Instant::now();
+        while replies.len() < requests.len() {
+            let (done, map) = (replies.len(), self.map());
+            let left = &mut requests[done..];
+            let (server, count) = self.next_run(&map, &whoms[done..], left)?;
+            let outcome = self.servers.attempt(server, &mut left[..count], None);
+            match first_failure(outcome, &mut replies)? {
+                None => {}
+                Some(failure) if !is_passing(&failure) || self.gave_up(context) => match failure {
+                    Failure::Away(error) => return Err(error),
+                    Failure::Answer(error) => {
+                        replies.push(Err(error));
+                        replies.resize(requests.len(), Err(Error::Skipped));
+                    }
+                },
+                Some(failure) => {
+                    requests[replies.len()..].iter_mut().for_each(|request| request.retry = true);
+                    self.wait_for_another_map(&failure, &map, &mut asked);
+                }
             }
-            let map = Arc::new(self.remote.map()?);
-            for (request, whom) in requests.iter_mut().zip(whoms) {
-                request.target = target(&map, *whom)?;
-                request.retry = true;
-            }
-            *self.map.write() = map;
         }
+        Ok(replies)
+    }
+
+    /// Aims what is left by the map. -> the server of the first request, and how many in a row are for it.
+    fn next_run(&self, map: &VolumeMap, whoms: &[Whom], requests: &mut [Request]) -> Result<(ServerId, usize)> {
+        let mut run = None;
+        for (count, (request, whom)) in requests.iter_mut().zip(whoms).enumerate() {
+            let (server, target) = self.aim(map, *whom)?;
+            match run {
+                Some(first) if first != server => return Ok((first, count)),
+                _ => run = Some(server),
+            }
+            request.target = target;
+        }
+        Ok((run.unwrap_or(map.server), requests.len()))
+    }
+
+    fn aim(&self, map: &VolumeMap, whom: Whom) -> Result<(ServerId, Target)> {
+        let place = |brick| map.server_of(brick).ok_or_else(|| Error::bug("a brick that the map lacks"));
+        Ok(match whom {
+            Whom::Brick(brick) => (place(brick)?, Target::Brick { brick }),
+            Whom::Server => (self.servers.first(), Target::Server),
+            Whom::Leader(partition) => {
+                let view = map.view(partition).ok_or_else(|| Error::bug("a partition that the map lacks"))?;
+                (place(view.leader)?, Target::Partition { ring: map.ring, partition, epoch: view.epoch })
+            }
+        })
+    }
+
+    fn gave_up(&self, context: &Context) -> bool {
+        context.interrupted() || self.servers.is_closed()
+    }
+
+    /// A server that is away may come back where it was, so the map is only asked for now and then. A view that has
+    /// changed is in the next map, or soon will be.
+    fn wait_for_another_map(&self, failure: &Failure, used: &VolumeMap, asked: &mut Instant) {
+        let is_away = matches!(failure, Failure::Away(_));
+        if is_away {
+            std::thread::sleep(AGAIN_PAUSE);
+            if asked.elapsed() < MAP_PAUSE {
+                return;
+            }
+        }
+        *asked = Instant::now();
+        // Without one the next attempt fails as this one did.
+        let Ok(map) = self.servers.map() else { return std::thread::sleep(AGAIN_PAUSE) };
+        if !is_away && map.views == used.views {
+            std::thread::sleep(AGAIN_PAUSE);
+        }
+        *self.map.write() = Arc::new(map);
+    }
+
+    /// Asks each server that has bricks of the volume, once: what a volume op says or asks is theirs together. Those
+    /// that are away are left out.
+    pub(crate) fn ask_all(&self, op: &VolumeOp) -> Vec<Result<Reply>> {
+        let map = self.map();
+        let ask = |server: ServerId| {
+            let (volume, session) = (map.volume, self.session);
+            let op = Op::Volume { op: op.clone() };
+            let target = Target::Server;
+            let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
+            let replies = self.servers.attempt(server, &mut [request], Some(ASK_ALL_LIMIT))?;
+            replies.into_iter().next().unwrap_or(Err(Error::bug("a batch without a reply")))
+        };
+        map.holders().into_iter().map(ask).collect()
     }
 }
 
-fn target(map: &VolumeMap, whom: Whom) -> Result<Target> {
-    Ok(match whom {
-        Whom::Brick(brick) => Target::Brick { brick },
-        Whom::Server => Target::Server,
-        Whom::Leader(partition) => {
-            let view = map.view(partition).ok_or_else(|| Error::bug("a partition that the map lacks"))?;
-            Target::Partition { ring: map.ring, partition, epoch: view.epoch }
+/// Why a run did not end well.
+enum Failure {
+    /// Its server could not be reached: nothing is known of what was sent.
+    Away(Error),
+    /// The first request that is not done was answered so.
+    Answer(Error),
+}
+
+/// Takes the replies up to the first that is an error.
+fn first_failure(outcome: Result<Vec<Result<Reply>>>, replies: &mut Vec<Result<Reply>>) -> Result<Option<Failure>> {
+    let found = match outcome {
+        Err(error @ Error::Unavailable { .. }) => return Ok(Some(Failure::Away(error))),
+        settled => settled?,
+    };
+    for reply in found {
+        match reply {
+            Err(error) => return Ok(Some(Failure::Answer(error))),
+            done => replies.push(done),
         }
-    })
+    }
+    Ok(None)
+}
+
+/// Whether the same request may succeed elsewhere or later.
+fn is_passing(failure: &Failure) -> bool {
+    matches!(failure, Failure::Away(_) | Failure::Answer(Error::StaleView { .. } | Error::OtherServer { .. }))
 }
 
 /// Slots of unanswered changes: no two of them share one, so a server need only remember the last result of each.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// A handshake that takes longer than this is given up; ops themselves have no time limit.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a server granted.
 #[derive(Debug, Clone)]
@@ -37,25 +37,36 @@ pub struct Remote {
 impl Remote {
     /// Connects and opens a session on a volume.
     pub fn open(endpoint: Endpoint, volume: &str) -> Result<(Self, Welcome)> {
-        let (channel, accepted) = handshake(&endpoint, Purpose::Open { volume: volume.into() })?;
+        let (channel, accepted) = handshake(&endpoint, Purpose::Open { volume: volume.into() }, HANDSHAKE_LIMIT)?;
         let map = read_map(&accepted)?;
         let session = accepted.session;
-        let remote = Self {
+        let remote = Self::new(endpoint, volume, session);
+        remote.idle.lock().push(channel);
+        Ok((remote, Welcome { session, map }))
+    }
+
+    /// A server that a session which was opened elsewhere uses as well; connected to when it is first needed.
+    pub fn new(endpoint: Endpoint, volume: &str, session: SessionId) -> Self {
+        Self {
             endpoint,
             volume: volume.into(),
             session,
-            idle: Mutex::new(vec![channel]),
+            idle: Mutex::default(),
             frame_id: AtomicU64::new(1),
             closed: AtomicBool::new(false),
-        };
-        Ok((remote, Welcome { session, map }))
+        }
+    }
+
+    /// Where it is.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Sends a batch and waits for its replies. A lost connection is made anew and the batch sent again: each request
     /// names its session and op, so the server answers what it has done already. Ends early only if `interrupted`.
     pub fn call(&self, requests: &mut [Request], interrupted: &dyn Fn() -> bool) -> Result<Vec<Result<Reply>>> {
         loop {
-            match self.try_call(requests) {
+            match self.attempt(requests, None) {
                 Err(error @ Error::Unavailable { .. }) => {
                     if interrupted() || self.closed.load(Ordering::Relaxed) {
                         return Err(error);
@@ -67,18 +78,23 @@ impl Remote {
         }
     }
 
-    /// One attempt; `Unavailable` if the server cannot be reached or goes away meanwhile.
-    fn try_call(&self, requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
+    /// One attempt; `Unavailable` if the server cannot be reached, goes away meanwhile, or takes longer than the limit
+    /// to answer. What may have been done by then is marked as a retry.
+    pub fn attempt(&self, requests: &mut [Request], limit: Option<Duration>) -> Result<Vec<Result<Reply>>> {
         // A pooled connection may have died with an earlier server process: then a new one gets its chance at once.
         if let Some(channel) = self.pooled() {
-            match self.exchange(channel, requests) {
+            match self.exchange(channel, requests, limit) {
                 Ok(replies) => return replies,
-                Err(_) => requests.iter_mut().for_each(|request| request.retry = true),
+                Err(error) => {
+                    requests.iter_mut().for_each(|request| request.retry = true);
+                    if is_late(&error) {
+                        return Err(self.away(&error));
+                    }
+                }
             }
         }
-        let purpose = Purpose::Resume { volume: self.volume.clone(), session: self.session };
-        let (channel, _) = handshake(&self.endpoint, purpose)?;
-        match self.exchange(channel, requests) {
+        let (channel, _) = self.resume(limit.unwrap_or(HANDSHAKE_LIMIT))?;
+        match self.exchange(channel, requests, limit) {
             Ok(replies) => replies,
             Err(error) => {
                 requests.iter_mut().for_each(|request| request.retry = true);
@@ -87,12 +103,15 @@ impl Remote {
         }
     }
 
-    /// The map as it is now.
-    pub fn map(&self) -> Result<VolumeMap> {
-        let purpose = Purpose::Resume { volume: self.volume.clone(), session: self.session };
-        let (channel, accepted) = handshake(&self.endpoint, purpose)?;
+    /// The map as it is now, if the server gives it within this time.
+    pub fn map(&self, limit: Duration) -> Result<VolumeMap> {
+        let (channel, accepted) = self.resume(limit)?;
         self.idle.lock().push(channel);
         read_map(&accepted)
+    }
+
+    fn resume(&self, limit: Duration) -> Result<(Channel, Accepted)> {
+        handshake(&self.endpoint, Purpose::Resume { volume: self.volume.clone(), session: self.session }, limit)
     }
 
     /// The most recently used one, whose buffers are warm.
@@ -107,14 +126,18 @@ impl Remote {
     }
 
     fn away(&self, error: &std::io::Error) -> Error {
-        Error::Unavailable { what: format!("the server at {}: {error}", self.endpoint) }
+        away(&self.endpoint, error)
     }
 
     pub(crate) fn exchange(
         &self,
         mut channel: Channel,
         requests: &[Request],
+        limit: Option<Duration>,
     ) -> std::io::Result<Result<Vec<Result<Reply>>>> {
+        if limit.is_some() {
+            channel.wait_at_most(limit)?;
+        }
         let id = self.frame_id.fetch_add(1, Ordering::Relaxed);
         channel.send(FrameKind::Requests, id, |out| {
             (requests.len() as u32).put(out);
@@ -125,6 +148,9 @@ impl Remote {
             return Err(malformed("an answer to another frame"));
         }
         let replies = take_replies(body).map_err(Error::from);
+        if limit.is_some() {
+            channel.wait_at_most(None)?;
+        }
         self.idle.lock().push(channel);
         Ok(replies.and_then(|replies| {
             if replies.len() == requests.len() {
@@ -143,18 +169,6 @@ pub(crate) fn read_map(accepted: &Accepted) -> Result<VolumeMap> {
     Ok(map)
 }
 
-/// One request to the control interface: JSON to JSON.
-pub fn control(endpoint: &Endpoint, request: &str) -> Result<String> {
-    let (mut channel, _) = handshake(endpoint, Purpose::Control)?;
-    let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
-    channel.send(FrameKind::Control, 1, |out| request.to_string().put(out)).map_err(away)?;
-    let (kind, _, body) = channel.receive().map_err(away)?;
-    if kind != FrameKind::ControlReply {
-        return Err(Error::Protocol { what: "the control interface answered with another kind of frame".into() });
-    }
-    Ok(String::from_bytes(body)?)
-}
-
 fn expect(channel: &mut Channel, kind: FrameKind) -> std::io::Result<Bytes> {
     match channel.receive()? {
         (found, _, body) if found == kind => Ok(body),
@@ -162,18 +176,36 @@ fn expect(channel: &mut Channel, kind: FrameKind) -> std::io::Result<Bytes> {
     }
 }
 
-fn handshake(endpoint: &Endpoint, purpose: Purpose) -> Result<(Channel, Accepted)> {
-    let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
-    let mut channel = Channel::new(endpoint.connect().map_err(away)?);
-    let accepted = introduce(&mut channel, endpoint, purpose)?;
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}
+
+/// Why an exchange with a server failed, as one error that names it.
+pub(crate) fn away(endpoint: &Endpoint, error: &std::io::Error) -> Error {
+    let what = match error.kind() {
+        std::io::ErrorKind::InvalidData => format!("what answers at {endpoint} is no Hekate server: {error}"),
+        _ if is_late(error) => format!("the server at {endpoint} does not answer in time; is it a Hekate server?"),
+        _ => format!("the server at {endpoint}: {error}"),
+    };
+    Error::Unavailable { what }
+}
+
+/// A new connection that has introduced itself.
+pub(crate) fn handshake(endpoint: &Endpoint, purpose: Purpose, limit: Duration) -> Result<(Channel, Accepted)> {
+    let mut channel = Channel::new(endpoint.connect().map_err(|e| away(endpoint, &e))?);
+    let accepted = introduce(&mut channel, endpoint, purpose, limit)?;
     Ok((channel, accepted))
 }
 
 /// The client's part of the handshake on a fresh connection.
-pub(crate) fn introduce(channel: &mut Channel, endpoint: &Endpoint, purpose: Purpose) -> Result<Accepted> {
-    let away = |e: std::io::Error| Error::Unavailable { what: format!("the server at {endpoint}: {e}") };
-    use rustix::net::sockopt::{Timeout, set_socket_timeout};
-    set_socket_timeout(&channel.stream, Timeout::Recv, Some(HANDSHAKE_LIMIT)).map_err(|e| away(e.into()))?;
+pub(crate) fn introduce(
+    channel: &mut Channel,
+    endpoint: &Endpoint,
+    purpose: Purpose,
+    limit: Duration,
+) -> Result<Accepted> {
+    let away = |e: std::io::Error| away(endpoint, &e);
+    channel.wait_at_most(Some(limit)).map_err(away)?;
     let body = expect(channel, FrameKind::Challenge).map_err(away)?;
     // The version comes first, so that a future challenge is told apart from a malformed one.
     let version = u32::take(&mut Input::new(body.clone()))?;
@@ -200,6 +232,6 @@ pub(crate) fn introduce(channel: &mut Channel, endpoint: &Endpoint, purpose: Pur
             .verify_slice(&accepted.proof)
             .map_err(|_| Error::Denied { what: format!("the server at {endpoint} does not know our secret") })?;
     }
-    set_socket_timeout(&channel.stream, Timeout::Recv, None).map_err(|e| away(e.into()))?;
+    channel.wait_at_most(None).map_err(away)?;
     Ok(accepted)
 }

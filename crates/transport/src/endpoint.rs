@@ -2,10 +2,14 @@
 
 use hekate_proto::{Error, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// A loopback address answers at once, or its queue is full.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// What both ends of a loopback TCP connection know.
 #[derive(Clone)]
@@ -61,11 +65,24 @@ impl Endpoint {
         Ok(Endpoint::Tcp(address, secret))
     }
 
+    /// From the form that people and records write: `unix:PATH` or `tcp:ADDRESS:PORT`, which needs the secret.
+    pub fn parse(text: &str, secret: Option<&Secret>) -> Result<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Endpoint::Unix(path.into()));
+        }
+        let Some(address) = text.strip_prefix("tcp:") else {
+            return Err(Error::invalid(format!("{text:?} is no server; say unix:PATH or tcp:127.0.0.1:PORT")));
+        };
+        let address = address.parse().map_err(|_| Error::invalid(format!("{address:?} is not ADDRESS:PORT")))?;
+        let secret = secret.ok_or_else(|| Error::invalid(format!("{text} needs the cluster's secret")))?;
+        Self::tcp(address, secret.clone())
+    }
+
     pub(crate) fn connect(&self) -> std::io::Result<Stream> {
         match self {
-            Endpoint::Unix(path) => Ok(Stream(UnixStream::connect(path)?.into())),
+            Endpoint::Unix(path) => connect_unix(path),
             Endpoint::Tcp(address, _) => {
-                let stream = TcpStream::connect(address)?;
+                let stream = TcpStream::connect_timeout(address, CONNECT_LIMIT)?;
                 stream.set_nodelay(true)?;
                 Ok(Stream(stream.into()))
             }
@@ -78,6 +95,15 @@ impl Endpoint {
             Endpoint::Tcp(_, secret) => Some(secret),
         }
     }
+}
+
+/// A server that hangs has a queue of connections that fills up; waiting for room in it could last for ever.
+fn connect_unix(path: &Path) -> std::io::Result<Stream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(Stream(socket))
 }
 
 /// A connected stream socket of either kind.
@@ -94,5 +120,28 @@ impl Stream {
     /// Ends both directions, which wakes a thread that reads.
     pub(crate) fn shutdown(&self) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_as_they_are_shown() {
+        let secret = Secret(Arc::new([1; 32]));
+        for text in ["unix:/run/hekate/server.sock", "tcp:127.0.0.1:4000", "tcp:[::1]:4000"] {
+            assert_eq!(Endpoint::parse(text, Some(&secret)).unwrap().to_string(), text);
+        }
+        for (text, words) in [
+            ("127.0.0.1:1", "say unix:PATH"),
+            ("tcp:here", "not ADDRESS:PORT"),
+            ("tcp:10.0.0.1:4000", "not a loopback address"),
+        ] {
+            let refused = Endpoint::parse(text, Some(&secret)).unwrap_err();
+            assert!(refused.to_string().contains(words), "{refused}");
+        }
+        let refused = Endpoint::parse("tcp:127.0.0.1:4000", None).unwrap_err();
+        assert!(refused.to_string().contains("needs the cluster's secret"), "{refused}");
     }
 }

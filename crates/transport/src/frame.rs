@@ -4,7 +4,10 @@ use crate::endpoint::{Secret, Stream};
 use bytes::{Bytes, BytesMut};
 use hekate_proto::{Error, Input, Malformed, Reply, Request, Result, SessionId, Wire, wire_enum, wire_struct};
 use hmac::{Hmac, Mac};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use sha2::Sha256;
+use std::time::Duration;
 
 /// The version of frames and ops; both ends must have the same.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -116,6 +119,18 @@ impl Channel {
     /// Refuses greater bodies from now on.
     pub(crate) fn limit(&mut self, frame_bytes_max: usize) {
         self.frame_bytes_max = frame_bytes_max;
+    }
+
+    /// How long `receive` waits for bytes from now on; without a limit for ever.
+    pub(crate) fn wait_at_most(&self, limit: Option<Duration>) -> std::io::Result<()> {
+        set_socket_timeout(&self.stream, Timeout::Recv, limit)?;
+        Ok(())
+    }
+
+    /// Whether nothing has arrived, neither bytes nor the end of the connection.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
+        self.received.is_empty() && poll(&mut readable, Some(&Timespec::default())) == Ok(0)
     }
 
     /// Sends one frame whose body `write` appends.

@@ -1,6 +1,6 @@
 //! Doors for the fuzz targets: each side's part of a conversation, with bytes that the other side never sent.
 
-use crate::client::{introduce, read_map};
+use crate::client::{HANDSHAKE_LIMIT, introduce, read_map};
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::{Channel, Purpose};
 use crate::server::{Server, Service};
@@ -46,7 +46,7 @@ pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]
         false => Endpoint::Unix("/nowhere".into()),
     };
     let mut channel = Channel::new(stream);
-    let accepted = introduce(&mut channel, &endpoint, Purpose::Open { volume: "v".into() })?;
+    let accepted = introduce(&mut channel, &endpoint, Purpose::Open { volume: "v".into() }, HANDSHAKE_LIMIT)?;
     read_map(&accepted)?;
     let remote = Remote {
         endpoint,
@@ -57,7 +57,7 @@ pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]
         closed: false.into(),
     };
     while let Some(channel) = remote.pooled() {
-        remote.exchange(channel, requests).map_err(broken)??;
+        remote.exchange(channel, requests, None).map_err(broken)??;
     }
     Ok(())
 }

@@ -5,13 +5,17 @@
 //! takes in order. `docs/format/wire.md` is the document.
 
 mod client;
+mod control;
 mod endpoint;
 mod frame;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod server;
+mod servers;
 
-pub use client::{Remote, Welcome, control};
+pub use client::{Remote, Welcome};
+pub use control::{Control, control};
 pub use endpoint::{Endpoint, Secret};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 pub use server::{Peer, Server, Service};
+pub use servers::Servers;

@@ -175,8 +175,7 @@ impl Shared {
 
     pub(crate) fn converse(&self, mut channel: Channel, secret: Option<Secret>) -> std::io::Result<()> {
         // Who does not say hello in time, or says too much, is not kept.
-        use rustix::net::sockopt::{Timeout, set_socket_timeout};
-        set_socket_timeout(&channel.stream, Timeout::Recv, Some(HELLO_LIMIT))?;
+        channel.wait_at_most(Some(HELLO_LIMIT))?;
         channel.limit(HELLO_BYTES_MAX);
         let peer = match &secret {
             Some(_) => Peer::Secret,
@@ -186,7 +185,7 @@ impl Shared {
             }
         };
         let Some((purpose, proof)) = greet(&mut channel, secret.as_ref())? else { return Ok(()) };
-        set_socket_timeout(&channel.stream, Timeout::Recv, None)?;
+        channel.wait_at_most(None)?;
         channel.limit(FRAME_BYTES_MAX);
         let (volume, resume) = match purpose {
             Purpose::Control => {

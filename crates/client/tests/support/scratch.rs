@@ -1,7 +1,7 @@
 // A cluster of one server in this process, in a temporary directory, for tests and the examples in the documentation.
 use hekate_brick::{Brick, BrickSettings};
-use hekate_client::proto::BrickId;
-use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry};
+use hekate_client::proto::{BrickId, Incarnation};
+use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
 use hekate_server::{Node, NodeSettings, VolumeRequest};
 use hekate_transport::{Endpoint, Server};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ impl Scratch {
                 let path = directory.join(format!("brick{number}"));
                 Brick::create(&path, BrickId(number), "scratch", settings).unwrap();
                 let directory = path.to_string_lossy().into_owned();
-                BrickInfo { brick: BrickId(number), directory, pool: "default".into(), weight: 1 }
+                BrickInfo { brick: BrickId(number), directory, pool: "default".into(), weight: 1, server: FIRST_SERVER, incarnation: Incarnation(0) }
             })
             .collect();
         let coordinator = EmbeddedCoordinator::create(&directory.join("coordinator.redb")).unwrap();
@@ -40,6 +40,7 @@ impl Scratch {
             name: "v1".into(),
             pool: "default".into(),
             copies: 2,
+            domain: None,
             allowed_uids: vec![],
             owner_uid: Some(0),
         };

@@ -4,25 +4,31 @@ use crate::cli::{Cli, Pool, Volume};
 use crate::commands::Failure;
 use crate::output::{self, bytes, table, text};
 use crate::paths::endpoint;
+use hekate_cluster::Domain;
 use hekate_proto::Error;
 use hekate_server::{ControlReply, ControlRequest, VolumeRequest};
+use hekate_transport::Endpoint;
 use serde_json::Value;
 
 /// Asks the server.
 pub fn ask(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
-    let endpoint = endpoint(cli)?;
-    let request = serde_json::to_string(request).map_err(|e| Error::bug(e.to_string()))?;
-    let answer = match hekate_transport::control(&endpoint, &request) {
+    match ask_at(&endpoint(cli)?, request) {
         Err(Error::Unavailable { what }) => {
-            return Err(Failure::new(69, format!("{what}; is it running? `hekate serve --detach` starts it")));
+            Err(Failure::new(69, format!("{what}; is it running? `hekate serve --detach` starts it")))
         }
         other => other?,
-    };
-    match serde_json::from_str(&answer) {
+    }
+}
+
+/// Asks one server: the outer error is of the way there, the inner one its answer.
+pub fn ask_at(endpoint: &Endpoint, request: &ControlRequest) -> Result<Result<Value, Failure>, Error> {
+    let request = serde_json::to_string(request).map_err(|e| Error::bug(e.to_string()))?;
+    let answer = hekate_transport::control(endpoint, &request)?;
+    Ok(match serde_json::from_str(&answer) {
         Ok(ControlReply::Ok(value)) => Ok(value),
         Ok(ControlReply::Error { text, exit }) => Err(Failure::new(exit, text)),
         Err(error) => Err(Failure::new(76, format!("the server's answer cannot be read: {error}"))),
-    }
+    })
 }
 
 fn rows(value: &Value) -> &[Value] {
@@ -80,16 +86,33 @@ pub fn status(cli: &Cli) -> Result<(), Failure> {
         );
     }
     println!();
+    print_servers(&status["servers"]);
+    println!();
     print_bricks(&status["bricks"]);
     println!();
     print_volumes(&status["volumes"]);
     Ok(())
 }
 
+fn print_servers(servers: &Value) {
+    let row = |server: &Value| {
+        let listens: Vec<_> = rows(&server["endpoints"]).iter().map(text).collect();
+        let why = server["reason"].as_str().map(|reason| format!("({reason})")).unwrap_or_default();
+        vec![
+            text(&server["name"]),
+            text(&server["state"]),
+            text(&server["pid"]),
+            format!("{} {why}", listens.join(" ")),
+        ]
+    };
+    table(&["SERVER", "STATE", "PROCESS", "LISTENS AT"], &rows(servers).iter().map(row).collect::<Vec<_>>());
+}
+
 fn print_bricks(bricks: &Value) {
     let row = |brick: &Value| {
         vec![
             text(&brick["directory"]),
+            text(&brick["server"]),
             text(&brick["pool"]),
             text(&brick["state"]),
             bytes(&brick["bytes_free"]),
@@ -97,7 +120,7 @@ fn print_bricks(bricks: &Value) {
             format!("{} of {}", bytes(&brick["journal_bytes_used"]), bytes(&brick["journal_bytes_total"])),
         ]
     };
-    let heads = ["BRICK", "POOL", "STATE", "FREE", "TOTAL", "JOURNAL IN USE"];
+    let heads = ["BRICK", "SERVER", "POOL", "STATE", "FREE", "TOTAL", "JOURNAL IN USE"];
     table(&heads, &rows(bricks).iter().map(row).collect::<Vec<_>>());
 }
 
@@ -137,7 +160,13 @@ pub fn pool(cli: &Cli, command: &Pool) -> Result<(), Failure> {
     for pool in &chosen {
         println!("pool {}", text(&pool["name"]));
         for ring in rows(&pool["rings"]) {
-            println!("  ring {}: {} copies, {} partitions", ring["ring"], ring["copies"], ring["partitions"]);
+            println!(
+                "  ring {}: {} copies, no two on one {}; {} partitions",
+                ring["ring"],
+                ring["copies"],
+                text(&ring["domain"]),
+                ring["partitions"]
+            );
         }
         print_bricks(&pool["bricks"]);
     }
@@ -152,6 +181,7 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
             name: options.name.clone(),
             pool: options.pool.clone(),
             copies: options.copies,
+            domain: options.domain.map(Domain::from),
             allowed_uids: options.allow_uids.clone(),
             owner_uid: options.owner,
         }),
@@ -183,6 +213,7 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
 
 fn show_volume(volume: &Value) {
     print_volumes(&Value::Array(vec![volume.clone()]));
+    println!("no two copies on one {}", text(&volume["domain"]));
     println!("owner {}   may also use it: {}", text(&volume["owner_uid"]), text(&volume["allowed_uids"]));
     let weaker = rows(&volume["weaker"]);
     match weaker.is_empty() {

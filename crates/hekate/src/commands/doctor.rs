@@ -97,7 +97,9 @@ fn server(cli: &Cli) -> Check {
     let Ok(paths) = Paths::of(cli) else { return check("server", State::Weak, "no state directory", fix) };
     match super::control::ask(cli, &hekate_server::ControlRequest::Status) {
         Ok(status) => check("server", State::Good, format!("process {}", status["pid"]), fix),
-        Err(_) if paths.coordinator().exists() => check("server", State::Weak, "not running", "hekate serve --detach"),
+        Err(_) if hekate_server::membership::is_member(&paths.state) => {
+            check("server", State::Weak, "not running", "hekate serve --detach")
+        }
         Err(failure) => check("server", State::Weak, failure.text, fix),
     }
 }

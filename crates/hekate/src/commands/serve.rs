@@ -1,24 +1,38 @@
 //! `hekate serve`: the server process.
 
-use crate::cli::{Cli, Serve};
-use crate::commands::Failure;
+use crate::cli::{Cli, Join, Serve};
+use crate::commands::control::ask_at;
+use crate::commands::{Failure, join};
 use crate::daemon;
 use crate::output;
 use crate::paths::Paths;
 use hekate_proto::Error;
-use hekate_server::{Node, NodeSettings};
+use hekate_server::membership::is_member;
+use hekate_server::{ControlRequest, Membership, Node, NodeSettings};
 use hekate_transport::{Endpoint, Secret, Server};
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long files that are in use are waited for.
 const IN_USE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a server that joined waits for the first one, which has the coordinator.
+const FIRST_SERVER_PATIENCE: Duration = Duration::from_secs(30);
 const STOP_PAUSE: Duration = Duration::from_millis(50);
 
 pub fn serve(cli: &Cli, options: &Serve) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
+    if options.listen.is_some_and(|address| address.port() == 0) {
+        return Err(Failure::usage("--listen needs a port that others can know, not 0"));
+    }
+    if let Some(address) = &options.join {
+        join_once(cli, options, &paths, &join::address(address))?;
+    }
+    if !is_member(&paths.state) {
+        return Err(no_cluster(&paths));
+    }
     if options.detach { detach(cli, options, &paths) } else { run(options, &paths) }
 }
 
@@ -31,20 +45,19 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
         arguments.extend(["--listen".into(), address.to_string().into()]);
     }
     let log = paths.log("serve");
-    if !paths.coordinator().exists() {
-        return Err(no_cluster(paths));
-    }
     let mut child = daemon::spawn(&arguments, &log)?;
     let endpoint = Endpoint::Unix(paths.socket.clone());
     let pid = child.id();
     // An earlier server may still answer there; ours has another process id.
+    // And others find it by what it has recorded.
     let ready = || {
-        let answer = hekate_transport::control(&endpoint, "{\"request\":\"status\"}");
-        answer.is_ok_and(|answer| answer.contains(&format!("\"pid\":{pid},")))
+        let said = ask_at(&endpoint, &ControlRequest::Identify).ok().and_then(|said| said.ok()).unwrap_or_default();
+        said["pid"] == pid
+            && said["endpoints"].as_array().is_some_and(|known| known.contains(&json!(endpoint.to_string())))
     };
     daemon::wait_ready(&mut child, &log, "the server", ready)?;
     if cli.json {
-        output::json(&serde_json::json!({ "pid": pid, "socket": paths.socket, "log": log }));
+        output::json(&json!({ "pid": pid, "socket": paths.socket, "log": log }));
     } else {
         println!("server {pid} answers at {} (log: {})", paths.socket.display(), log.display());
     }
@@ -52,15 +65,56 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
 }
 
 fn no_cluster(paths: &Paths) -> Failure {
-    Failure::new(66, format!("there is no cluster in {}; `hekate init` makes one", paths.state.display()))
+    let state = paths.state.display();
+    Failure::new(66, format!("there is no cluster in {state}; `hekate init` makes one, `hekate join` joins one"))
 }
 
-/// A server that was killed a moment ago may still hold its files.
+/// Joins, or, as a member of the cluster that answers there, keeps the address of its first server.
+fn join_once(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<(), Failure> {
+    let Some(membership) = Membership::read(&paths.state)? else { return join_now(cli, options, paths, address) };
+    if membership.coordinator == address {
+        return Ok(());
+    }
+    let moved = Membership { coordinator: address.into(), ..membership };
+    let found = moved.registry(Some(&Secret::read(&paths.secret())?))?.cluster()?;
+    if found != moved.cluster {
+        return Err(Failure::new(
+            77,
+            format!("{} is of cluster {}; {address} answers for cluster {found}", paths.state.display(), moved.cluster),
+        ));
+    }
+    Ok(moved.write(&paths.state)?)
+}
+
+fn join_now(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<(), Failure> {
+    let Some(secret_file) = options.secret_file.clone().filter(|_| !options.bricks.is_empty()) else {
+        let state = paths.state.display();
+        return Err(Failure::usage(format!("{state} has not joined yet; say --secret-file FILE and --brick DIR too")));
+    };
+    let wanted = Join {
+        address: address.into(),
+        secret_file,
+        bricks: options.bricks.clone(),
+        pool: options.pool.clone(),
+        journal: options.journal,
+    };
+    join::enter(cli, paths, &wanted).map(|_| ())
+}
+
+/// A server that was killed a moment ago may still hold its files, and the first server may start at the same time.
 fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
+    let patience = if paths.coordinator().exists() { IN_USE_PATIENCE } else { FIRST_SERVER_PATIENCE };
+    let mut said = String::new();
     loop {
         match Node::start(&NodeSettings { state: paths.state.clone() }, &|what| eprintln!("{what}")) {
-            Err(Error::Unavailable { .. }) if begun.elapsed() < IN_USE_PATIENCE => std::thread::sleep(STOP_PAUSE),
+            Err(Error::Unavailable { what }) if begun.elapsed() < patience => {
+                if said != what && begun.elapsed() > IN_USE_PATIENCE {
+                    eprintln!("waiting: {what}");
+                    said = what;
+                }
+                std::thread::sleep(STOP_PAUSE);
+            }
             settled => return settled,
         }
     }
@@ -69,9 +123,6 @@ fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
 fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     daemon::name_process(c"hekate-serve");
     daemon::raise_file_limit();
-    if !paths.coordinator().exists() {
-        return Err(no_cluster(paths));
-    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).map_err(|e| Error::io("register a signal", e))?;
@@ -81,10 +132,12 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     if let Some(parent) = paths.socket.parent() {
         std::fs::create_dir_all(parent).map_err(|e| Error::io(format!("make {}", parent.display()), e))?;
     }
-    server.listen(&Endpoint::Unix(paths.socket.clone()))?;
+    let mut endpoints = vec![Endpoint::Unix(paths.socket.clone())];
     if let Some(address) = options.listen {
-        server.listen(&Endpoint::tcp(address, Secret::read(&paths.secret())?)?)?;
+        endpoints.push(Endpoint::tcp(address, Secret::read(&paths.secret())?)?);
     }
+    endpoints.iter().try_for_each(|endpoint| server.listen(endpoint))?;
+    node.announce(&endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>())?;
     eprintln!("serving at {}", paths.socket.display());
     while !stop.load(Ordering::Relaxed) && !node.stop_asked() {
         std::thread::sleep(STOP_PAUSE);

@@ -1,0 +1,243 @@
+//! A volume whose partitions are led by two servers, each with a brick of its own: batches go to both, in order.
+
+#![allow(clippy::unwrap_used)]
+
+use hekate_brick::{Brick, BrickSettings};
+use hekate_client::proto::*;
+use hekate_client::{Context, Endpoint, New, OpenOptions, Volume};
+use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry, ServerInfo};
+use hekate_server::{Membership, Node, NodeSettings, VolumeRequest};
+use hekate_transport::Server;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const SECOND: ServerId = ServerId(2);
+const MIB: usize = 1 << 20;
+
+/// Two servers in one process, and a volume `v` of one copy on both.
+struct Pair {
+    directory: PathBuf,
+    running: [Option<(Arc<Node>, Server)>; 2],
+}
+
+impl Pair {
+    fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("hekate-pair-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let mut pair = Self { directory, running: [None, None] };
+        std::fs::create_dir_all(pair.state(0)).unwrap();
+        std::fs::create_dir_all(pair.state(1)).unwrap();
+        let coordinator = EmbeddedCoordinator::create(&pair.state(0).join("coordinator.redb")).unwrap();
+        let registry = Registry::new(Arc::new(coordinator));
+        registry.create_cluster("pair").unwrap();
+        registry.create_pool("p", &[pair.make_brick(FIRST_SERVER)]).unwrap();
+        let server = registry.number_server().unwrap();
+        let info = ServerInfo { server, name: ServerInfo::name_of(server), endpoints: Vec::new() };
+        registry.join(&info, &[pair.make_brick(server)]).unwrap();
+        drop(registry);
+        let coordinator = pair.endpoint(0).to_string();
+        Membership { server: SECOND, cluster: "pair".into(), coordinator }.write(&pair.state(1)).unwrap();
+        pair.start(0);
+        pair.start(1);
+        let wanted = VolumeRequest {
+            name: "v".into(),
+            pool: "p".into(),
+            copies: 1,
+            domain: None,
+            allowed_uids: vec![],
+            owner_uid: Some(0),
+        };
+        pair.running[0].as_ref().unwrap().0.make_volume(wanted).unwrap();
+        pair
+    }
+
+    fn make_brick(&self, server: ServerId) -> BrickInfo {
+        let brick = BrickId(server.0.into());
+        let path = self.directory.join(format!("brick{server}"));
+        let settings = BrickSettings {
+            journal_segments: 4,
+            segment_bytes: 8 << 20,
+            index_cache_bytes: 4 << 20,
+            reserve_bytes: 1 << 20,
+        };
+        Brick::create(&path, brick, "pair", settings).unwrap();
+        let directory = path.to_string_lossy().into_owned();
+        BrickInfo { brick, directory, pool: "p".into(), weight: 1, server, incarnation: Incarnation(0) }
+    }
+
+    fn state(&self, index: usize) -> PathBuf {
+        self.directory.join(format!("state{index}"))
+    }
+
+    fn endpoint(&self, index: usize) -> Endpoint {
+        Endpoint::Unix(self.state(index).join("server.sock"))
+    }
+
+    fn start(&mut self, index: usize) {
+        let node = Node::start(&NodeSettings { state: self.state(index) }, &|_| ()).unwrap();
+        let server = Server::new(node.clone());
+        server.listen(&self.endpoint(index)).unwrap();
+        node.announce(&[self.endpoint(index).to_string()]).unwrap();
+        self.running[index] = Some((node, server));
+    }
+
+    fn stop(&mut self, index: usize) {
+        let Some((node, server)) = self.running[index].take() else { return };
+        let _ = std::fs::remove_file(self.state(index).join("server.sock"));
+        server.stop();
+        drop(server);
+        node.stop_housekeeping();
+        let patience = Instant::now();
+        while Arc::strong_count(&node) > 1 && patience.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Opens the volume at one of the servers, and makes a file in its root directory.
+    fn open(&self, index: usize) -> (Volume, InodeId) {
+        let volume = Volume::open(self.endpoint(index), "v", &OpenOptions::default()).unwrap();
+        wait_until(|| volume.getattr(&Context::default(), ROOT).is_ok(), "the root directory");
+        let new = New { node: NewNode::File, mode: 0o600, uid: 0, gid: 0, exclusive: false };
+        let (attr, _) = volume.create(&Context::default(), ROOT, Name::try_from("file").unwrap(), new).unwrap();
+        (volume, attr.id)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.stop(1);
+        self.stop(0);
+        let _ = std::fs::remove_dir_all(Path::new(&self.directory));
+    }
+}
+
+fn wait_until(condition: impl Fn() -> bool, what: &str) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "still not: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Bytes that differ from place to place.
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|at| (at / 1000) as u8 ^ seed).collect()
+}
+
+/// The offset of a shard of the file that this server leads, among the first so many.
+fn shard_at(volume: &Volume, file: InodeId, server: ServerId, shards: u64) -> u64 {
+    let layout = volume.getattr(&Context::default(), file).unwrap().layout;
+    let map = volume.map();
+    let leads = |offset: &u64| {
+        let (shard, _, _) = layout.shard_runs(map.volume, *offset, 1)[0];
+        map.server_of(map.view(map.partition_of(shard.position())).unwrap().leader) == Some(server)
+    };
+    (0..shards).map(|index| index * SHARD_BYTES).find(leads).unwrap()
+}
+
+#[test]
+fn a_file_over_the_shards_of_two_servers_reads_as_it_was_written() {
+    let pair = Pair::new("both");
+    let (volume, file) = pair.open(0);
+    assert_eq!(volume.map().holders(), [FIRST_SERVER, SECOND]);
+    let (context, bytes) = (Context::default(), pattern(4 * MIB, 7));
+    for shard in 0..8 {
+        // Each write touches two shards, and the inode's leader is told behind them.
+        let offset = (shard * 4 + 2) * MIB as u64;
+        volume.write(&context, file, offset, bytes.clone().into(), false).unwrap();
+    }
+    for server in [FIRST_SERVER, SECOND] {
+        shard_at(&volume, file, server, 8);
+    }
+    volume.fsync(&context, file).unwrap();
+    for shard in 0..8 {
+        let found = volume.read(&context, file, (shard * 4 + 2) * MIB as u64, 4 * MIB as u32).unwrap();
+        assert!(found == bytes, "shard {shard}");
+    }
+    assert_eq!(volume.getattr(&context, file).unwrap().size, 34 * MIB as u64);
+    // The same file through a session that was opened at the other server.
+    let (other, same) = pair.open(1);
+    assert_eq!(same, file);
+    assert!(other.read(&context, file, 2 * MIB as u64, 4 * MIB as u32).unwrap() == bytes);
+    // Each server tells of its own brick.
+    let space = volume.statfs(&context).unwrap();
+    assert!(space.total > 0 && space.free <= space.total);
+    drop((volume, other));
+}
+
+#[test]
+fn a_server_that_is_away_keeps_nobody_from_the_other() {
+    let mut pair = Pair::new("away");
+    let (volume, file) = pair.open(0);
+    let context = Context::default();
+    let bytes = pattern(64 << 10, 3);
+    for shard in 0..16 {
+        volume.write(&context, file, shard * SHARD_BYTES, bytes.clone().into(), false).unwrap();
+    }
+    let home = volume.map().server_of(volume.map().view(volume.map().partition_of(file.position())).unwrap().leader);
+    let (stays, goes) = if home == Some(FIRST_SERVER) { (FIRST_SERVER, SECOND) } else { (SECOND, FIRST_SERVER) };
+    let (here, there) = (shard_at(&volume, file, stays, 16), shard_at(&volume, file, goes, 16));
+    let index = goes.0 as usize - 1;
+    pair.stop(index);
+    assert!(volume.read(&context, file, here, 4096).unwrap() == bytes[..4096]);
+    volume.write(&context, file, here, bytes.clone().into(), false).unwrap();
+    // Who needs the other one waits, until it gives up or the server is back.
+    let interrupt = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let interruptible = Context { interrupt: Some(&interrupt), ..context };
+        let gives_up = scope.spawn({
+            let volume = &volume;
+            move || volume.read(&interruptible, file, there, 4096)
+        });
+        let waits = scope.spawn(|| volume.write(&context, file, there, bytes.clone().into(), false));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!gives_up.is_finished() && !waits.is_finished());
+        interrupt.store(true, Ordering::Relaxed);
+        let given_up = gives_up.join().unwrap().unwrap_err();
+        assert!(matches!(given_up, Error::Unavailable { .. }), "{given_up}");
+        assert!(!waits.is_finished());
+        pair.start(index);
+        waits.join().unwrap().unwrap();
+    });
+    assert!(volume.read(&context, file, there, 4096).unwrap() == bytes[..4096]);
+}
+
+#[test]
+fn a_server_names_the_one_that_leads_a_partition() {
+    let pair = Pair::new("elsewhere");
+    let (remote, welcome) = hekate_transport::Remote::open(pair.endpoint(1), "v").unwrap();
+    let map = welcome.map;
+    let partition = (0..map.partitions()).map(PartitionNumber);
+    let led_by_first =
+        |number: &PartitionNumber| map.server_of(map.view(*number).unwrap().leader) == Some(FIRST_SERVER);
+    let partition = partition.into_iter().find(led_by_first).unwrap();
+    let request = Request {
+        volume: map.volume,
+        target: Target::Partition { ring: map.ring, partition, epoch: Epoch(1) },
+        session: welcome.session,
+        op_id: OpId(0),
+        durable: false,
+        retry: false,
+        op: Op::Inode { op: InodeOp::GetAttr { inode: ROOT } },
+    };
+    let replies = remote.call(&mut [request], &|| true).unwrap();
+    assert_eq!(replies[0], Err(Error::OtherServer { server: FIRST_SERVER }));
+}
+
+#[test]
+fn a_session_that_one_server_ended_is_over_on_all() {
+    let pair = Pair::new("ended");
+    let (volume, file) = pair.open(0);
+    let ended = volume.session();
+    volume.end();
+    let resumed = hekate_transport::Remote::new(pair.endpoint(1), "v", ended);
+    let begun = Instant::now();
+    loop {
+        match resumed.map(Duration::from_secs(2)) {
+            Err(Error::SessionEnded) => break,
+            other => assert!(begun.elapsed() < Duration::from_secs(20), "{file:?}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What the records say. `docs/format/coordinator.md` lists keys and fields.
+
+use hekate_proto::map::{View, check_views};
+use hekate_proto::*;
+use serde::{Deserialize, Serialize};
+
+/// The server that `hekate init` makes, which holds the embedded coordinator.
+pub const FIRST_SERVER: ServerId = ServerId(1);
+
+fn first() -> ServerId {
+    FIRST_SERVER
+}
+
+/// `/servers/NUMBER`
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// The server.
+    pub server: ServerId,
+    /// What people call it.
+    pub name: String,
+    /// Where it listens: `unix:PATH` and `tcp:ADDRESS:PORT`; none until it is served for the first time.
+    pub endpoints: Vec<String>,
+}
+
+impl ServerInfo {
+    /// The name that a server gets: unique, as its number is.
+    pub fn name_of(server: ServerId) -> String {
+        format!("server-{server}")
+    }
+}
+
+/// What no two copies of a partition share: the part that may fail without taking more than one of them.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Domain {
+    /// A brick.
+    #[default]
+    Disk,
+    /// A server with all of its bricks.
+    Server,
+}
+
+/// `/bricks/ID`
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct BrickInfo {
+    /// The brick.
+    pub brick: BrickId,
+    /// Its directory on its server.
+    pub directory: String,
+    /// The pool that it is in.
+    pub pool: String,
+    /// Bytes of its disk when it joined.
+    pub weight: u64,
+    /// The server that it is on. Records from before there were several have none.
+    #[serde(default = "first")]
+    pub server: ServerId,
+    /// In which life it was last opened, so that any server can renew the views that it is in; 0: not yet.
+    #[serde(default)]
+    pub incarnation: Incarnation,
+}
+
+/// `/pools/NAME`
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// The pool.
+    pub name: String,
+}
+
+/// `/rings/NUMBER`
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct RingInfo {
+    /// The ring.
+    pub ring: RingId,
+    /// On which pool.
+    pub pool: String,
+    /// Copies of everything.
+    pub copies: u32,
+    /// What no two copies of a partition share.
+    #[serde(default)]
+    pub domain: Domain,
+    /// A view a partition.
+    pub views: Vec<View>,
+}
+
+impl RingInfo {
+    /// As it was read, if positions lead to its partitions.
+    pub(crate) fn checked(self) -> Result<Self> {
+        check_views(&self.views).map_err(|malformed| Error::Damaged {
+            what: format!("the coordinator's record of ring {}: {}", self.ring, malformed.0),
+        })?;
+        Ok(self)
+    }
+}
+
+/// `/volumes/NAME`
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// The volume's number.
+    pub volume: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its pool.
+    pub pool: String,
+    /// Its ring.
+    pub ring: RingId,
+    /// Copies.
+    pub copies: u32,
+    /// Who made it: may use it.
+    pub owner_uid: u32,
+    /// Who else may.
+    pub allowed_uids: Vec<u32>,
+    /// Translators on top of the fixed bottom.
+    pub layers: Vec<String>,
+    /// Being deleted: takes no sessions any more.
+    pub deleting: bool,
+}
+
+/// `/sessions/NUMBER`
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// The session.
+    pub session: SessionId,
+    /// On which volume.
+    pub volume: VolumeId,
+    /// Whose it is, as the kernel said; none: who knows the secret.
+    pub uid: Option<u32>,
+    /// Where it was opened: this server ends it after a silence.
+    #[serde(default = "first")]
+    pub server: ServerId,
+}

@@ -1,0 +1,130 @@
+//! Rings: made when the first volume of their kind is, changed a view at a time; and the maps that show them.
+
+use super::{Registry, parse, text};
+use crate::placement::{Candidate, place};
+use crate::records::*;
+use hekate_proto::map::{BrickPlace, Member, ServerAddress, View, VolumeMap};
+use hekate_proto::*;
+use std::collections::BTreeSet;
+
+/// Partitions of a new ring; they double as a pool grows.
+pub const PARTITIONS_NEW: u32 = 16;
+
+const COUNTER: &str = "/counters/rings";
+
+impl Registry {
+    /// All rings.
+    pub fn rings(&self) -> Result<Vec<RingInfo>> {
+        let rings: Vec<RingInfo> = self.list("/rings/")?;
+        rings.into_iter().map(RingInfo::checked).collect()
+    }
+
+    /// One ring.
+    pub fn ring(&self, ring: RingId) -> Result<Option<RingInfo>> {
+        self.get::<RingInfo>(&ring_key(ring))?.map(RingInfo::checked).transpose()
+    }
+
+    /// Changes a ring, for example its views, as often as another server comes between; `change` says whether there is
+    /// anything to change. -> the ring as it is now.
+    pub fn update_ring(&self, ring: RingId, change: impl FnMut(&mut RingInfo) -> bool) -> Result<RingInfo> {
+        let now = self.update(&ring_key(ring), change)?;
+        now.ok_or_else(|| Error::bug(format!("ring {ring} is not recorded")))?.checked()
+    }
+
+    /// The pool's ring for so many copies; made and placed if it is the first of its kind. Without a domain copies are
+    /// on different servers if the pool has bricks on enough of them, else on different disks.
+    pub fn ring_for(&self, pool: &str, copies: u32, domain: Option<Domain>) -> Result<RingInfo> {
+        if self.get::<PoolInfo>(&format!("/pools/{pool}"))?.is_none() {
+            let known: Vec<_> = self.pools()?.into_iter().map(|pool| pool.name).collect();
+            return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", known.join(", "))));
+        }
+        loop {
+            // Read first: whoever makes a ring meanwhile moves it, and what was read here is read again.
+            let counter = self.coordinator.get(COUNTER)?;
+            let bricks: Vec<BrickInfo> = self.bricks()?.into_iter().filter(|brick| brick.pool == pool).collect();
+            let domain = choose_domain(pool, copies, domain, &bricks)?;
+            let is_kind = |ring: &RingInfo| ring.pool == pool && ring.copies == copies && ring.domain == domain;
+            if let Some(ring) = self.rings()?.into_iter().find(is_kind) {
+                return Ok(ring);
+            }
+            let last = counter.as_deref().map_or(Ok(0), |text| parse::<u16>(COUNTER, text))?;
+            let number = last.checked_add(1).ok_or_else(|| Error::NoSpace { what: "for rings".into() })?;
+            let views = place_views(&bricks, copies, domain)?;
+            let ring = RingInfo { ring: RingId(number), pool: pool.into(), copies, domain, views };
+            let expect = [(COUNTER, counter.as_deref())];
+            let writes = [(COUNTER, text(&number)?), (&ring_key(ring.ring), text(&ring)?)];
+            let writes = writes.each_ref().map(|(key, value)| (*key, Some(&value[..])));
+            if self.coordinator.transact(&expect, &writes)? {
+                return Ok(ring);
+            }
+        }
+    }
+
+    /// The map that clients of this server get.
+    pub fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
+        let ring = self.ring(volume.ring)?;
+        let ring = ring.ok_or_else(|| Error::bug(format!("volume {} without its ring", volume.name)))?;
+        let members: BTreeSet<BrickId> =
+            ring.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
+        let known = self.bricks()?.into_iter().filter(|info| members.contains(&info.brick));
+        let mut bricks: Vec<_> = known.map(|info| BrickPlace { brick: info.brick, server: info.server }).collect();
+        bricks.sort_unstable_by_key(|place| place.brick);
+        let mut numbers: BTreeSet<ServerId> = bricks.iter().map(|place| place.server).collect();
+        numbers.insert(self.server);
+        let infos = self.servers()?;
+        let endpoints = |server: ServerId| {
+            infos.iter().find(|info| info.server == server).map(|info| info.endpoints.clone()).unwrap_or_default()
+        };
+        Ok(VolumeMap {
+            volume: volume.volume,
+            name: volume.name.clone(),
+            ring: ring.ring,
+            copies: ring.copies,
+            views: ring.views,
+            server: self.server,
+            servers: numbers.into_iter().map(|server| ServerAddress { server, endpoints: endpoints(server) }).collect(),
+            bricks,
+        })
+    }
+}
+
+fn ring_key(ring: RingId) -> String {
+    format!("/rings/{:05}", ring.0)
+}
+
+/// One copy shares nothing with others wherever it is, so a pool has one ring for it.
+fn choose_domain(pool: &str, copies: u32, asked: Option<Domain>, bricks: &[BrickInfo]) -> Result<Domain> {
+    let servers: BTreeSet<ServerId> = bricks.iter().map(|brick| brick.server).collect();
+    let enough = servers.len() as u64 >= u64::from(copies);
+    match asked {
+        _ if copies == 1 => Ok(Domain::Disk),
+        Some(Domain::Server) if !enough => Err(Error::invalid(format!(
+            "{copies} copies on different servers need a pool with bricks on {copies} servers; {pool} has bricks on {}: \
+             add servers with `hekate join`, or say --domain disk",
+            servers.len()
+        ))),
+        Some(domain) => Ok(domain),
+        None if enough => Ok(Domain::Server),
+        None => Ok(Domain::Disk),
+    }
+}
+
+fn place_views(bricks: &[BrickInfo], copies: u32, domain: Domain) -> Result<Vec<View>> {
+    let domain_of = |brick: &BrickInfo| match domain {
+        Domain::Disk => brick.brick.text(),
+        Domain::Server => brick.server.to_string(),
+    };
+    let candidates: Vec<_> = bricks
+        .iter()
+        .map(|brick| Candidate { brick: brick.brick, weight: brick.weight, domain: domain_of(brick) })
+        .collect();
+    let life =
+        |brick: BrickId| bricks.iter().find(|info| info.brick == brick).map_or(Incarnation(0), |info| info.incarnation);
+    let member = |brick: &BrickId| Member { brick: *brick, incarnation: life(*brick) };
+    let view = |placed: &Vec<BrickId>| View {
+        epoch: Epoch(1),
+        leader: placed[0],
+        members: placed.iter().map(member).collect(),
+    };
+    Ok(place(&candidates, copies, PARTITIONS_NEW)?.iter().map(view).collect())
+}

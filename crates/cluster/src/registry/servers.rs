@@ -1,0 +1,81 @@
+//! Servers, and the bricks that they bring.
+
+use super::{Registry, brick_key, text};
+use crate::records::*;
+use hekate_proto::*;
+
+impl Registry {
+    /// All servers; the first one even before it was ever served.
+    pub fn servers(&self) -> Result<Vec<ServerInfo>> {
+        let mut servers: Vec<ServerInfo> = self.list("/servers/")?;
+        if servers.iter().all(|info| info.server != FIRST_SERVER) {
+            servers.insert(0, unheard(FIRST_SERVER));
+        }
+        Ok(servers)
+    }
+
+    /// All bricks, by server and directory.
+    pub fn bricks(&self) -> Result<Vec<BrickInfo>> {
+        let mut bricks: Vec<BrickInfo> = self.list("/bricks/")?;
+        bricks.sort_by(|a, b| (a.server, &a.directory).cmp(&(b.server, &b.directory)));
+        Ok(bricks)
+    }
+
+    /// Those of this server.
+    pub fn own_bricks(&self) -> Result<Vec<BrickInfo>> {
+        Ok(self.bricks()?.into_iter().filter(|brick| brick.server == self.server).collect())
+    }
+
+    /// A number for a server that is about to join.
+    pub fn number_server(&self) -> Result<ServerId> {
+        // The first one has its number without being counted.
+        let number = u32::try_from(self.count("servers")?).ok().and_then(|count| count.checked_add(FIRST_SERVER.0));
+        number.map(ServerId).ok_or_else(|| Error::NoSpace { what: "for servers".into() })
+    }
+
+    /// Records a server, which has its number, and its bricks at once, in pools that exist.
+    pub fn join(&self, server: &ServerInfo, bricks: &[BrickInfo]) -> Result<()> {
+        let key = server_key(server.server);
+        let mut expect = vec![(key.clone(), None)];
+        let mut writes = vec![(key, text(server)?)];
+        for brick in bricks {
+            let pool = format!("/pools/{}", brick.pool);
+            let record = self.coordinator.get(&pool)?;
+            let missing = || Error::invalid(format!("there is no pool called {}", brick.pool));
+            expect.push((pool, Some(record.ok_or_else(missing)?)));
+            expect.push((brick_key(brick.brick), None));
+            writes.push((brick_key(brick.brick), text(brick)?));
+        }
+        let expect: Vec<_> = expect.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
+        let writes: Vec<_> = writes.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
+        match self.coordinator.transact(&expect, &writes)? {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("server {} or one of its bricks has joined already", server.server))),
+        }
+    }
+
+    /// Says where this server listens from now on.
+    pub fn announce(&self, endpoints: &[String]) -> Result<()> {
+        let key = server_key(self.server);
+        let moved = |info: &mut ServerInfo| std::mem::replace(&mut info.endpoints, endpoints.to_vec()) != endpoints;
+        if self.update(&key, moved)?.is_some() {
+            return Ok(());
+        }
+        self.put(&key, &ServerInfo { endpoints: endpoints.to_vec(), ..unheard(self.server) })
+    }
+
+    /// Says in which life a brick is.
+    pub fn opened(&self, brick: BrickId, incarnation: Incarnation) -> Result<()> {
+        let renewed = |info: &mut BrickInfo| std::mem::replace(&mut info.incarnation, incarnation) != incarnation;
+        self.update(&brick_key(brick), renewed).map(|_| ())
+    }
+}
+
+fn server_key(server: ServerId) -> String {
+    format!("/servers/{:010}", server.0)
+}
+
+/// A server that has not said where it listens.
+fn unheard(server: ServerId) -> ServerInfo {
+    ServerInfo { server, name: ServerInfo::name_of(server), endpoints: Vec::new() }
+}

@@ -1,0 +1,165 @@
+//! Servers, domains and maps, on a coordinator in memory.
+
+use super::*;
+use crate::coordinator::{Expect, Write};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+struct InMemory(Mutex<BTreeMap<String, String>>);
+
+impl Coordinator for InMemory {
+    fn get(&self, key: &str) -> Result<Option<String>> {
+        Ok(self.0.lock().get(key).cloned())
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
+        let all = self.0.lock();
+        Ok(all.iter().filter(|(key, _)| key.starts_with(prefix)).map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+    fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool> {
+        let mut all = self.0.lock();
+        if expect.iter().any(|(key, value)| all.get(*key).map(String::as_str) != *value) {
+            return Ok(false);
+        }
+        for (key, value) in writes {
+            match value {
+                Some(value) => drop(all.insert((*key).into(), (*value).into())),
+                None => drop(all.remove(*key)),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn brick(number: u128, server: u32) -> BrickInfo {
+    BrickInfo {
+        brick: BrickId(number),
+        directory: format!("/b{number}"),
+        pool: "p".into(),
+        weight: 1,
+        server: ServerId(server),
+        incarnation: Incarnation(number as u64),
+    }
+}
+
+/// The first server has bricks 1 and 2 of a pool.
+fn registry() -> Registry {
+    let registry = Registry::new(Arc::new(InMemory::default()));
+    registry.create_pool("p", &[brick(1, 1), brick(2, 1)]).unwrap();
+    registry
+}
+
+fn join(registry: &Registry, bricks: &[u128]) -> Result<ServerId> {
+    let server = registry.number_server()?;
+    let info = ServerInfo { server, name: ServerInfo::name_of(server), endpoints: Vec::new() };
+    let bricks: Vec<BrickInfo> = bricks.iter().map(|number| brick(*number, server.0)).collect();
+    registry.join(&info, &bricks).map(|()| server)
+}
+
+fn volume(registry: &Registry, ring: RingId) -> VolumeInfo {
+    registry
+        .create_volume(VolumeInfo {
+            volume: VolumeId(0),
+            name: "v".into(),
+            pool: "p".into(),
+            ring,
+            copies: 2,
+            owner_uid: 0,
+            allowed_uids: Vec::new(),
+            layers: Vec::new(),
+            deleting: false,
+        })
+        .unwrap()
+}
+
+#[test]
+fn servers_are_numbered_from_the_first_and_join_once() {
+    let registry = registry();
+    assert_eq!(registry.servers().unwrap().len(), 1, "the first one, before it was ever served");
+    assert_eq!(join(&registry, &[3]).unwrap(), ServerId(2));
+    assert_eq!(join(&registry, &[4]).unwrap(), ServerId(3));
+    assert!(join(&registry, &[4]).unwrap_err().to_string().contains("has joined already"));
+    let second = Registry::of(registry.coordinator.clone(), ServerId(2));
+    second.announce(&["unix:/two".into()]).unwrap();
+    registry.announce(&["unix:/one".into()]).unwrap();
+    let servers = registry.servers().unwrap();
+    assert_eq!(servers.iter().map(|info| info.server.0).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(servers[1].endpoints, ["unix:/two"]);
+    assert_eq!(second.own_bricks().unwrap()[0].brick, BrickId(3));
+}
+
+#[test]
+fn a_pool_that_does_not_exist_is_named() {
+    let registry = registry();
+    let info = ServerInfo { server: ServerId(2), name: "server-2".into(), endpoints: Vec::new() };
+    let refused = registry.join(&info, &[BrickInfo { pool: "q".into(), ..brick(3, 2) }]).unwrap_err();
+    assert!(refused.to_string().contains("no pool called q"), "{refused}");
+}
+
+#[test]
+fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
+    let registry = registry();
+    let on_disks = registry.ring_for("p", 2, None).unwrap();
+    assert_eq!(on_disks.domain, Domain::Disk);
+    let refused = registry.ring_for("p", 2, Some(Domain::Server)).unwrap_err().to_string();
+    assert!(refused.contains("bricks on 2 servers") && refused.contains("hekate join"), "{refused}");
+    let server = join(&registry, &[3, 4]).unwrap();
+    let on_servers = registry.ring_for("p", 2, None).unwrap();
+    assert_eq!((on_servers.domain, on_servers.ring), (Domain::Server, RingId(2)));
+    let is_there = |member: &hekate_proto::map::Member| member.brick.0 > 2;
+    for view in &on_servers.views {
+        assert_eq!(view.members.iter().filter(|member| is_there(member)).count(), 1, "a copy on each: {view:?}");
+        assert!(view.members.iter().all(|member| u128::from(member.incarnation.0) == member.brick.0));
+    }
+    assert_eq!(registry.ring_for("p", 2, Some(Domain::Disk)).unwrap(), on_disks, "made once");
+    assert_eq!(registry.ring_for("p", 2, None).unwrap(), on_servers, "made once");
+    let single = registry.ring_for("p", 1, Some(Domain::Server)).unwrap();
+    assert_eq!(registry.ring_for("p", 1, Some(Domain::Disk)).unwrap(), single, "one copy is on no two of anything");
+
+    registry.announce(&["unix:/one".into()]).unwrap();
+    let map = Registry::of(registry.coordinator.clone(), server).map(&volume(&registry, on_servers.ring)).unwrap();
+    map.check().unwrap();
+    assert_eq!((map.server, map.holders()), (server, vec![FIRST_SERVER, server]));
+    assert_eq!(map.server_of(BrickId(4)), Some(server));
+    assert_eq!(map.servers[0].endpoints, ["unix:/one"]);
+}
+
+#[test]
+fn a_ring_changes_as_often_as_somebody_comes_between() {
+    let registry = registry();
+    let ring = registry.ring_for("p", 2, None).unwrap();
+    let mut tries = 0;
+    let now = registry.update_ring(ring.ring, |ring| {
+        tries += 1;
+        if tries == 1 {
+            registry
+                .update_ring(ring.ring, |other| std::mem::replace(&mut other.views[1].epoch, Epoch(7)) != Epoch(7))
+                .unwrap();
+        }
+        ring.views[0].epoch = Epoch(5);
+        true
+    });
+    let epochs: Vec<u64> = now.unwrap().views.iter().take(2).map(|view| view.epoch.0).collect();
+    assert_eq!((tries, epochs), (2, vec![5, 7]));
+}
+
+#[test]
+fn records_from_before_there_were_several_servers_are_of_the_first() {
+    let brick: BrickInfo = serde_json::from_str(
+        r#"{"brick":"0a4eb65f7864d2f8a3e6a73940d25310","directory":"/srv/b1","pool":"default","weight":270553174016}"#,
+    )
+    .unwrap();
+    assert_eq!((brick.server, brick.incarnation), (FIRST_SERVER, Incarnation(0)));
+    let ring: RingInfo = serde_json::from_str(r#"{"ring":1,"pool":"default","copies":2,"views":[]}"#).unwrap();
+    assert_eq!(ring.domain, Domain::Disk);
+    let session: SessionInfo = serde_json::from_str(r#"{"session":9,"volume":1,"uid":1000}"#).unwrap();
+    assert_eq!(session.server, FIRST_SERVER);
+}
+
+#[test]
+fn names_of_volumes_cannot_leave_their_folder() {
+    for bad in ["", "../x", "a/b", ".hidden", "a b", &"x".repeat(64)] {
+        assert!(check_name("volume", bad).is_err(), "{bad}");
+    }
+    assert!(check_name("volume", "photos-2026_a.b").is_ok());
+}

@@ -1,0 +1,112 @@
+//! `hekate join`: a further server of a cluster.
+
+use crate::cli::{Cli, Join};
+use crate::commands::Failure;
+use crate::commands::control::ask_at;
+use crate::commands::state::{Wanted, brick_directories, make_bricks, make_state};
+use crate::output;
+use crate::paths::Paths;
+use hekate_cluster::{BrickInfo, FIRST_SERVER, Registry, ServerInfo};
+use hekate_proto::{Error, ServerId};
+use hekate_server::membership::is_member;
+use hekate_server::{ControlRequest, Membership};
+use hekate_transport::{Endpoint, Secret};
+use serde_json::Value;
+
+pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
+    let paths = Paths::of(cli)?;
+    let (membership, bricks) = enter(cli, &paths, options)?;
+    if cli.json {
+        output::json(&serde_json::json!({
+            "server": membership.server, "cluster": membership.cluster, "pool": options.pool, "bricks": bricks,
+        }));
+    } else {
+        let Membership { server, cluster, .. } = &membership;
+        println!("server {server} of cluster {cluster}: {} brick(s) in pool {}", bricks.len(), options.pool);
+        println!("next: hekate serve --detach");
+    }
+    Ok(())
+}
+
+/// Makes the server's state and bricks, and records them.
+pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Vec<BrickInfo>), Failure> {
+    refuse_member(paths)?;
+    let secret_bytes = std::fs::read(&options.secret_file)
+        .map_err(|e| Failure::usage(format!("read the secret {}: {e}", options.secret_file.display())))?;
+    let secret = Secret::read(&options.secret_file)?;
+    let (cluster, coordinator) = find_coordinator(options, &secret)?;
+    let mut membership = Membership { server: ServerId(0), cluster, coordinator };
+    // No server's, until there is a number.
+    let registry = membership.registry(Some(&secret))?;
+    check_pool(&registry, &options.pool)?;
+    let directories = brick_directories(&options.bricks)?;
+    membership.server = registry.number_server()?;
+    make_state(paths, &secret_bytes)?;
+    let wanted = Wanted {
+        cluster: &membership.cluster,
+        server: membership.server,
+        pool: &options.pool,
+        journal_mib: options.journal,
+    };
+    let bricks = make_bricks(cli, &directories, &wanted)?;
+    // Before it is recorded: a server that the cluster knows must know itself.
+    membership.write(&paths.state)?;
+    let name = ServerInfo::name_of(membership.server);
+    registry.join(&ServerInfo { server: membership.server, name, endpoints: Vec::new() }, &bricks)?;
+    Ok((membership, bricks))
+}
+
+fn refuse_member(paths: &Paths) -> Result<(), Failure> {
+    let state = paths.state.display();
+    let holds = match Membership::read(&paths.state)? {
+        Some(membership) => format!("is of server {} of cluster {}", membership.server, membership.cluster),
+        None if is_member(&paths.state) => "holds a cluster of its own".into(),
+        None => return Ok(()),
+    };
+    Err(Failure::new(73, format!("{state} {holds} already; name another --state DIR, or serve it with `hekate serve`")))
+}
+
+fn check_pool(registry: &Registry, pool: &str) -> Result<(), Failure> {
+    let known: Vec<String> = registry.pools()?.into_iter().map(|pool| pool.name).collect();
+    if known.iter().any(|known| known == pool) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("there is no pool called {pool}; there are: {}", known.join(", "))))
+}
+
+/// Any server of the cluster tells where the coordinator is. -> the cluster, and that address.
+fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String), Failure> {
+    let asked = address(&options.address);
+    let said = identify(&asked, secret, options)?;
+    let cluster = output::text(&said["cluster"]);
+    if said["server"] == FIRST_SERVER.0 {
+        return Ok((cluster, asked));
+    }
+    let known = said["coordinator"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let answers =
+        |address: &&str| identify(address, secret, options).is_ok_and(|said| said["server"] == FIRST_SERVER.0);
+    let away = || {
+        Failure::new(
+            69,
+            format!("server {} answers at {asked}, but the first one, which it names, does not", said["server"]),
+        )
+    };
+    let first = { known }.find(answers).ok_or_else(away)?;
+    Ok((cluster, first.into()))
+}
+
+/// An address without its kind is TCP's.
+pub fn address(text: &str) -> String {
+    if text.starts_with("unix:") || text.starts_with("tcp:") { text.into() } else { format!("tcp:{text}") }
+}
+
+fn identify(address: &str, secret: &Secret, options: &Join) -> Result<Value, Failure> {
+    let endpoint = Endpoint::parse(address, Some(secret))?;
+    match ask_at(&endpoint, &ControlRequest::Identify) {
+        Err(Error::Denied { .. }) => Err(Failure::new(
+            77,
+            format!("{} is not the secret of the cluster at {address}", options.secret_file.display()),
+        )),
+        other => Ok(other??),
+    }
+}

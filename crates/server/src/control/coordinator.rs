@@ -1,0 +1,52 @@
+//! The first server answers for the coordinator that it holds.
+
+use crate::node::Node;
+use hekate_cluster::FIRST_SERVER;
+use hekate_proto::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// A key and its value; none: it is absent, or goes.
+type Pair = (String, Option<String>);
+
+/// What other servers ask of the coordinator, see [`hekate_cluster::Coordinator`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub enum CoordinatorRequest {
+    /// A key's value.
+    Get {
+        /// Which.
+        key: String,
+    },
+    /// Keys that begin so.
+    List {
+        /// How.
+        prefix: String,
+    },
+    /// Writes everything if everything is as expected.
+    Transact {
+        /// What is expected.
+        expect: Vec<Pair>,
+        /// What is written.
+        writes: Vec<Pair>,
+    },
+}
+
+pub fn answer(node: &Node, request: CoordinatorRequest) -> Result<Value> {
+    let own = node.registry.server();
+    if own != FIRST_SERVER {
+        return Err(Error::invalid(format!("server {own} does not hold the coordinator; ask server {FIRST_SERVER}")));
+    }
+    let coordinator = node.registry.coordinator();
+    match request {
+        CoordinatorRequest::Get { key } => Ok(json!(coordinator.get(&key)?)),
+        CoordinatorRequest::List { prefix } => Ok(json!(coordinator.list(&prefix)?)),
+        CoordinatorRequest::Transact { expect, writes } => {
+            Ok(json!(coordinator.transact(&borrowed(&expect), &borrowed(&writes))?))
+        }
+    }
+}
+
+fn borrowed(pairs: &[Pair]) -> Vec<(&str, Option<&str>)> {
+    pairs.iter().map(|(key, value)| (&key[..], value.as_deref())).collect()
+}

@@ -1,0 +1,163 @@
+//! How all servers are: each says how it is itself, and one of them puts it together.
+
+use super::{ControlReply, ControlRequest};
+use crate::node::Node;
+use hekate_cluster::ServerInfo;
+use hekate_proto::*;
+use hekate_transport::{Control, Endpoint};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A server that takes longer than this to say how it is counts as away.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// What each server said of itself; of one that is away, why.
+pub struct Reports(Vec<(ServerInfo, std::result::Result<Value, String>)>);
+
+impl Reports {
+    /// Asks all servers side by side.
+    pub fn gather(node: &Node) -> Result<Self> {
+        let own = node.registry.server();
+        let infos = node.registry.servers()?;
+        let ask = |info: &ServerInfo| match info.server == own {
+            true => own_report(node).map_err(|error| error.to_string()),
+            false => ask(node, info),
+        };
+        let reports = std::thread::scope(|scope| {
+            let asked: Vec<_> = infos.iter().map(|info| scope.spawn(move || ask(info))).collect();
+            let failed = |_| Err("the question met a bug".to_string());
+            asked.into_iter().map(|thread| thread.join().unwrap_or_else(failed)).collect::<Vec<_>>()
+        });
+        Ok(Self(infos.into_iter().zip(reports).collect()))
+    }
+
+    /// A row a server.
+    pub fn rows(&self) -> Vec<Value> {
+        let row = |(info, report): &(ServerInfo, std::result::Result<Value, String>)| {
+            let mut row = json!({
+                "server": info.server,
+                "name": info.name,
+                "endpoints": info.endpoints,
+                "state": if report.is_ok() { "online" } else { "away" },
+            });
+            match report {
+                Ok(said) => {
+                    row["pid"] = said["pid"].clone();
+                    row["uptime_seconds"] = said["uptime_seconds"].clone();
+                }
+                Err(reason) => row["reason"] = reason.as_str().into(),
+            }
+            row
+        };
+        self.0.iter().map(row).collect()
+    }
+
+    /// Whether all servers answer.
+    pub fn all_online(&self) -> bool {
+        self.0.iter().all(|(_, report)| report.is_ok())
+    }
+
+    /// What a server said of one of its bricks.
+    pub fn brick(&self, brick: BrickId) -> Option<Value> {
+        let id = brick.text();
+        self.lists("bricks").find(|row| row["brick"] == id.as_str()).cloned()
+    }
+
+    /// Bytes in all and free of a volume, on the servers that answer.
+    pub fn space(&self, volume: VolumeId) -> (u64, u64) {
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let own = self.lists("spaces").filter(|row| row["volume"] == volume.0);
+        own.fold((0, 0), |sum, row| (sum.0 + number(&row["bytes_total"]), sum.1 + number(&row["bytes_free"])))
+    }
+
+    /// Elements of a list that each server has.
+    pub fn lists<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.said().filter_map(move |said| said[name].as_array()).flatten()
+    }
+
+    /// The sum of a number that each server has.
+    pub fn sum(&self, name: &str) -> u64 {
+        self.said().filter_map(|said| said[name].as_u64()).sum()
+    }
+
+    fn said(&self) -> impl Iterator<Item = &Value> {
+        self.0.iter().filter_map(|(_, report)| report.as_ref().ok())
+    }
+}
+
+fn ask(node: &Node, info: &ServerInfo) -> std::result::Result<Value, String> {
+    let request = serde_json::to_string(&ControlRequest::ServerStatus).map_err(|e| e.to_string())?;
+    let mut why = "it has never been served".to_string();
+    for text in &info.endpoints {
+        let asked = Endpoint::parse(text, node.secret.as_ref())
+            .and_then(|endpoint| Control::new(endpoint, Some(ANSWER_LIMIT)).ask(&request));
+        match asked.map(|answer| serde_json::from_str(&answer)) {
+            Ok(Ok(ControlReply::Ok(said))) if said["server"] == info.server.0 && said["cluster"] == node.cluster => {
+                return Ok(said);
+            }
+            Ok(Ok(ControlReply::Ok(_))) => why = format!("another server answers at {text}"),
+            Ok(Ok(ControlReply::Error { text, .. })) => why = text,
+            Ok(Err(error)) => why = error.to_string(),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
+}
+
+/// How this server is.
+pub fn own_report(node: &Node) -> Result<Value> {
+    let mut waiting = Vec::new();
+    for ring in node.rings.read().values() {
+        for number in (0..ring.count()).map(PartitionNumber) {
+            if let Some(error) = ring.failure(number) {
+                waiting.push(json!({ "ring": ring.ring, "partition": number, "waits_for": error.to_string() }));
+            }
+        }
+    }
+    let volumes: Vec<VolumeId> = node.volumes.read().keys().copied().collect();
+    let space = |volume: VolumeId| {
+        let space = node.volume_space(volume).ok()?;
+        Some(json!({ "volume": volume, "bytes_total": space.total, "bytes_free": space.free }))
+    };
+    let chores = node.chores.lock();
+    Ok(json!({
+        "cluster": node.cluster,
+        "server": node.registry.server(),
+        "pid": std::process::id(),
+        "uptime_seconds": node.started.elapsed().as_secs(),
+        "waiting_partitions": waiting,
+        "damaged": node.scrubs.damaged(),
+        "bricks": own_bricks(node)?,
+        "spaces": volumes.into_iter().filter_map(space).collect::<Vec<_>>(),
+        "orphans": chores.orphans.len(),
+        "garbage": chores.garbage.len(),
+    }))
+}
+
+fn own_bricks(node: &Node) -> Result<Vec<Value>> {
+    node.bricks.values().map(|brick| own_brick(node, brick)).collect()
+}
+
+fn own_brick(node: &Node, brick: &hekate_brick::Brick) -> Result<Value> {
+    let status = brick.status()?;
+    let recovery = node.recoveries.get(&brick.id());
+    Ok(json!({
+        "brick": brick.id(),
+        "state": if status.poisoned.is_some() { "poisoned" } else { "online" },
+        "reason": status.poisoned,
+        "incarnation": brick.incarnation(),
+        "bytes_total": status.space.0,
+        "bytes_free": status.space.1,
+        "journal_bytes_used": status.journal.0,
+        "journal_bytes_total": status.journal.1,
+        "overlay_bytes": status.overlay_bytes,
+        "recovered_records": recovery.map(|report| report.records),
+        "recovered_blocks_lost": recovery.map(|report| report.lost.len()),
+        "recovered_after_stop": recovery.and_then(|report| report.stopped.clone()),
+        "recovered_torn_tail": recovery.and_then(|report| report.torn.as_ref()).map(|torn| {
+            json!({ "file": torn.path, "offset": torn.offset, "why": torn.why, "records": torn.records_behind })
+        }),
+        "reserve_bytes": status.reserve_bytes,
+        "scrub": node.scrubs.show(brick.id()),
+    }))
+}

@@ -1,0 +1,121 @@
+//! The coordinator as the other servers use it: over the first server's control interface.
+
+use crate::control::{ControlReply, ControlRequest, CoordinatorRequest};
+use hekate_cluster::Coordinator;
+use hekate_cluster::coordinator::{Expect, Write};
+use hekate_proto::{Error, Result};
+use hekate_transport::{Control, Endpoint};
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+
+/// A transaction waits for the first server's disk.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Connects when it is needed, and again after the first server was restarted.
+///
+/// While that server is away everything is `Unavailable`. A transaction that was under way when it went is so too, and
+/// may have been done: it is not sent twice.
+pub struct RemoteCoordinator {
+    control: Control,
+}
+
+impl RemoteCoordinator {
+    /// Of the first server, which answers there.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self { control: Control::new(endpoint, Some(ANSWER_LIMIT)) }
+    }
+
+    fn ask<T: DeserializeOwned>(&self, request: CoordinatorRequest) -> Result<T> {
+        let request = serde_json::to_string(&ControlRequest::Coordinator(request));
+        let answer = self.control.ask(&request.map_err(|e| Error::bug(e.to_string()))?)?;
+        let unreadable = |e: serde_json::Error| Error::Protocol {
+            what: format!("the coordinator at {}: {e}", self.control.endpoint()),
+        };
+        match serde_json::from_str(&answer).map_err(unreadable)? {
+            ControlReply::Ok(value) => serde_json::from_value(value).map_err(unreadable),
+            ControlReply::Error { text, exit } => Err(self.refused(&text, exit)),
+        }
+    }
+
+    /// The same kind of error as there.
+    fn refused(&self, text: &str, exit: u8) -> Error {
+        let kinds: [fn(String) -> Error; 3] =
+            [|what| Error::Denied { what }, |what| Error::Unavailable { what }, |what| Error::Invalid { what }];
+        let other = |what| Error::Io { what };
+        let make = kinds.into_iter().find(|make| make(String::new()).entry().exit == exit).unwrap_or(other);
+        // The row's words come with the new error.
+        let told = text.strip_prefix(make(String::new()).entry().text).and_then(|rest| rest.strip_prefix(": "));
+        make(format!("the coordinator at {}: {}", self.control.endpoint(), told.unwrap_or(text)))
+    }
+
+    /// A read does no harm twice, so one that met the end of a server is sent to the next at once.
+    fn read<T: DeserializeOwned>(&self, request: CoordinatorRequest) -> Result<T> {
+        match self.ask(request.clone()) {
+            Err(Error::Unavailable { .. }) => self.ask(request),
+            settled => settled,
+        }
+    }
+}
+
+impl Coordinator for RemoteCoordinator {
+    fn get(&self, key: &str) -> Result<Option<String>> {
+        self.read(CoordinatorRequest::Get { key: key.into() })
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
+        self.read(CoordinatorRequest::List { prefix: prefix.into() })
+    }
+
+    fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool> {
+        let owned = |pairs: &[(&str, Option<&str>)]| {
+            pairs.iter().map(|(key, value)| ((*key).into(), value.map(String::from))).collect()
+        };
+        self.ask(CoordinatorRequest::Transact { expect: owned(expect), writes: owned(writes) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Served;
+    use hekate_cluster::conformance::conforms;
+    use hekate_transport::{Peer, Server, Service};
+
+    #[test]
+    fn a_remote_coordinator_conforms_and_outlives_the_server() {
+        let served = Served::new("coordinator");
+        let endpoint = Endpoint::Unix(served.directory.join("server.sock"));
+        let server = Server::new(served.node.clone());
+        server.listen(&endpoint).unwrap();
+        let remote = RemoteCoordinator::new(endpoint.clone());
+        conforms(&remote);
+        server.stop();
+        drop(server);
+        let away = remote.get("/suite/b").unwrap_err();
+        assert!(matches!(away, Error::Unavailable { .. }) && away.to_string().contains("server.sock"), "{away}");
+        let served = served.restart();
+        let server = Server::new(served.node.clone());
+        server.listen(&endpoint).unwrap();
+        assert_eq!(remote.get("/suite/b").unwrap().unwrap(), "2");
+        assert!(remote.transact(&[("/suite/b", Some("2"))], &[("/suite/b", None)]).unwrap());
+        server.stop();
+    }
+
+    #[test]
+    fn only_root_the_servers_user_and_the_secret_reach_the_coordinator() {
+        let served = Served::new("coordinator-denied");
+        let request = r#"{"request":"coordinator","ask":"get","key":"/cluster"}"#;
+        let refused = served.node.control(Peer::Local { uid: 4242, pid: 1 }, request);
+        assert!(refused.contains("4242") && refused.contains("77"), "{refused}");
+        assert_eq!(served.node.control(Peer::Secret, request), r#"{"ok":"\"c\""}"#);
+    }
+
+    #[test]
+    fn refusals_arrive_as_the_errors_that_they_were() {
+        let remote = RemoteCoordinator::new(Endpoint::Unix("/c".into()));
+        let denied = Error::Denied { what: "user 5".into() };
+        let told = remote.refused(&denied.to_string(), denied.entry().exit);
+        assert_eq!(told, Error::Denied { what: "the coordinator at unix:/c: user 5".into() });
+        assert!(matches!(remote.refused("odd", 70), Error::Io { .. }));
+    }
+}

@@ -1,0 +1,118 @@
+//! A volume's servers, as one session's client sees them: a [`Remote`] each.
+//!
+//! A session keeps to the kind of endpoint that it was opened at: over unix sockets it is a user's, over TCP it is of
+//! whoever knows the secret, and a server refuses a session that is somebody else's.
+
+use crate::client::{Remote, Welcome};
+use crate::endpoint::Endpoint;
+use hekate_proto::map::VolumeMap;
+use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long one server may take to hand out the map before the next is asked.
+const MAP_LIMIT: Duration = Duration::from_secs(2);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Servers {
+    opened_at: Endpoint,
+    volume: String,
+    session: SessionId,
+    first: ServerId,
+    all: RwLock<BTreeMap<ServerId, Arc<Remote>>>,
+    closed: AtomicBool,
+}
+
+impl Servers {
+    /// Opens a session on a volume at one of them.
+    pub fn open(endpoint: Endpoint, volume: &str) -> Result<(Self, Welcome)> {
+        let (remote, welcome) = Remote::open(endpoint.clone(), volume)?;
+        let first = welcome.map.server;
+        let servers = Self {
+            opened_at: endpoint,
+            volume: volume.into(),
+            session: welcome.session,
+            first,
+            all: RwLock::new(BTreeMap::from([(first, Arc::new(remote))])),
+            closed: AtomicBool::new(false),
+        };
+        servers.learn(&welcome.map);
+        Ok((servers, welcome))
+    }
+
+    /// Where the session was opened.
+    pub fn first(&self) -> ServerId {
+        self.first
+    }
+
+    /// One attempt at one of them, see [`Remote::attempt`].
+    pub fn attempt(
+        &self,
+        server: ServerId,
+        requests: &mut [Request],
+        limit: Option<Duration>,
+    ) -> Result<Vec<Result<Reply>>> {
+        let remote = self.all.read().get(&server).cloned();
+        let remote = remote.ok_or_else(|| Error::Unavailable {
+            what: format!(
+                "server {server} has no address of the kind of {}, where the session was opened",
+                self.opened_at
+            ),
+        })?;
+        remote.attempt(requests, limit)
+    }
+
+    /// The map as it is now, from the first server that answers.
+    pub fn map(&self) -> Result<VolumeMap> {
+        let all: Vec<Arc<Remote>> = self.all.read().values().cloned().collect();
+        let mut away = Error::Unavailable { what: "no server has an address".into() };
+        for remote in all {
+            match remote.map(MAP_LIMIT) {
+                Err(error @ Error::Unavailable { .. }) => away = error,
+                Err(error) => return Err(error),
+                Ok(map) => {
+                    self.learn(&map);
+                    return Ok(map);
+                }
+            }
+        }
+        Err(away)
+    }
+
+    /// Takes over where servers are. The one that handed out the map was reached where it is.
+    fn learn(&self, map: &VolumeMap) {
+        let mut all = self.all.write();
+        let is_listed = |server: ServerId| map.servers.iter().any(|address| address.server == server);
+        all.retain(|server, _| *server == self.first || is_listed(*server));
+        for address in &map.servers {
+            let known = all.get(&address.server).map(|remote| remote.endpoint().to_string());
+            let stays = |known: &String| address.server == map.server || address.endpoints.contains(known);
+            if known.as_ref().is_some_and(stays) {
+                continue;
+            }
+            if let Some(endpoint) = address.endpoints.iter().find_map(|text| self.usable(text)) {
+                all.insert(address.server, Arc::new(Remote::new(endpoint, &self.volume, self.session)));
+            }
+        }
+    }
+
+    fn usable(&self, text: &str) -> Option<Endpoint> {
+        let endpoint = Endpoint::parse(text, self.opened_at.secret()).ok()?;
+        (endpoint.secret().is_some() == self.opened_at.secret().is_some()).then_some(endpoint)
+    }
+
+    /// From now on nothing waits for an absent server.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.all.read().values().for_each(|remote| remote.close());
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+}
