@@ -225,6 +225,9 @@ class Store:
             equal(self.status()["health"], "good", "health")
         for name in list(self.mount_pids):
             self.umount(name)
+        if self.other_pids:
+            # Servers learn within a second that a session has ended, and each forgets what it kept for its retries.
+            time.sleep(2.5)
         for name in list(self.other_pids):
             self.stop_other(name)
         if self.server_pid is not None:

@@ -259,7 +259,7 @@ fn bricks(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
 
 fn status(node: &Node) -> Result<Value> {
     let reports = Reports::gather(node)?;
-    let waiting: Vec<&Value> = reports.lists("waiting_partitions").collect();
+    let waiting = reports.waiting(node);
     let is_good = waiting.is_empty() && reports.all_online() && reports.sum("damaged") == 0;
     Ok(json!({
         "cluster": node.cluster,

@@ -109,7 +109,9 @@ impl HostedRing {
         let address = Address { partition: number, brick: view.leader };
         let elsewhere = || match self.server_of(view.leader) {
             Some(server) => Error::OtherServer { server },
-            None => Error::Unavailable { what: format!("brick {}, which leads partition {number}", view.leader.text()) },
+            None => {
+                Error::Unavailable { what: format!("brick {}, which leads partition {number}", view.leader.text()) }
+            }
         };
         self.replica(address).map(|hosted| (address, hosted)).ok_or_else(elsewhere)
     }
@@ -146,7 +148,8 @@ impl HostedRing {
         }
     }
 
-    fn name(&self, brick: BrickId) -> String {
+    /// What a brick is called for people.
+    pub fn name(&self, brick: BrickId) -> String {
         let server = self.server_of(brick).map_or(String::new(), |server| format!(" of server {server}"));
         format!("{}{server}", brick.text())
     }

@@ -1,8 +1,8 @@
 //! Volumes: making, space, deleting.
 
+use crate::housekeeping::forget_session;
 use crate::node::Node;
 use crate::partition::HostedRing;
-use crate::housekeeping::forget_session;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{Domain, VolumeInfo};
 use hekate_proto::*;

@@ -75,6 +75,25 @@ impl Reports {
         self.said().filter_map(move |said| said[name].as_array()).flatten()
     }
 
+    /// Partitions that take no changes now: what their leaders say, and those with a replica on a server that is away.
+    pub fn waiting(&self, node: &Node) -> Vec<Value> {
+        let away: Vec<ServerId> =
+            self.0.iter().filter(|(_, report)| report.is_err()).map(|(info, _)| info.server).collect();
+        let mut rows: Vec<Value> = self.lists("waiting_partitions").cloned().collect();
+        for ring in node.rings.read().values() {
+            for (number, view) in ring.views().iter().enumerate() {
+                let is_away = |brick: &BrickId| ring.server_of(*brick).is_some_and(|server| away.contains(&server));
+                let known = |row: &Value| row["ring"] == ring.ring.0 && row["partition"] == number;
+                let missing = view.members.iter().map(|member| member.brick).find(is_away);
+                if let Some(brick) = missing.filter(|_| !rows.iter().any(known)) {
+                    let waits_for = format!("brick {}", ring.name(brick));
+                    rows.push(json!({ "ring": ring.ring, "partition": number, "waits_for": waits_for }));
+                }
+            }
+        }
+        rows
+    }
+
     /// The sum of a number that each server has.
     pub fn sum(&self, name: &str) -> u64 {
         self.said().filter_map(|said| said[name].as_u64()).sum()

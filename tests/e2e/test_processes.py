@@ -1,0 +1,120 @@
+"""One volume served by several processes: data on all of them, processes killed one by one and all at once."""
+
+import os
+import threading
+import time
+
+from harness import equal, free_port, read, same_bytes, test, wait_until, write
+
+
+def three(store):
+    """Three servers with a brick each, and a volume with its copies on two of them -> the mount."""
+    store.init(volume=None, bricks=1)
+    store.address = f"127.0.0.1:{free_port()}"
+    store.serve("--listen", store.address)
+    for name in ["s2", "s3"]:
+        store.join(name, store.address)
+        store.serve_other(name)
+    store.cli("volume", "create", "v", "--copies", "2", "--domain", "server")
+    wait_until(lambda: store.status()["health"] == "good", "all partitions serve", limit_s=20)
+    return store.mount()
+
+
+@test
+def files_of_three_processes(store):
+    mnt = three(store)
+    for number in range(30):
+        os.mkdir(f"{mnt}/d{number}")
+        write(f"{mnt}/d{number}/f", b"%d" % number)
+    for number in range(0, 30, 2):
+        os.rename(f"{mnt}/d{number}", f"{mnt}/d{number + 1}/moved")
+        os.link(f"{mnt}/d{number + 1}/f", f"{mnt}/d{number + 1}/linked")
+    big = os.urandom(9 << 20)
+    write(f"{mnt}/big", big)
+    os.truncate(f"{mnt}/big", 5 << 20)
+    store.remount()
+    equal(sorted(os.listdir(mnt)), sorted(["big"] + [f"d{number}" for number in range(1, 30, 2)]), "names")
+    for number in range(0, 30, 2):
+        same_bytes(read(f"{mnt}/d{number + 1}/moved/f"), b"%d" % number, "a file that moved with its directory")
+        equal(os.stat(f"{mnt}/d{number + 1}/linked").st_nlink, 2, "links")
+    same_bytes(read(f"{mnt}/big"), big[:5 << 20], "a file of several shards")
+
+
+@test
+def a_process_that_is_away_is_waited_for_and_named(store):
+    mnt = three(store)
+    # Directories are scattered over the partitions.
+    for number in range(40):
+        os.mkdir(f"{mnt}/d{number}")
+    store.kill_other("s3")
+    wait_until(lambda: store.status()["health"] == "degraded", "the loss is seen", limit_s=20)
+    status = store.status()
+    named = [row for row in status["waiting_partitions"] if "of server 3" in row["waits_for"]]
+    assert named, f"nobody says that server 3 is missing: {status['waiting_partitions']}"
+    done = []
+
+    def work():
+        for number in range(40):
+            write(f"{mnt}/d{number}/f", b"%d" % number)
+            done.append(number)
+
+    writer = threading.Thread(target=work)
+    writer.start()
+    time.sleep(1.5)
+    assert len(done) < 40, "some partition has a copy there, so its writers wait"
+    store.serve_other("s3")
+    writer.join(timeout=60)
+    equal(len(done), 40, "files written once it is back")
+    wait_until(lambda: store.status()["health"] == "good", "it is whole again", limit_s=20)
+    for number in range(40):
+        same_bytes(read(f"{mnt}/d{number}/f"), b"%d" % number, "what waited")
+
+
+@test
+def processes_are_killed_under_load(store):
+    mnt = three(store)
+    failures, counts, stop = [], {}, threading.Event()
+
+    def work(worker):
+        counts[worker] = 0
+        try:
+            while not stop.is_set():
+                number = counts[worker]
+                write(f"{mnt}/w{worker}-{number}", b"%d" % number)
+                if number % 3 == 0:
+                    os.mkdir(f"{mnt}/w{worker}-{number}.d")
+                    os.rename(f"{mnt}/w{worker}-{number}", f"{mnt}/w{worker}-{number}.d/f")
+                counts[worker] += 1
+        except OSError as error:
+            failures.append(f"worker {worker}, op {counts[worker]}: {error}")
+
+    threads = [threading.Thread(target=work, args=[worker]) for worker in range(3)]
+    for thread in threads:
+        thread.start()
+    for round in range(4):
+        time.sleep(0.7)
+        if round % 2 == 0:
+            store.kill_other("s2")
+            time.sleep(0.2)
+            store.serve_other("s2")
+        else:
+            store.kill_other("s3")
+            store.kill_server()
+            time.sleep(0.2)
+            store.serve("--listen", store.address)
+            store.serve_other("s3")
+    time.sleep(1)
+    stop.set()
+    for thread in threads:
+        thread.join(timeout=60)
+    equal(failures, [], "errors that writers saw")
+    assert min(counts.values()) > 3, f"too slow to say anything: {counts}"
+    store.remount()
+    for worker, count in counts.items():
+        for number in range(count):
+            path = f"{mnt}/w{worker}-{number}" + (".d/f" if number % 3 == 0 else "")
+            same_bytes(read(path), b"%d" % number, path)
+    everything = set(os.listdir(mnt))
+    wanted = {f"w{worker}-{number}" + (".d" if number % 3 == 0 else "") for worker, count in counts.items() for number in range(count)}
+    # The last op of a worker was acknowledged, so nothing is there that nobody counted.
+    equal(everything, wanted, "names")
