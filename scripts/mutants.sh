@@ -13,6 +13,9 @@ named=()
 for file in "${files[@]}"; do named+=(-f "crates/brick/src/$file"); done
 # Fewer histories than `make test` has: one that goes wrong is found soon, or not at all.
 export HEKATE_HISTORIES=40 HEKATE_RUNS=40
+# A mutant that loops for ever may ask for memory for ever.
+ulimit -v 8388608
 mkdir -p target/mutants
+# `--lib` for the build too: the tests of the library are all that run.
 exec cargo mutants -p hekate-brick "${named[@]}" -o target/mutants --profile mutants --timeout 150 --no-shuffle --iterate \
-  -- --lib -- --skip all_histories_of_one_or_two
+  --cargo-arg=--lib -- -- --skip all_histories_of_one_or_two

@@ -1,5 +1,6 @@
 //! A brick as its server uses it: append, read, checkpoint, crash, power cut.
 
+use crate::journal::format::RECORD_HEADER_BYTES;
 use crate::storage::MemoryStorage;
 use crate::*;
 use bytes::Bytes;
@@ -233,6 +234,38 @@ fn a_power_cut_takes_only_fresh_blocks_that_no_sync_covered() {
 }
 
 #[test]
+fn lost_are_the_blocks_that_nothing_wrote_since_and_that_the_shard_still_has() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    write_fresh(&brick, 70, 1, 6, 1);
+    write_blocks(&brick, 71, 2, 1, 2);
+    let stamp = Stamp { count: 3, session: SessionId(1), op: OpId(3) };
+    let record = ShardRecord { stamp, length: 74 * BLOCK_BYTES as u32, home_blocks: 76 };
+    append(&brick, vec![Change::CutShard { shard: shard(0), record }]);
+    brick.sync(brick.end()).unwrap();
+    let (_, report) = open(&storage.after_power_cut(), true);
+    let lost: Vec<u32> = report.lost.iter().map(|lost| lost.block).collect();
+    assert_eq!(lost, [70, 72, 73], "71 was written again, 74 and 75 were cut off");
+}
+
+#[test]
+fn what_the_last_of_several_syncs_covered_is_damage_when_it_rots_and_not_a_hole() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    for (first, writes) in [(0, 1), (2, 2)] {
+        write_fresh(&brick, first, 1, 2, writes);
+        let upto = brick.sync_shards(&[shard(0)]).unwrap();
+        brick.sync(upto).unwrap();
+    }
+    let cut = storage.after_power_cut();
+    let path = cut.paths().into_iter().find(|path| path.starts_with("data/")).unwrap();
+    cut.flip_bit(&path, 2 * BLOCK_BYTES);
+    let (brick, report) = open(&cut, true);
+    assert_eq!(report.lost, []);
+    assert!(matches!(brick.read_shard(RING, shard(0), 2 * BLOCK_BYTES as u32, 1), Err(Error::Damaged { .. })));
+}
+
+#[test]
 fn a_sync_of_more_files_than_a_mark_names_covers_all_of_them() {
     let storage = MemoryStorage::new();
     let settings =
@@ -319,6 +352,51 @@ fn a_torn_tail_is_cut_and_reported() {
     put(&brick, "whole", "1");
     drop(brick);
     assert_eq!(open(&storage, true).1.torn, None, "a log that ends where it ends");
+}
+
+#[test]
+fn what_an_earlier_life_left_right_behind_the_end_is_neither_taken_nor_reported() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    let first = put(&brick, "first", "1").0;
+    put(&brick, "other", "1");
+    put(&brick, "third", "1");
+    drop(brick);
+    storage.flip_bit("journal/segment-001", first as usize - (256 << 10) + RECORD_HEADER_BYTES);
+    let (brick, report) = open(&storage, true);
+    assert!(report.torn.is_some());
+    // As long as the torn one, so that the third record, which is whole, follows it.
+    put(&brick, "again", "1");
+    drop(brick);
+    let (brick, report) = open(&storage, true);
+    assert_eq!((names(&brick, 9).join(" "), report.torn), ("again first".into(), None));
+}
+
+#[test]
+fn a_checkpoint_frees_a_journal_of_records_that_change_nothing() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    while !brick.wants_checkpoint() {
+        append(&brick, vec![]);
+    }
+    brick.checkpoint().unwrap();
+    assert!(!brick.wants_checkpoint(), "writers would wait for ever");
+}
+
+#[test]
+fn what_a_cut_took_is_given_back_to_the_file_system() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    write_blocks(&brick, 0, 5, 8, 1);
+    brick.checkpoint().unwrap();
+    let stamp = Stamp { count: 2, session: SessionId(1), op: OpId(2) };
+    let record = ShardRecord { stamp, length: 2 * BLOCK_BYTES as u32, home_blocks: 8 };
+    append(&brick, vec![Change::CutShard { shard: shard(0), record }]);
+    write_blocks(&brick, 2, 6, 1, 3);
+    write_blocks(&brick, 5, 6, 1, 4);
+    brick.checkpoint().unwrap();
+    let home: Vec<u8> = (0..8).map(|block| brick.read_home(shard(0), block).unwrap()[0]).collect();
+    assert_eq!(home, [5, 5, 6, 0, 0, 6, 0, 0], "punched, but for what was written since");
 }
 
 #[test]

@@ -80,6 +80,25 @@ fn a_segment_may_be_full_to_its_last_byte() {
 }
 
 #[test]
+fn a_record_that_no_segment_takes_is_refused_and_stops_nothing() {
+    let (storage, brick) = new();
+    let most = SEGMENT as usize - 4096 - overhead() - RECORD_HEADER_BYTES;
+    let refused = brick.append(&LogEntry::new(record(1, most + 1)));
+    assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    append(&brick, most);
+    drop(brick);
+    assert_eq!(names(&open(&storage).unwrap().0), 1);
+}
+
+#[test]
+fn the_status_says_how_full_the_journal_is() {
+    let (_, brick) = new();
+    append(&brick, 30_000);
+    let bytes = 4096 + 30_000 + overhead() as u64;
+    assert_eq!(brick.status().unwrap().journal, (bytes, 4 * SEGMENT));
+}
+
+#[test]
 fn a_proof_of_damage_counts_wherever_it_is() {
     let (storage, brick) = new();
     append(&brick, 30_000);
@@ -116,7 +135,11 @@ fn segments_of_another_brick_or_size_are_damage_and_of_another_number_the_end() 
         drop(brick);
         write(&storage, "journal/segment-002", &header, 0);
         match (open(&storage), outcome) {
-            (Ok((brick, _)), Ok(count)) => assert_eq!(names(&brick), count),
+            (Ok((brick, report)), Ok(count)) => {
+                assert_eq!(names(&brick), count);
+                let not_begun = Some("the segment that it leads to was not begun").filter(|_| count == 1);
+                assert_eq!(report.torn.map(|torn| torn.why), not_begun);
+            }
             (Err(error), Err(words)) => {
                 assert!(matches!(&error, Error::Damaged { what } if what.contains(words)), "{error}, not {words}");
             }

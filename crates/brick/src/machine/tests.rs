@@ -183,3 +183,47 @@ fn nothing_is_acknowledged_after_an_io_that_failed() {
         assert!(machine.done(id, Ok(())).is_err(), "an IO ends once");
     }
 }
+
+#[test]
+fn a_checkpoint_hurries_to_be_home_before_the_journal_is_65_percent_full() {
+    let mut run = Run::new(1);
+    run.append();
+    let mut machine = run.brick.machine.write();
+    machine.begin_checkpoint().unwrap();
+    // 65 % of four segments are 170,393 bytes: from here 100,000 are left, and 100 blocks to write.
+    let begin = 70_393;
+    let mut is_ahead = |step, begin, grown, written| {
+        machine.log.end = Lsn(machine.log.oldest * (64 << 10) + begin + grown);
+        let running = machine.running.as_mut().unwrap();
+        (running.step, running.fill_at_begin, running.blocks_written) = (step, begin, written);
+        running.frozen = std::sync::Arc::new(Overlay { pending_blocks: 100, ..Overlay::default() });
+        machine.checkpoint_is_ahead()
+    };
+    let writing = checkpoint::Step::Home;
+    for (grown, written, ahead) in
+        [(0, 0, false), (0, 1, true), (50_000, 50, false), (50_000, 51, true), (100_000, 99, false)]
+    {
+        assert_eq!(is_ahead(writing, begin, grown, written), ahead, "{grown} bytes appended, {written} blocks written");
+    }
+    assert!(!is_ahead(writing, 200_000, 0, 50), "it begins late");
+    assert!(!is_ahead(checkpoint::Step::SyncHome, begin, 0, 100), "syncs and the index do not pause");
+}
+
+#[test]
+fn neighbours_go_home_together_64_blocks_at_a_time() {
+    let mut run = Run::new(1);
+    run.append();
+    let mut machine = run.brick.machine.write();
+    machine.begin_checkpoint().unwrap();
+    let mut overlay = Overlay::default();
+    let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
+    overlay.shard(RING, shard(), Before::Is(Some(ShardRecord { stamp, length: 0, home_blocks: 300 })));
+    (1..101).chain(200..202).for_each(|block| overlay.set_pending(shard(), block, Bytes::new()));
+    machine.running.as_mut().unwrap().frozen = std::sync::Arc::new(overlay);
+    machine.log.stable = machine.log.end;
+    let mut runs = Vec::new();
+    while let Next::Do(_, Io::WriteHome { first, blocks, .. }) = machine.checkpoint().unwrap() {
+        runs.push((first, blocks.len()));
+    }
+    assert_eq!(runs, [(1, 64), (65, 36), (200, 2)]);
+}

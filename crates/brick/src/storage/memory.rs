@@ -153,6 +153,9 @@ impl StorageFile for MemoryFile {
     }
 
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Err(Error::new(ErrorKind::InvalidInput, "fallocate refuses a hole of no bytes"));
+        }
         let mut content = self.content.lock();
         let end = ((offset + length) as usize).min(content.now.len());
         let from = (offset as usize).min(end);
