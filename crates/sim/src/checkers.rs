@@ -6,8 +6,10 @@
 pub mod attributes;
 pub mod contents;
 pub mod linearize;
+pub mod names;
 pub mod replicas;
 pub mod space;
+mod windows;
 
 use crate::history::{self, History};
 use linearize::Stuck;

@@ -4,7 +4,8 @@ use super::cells::{Grid, Palette};
 use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
 use super::told;
 use crate::checkers::linearize::Operation;
-use crate::history::{Call, CallNumber, ChangedPlaces, History, Moment};
+use crate::checkers::windows::windows;
+use crate::history::{Call, CallNumber, History, Moment};
 use bytes::Bytes;
 use hekate_proto::{
     BLOCK_BYTES, DataOp, Error, FILE_BYTES_MAX, IO_BYTES_MAX, InodeId, InodeOp, NameOp, Op, Reply, SHARD_BYTES,
@@ -100,22 +101,6 @@ impl Said {
             Said::Read { .. } | Said::Size(_) | Said::Gone => 0,
         }
     }
-}
-
-/// The call's own window; and, if the power failed while it waited, one in which it may have been done and lost again,
-/// since it is resent.
-pub fn windows<A>(history: &History, number: CallNumber, mut action: impl FnMut() -> A) -> Vec<Operation<A>> {
-    let call = history.call(number);
-    let operation =
-        |action, closes, required| Operation { call: number, action, opens: call.invoked, closes, required };
-    let closes = call.returned();
-    let mut all = vec![operation(action(), closes, closes.is_some())];
-    if !call.op.changed_places().is_empty() && matches!(call.settled(), None | Some(Ok(_))) {
-        let in_flight = |cut: &&Moment| call.invoked <= **cut && closes.is_none_or(|closes| closes > **cut);
-        let cuts = history.power_cuts().iter().filter(in_flight);
-        all.extend(cuts.map(|cut| operation(action(), Some(*cut), false)));
-    }
-    all
 }
 
 fn unknown(op: &Op) -> Vec<Said> {
