@@ -9,6 +9,7 @@ mod endpoint;
 mod frame;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
+pub mod link;
 mod server;
 
 pub use client::{Remote, Welcome, control};
