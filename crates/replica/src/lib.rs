@@ -17,6 +17,7 @@ mod numbers;
 mod partition;
 mod read;
 mod rename;
+mod retention;
 mod serve;
 mod step;
 #[cfg(test)]
@@ -27,5 +28,6 @@ mod truncate;
 pub use message::{Address, BlockAt, Envelope, Fresh, Message, Outcome};
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
 pub use read::answer;
+pub use retention::{Known, Need, Retention};
 pub use step::{Ask, Commit, Stop};
 pub use tree::root_directory;

@@ -4,6 +4,7 @@
 //! do is written down a second time, as plainly as possible.
 
 pub mod checkers;
+pub mod cluster;
 pub mod history;
 
 pub use checkers::Complaint;

@@ -71,6 +71,7 @@ fn put(
             return Err(format!("an intent is left: {what} was neither finished nor undone"));
         }
         Kind::LegDone => return Err("the mark of a leg is left".into()),
+        Kind::Hold => return Err("a hold is left".into()),
         _ => {}
     }
     let found = volumes.entry(place.volume).or_default();
@@ -97,7 +98,7 @@ fn put(
         Kind::Content => drop(found.contents.insert(inode)),
         Kind::Xattr => drop(found.with_xattrs.insert(inode)),
         Kind::Orphan => drop(found.orphans.insert(inode)),
-        Kind::Partition | Kind::Session | Kind::Intent | Kind::LegDone => {}
+        Kind::Partition | Kind::Session | Kind::Intent | Kind::LegDone | Kind::Hold => {}
     }
     Ok(())
 }
