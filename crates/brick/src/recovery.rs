@@ -55,7 +55,7 @@ pub fn recover(disk: &Disk, geometry: Geometry, meta: &Meta, reborn: bool) -> Re
     let mut report = RecoveryReport::default();
     let mut machine = Machine::new(geometry, meta);
     let start = Lsn(meta.applied);
-    let mut reader = Reader::new(&*disk.storage, geometry, start).of_opening(meta.generation);
+    let mut reader = Reader::new(&*disk.storage, geometry, start).of_opening(meta.generation).after_what_is_before()?;
     reader.check_start()?;
     let marks = find_marks(disk, geometry, start)?;
     while let Some(found) = reader.next()? {

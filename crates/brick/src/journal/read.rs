@@ -38,6 +38,17 @@ impl<'a> Reader<'a> {
         self
     }
 
+    /// Nothing older than what rests right before the position is read: a record that an earlier power cut left beyond
+    /// the log's end may begin exactly where the log went on to.
+    pub fn after_what_is_before(mut self) -> Result<Self> {
+        let (number, offset) = (self.geometry.number_of(self.at), self.geometry.offset_of(self.at));
+        let first = if offset > SEGMENT_HEADER_BYTES { number } else { number.saturating_sub(1).max(1) };
+        let mut before = Self::new(self.storage, self.geometry, self.geometry.start_of(first));
+        while before.at < self.at && before.next()?.is_some() {}
+        self.generation = before.generation;
+        Ok(self)
+    }
+
     /// Where the log ends, once `next` has said `None`.
     pub fn position(&self) -> Lsn {
         self.at
