@@ -185,7 +185,11 @@ impl Leader {
         self.phase = Phase::Feeding;
         let behind: Vec<_> =
             self.members.iter().filter_map(|(brick, member)| Some((*brick, member.position?.sequence))).collect();
-        behind.into_iter().try_for_each(|(brick, sequence)| self.feed(at, brick, sequence, around, out))
+        for (brick, sequence) in behind {
+            self.feed(at, brick, sequence, around, out)?;
+            self.sync_again(at, brick, out);
+        }
+        Ok(())
     }
 
     fn feed(&mut self, at: &Place, brick: BrickId, after: Sequence, around: &Around, out: &mut Out) -> Result<()> {
