@@ -311,7 +311,13 @@ impl Leader {
             let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
             let draft = Draft { session: ask.session, op_id: ask.op_id, commit, also: Vec::new(), must };
             match self.append(at, draft, around, out)? {
-                Ok(_) => self.leg_taken(ask, leg),
+                Ok(_) => {
+                    // That it may forget the mark is told once, and may not arrive.
+                    if !matches!(leg, Leg::DropShards { .. }) {
+                        self.doubtful.insert(intent);
+                    }
+                    self.leg_taken(ask, leg);
+                }
                 Err(Unmade::NoRoom) => {
                     at.send(out, from, busy);
                     return Ok(());
