@@ -58,7 +58,7 @@ pub(crate) struct Leader {
     /// In the order of their records; `true`: not before that is on stable storage of all members.
     after: VecDeque<(Sequence, bool, Then)>,
     rounds: BTreeMap<u64, Round>,
-    tickets: u64,
+    pub tickets: u64,
     pub driven: BTreeMap<IntentId, Driven>,
     /// What ops on their way hold against others.
     pub held: BTreeMap<Key, IntentId>,
@@ -212,6 +212,10 @@ impl Leader {
             && self.rounds.is_empty()
             && self.driven.is_empty()
             && self.waiting.is_empty()
+            && self.swept.is_empty()
+            && self.forgotten.is_empty()
+            && self.doubtful.is_empty()
+            && self.garbage.is_empty()
     }
 
     pub fn refuse_all(&mut self, error: &Error, out: &mut Out) {

@@ -146,7 +146,13 @@ impl Partition {
     /// What happened, and what comes of it.
     pub fn handle(&mut self, event: Event, around: &Around, out: &mut Out) {
         if let Some(error) = &self.failed {
-            return refuse(event, error, out);
+            return match self.begins_anew(&event, around) {
+                Some(anew) => {
+                    *self = anew;
+                    self.handle(Event::Start, around, out);
+                }
+                None => refuse(event, error, out),
+            };
         }
         let outcome = match event {
             Event::Message(envelope) => self.message(envelope, around, out),
@@ -158,6 +164,25 @@ impl Partition {
         };
         if let Err(error) = outcome {
             self.fail(error, out);
+        }
+    }
+
+    /// What failed with another member's brick is served again once that one is back, in a new view.
+    fn begins_anew(&self, event: &Event, around: &Around) -> Option<Self> {
+        let view = around.views.get(self.at.own.partition.0 as usize)?;
+        let is_new = *event == Event::View && *view != self.at.view;
+        if !is_new {
+            return None;
+        }
+        let mut anew = Self::new(self.at.ring, self.at.own, around, self.at.lost.clone()).ok()?;
+        anew.goes_on_from(self);
+        Some(anew)
+    }
+
+    /// Tickets that the host still works on are not given again.
+    fn goes_on_from(&mut self, before: &Self) {
+        if let (Role::Leader(leader), Role::Leader(before)) = (&mut self.role, &before.role) {
+            leader.tickets = before.tickets;
         }
     }
 
