@@ -108,6 +108,9 @@ impl Disk {
     pub fn heal(&self) {
         self.set_full(false);
         self.state.lock().syncs_left = None;
+        if !self.is_dead() {
+            self.medium.die_after(u64::MAX);
+        }
     }
 }
 

@@ -61,6 +61,10 @@ impl World {
             self.report.add("journal tails torn off", u64::from(report.torn.is_some()));
             let block = |lost: &hekate_brick::LostBlock| BlockAt { shard: lost.shard, block: lost.block };
             self.coordinator.add_lost(id, report.lost.iter().map(block));
+            if self.disks[&id].is_new_life() {
+                // Recovery is covered before any data file is synced.
+                brick.checkpoint()?;
+            }
             lives.insert(id, brick.incarnation());
             bricks.insert(id, Arc::new(brick));
         }

@@ -83,7 +83,7 @@ impl Settings {
             partitions: pick(random, &[1, 2, 4, 4, 8, 16]),
             brick: BrickSettings {
                 journal_segments: pick(random, &[4, 4, 5, 8]),
-                segment_bytes: pick(random, &[64 << 10, 128 << 10, 256 << 10]),
+                segment_bytes: pick(random, &[128 << 10, 128 << 10, 256 << 10]),
                 index_cache_bytes: 256 << 10,
                 reserve_bytes: pick(random, &[128 << 10, 256 << 10]),
             },

@@ -159,9 +159,10 @@ fn refused(history: &History, call: &Call, error: &Error) -> Result<Vec<Said>, S
     }
 }
 
-/// Whether a call that may remove a file was made before this moment.
+/// Whether a call that may remove a file was made before this moment, or a power cut may have taken it.
 fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
-    history.calls().any(|(_, call)| {
+    let is_earlier = |cut: &Moment| before.is_none_or(|before| *cut <= before);
+    history.power_cuts().iter().any(is_earlier) || history.calls().any(|(_, call)| {
         let removes = matches!(&call.op, Op::Name { op: NameOp::Unlink { .. } | NameOp::Rename { .. } });
         removes && !matches!(call.settled(), Some(Err(_))) && before.is_none_or(|before| call.invoked <= before)
     })

@@ -128,15 +128,19 @@ impl Tree {
         let to = self.directory(*to_dir)?.names.get(to_name).copied();
         let from = self.look_up(*dir, name)?;
         let exchange = *mode == RenameMode::Exchange;
+        match to {
+            None if exchange => return Err(Error::NotFound),
+            Some(_) if *mode == RenameMode::NoReplace => return Err(Error::Exists),
+            Some(to) if to.0 == from.0 => return Ok(None),
+            Some(to) if !exchange => fit(from, to)?,
+            _ => {}
+        }
         if dir != to_dir {
             self.not_below(*to_dir, from)?;
             to.filter(|_| exchange).map_or(Ok(()), |to| self.not_below(*dir, to))?;
         }
         match to {
-            None if exchange => return Err(Error::NotFound),
-            Some(_) if *mode == RenameMode::NoReplace => return Err(Error::Exists),
-            Some(to) if to.0 == from.0 => return Ok(None),
-            Some(to) if !exchange => self.may_replace(from, to)?,
+            Some(to) if !exchange && !self.is_empty(to) => return Err(Error::NotEmpty),
             _ => {}
         }
         self.take(*dir, name);
@@ -168,13 +172,8 @@ impl Tree {
         Ok(())
     }
 
-    fn may_replace(&self, from: Node, to: Node) -> Result<(), Error> {
-        match (from.1 == NodeKind::Directory, to.1 == NodeKind::Directory) {
-            (true, false) => Err(Error::NotDirectory),
-            (false, true) => Err(Error::IsDirectory),
-            (true, true) if !self.directory(to.0)?.names.is_empty() => Err(Error::NotEmpty),
-            _ => Ok(()),
-        }
+    fn is_empty(&self, node: Node) -> bool {
+        self.directory(node.0).is_ok_and(|directory| directory.names.is_empty()) || node.1 != NodeKind::Directory
     }
 
     /// A name leads to a node from now on.
@@ -206,5 +205,14 @@ impl Tree {
             }
             None => 0,
         }
+    }
+}
+
+/// Whether one may replace the other, by their kinds.
+fn fit(from: Node, to: Node) -> Result<(), Error> {
+    match (from.1 == NodeKind::Directory, to.1 == NodeKind::Directory) {
+        (true, false) => Err(Error::NotDirectory),
+        (false, true) => Err(Error::IsDirectory),
+        _ => Ok(()),
     }
 }
