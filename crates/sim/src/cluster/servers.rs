@@ -1,7 +1,7 @@
 //! Server processes in the world: they begin, do what they are told, and die.
 
 use super::coordinator::RING;
-use super::host::{Effect, Parts, Process, Waiter};
+use super::host::{Effect, HostMessage, Parts, Process, Waiter};
 use super::world::{Event, World, trace};
 use hekate_brick::Brick;
 use hekate_brick::storage::Survivors;
@@ -149,7 +149,12 @@ impl World {
         match effect {
             Effect::Transmit(to, packet) => self.transmit(server, to.0 - 1, packet),
             Effect::Deliver(from, message) => {
-                let delay = self.delay(self.settings.inside_max);
+                let mut delay = self.delay(self.settings.inside_max);
+                if let HostMessage::Replica { envelope } = &message {
+                    let last = self.delivered.entry((envelope.from, envelope.to)).or_default();
+                    delay = delay.max(last.saturating_sub(self.now));
+                    *last = self.now + delay;
+                }
                 self.after(delay, Event::Deliver { server, boot, from, message });
             }
             Effect::Sync(job) => {

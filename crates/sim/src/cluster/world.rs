@@ -12,7 +12,7 @@ use crate::history::{CallNumber, History, Moment};
 use hekate_brick::Identity;
 use hekate_brick::storage::Random;
 use hekate_proto::*;
-use hekate_replica::{Need, SyncJob};
+use hekate_replica::{Address, Need, SyncJob};
 use hekate_transport::link::{Boot, Generation, Packet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use xxhash_rust::xxh3::Xxh3;
@@ -94,6 +94,8 @@ pub struct World {
     pub wrong: Vec<String>,
     pub trace: bool,
     pub boots: u64,
+    /// When the last message from one replica to another is delivered: they come in their order.
+    pub delivered: BTreeMap<(Address, Address), Micros>,
 }
 
 /// In the trace of a single seed.
@@ -143,6 +145,7 @@ impl World {
             wrong: Vec::new(),
             trace,
             boots: 0,
+            delivered: BTreeMap::new(),
             settings,
         })
     }

@@ -8,7 +8,7 @@ use crate::checkers::windows::windows;
 use crate::history::{Call, CallNumber, History, Moment};
 use bytes::Bytes;
 use hekate_proto::{
-    BLOCK_BYTES, DataOp, Error, FILE_BYTES_MAX, IO_BYTES_MAX, InodeId, InodeOp, NameOp, Op, Reply, SHARD_BYTES,
+    BLOCK_BYTES, DataOp, Error, FILE_BYTES_MAX, INLINE_MAX, IO_BYTES_MAX, InodeId, InodeOp, NameOp, Op, Reply, SHARD_BYTES,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,11 +56,15 @@ impl<'a> Draft<'a> {
         let (writes, others): (Vec<_>, Vec<_>) = self.said.iter().partition(|(_, said)| is_write(said));
         let mut operations = Vec::new();
         let mut secured_at = BTreeMap::new();
+        let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
         for (call, said) in writes.into_iter().chain(others) {
+            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX {
+                let early = windows(self.history, *call, || seen_early(action(&grid, &mut palette, *call, said)));
+                operations.extend(early.into_iter().map(|early| Operation { required: false, ..early }));
+            }
             operations.extend(windows(self.history, *call, || action(&grid, &mut palette, *call, said)));
             secured_at.extend(self.history.secured_at(*call).map(|at| (*call, at)));
         }
-        let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
         (File { grid, palette, secured_at, keeps_log: last_cut.is_some(), end_max }, operations)
     }
 
@@ -166,6 +170,18 @@ fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
         let removes = matches!(&call.op, Op::Name { op: NameOp::Unlink { .. } | NameOp::Rename { .. } });
         removes && !matches!(call.settled(), Some(Err(_))) && before.is_none_or(|before| call.invoked <= before)
     })
+}
+
+/// Bytes in shards are seen before the inode's leader has been told of them: before the size is, and, if a truncate comes
+/// between, once more after it. Grants are to end that (DESIGN section 6).
+fn seen_early(action: Action) -> Action {
+    match action {
+        Action::Write { call, parts } => {
+            let parts = parts.into_iter().map(|part| WritePart { end: 0, ..part }).collect();
+            Action::Write { call, parts }
+        }
+        other => other,
+    }
 }
 
 fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> Action {
