@@ -81,6 +81,8 @@ wire_enum! {
         14 = IsGone { intent: IntentId },
         /// Member to leader: it cannot take records any more.
         15 = Failed { error: Error },
+        /// Leader to member: with the records up to this one, members agree on what power cuts took.
+        16 = Settled { sequence: Sequence },
     }
 
     /// What came of a leg.
