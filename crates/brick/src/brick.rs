@@ -401,6 +401,23 @@ impl Brick {
         self.machine.write().keep_journal(keep);
     }
 
+    /// What is in the journal from here on is kept, though a checkpoint covers it; what is before it may go. A brick that
+    /// shares partitions with others on other servers says so at once when it is opened (`replica/retention.rs`).
+    pub fn retain_from(&self, from: Lsn) {
+        self.machine.write().retain_from(from);
+        self.wake_writers();
+    }
+
+    /// Where the journal ends, and up to which record of each partition it says everything.
+    pub fn ends(&self) -> (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>) {
+        self.machine.read().ends()
+    }
+
+    /// Whether [`Brick::sync_shards`] would not wait for room in the journal.
+    pub fn takes_mark(&self) -> bool {
+        self.machine.write().takes_mark()
+    }
+
     /// No record will tell of fresh blocks that were written to the shard.
     pub fn forget_fresh(&self, shard: ShardId) {
         self.machine.write().forget_fresh(shard);

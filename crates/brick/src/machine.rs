@@ -55,6 +55,8 @@ const OVERLAY_BYTES_MAX: usize = 64 << 20;
 
 /// Shards that one mark names: 52 KiB, which the smallest segment takes.
 const MARKED_MAX: usize = 1000;
+/// Bytes of such a mark, at most: a shard and its stamp each.
+const MARK_BYTES_MAX: usize = MARKED_MAX * 56;
 
 /// See the module.
 pub struct Machine {
@@ -78,6 +80,8 @@ pub struct Machine {
     waited_for: bool,
     /// Segments are kept beyond a checkpoint, since another brick may lack what they say.
     keeps_journal: bool,
+    /// Nothing behind this is given back: another brick may not have it on stable storage yet.
+    retained: Lsn,
     /// What the last checkpoint wrote home; let go of outside of the lock.
     retired: Option<Arc<Overlay>>,
     failed: Option<Error>,
@@ -112,6 +116,7 @@ impl Machine {
             unsettled: false,
             waited_for: false,
             keeps_journal: false,
+            retained: Lsn(u64::MAX),
             retired: None,
             failed: None,
         }
@@ -290,6 +295,20 @@ impl Machine {
         }
         let (end, io) = self.journal(EntryKind::Mark, &body, crc32c::crc32c(&body));
         Ok(Some(Append::At { end, io }))
+    }
+
+    /// Whether there is room for the mark of any sync; if not, a checkpoint is wanted.
+    pub fn takes_mark(&mut self) -> bool {
+        let body_bytes = MARK_BYTES_MAX.min(self.log.geometry.body_bytes_max());
+        let has_room = self.log.has_room(body_bytes);
+        self.waited_for |= !has_room;
+        has_room
+    }
+
+    /// Where the log ends, and up to which record of each partition.
+    pub fn ends(&self) -> (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>) {
+        let positions = self.state.positions.iter().map(|((ring, partition), at)| (*ring, *partition, *at));
+        (self.log.end(), positions.collect())
     }
 
     /// Syncs what is written. `None`: all of it is stable. One sync runs at a time.

@@ -473,11 +473,12 @@ impl Leader {
         }
     }
 
-    /// Who took a leg asks whether its mark is still needed.
-    pub fn is_gone(&self, at: &Place, from: Address, intent: IntentId, around: &Around, out: &mut Out) -> Result<()> {
+    /// Who took a leg asks whether its mark is still needed. That the intent is gone must outlive a power cut first.
+    pub fn is_gone(&mut self, at: &Place, from: Address, intent: IntentId, around: &Around) -> Result<()> {
         let known = self.driven.contains_key(&intent) || !self.takes_legs();
-        if !known && around.brick.get(&self.intent_key(at, intent))?.is_none() && self.is_settled() {
-            at.send(out, from, Message::Forget { intent });
+        if !known && around.brick.get(&self.intent_key(at, intent))?.is_none() {
+            let elsewhere = !same_bricks(at, from.partition, around);
+            self.when(self.last, elsewhere, Then::SayGone(from, intent));
         }
         Ok(())
     }

@@ -32,18 +32,21 @@ pub(crate) struct Follower {
     early: BTreeMap<Sequence, Arrived>,
     /// Syncs whose records have not all come yet.
     waiting: Vec<Asked>,
+    /// Once it has this record, what power cuts took is agreed on.
+    settled: Option<Sequence>,
 }
 
 impl Follower {
     pub fn new(at: &Place, brick: &Brick) -> Self {
         let last = brick.position(at.ring, at.own.partition).sequence;
-        Self { last, stable: Sequence(0), early: BTreeMap::new(), waiting: Vec::new() }
+        Self { last, stable: Sequence(0), early: BTreeMap::new(), waiting: Vec::new(), settled: None }
     }
 
     /// In a new view, or a new life of the leader: it says again what still counts.
     pub fn forget(&mut self) {
         self.early.clear();
         self.waiting.clear();
+        self.settled = None;
     }
 
     pub fn is_idle(&self) -> bool {
@@ -80,14 +83,15 @@ impl Follower {
         }
         match message {
             Message::Append { entry, fresh, copied } => {
-                // The leader makes records again: what was lost is agreed on.
-                if !copied {
-                    at.lost.clear();
-                }
                 if entry.record.sequence > self.last {
                     self.early.insert(entry.record.sequence, Arrived { entry, fresh, copied });
                 }
                 self.take(at, around, out)?;
+                self.settle(at);
+            }
+            Message::Settled { sequence } => {
+                self.settled = Some(sequence);
+                self.settle(at);
             }
             Message::Stable { sequence } => self.stable = self.stable.max(sequence),
             Message::Ask => self.tell_position(at, around, out),
@@ -128,8 +132,15 @@ impl Follower {
                     out.wants_room = true;
                     break;
                 }
-                append(around.brick, at.ring, &arrived.entry, &arrived.fresh, arrived.copied)?;
-                self.last = *sequence;
+                match append(around.brick, at.ring, &arrived.entry, &arrived.fresh, arrived.copied) {
+                    Ok(()) => self.last = *sequence,
+                    // There was room when it was asked for; it is taken when there is again.
+                    Err(Error::NoSpace { .. }) => {
+                        out.wants_room = true;
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             self.early.pop_first();
         }
@@ -137,6 +148,12 @@ impl Follower {
         at.send_member(out, at.view.leader, held);
         self.sync(at, out);
         Ok(())
+    }
+
+    fn settle(&mut self, at: &mut Place) {
+        if self.settled.is_some_and(|sequence| sequence <= self.last) {
+            at.lost.clear();
+        }
     }
 
     fn sync(&mut self, at: &Place, out: &mut Out) {

@@ -34,6 +34,7 @@ pub(crate) enum Then {
     EndLeg(Address, IntentId, u16, Result<Reply>),
     Ended(IntentId),
     Forget(IntentId),
+    SayGone(Address, IntentId),
 }
 
 /// Everything that is settled put on stable storage of all members.
@@ -185,7 +186,7 @@ impl Leader {
                 self.leg_ended(at, intent, number, outcome, around, out)?
             }
             Message::Forget { intent } => self.forget_marks(at, intent, around)?,
-            Message::IsGone { intent } => self.is_gone(at, from, intent, around, out)?,
+            Message::IsGone { intent } => self.is_gone(at, from, intent, around)?,
             other => self.level_message(at, from, other, around, out)?,
         }
         self.settle(at, around, out)
@@ -272,7 +273,7 @@ impl Leader {
         let sequence = Sequence(self.last.0 + 1);
         let (ring, partition, epoch) = (at.ring, at.own.partition, at.view.epoch);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
-        if grows && let Err(error) = self.check_room(&entry, around.brick) {
+        if grows && let Err(error) = self.check_room(&entry, &commit.fresh, around.brick) {
             return Ok(Err(Unmade::Refused(error)));
         }
         if !around.brick.takes_now(&entry) {
@@ -302,11 +303,12 @@ impl Leader {
     }
 
     /// On every member, before any of them takes it: no replica is ever without room for what another has.
-    fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
+    fn check_room(&self, entry: &LogEntry, fresh: &[Fresh], brick: &Brick) -> Result<()> {
         drop(brick.reserve(entry, true)?);
-        let on_the_way: u64 = self.window.iter().map(|(entry, _)| entry.room_bytes()).sum();
+        let needed = room_of(entry, fresh);
+        let on_the_way: u64 = self.window.iter().map(|(entry, fresh)| room_of(entry, fresh)).sum();
         for (brick, member) in &self.members {
-            if member.room < on_the_way.saturating_add(entry.room_bytes()) {
+            if member.room < on_the_way.saturating_add(needed) {
                 let what = format!("on brick {}: {} MiB may still be taken", brick.text(), member.room >> 20);
                 return Err(Error::NoSpace { what });
             }
@@ -413,6 +415,7 @@ impl Leader {
             }
             Then::Ended(intent) => self.op_ended(at, intent, around, out),
             Then::Forget(intent) => self.tell_forget(at, intent, around, out),
+            Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
         }
     }
 
@@ -460,6 +463,11 @@ impl Leader {
             }
         }
     }
+}
+
+/// Bytes that a member needs for a record.
+fn room_of(entry: &LogEntry, fresh: &[Fresh]) -> u64 {
+    entry.room_bytes() + fresh.iter().map(|fresh| fresh.bytes.len() as u64).sum::<u64>()
 }
 
 /// Whether a change takes room: a full disk still deletes.

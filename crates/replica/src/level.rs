@@ -6,7 +6,7 @@
 
 use crate::drive::Driven;
 use crate::follower::{append, copies_after};
-use crate::leader::{Draft, Leader, Member, Unmade};
+use crate::leader::{Draft, Leader, Member, Then, Unmade};
 use crate::message::{Address, BlockAt, Message};
 use crate::partition::{Around, Out, Place};
 use crate::step::Commit;
@@ -82,6 +82,9 @@ impl Leader {
                 at.send_member(out, *brick, Message::Ask);
             }
         }
+        if let Phase::Settling { blocks } = &mut self.phase {
+            blocks.values_mut().for_each(|lost| lost.asked = false);
+        }
         self.send_again(at, bricks, around);
     }
 
@@ -108,6 +111,11 @@ impl Leader {
             }
             Message::Append { entry, fresh, .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
                 if entry.record.sequence.0 == self.last.0 + 1 {
+                    if !around.brick.takes_now(&entry) {
+                        // It is fetched again when there is room.
+                        (out.wants_room, self.phase) = (true, Phase::Asking);
+                        return Ok(());
+                    }
                     append(around.brick, at.ring, &entry, &fresh, true)?;
                     self.last = entry.record.sequence;
                 }
@@ -150,9 +158,26 @@ impl Leader {
                 }
                 self.feed(at, brick, position.sequence, around, out)?;
                 self.sync_again(at, brick, out);
-                Ok(())
+                self.settle_anew()
             }
         }
+    }
+
+    /// A member came back without some blocks while the others went on: they are agreed on as before serving.
+    fn settle_anew(&mut self) -> Result<()> {
+        if self.phase == Phase::Feeding || self.lost_on.is_empty() {
+            return Ok(());
+        }
+        let lost = std::mem::take(&mut self.lost_on);
+        let mut blocks = match std::mem::replace(&mut self.phase, Phase::Feeding) {
+            Phase::Settling { blocks } => blocks,
+            _ => BTreeMap::new(),
+        };
+        for (block, by) in lost {
+            blocks.entry(block).or_default().by.extend(by);
+        }
+        self.phase = Phase::Settling { blocks };
+        Ok(())
     }
 
     fn lost_by(&mut self, at: &mut Place, brick: BrickId, lost: &[BlockAt]) {
@@ -215,10 +240,14 @@ impl Leader {
         }
         if matches!(&self.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
             at.lost.clear();
+            for brick in self.members.keys() {
+                at.send_member(out, *brick, Message::Settled { sequence: self.last });
+            }
             self.phase = Phase::Recovering;
             self.find_work(at, around, out)?;
         }
-        if self.phase == Phase::Recovering && self.driven.is_empty() && self.is_settled() {
+        let recovers = self.driven.values().any(Driven::is_recovered);
+        if self.phase == Phase::Recovering && !recovers && self.is_settled() {
             self.phase = Phase::Serving;
             self.retry_wanted = true;
         }
@@ -286,6 +315,9 @@ impl Leader {
 
     /// What was put off while levelling is tried again.
     pub fn level_again(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        if self.phase == Phase::Asking {
+            self.decide(at, around, out)?;
+        }
         self.settle_blocks(at, around, out)
     }
 
@@ -300,18 +332,19 @@ impl Leader {
             let Some((last, _)) = found.last() else { return Ok(()) };
             from = last.successor();
             for (key, value) in &found {
-                self.find(at, key, value, around, out)?;
+                self.find(at, key, value, out)?;
             }
         }
     }
 
-    fn find(&mut self, at: &Place, key: &Key, value: &Bytes, around: &Around, out: &mut Out) -> Result<()> {
+    fn find(&mut self, at: &Place, key: &Key, value: &Bytes, out: &mut Out) -> Result<()> {
         let Some(id) = key.id() else { return Ok(()) };
         match key.kind() {
             Some(Kind::Intent) if !self.driven.contains_key(&IntentId(id)) => {
                 let record = IntentRecord::from_bytes(value.clone()).map_err(Error::from)?;
                 self.driven.insert(IntentId(id), Driven::recovered(record, at.count));
-                self.send_legs(at, IntentId(id), around, out);
+                // A power cut must not take back what its legs follow.
+                self.when(self.last, true, Then::SendLegs(IntentId(id)));
             }
             Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
             Some(Kind::LegDone) => drop(self.doubtful.insert(IntentId(id))),

@@ -18,6 +18,7 @@ mod numbers;
 mod partition;
 mod read;
 mod rename;
+mod retention;
 mod serve;
 mod step;
 #[cfg(test)]
@@ -29,5 +30,6 @@ pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockO
 pub use message::{Address, BlockAt, Envelope, Fresh, Message, Outcome};
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
 pub use read::answer;
+pub use retention::{Known, Need, Retention};
 pub use step::{Ask, Commit, Stop};
 pub use tree::root_directory;

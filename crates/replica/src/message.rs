@@ -1,7 +1,8 @@
 //! What replicas of partitions tell each other; `docs/format/wire.md` is the document.
 //!
-//! Whoever carries messages delivers each at most once and drops what an earlier life of either end sent
-//! (`transport/link.rs`); they may overtake each other.
+//! Whoever carries messages delivers each at most once, those from one replica to another in their order, and drops what
+//! an earlier life of either end sent (`transport/link.rs`): a leg that was sent again never comes behind the one that
+//! undoes it. Messages between other pairs may overtake each other.
 
 use bytes::Bytes;
 use hekate_brick::LogEntry;
@@ -84,6 +85,8 @@ wire_enum! {
         16 = Stable { sequence: Sequence },
         /// Member to leader: let all that there is become so. -> `Stable`
         17 = WantStable,
+        /// Leader to member: with the records up to this one, members agree on what power cuts took.
+        18 = Settled { sequence: Sequence },
     }
 
     /// What came of a leg.

@@ -70,7 +70,10 @@ fn list(
     limit: u32,
     attributes: bool,
 ) -> Stepped<Reply> {
-    tree.any_stub(dir).map_err(|_| Stop::Error(Error::NotDirectory))?;
+    tree.open_stub(dir).map_err(|stop| match stop {
+        Stop::Error(_) => Stop::Error(Error::NotDirectory),
+        other => other,
+    })?;
     let place = Place { ring: ask.ring, position: dir.position(), volume: ask.volume };
     let all = Key::name(place, dir, b"");
     let from = after.map_or(all.clone(), |name| Key::name(place, dir, name.as_bytes()).successor());

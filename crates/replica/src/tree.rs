@@ -64,6 +64,12 @@ impl<'a> Tree<'a> {
         self.value(&self.key(dir, Kind::Stub))?.ok_or(Stop::Error(Error::Stale))
     }
 
+    /// The stub, unless an op has closed it: whether the directory is removed is not known yet.
+    pub fn open_stub(&self, dir: InodeId) -> Stepped<StubRecord> {
+        let stub = self.any_stub(dir)?;
+        if stub.alive { Ok(stub) } else { Err(Stop::Wait) }
+    }
+
     /// Where a name leads.
     pub fn name(&self, place: Place, dir: InodeId, name: &Name) -> Stepped<Option<NameRecord>> {
         self.value(&Key::name(place, dir, name.as_bytes()))
@@ -90,7 +96,10 @@ impl<'a> Tree<'a> {
     /// An inode's attributes, a directory's with those of its stub.
     pub fn attr(&self, id: InodeId) -> Stepped<Attr> {
         let inode = self.inode(id)?;
-        let stub = if inode.kind == NodeKind::Directory { Some(self.any_stub(id)?) } else { None };
+        let stub = match inode.kind {
+            NodeKind::Directory => Some(self.open_stub(id)?),
+            _ => None,
+        };
         Ok(attr_of(id, &inode, stub.as_ref()))
     }
 }

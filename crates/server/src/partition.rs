@@ -4,9 +4,9 @@ use hekate_brick::Brick;
 use hekate_cluster::RingInfo;
 use hekate_proto::map::View;
 use hekate_proto::*;
-use hekate_replica::{Address, Around, Ask, BlockAt, Out, Partition};
-use parking_lot::RwLock;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use hekate_replica::{Address, Around, Ask, BlockAt, Event, Out, Partition};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// A replica, and the brick that has it.
@@ -15,6 +15,8 @@ pub struct Hosted {
     pub partition: RwLock<Partition>,
     /// Its brick.
     pub brick: Arc<Brick>,
+    /// What it has not been told yet, in order.
+    mailbox: Mutex<VecDeque<Event>>,
 }
 
 /// A ring's replicas here.
@@ -43,7 +45,8 @@ impl HostedRing {
                 let around = Around { brick, views: &info.views, now: Time(0) };
                 let lost = lost(member.brick, address.partition);
                 let partition = RwLock::new(Partition::new(info.ring, address, &around, lost)?);
-                replicas.insert(address, Hosted { partition, brick: brick.clone() });
+                let (brick, mailbox) = (brick.clone(), Mutex::default());
+                replicas.insert(address, Hosted { partition, brick, mailbox });
             }
         }
         Ok(Self { ring: info.ring, views: RwLock::new(Arc::new(info.views.clone())), servers, replicas })
@@ -161,12 +164,26 @@ impl HostedRing {
         self.replicas.values().filter(first).map(|hosted| hosted.brick.clone()).collect()
     }
 
-    /// Tells a replica of an event.
-    pub fn handle(&self, address: Address, event: hekate_replica::Event, now: Time, out: &mut Out) {
-        let Some(hosted) = self.replica(address) else { return };
+    /// Puts an event into the mailbox of a replica that is here.
+    pub fn deliver(&self, to: Address, event: Event) {
+        if let Some(hosted) = self.replica(to) {
+            hosted.mailbox.lock().push_back(event);
+        }
+    }
+
+    /// Tells a replica what is in its mailbox. `follow` passes on what comes of it while nobody else can tell the replica
+    /// anything, so that what it says to another one arrives in order.
+    pub fn work(&self, at: Address, now: Time, mut follow: impl FnMut(Out)) {
+        let Some(hosted) = self.replica(at) else { return };
         let views = self.views();
         let around = Around { brick: &hosted.brick, views: &views, now };
-        hosted.partition.write().handle(event, &around, out);
+        let mut partition = hosted.partition.write();
+        let next = || hosted.mailbox.lock().pop_front();
+        while let Some(event) = next() {
+            let mut out = Out::default();
+            partition.handle(event, &around, &mut out);
+            follow(out);
+        }
     }
 
     /// Answers a read at once, if that can be.

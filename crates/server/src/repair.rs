@@ -145,9 +145,9 @@ fn while_settled(
         let (mut out, views) = (Out::default(), ring.views());
         let around = Around { brick: &hosted.brick, views: &views, now: Node::clock() };
         partition.handle(Event::Change { token, commit: Box::new(commit) }, &around, &mut out);
-        drop(partition);
         let mut turn = Turn::new(node, ring);
         turn.go_on(token, out);
+        drop(partition);
         turn.run();
         let answer = turn.take(token).or_else(|| node.patiently(ring, to, token));
         return answer

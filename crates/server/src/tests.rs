@@ -8,7 +8,7 @@ use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, Lsn};
 use hekate_cluster::{BrickInfo, Domain, EmbeddedCoordinator, FIRST_SERVER, Registry, RingInfo};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
-use hekate_replica::{Address, Ask, BlockAt, Commit, Event, Out};
+use hekate_replica::{Address, Ask, BlockAt, Commit, Event};
 use hekate_transport::{Peer, Service};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -72,9 +72,10 @@ fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()
             to_all(Event::Start).chain(to_all(Event::Up { bricks: all.clone() })).collect();
         while !ring.leaders().iter().all(|leader| ring.replica(*leader).unwrap().partition.read().serves()) {
             while let Some((to, event)) = queue.pop_front() {
-                let mut out = Out::default();
-                ring.handle(to, event, Time(0), &mut out);
-                queue.extend(out.sends.into_iter().map(|envelope| (envelope.to, Event::Message(envelope))));
+                ring.deliver(to, event);
+                let mut sends = Vec::new();
+                ring.work(to, Time(0), |out| sends.extend(out.sends));
+                queue.extend(sends.into_iter().map(|envelope| (envelope.to, Event::Message(envelope))));
             }
             for hosted in ring.replicas().map(|(_, hosted)| hosted) {
                 if let Some(error) = hosted.partition.read().failure() {

@@ -1,6 +1,7 @@
 //! A turn: an event for a replica and all that follows from it here, done by the thread that brought it.
 //!
-//! What replicas of this server say to each other does not travel: the same thread goes on with it. Syncs of all bricks
+//! What replicas of this server say to each other does not travel: it is put into mailboxes, in order, and the same thread
+//! goes on with them, unless another is there already. Syncs of all bricks
 //! are gathered, and done side by side when nothing else is left.
 
 use crate::node::Node;
@@ -15,7 +16,8 @@ use std::sync::Arc;
 pub struct Turn<'a> {
     node: &'a Node,
     ring: Arc<HostedRing>,
-    queue: VecDeque<(Address, Event)>,
+    /// Replicas that have something in their mailboxes.
+    visits: VecDeque<Address>,
     syncs: Vec<SyncJob>,
     /// Answers of requests that this thread brought; others' are passed on.
     own: Vec<Token>,
@@ -24,13 +26,14 @@ pub struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     pub fn new(node: &'a Node, ring: &Arc<HostedRing>) -> Self {
-        let (queue, syncs, own, answers) = Default::default();
-        Self { node, ring: ring.clone(), queue, syncs, own, answers }
+        let (visits, syncs, own, answers) = Default::default();
+        Self { node, ring: ring.clone(), visits, syncs, own, answers }
     }
 
     /// An event that this thread brings.
     pub fn tell(&mut self, to: Address, event: Event) {
-        self.queue.push_back((to, event));
+        self.ring.deliver(to, event);
+        self.visits.push_back(to);
     }
 
     /// A request whose answer this thread wants.
@@ -42,9 +45,7 @@ impl<'a> Turn<'a> {
     /// Goes on until nothing is left to do here.
     pub fn run(&mut self) {
         loop {
-            while let Some((to, event)) = self.queue.pop_front() {
-                self.handle(to, event);
-            }
+            self.visit_all();
             if self.syncs.is_empty() {
                 return;
             }
@@ -54,21 +55,20 @@ impl<'a> Turn<'a> {
 
     /// The same, but the syncs are left to the bricks' threads, which go on with what follows.
     pub fn run_without_syncs(mut self) {
-        while let Some((to, event)) = self.queue.pop_front() {
-            self.handle(to, event);
-        }
+        self.visit_all();
         for job in std::mem::take(&mut self.syncs) {
             self.node.sync_later(&self.ring, job);
         }
     }
 
-    fn handle(&mut self, to: Address, event: Event) {
-        let mut out = Out::default();
-        self.ring.handle(to, event, Node::clock(), &mut out);
-        self.follow(out);
+    fn visit_all(&mut self) {
+        let ring = self.ring.clone();
+        while let Some(at) = self.visits.pop_front() {
+            ring.work(at, Node::clock(), |out| self.follow(out));
+        }
     }
 
-    /// What came of an event that this thread has told a replica itself.
+    /// What came of an event that this thread has told a replica itself, and still holds.
     pub fn go_on(&mut self, token: Token, out: Out) {
         self.own.push(token);
         self.follow(out);
@@ -77,7 +77,7 @@ impl<'a> Turn<'a> {
     fn follow(&mut self, out: Out) {
         for envelope in out.sends {
             match self.ring.replica(envelope.to) {
-                Some(_) => self.queue.push_back((envelope.to, Event::Message(envelope))),
+                Some(_) => self.tell(envelope.to, Event::Message(envelope)),
                 None => self.node.send_to_brick(&self.ring, &envelope),
             }
         }

@@ -1,0 +1,252 @@
+//! Attributes: what an inode says of its changes never goes back.
+//!
+//! For two answers about an inode, of which the first had returned when the second was asked for, and no power cut
+//! between:
+//!
+//! - the change counter and ctime do not go back; nor does mtime, unless somebody set it;
+//! - a change that was asked for and acknowledged between them has moved the counter on;
+//! - birth and kind stay.
+//!
+//! And of a file, at any time: answers with the same change counter say the same.
+
+use crate::checkers::Complaint;
+use crate::history::{CallNumber, ChangedPlaces, History, Moment};
+use hekate_proto::{Attr, DataOp, InodeId, InodeOp, NodeKind, Op, Reply};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Attributes in an answer.
+struct Seen<'a> {
+    call: CallNumber,
+    invoked: Moment,
+    returned: Moment,
+    attr: &'a Attr,
+}
+
+/// An acknowledged change.
+struct Changed {
+    call: CallNumber,
+    invoked: Moment,
+    returned: Moment,
+}
+
+/// All inodes of the history; at most one complaint for each.
+pub fn check(history: &History) -> Vec<Complaint> {
+    let changes = changes(history);
+    let times_set = times_set(history);
+    let none = Vec::new();
+    let judge = |(inode, seen): (InodeId, Vec<Seen>)| {
+        let changed = changes.get(&inode).unwrap_or(&none);
+        let rules = Rules { history, times_are_set: times_set.contains(&inode) };
+        let found = rules.in_order(&seen).or_else(|| rules.moved_on(&seen, changed)).or_else(|| rules.same(&seen));
+        found.map(|what| Complaint::new(format!("attributes of {inode:?}"), what))
+    };
+    seen(history).into_iter().filter_map(judge).collect()
+}
+
+fn seen(history: &History) -> BTreeMap<InodeId, Vec<Seen<'_>>> {
+    let mut all: BTreeMap<InodeId, Vec<Seen>> = BTreeMap::new();
+    for (number, call) in history.calls() {
+        let (Some(Ok(reply)), Some(returned)) = (call.settled(), call.returned()) else { continue };
+        let attrs: Vec<&Attr> = match reply {
+            Reply::Node { attr, .. } | Reply::FileData { attr, .. } => vec![attr],
+            Reply::List { entries, .. } => entries.iter().filter_map(|entry| entry.attr.as_ref()).collect(),
+            _ => Vec::new(),
+        };
+        for attr in attrs {
+            let seen = Seen { call: number, invoked: call.invoked, returned, attr };
+            all.entry(attr.id).or_default().push(seen);
+        }
+    }
+    all
+}
+
+fn changes(history: &History) -> BTreeMap<InodeId, Vec<Changed>> {
+    let mut all: BTreeMap<InodeId, Vec<Changed>> = BTreeMap::new();
+    for (number, call) in history.calls() {
+        let (Some(Ok(_)), Some(returned)) = (call.settled(), call.returned()) else { continue };
+        let is_change = match &call.op {
+            Op::Data { op: DataOp::Write { data, .. } } => !data.is_empty(),
+            Op::Inode { .. } => true,
+            // What a name op does to its directory depends on what it found.
+            _ => false,
+        };
+        for inode in call.op.changed_places().into_iter().filter(|_| is_change) {
+            all.entry(inode).or_default().push(Changed { call: number, invoked: call.invoked, returned });
+        }
+    }
+    all
+}
+
+/// The inodes whose mtime somebody set.
+fn times_set(history: &History) -> BTreeSet<InodeId> {
+    let sets = history.calls().filter_map(|(_, call)| match &call.op {
+        Op::Inode { op: InodeOp::SetAttr { inode, changes } } => changes.mtime.map(|_| *inode),
+        _ => None,
+    });
+    sets.collect()
+}
+
+struct Rules<'a> {
+    history: &'a History,
+    times_are_set: bool,
+}
+
+impl Rules<'_> {
+    fn power_failed(&self, from: Moment, to: Moment) -> bool {
+        self.history.power_cuts().iter().any(|cut| (from..=to).contains(cut))
+    }
+
+    /// Pairs of which one had returned when the other was asked for.
+    fn pairs<'s>(&self, seen: &'s [Seen<'s>]) -> impl Iterator<Item = (&'s Seen<'s>, &'s Seen<'s>)> {
+        seen.iter().flat_map(move |first| {
+            let later = seen
+                .iter()
+                .filter(|second| first.returned < second.invoked && !self.power_failed(first.invoked, second.returned));
+            later.map(move |second| (first, second))
+        })
+    }
+
+    fn in_order(&self, seen: &[Seen]) -> Option<String> {
+        for (first, second) in self.pairs(seen) {
+            let (before, after) = (first.attr, second.attr);
+            let rule = if after.change < before.change {
+                format!("the change counter went back from {} to {}", before.change, after.change)
+            } else if after.ctime < before.ctime {
+                format!("ctime went back from {:?} to {:?}", before.ctime, after.ctime)
+            } else if after.mtime < before.mtime && !self.times_are_set {
+                format!("mtime went back from {:?} to {:?}, and nobody set it", before.mtime, after.mtime)
+            } else if (after.btime, after.kind) != (before.btime, before.kind) {
+                "birth or kind changed".into()
+            } else {
+                continue;
+            };
+            return Some(self.both(rule, first.call, second.call));
+        }
+        None
+    }
+
+    fn moved_on(&self, seen: &[Seen], changes: &[Changed]) -> Option<String> {
+        for change in changes {
+            let before = seen.iter().filter(|seen| seen.returned < change.invoked);
+            let Some(before) = before.max_by_key(|seen| seen.attr.change) else { continue };
+            let after = seen.iter().filter(|seen| seen.invoked > change.returned);
+            let mut after = after.filter(|seen| !self.power_failed(before.invoked, seen.returned));
+            if let Some(after) = after.find(|after| after.attr.change <= before.attr.change) {
+                let change = self.history.describe(change.call);
+                let rule = format!("the change counter stayed at {} over {change}", after.attr.change);
+                return Some(self.both(rule, before.call, after.call));
+            }
+        }
+        None
+    }
+
+    fn same(&self, seen: &[Seen]) -> Option<String> {
+        let told = |attr: &Attr| (attr.mode, attr.uid, attr.gid, attr.nlink, attr.size, attr.mtime, attr.ctime);
+        let mut known: BTreeMap<u64, &Seen> = BTreeMap::new();
+        for seen in seen.iter().filter(|seen| seen.attr.kind == NodeKind::File) {
+            let first = *known.entry(seen.attr.change).or_insert(seen);
+            let (from, to) = (first.invoked.min(seen.invoked), first.returned.max(seen.returned));
+            if told(first.attr) != told(seen.attr) && !self.power_failed(from, to) {
+                let rule = format!("the change counter is {} in both, but they differ otherwise", seen.attr.change);
+                return Some(self.both(rule, first.call, seen.call));
+            }
+        }
+        None
+    }
+
+    fn both(&self, rule: String, first: CallNumber, second: CallNumber) -> String {
+        format!("{rule}:\n    {}\n    {}", self.history.describe(first), self.history.describe(second))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::scenario::*;
+    use hekate_proto::{AttrChanges, SetTime, Time};
+
+    fn getattr(scenario: &mut Scenario, from: Moment, to: Moment, attr: Attr) {
+        scenario.did(from, to, Op::Inode { op: InodeOp::GetAttr { inode: FILE } }, node(attr));
+    }
+
+    fn at(change: u64, time: i64) -> Attr {
+        let time = Time(time);
+        Attr { change, mtime: time, ctime: time, ..attr(FILE, NodeKind::File) }
+    }
+
+    fn complaint(scenario: &Scenario) -> String {
+        check(&scenario.history).first().expect("the history is wrong").to_string()
+    }
+
+    #[test]
+    fn counters_and_times_go_on() {
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 1, at(1, 1));
+        scenario.wrote(2, 3, 0, b"abc");
+        getattr(&mut scenario, 4, 5, at(2, 2));
+        assert_eq!(check(&scenario.history), []);
+    }
+
+    #[test]
+    fn a_counter_that_goes_back_is_named() {
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 1, at(5, 1));
+        getattr(&mut scenario, 2, 3, at(4, 1));
+        assert!(complaint(&scenario).contains("the change counter went back from 5 to 4"));
+    }
+
+    #[test]
+    fn answers_that_overlap_may_come_in_any_order() {
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 4, at(5, 2));
+        getattr(&mut scenario, 2, 6, at(4, 1));
+        assert_eq!(check(&scenario.history), []);
+    }
+
+    #[test]
+    fn times_go_back_only_if_somebody_set_them() {
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 1, at(1, 8));
+        getattr(&mut scenario, 2, 3, Attr { mtime: Time(3), ..at(2, 8) });
+        assert!(complaint(&scenario).contains("mtime went back"), "{}", complaint(&scenario));
+        let changes = AttrChanges { mtime: Some(SetTime::At { time: Time(3) }), ..AttrChanges::default() };
+        scenario.asked(0, Op::Inode { op: InodeOp::SetAttr { inode: FILE, changes } });
+        assert_eq!(check(&scenario.history), []);
+        getattr(&mut scenario, 4, 5, at(3, 4));
+        assert!(complaint(&scenario).contains("ctime went back"), "nobody sets ctime");
+    }
+
+    #[test]
+    fn an_acknowledged_change_moves_the_counter() {
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 1, at(1, 1));
+        scenario.wrote(2, 3, 0, b"abc");
+        getattr(&mut scenario, 4, 5, at(1, 1));
+        assert!(complaint(&scenario).contains("the change counter stayed at 1 over #1 client 1"));
+    }
+
+    #[test]
+    fn one_counter_means_one_state() {
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 9, at(1, 1));
+        getattr(&mut scenario, 0, 9, Attr { size: 7, ..at(1, 1) });
+        assert!(complaint(&scenario).contains("is 1 in both, but they differ"));
+    }
+
+    #[test]
+    fn birth_and_kind_stay() {
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 1, at(1, 1));
+        getattr(&mut scenario, 2, 3, Attr { btime: Time(7), ..at(1, 1) });
+        assert!(complaint(&scenario).contains("birth or kind changed"));
+    }
+
+    #[test]
+    fn a_power_cut_may_take_the_counter_back() {
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 1, at(5, 9));
+        scenario.history.power_cut(2);
+        getattr(&mut scenario, 3, 4, at(4, 8));
+        assert_eq!(check(&scenario.history), []);
+    }
+}

@@ -1,0 +1,80 @@
+//! Contents: reads, writes and sizes of each file are linearizable (contract, section 2).
+//!
+//! - A read gives the bytes that the last write to each of them left, zeros where nobody wrote, and ends at the end of
+//!   the file.
+//! - A read or write is atomic within a shard; one that crosses shards is one part after the other, in file order.
+//! - A truncate is seen by all that come after it; what it cut off is zeros when the file grows again.
+//! - Sizes that other answers tell (look-up, getattr) are those of some moment of the call.
+//! - A file that is gone (`Stale`) was removed before, and stays gone.
+//! - After a power cut: what was secured is there, of the rest a tail may be lost ([`model`]).
+//!
+//! Files are empty when they are made. Answers that say that something is away count as unknown: the write may have
+//! happened, or may happen later, or never.
+
+mod cells;
+mod model;
+mod prepare;
+#[cfg(test)]
+mod tests;
+
+use crate::checkers::Complaint;
+use crate::checkers::linearize::linearize;
+use crate::history::{CallNumber, History};
+use hekate_proto::{Attr, DataOp, InodeId, InodeOp, NodeKind, Op, Reply};
+use prepare::Draft;
+use std::collections::BTreeMap;
+
+/// Checks every file of the history; at most one complaint for each, but one for each answer that no file ever gives.
+pub fn check(history: &History) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (inode, calls) in calls_of_files(history) {
+        let about = format!("contents of {inode:?}");
+        let draft = match Draft::new(history, inode, &calls) {
+            Ok(draft) => draft,
+            Err((call, why)) => {
+                complaints.push(Complaint::new(about, format!("{why}:\n    {}", history.describe(call))));
+                continue;
+            }
+        };
+        let (file, operations) = draft.finish();
+        let initial = model::State::empty(&file.grid);
+        if let Err(stuck) = linearize(&file, initial, &operations, history.power_cuts()) {
+            complaints.push(Complaint::stuck(about, history, &stuck));
+        }
+    }
+    complaints
+}
+
+/// The calls that concern each file's bytes or tell of its size.
+fn calls_of_files(history: &History) -> BTreeMap<InodeId, Vec<CallNumber>> {
+    let kinds: BTreeMap<InodeId, NodeKind> =
+        history.calls().filter_map(|(_, call)| told(call.settled()?.ok()?)).map(|attr| (attr.id, attr.kind)).collect();
+    let is_file = |inode: &InodeId| kinds.get(inode).is_none_or(|kind| *kind == NodeKind::File);
+    let mut files: BTreeMap<InodeId, Vec<CallNumber>> = BTreeMap::new();
+    for (number, call) in history.calls() {
+        let told = call.settled().and_then(Result::ok).and_then(told).map(|attr| attr.id);
+        if let Some(inode) = worked_on(&call.op).or(told).filter(is_file) {
+            files.entry(inode).or_default().push(number);
+        }
+    }
+    files.retain(|inode, calls| {
+        kinds.contains_key(inode) || calls.iter().any(|call| matches!(history.call(*call).op, Op::Data { .. }))
+    });
+    files
+}
+
+fn worked_on(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::Data { op: DataOp::Read { inode, .. } | DataOp::Write { inode, .. } } => Some(*inode),
+        Op::Inode { op: InodeOp::SetAttr { inode, .. } | InodeOp::GetAttr { inode } } => Some(*inode),
+        _ => None,
+    }
+}
+
+/// The attributes in an answer.
+fn told(reply: &Reply) -> Option<&Attr> {
+    match reply {
+        Reply::Node { attr, .. } => Some(attr),
+        _ => None,
+    }
+}

@@ -1,0 +1,236 @@
+//! From the calls of a history to the operations on one file.
+
+use super::cells::{Grid, Palette};
+use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
+use super::told;
+use crate::checkers::linearize::Operation;
+use crate::checkers::windows::windows;
+use crate::history::{Call, CallNumber, History, Moment};
+use bytes::Bytes;
+use hekate_proto::{
+    BLOCK_BYTES, DataOp, Error, FILE_BYTES_MAX, INLINE_MAX, IO_BYTES_MAX, InodeId, InodeOp, NameOp, Op, Reply, SHARD_BYTES,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a call says about a file, before it is cut into cells.
+enum Said {
+    Write { offset: u64, data: Bytes },
+    Truncate { size: u64 },
+    Read { offset: u64, length: u64, bytes: Bytes },
+    Size(u64),
+    Gone,
+}
+
+/// An answer that no file ever gives.
+pub type Wrong = (CallNumber, String);
+
+/// The operations of one file.
+pub struct Draft<'a> {
+    history: &'a History,
+    said: Vec<(CallNumber, Said)>,
+}
+
+impl<'a> Draft<'a> {
+    /// What these calls say about the file.
+    pub fn new(history: &'a History, inode: InodeId, calls: &[CallNumber]) -> Result<Self, Wrong> {
+        let mut said = Vec::new();
+        for number in calls {
+            let call = history.call(*number);
+            let all = match call.settled() {
+                None => unknown(&call.op),
+                Some(Ok(reply)) => answered(inode, &call.op, reply).map_err(|why| (*number, why))?,
+                Some(Err(error)) => refused(history, call, error).map_err(|why| (*number, why))?,
+            };
+            said.extend(all.into_iter().map(|said| (*number, said)));
+        }
+        Ok(Self { history, said })
+    }
+
+    /// The file and what happened to it.
+    pub fn finish(self) -> (File, Vec<Operation<Action>>) {
+        let last_cut = self.history.power_cuts().last().copied();
+        let grid = Grid::new(self.borders(last_cut.is_some()));
+        let mut palette = Palette::new();
+        // Writes first, so that what is read is known by its writer.
+        let is_write = |said: &Said| matches!(said, Said::Write { .. });
+        let (writes, others): (Vec<_>, Vec<_>) = self.said.iter().partition(|(_, said)| is_write(said));
+        let mut operations = Vec::new();
+        let mut secured_at = BTreeMap::new();
+        let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
+        for (call, said) in writes.into_iter().chain(others) {
+            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX {
+                let early = windows(self.history, *call, || seen_early(action(&grid, &mut palette, *call, said)));
+                operations.extend(early.into_iter().map(|early| Operation { required: false, ..early }));
+            }
+            operations.extend(windows(self.history, *call, || action(&grid, &mut palette, *call, said)));
+            secured_at.extend(self.history.secured_at(*call).map(|at| (*call, at)));
+        }
+        (File { grid, palette, secured_at, keeps_log: last_cut.is_some(), end_max }, operations)
+    }
+
+    /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of great writes do.
+    fn borders(&self, blocks: bool) -> BTreeSet<u64> {
+        let mut borders = BTreeSet::from([0]);
+        for (_, said) in &self.said {
+            let (from, to) = said.range();
+            borders.extend([from, to]);
+            borders.extend((from / SHARD_BYTES..to.div_ceil(SHARD_BYTES)).skip(1).map(|shard| shard * SHARD_BYTES));
+            match said {
+                Said::Write { data, .. } if blocks && data.len() > JOURNALED_BYTES_MAX => {
+                    let block = BLOCK_BYTES as u64;
+                    borders.extend((from / block..to.div_ceil(block)).skip(1).map(|number| number * block));
+                }
+                _ => {}
+            }
+        }
+        borders
+    }
+}
+
+impl Said {
+    /// The bytes that it names or shows.
+    fn range(&self) -> (u64, u64) {
+        match self {
+            Said::Write { offset, data } => (*offset, offset + data.len() as u64),
+            Said::Read { offset, bytes, .. } => (*offset, offset + bytes.len() as u64),
+            Said::Truncate { size } => (*size, *size),
+            Said::Size(_) | Said::Gone => (0, 0),
+        }
+    }
+
+    /// How long it may make the file.
+    fn end(&self) -> u64 {
+        match self {
+            Said::Write { .. } | Said::Truncate { .. } => self.range().1,
+            Said::Read { .. } | Said::Size(_) | Said::Gone => 0,
+        }
+    }
+}
+
+fn unknown(op: &Op) -> Vec<Said> {
+    match op {
+        Op::Data { op: DataOp::Write { offset, data, .. } } if !data.is_empty() => {
+            vec![Said::Write { offset: *offset, data: data.clone() }]
+        }
+        Op::Inode { op: InodeOp::SetAttr { changes, .. } } => {
+            changes.size.map(|size| Said::Truncate { size }).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn answered(inode: InodeId, op: &Op, reply: &Reply) -> Result<Vec<Said>, String> {
+    match (op, reply) {
+        (Op::Data { op: DataOp::Write { .. } }, Reply::Done) => Ok(unknown(op)),
+        (Op::Data { op: DataOp::Read { offset, length, .. } }, Reply::FileData { bytes, .. }) => {
+            let length = u64::from(*length);
+            if bytes.len() as u64 > length {
+                return Err(format!("a read of {length} bytes gave {}", bytes.len()));
+            }
+            Ok(vec![Said::Read { offset: *offset, length, bytes: bytes.clone() }])
+        }
+        (Op::Inode { op: InodeOp::SetAttr { changes, .. } }, Reply::Node { attr, .. }) => match changes.size {
+            Some(size) if size != attr.size => Err(format!("a truncate to {size} answers a size of {}", attr.size)),
+            Some(size) => Ok(vec![Said::Truncate { size }]),
+            None => Ok(vec![Said::Size(attr.size)]),
+        },
+        (Op::Data { .. }, _) => Err("an answer of another kind than the op's".into()),
+        (_, reply) => match told(reply) {
+            Some(attr) if attr.id == inode => Ok(vec![Said::Size(attr.size)]),
+            _ => Err("an answer about another inode".into()),
+        },
+    }
+}
+
+fn refused(history: &History, call: &Call, error: &Error) -> Result<Vec<Said>, String> {
+    let end = |offset: u64, data: &Bytes| offset.saturating_add(data.len() as u64);
+    let right = match (&call.op, error) {
+        (Op::Data { op: DataOp::Write { offset, data, .. } }, Error::TooLarge) => end(*offset, data) > FILE_BYTES_MAX,
+        (Op::Data { op: DataOp::Write { data, .. } }, Error::Invalid { .. }) => data.len() > IO_BYTES_MAX,
+        (Op::Data { op: DataOp::Read { length, .. } }, Error::Invalid { .. }) => *length as usize > IO_BYTES_MAX,
+        (Op::Inode { op: InodeOp::SetAttr { changes, .. } }, Error::TooLarge) => {
+            changes.size.is_some_and(|size| size > FILE_BYTES_MAX)
+        }
+        (_, Error::Stale) => match may_be_removed(history, call.returned()) {
+            true => return Ok(vec![Said::Gone]),
+            false => return Err("the file is gone, but nobody had asked to remove or replace anything".into()),
+        },
+        _ => false,
+    };
+    match right {
+        true => Ok(Vec::new()),
+        false => Err("no state of a file gives this answer".into()),
+    }
+}
+
+/// Whether a call that may remove a file was made before this moment, or a power cut may have taken it.
+fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
+    let is_earlier = |cut: &Moment| before.is_none_or(|before| *cut <= before);
+    history.power_cuts().iter().any(is_earlier) || history.calls().any(|(_, call)| {
+        let removes = matches!(&call.op, Op::Name { op: NameOp::Unlink { .. } | NameOp::Rename { .. } });
+        removes && !matches!(call.settled(), Some(Err(_))) && before.is_none_or(|before| call.invoked <= before)
+    })
+}
+
+/// Bytes in shards are seen before the inode's leader has been told of them: before the size is, and, if a truncate comes
+/// between, once more after it. Grants are to end that (DESIGN section 6).
+fn seen_early(action: Action) -> Action {
+    match action {
+        Action::Write { call, parts } => {
+            let parts = parts.into_iter().map(|part| WritePart { end: 0, ..part }).collect();
+            Action::Write { call, parts }
+        }
+        other => other,
+    }
+}
+
+fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> Action {
+    match said {
+        Said::Truncate { size } => Action::Truncate { call, size: *size },
+        Said::Size(size) => Action::Size(*size),
+        Said::Gone => Action::Gone { call },
+        Said::Write { offset, data } => {
+            let large = data.len() > JOURNALED_BYTES_MAX;
+            let part = |(from, to): (u64, u64)| {
+                let cells = grid.cells(from, to);
+                let bytes = data.slice((from - offset) as usize..(to - offset) as usize);
+                let contents = palette.contents(grid, cells.clone(), &bytes, Some(call));
+                WritePart { cells, contents, end: to, large }
+            };
+            Action::Write { call, parts: in_shards(*offset, offset + data.len() as u64).map(part).collect() }
+        }
+        Said::Read { offset, length, bytes } => {
+            let shown = offset + bytes.len() as u64;
+            let part = |(from, to): (u64, u64)| {
+                let seen = shown.clamp(from, to);
+                let cells = if seen > from { grid.cells(from, seen) } else { 0..0 };
+                let slice = bytes.slice((from.min(seen) - offset).min(bytes.len() as u64) as usize..);
+                let contents = palette.contents(grid, cells.clone(), &slice, None);
+                ReadPart { cells, contents, size: size_seen(from, seen, to) }
+            };
+            Action::Read { parts: in_shards(*offset, offset.saturating_add(*length)).map(part).collect() }
+        }
+    }
+}
+
+/// What the size must be if of `from..to` the bytes up to `seen` were given.
+fn size_seen(from: u64, seen: u64, to: u64) -> SizeSeen {
+    if seen == to {
+        SizeSeen::AtLeast(to)
+    } else if seen > from {
+        SizeSeen::Exactly(seen)
+    } else {
+        SizeSeen::AtMost(from)
+    }
+}
+
+/// `from..to` cut where shards begin.
+fn in_shards(from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut at = from;
+    std::iter::from_fn(move || {
+        let end = (at / SHARD_BYTES + 1).saturating_mul(SHARD_BYTES).min(to);
+        let part = (at < to).then_some((at, end));
+        at = end;
+        part
+    })
+}

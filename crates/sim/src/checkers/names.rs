@@ -1,0 +1,35 @@
+//! Names: the namespace is linearizable (contract, section 2), with POSIX's rules and the errors of this store.
+//!
+//! - Look-up, create, mkdir, link, unlink, rmdir and rename in its three modes do at some moment of their call what the
+//!   tree of then asks for, or answer the error that it gives ([`tree`]).
+//! - A list is not atomic: each name is as it was at some moment of the call. So what is there all the time is in it,
+//!   and what is absent all the time is not.
+//! - Kinds and link counts in answers are those of the tree. An inode and its names may rest apart, so a link counts
+//!   before its name is there, and a name goes before its link does; both within the call.
+//!
+//! Inode ids come from the answers. The id of an inode that was made by a call without an answer is known by the seed of
+//! the call, which is part of it: the seeds of a run must differ.
+
+mod model;
+mod prepare;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use crate::checkers::Complaint;
+use crate::checkers::linearize::linearize;
+use crate::history::History;
+
+/// Checks the namespace of the history, which begins with an empty root; complains of the first call that has no place,
+/// and of each answer that no tree ever gives.
+pub fn check(history: &History) -> Vec<Complaint> {
+    let (operations, wrong) = prepare::operations(history);
+    if !wrong.is_empty() {
+        let complaint = |(call, why)| Complaint::new("names", format!("{why}:\n    {}", history.describe(call)));
+        return wrong.into_iter().map(complaint).collect();
+    }
+    match linearize(&model::Namespace, model::State::default(), &operations, history.power_cuts()) {
+        Ok(_) => Vec::new(),
+        Err(stuck) => vec![Complaint::stuck("names", history, &stuck)],
+    }
+}

@@ -1,0 +1,104 @@
+//! Short words for histories in tests.
+
+use crate::history::{CallNumber, History, Moment};
+use bytes::Bytes;
+use hekate_proto::*;
+
+/// Whose every call is, unless a test says otherwise: client and session have the same number.
+const CLIENT: u32 = 1;
+
+/// A file that tests write to.
+pub const FILE: InodeId = InodeId::new(1, 1, 2);
+
+/// A history that is written down call by call.
+#[derive(Default)]
+pub struct Scenario {
+    pub history: History,
+}
+
+impl Scenario {
+    /// A call that was answered.
+    pub fn did(&mut self, from: Moment, to: Moment, op: Op, outcome: Result<Reply>) -> CallNumber {
+        self.client_did(CLIENT, from, to, op, outcome)
+    }
+
+    /// A call of a client that was answered.
+    pub fn client_did(&mut self, client: u32, from: Moment, to: Moment, op: Op, outcome: Result<Reply>) -> CallNumber {
+        let call = self.history.invoke(client, SessionId(client.into()), op, false, from);
+        self.history.answer(call, to, outcome);
+        call
+    }
+
+    /// A call whose client died.
+    pub fn asked(&mut self, from: Moment, op: Op) -> CallNumber {
+        self.history.invoke(CLIENT, SessionId(CLIENT.into()), op, false, from)
+    }
+
+    /// A write that was done.
+    pub fn wrote(&mut self, from: Moment, to: Moment, offset: u64, data: &[u8]) {
+        self.did(from, to, write(offset, data), Ok(Reply::Done));
+    }
+
+    /// A read of `length` bytes.
+    pub fn read(&mut self, from: Moment, to: Moment, offset: u64, length: u32, bytes: &[u8]) {
+        let op = Op::Data { op: DataOp::Read { inode: FILE, offset, length } };
+        let attr = attr(FILE, NodeKind::File);
+        self.did(from, to, op, Ok(Reply::FileData { bytes: Bytes::copy_from_slice(bytes), attr }));
+    }
+
+    /// A truncate that was done.
+    pub fn truncated(&mut self, from: Moment, to: Moment, size: u64) {
+        self.did(from, to, truncate(size), node(Attr { size, ..attr(FILE, NodeKind::File) }));
+    }
+
+    /// An fsync of an inode that was done.
+    pub fn synced(&mut self, from: Moment, to: Moment, inode: InodeId) {
+        self.did(from, to, Op::Data { op: DataOp::Fsync { inode } }, Ok(Reply::Done));
+    }
+}
+
+/// A write to the file.
+pub fn write(offset: u64, data: &[u8]) -> Op {
+    let data = Bytes::copy_from_slice(data);
+    Op::Data { op: DataOp::Write { inode: FILE, offset, data, drop_set_id: false } }
+}
+
+/// A truncate of the file.
+pub fn truncate(size: u64) -> Op {
+    let changes = AttrChanges { size: Some(size), ..AttrChanges::default() };
+    Op::Inode { op: InodeOp::SetAttr { inode: FILE, changes } }
+}
+
+/// A name.
+pub fn name(text: &str) -> Name {
+    Name::try_from(text).unwrap()
+}
+
+/// An answer with attributes.
+pub fn node(attr: Attr) -> Result<Reply> {
+    Ok(Reply::Node { attr, created: false })
+}
+
+/// Attributes of a new inode.
+pub fn attr(id: InodeId, kind: NodeKind) -> Attr {
+    let nlink = if kind == NodeKind::Directory { 2 } else { 1 };
+    let (layout, time) = (Layout::inline(0), Time(1));
+    let (atime, mtime, ctime, btime) = (time, time, time, time);
+    Attr {
+        id,
+        kind,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        nlink,
+        size: 0,
+        device: 0,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        change: 1,
+        layout,
+        spread: 1,
+    }
+}

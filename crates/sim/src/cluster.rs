@@ -1,0 +1,23 @@
+//! Whole clusters in one thread: the real bricks, replicas and links, on simulated disks, networks and clocks, from one
+//! seed. `run.rs` is a run from its beginning to its end.
+
+mod client;
+mod coordinator;
+mod disk;
+mod faults;
+mod host;
+mod judge;
+mod network;
+mod people;
+mod report;
+mod run;
+mod servers;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod workload;
+mod world;
+
+pub use report::Report;
+pub use run::{Outcome, run};
+pub use settings::Settings;

@@ -1,0 +1,345 @@
+//! A client: what `translators/distribute.rs` and `replicate.rs` do with a door's call, as a state machine with one
+//! request under way. Requests with their replies go in, the next request or the call's answer comes out.
+
+use super::coordinator::{RING, VOLUME};
+use bytes::{Bytes, BytesMut};
+use hekate_proto::map::View;
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often a name may lead to an inode that is gone by then.
+const STALE_MAX: usize = 16;
+
+/// What a client does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// To the server that has this brick.
+    Send(BrickId, Box<Request>),
+    Finished(Result<Reply>),
+}
+
+/// Who is to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    Leader(Position),
+    Brick(BrickId),
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Stage {
+    /// The answer is the call's.
+    Only,
+    /// The inode that a name leads to is asked for its attributes.
+    Elsewhere { tries: usize },
+    /// Bytes beside the inode.
+    ReadHome,
+    ReadShards { layout: Layout, parts: Vec<Bytes>, size_known: u64 },
+    /// The layout, after the shards.
+    ReadLayout { layout: Layout, parts: Vec<Bytes>, size_known: u64 },
+    WriteHome,
+    WriteShards { layout: Layout, next: usize },
+    WriteTold,
+    WriteLayout,
+    Fsync { left: Vec<BrickId> },
+}
+
+#[derive(Debug)]
+struct Call {
+    op: Op,
+    durable: bool,
+    stage: Stage,
+    whom: Whom,
+    request: Request,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Client {
+    pub session: SessionId,
+    pub views: Vec<View>,
+    layouts: BTreeMap<InodeId, Layout>,
+    op_count: u64,
+    call: Option<Call>,
+}
+
+type Sent = (Stage, Whom, Op);
+
+impl Client {
+    pub fn new(session: SessionId, views: Vec<View>) -> Self {
+        Self { session, views, layouts: BTreeMap::new(), op_count: 0, call: None }
+    }
+
+    /// Whether a call is under way.
+    pub fn is_busy(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// Begins a call. `slot`: for its first change.
+    pub fn begin(&mut self, op: Op, durable: bool) -> Step {
+        let (stage, whom, first) = match &op {
+            Op::Name { op: name_op } => (Stage::Only, Whom::Leader(place_of(name_op)), op.clone()),
+            Op::Inode { op: inode_op } => (Stage::Only, Whom::Leader(inode_op.inode().position()), op.clone()),
+            Op::Data { op: DataOp::Read { inode, .. } } => self.begin_read(&op, *inode),
+            Op::Data { op: DataOp::Write { inode, .. } } => match self.layouts.get(inode).cloned() {
+                Some(layout) => write_shard(&op, layout, 0),
+                None => write_home(&op),
+            },
+            Op::Data { op: DataOp::Fsync { .. } } => self.begin_fsync(),
+            other => return Step::Finished(Err(Error::invalid(format!("{} is no call of a door", other.label())))),
+        };
+        self.send(op, durable, (stage, whom, first))
+    }
+
+    fn begin_read(&self, op: &Op, inode: InodeId) -> Sent {
+        match self.layouts.get(&inode).cloned() {
+            Some(layout) => read_shard(op, layout, Vec::new(), 0),
+            None => (Stage::ReadHome, Whom::Leader(inode.position()), op.clone()),
+        }
+    }
+
+    fn begin_fsync(&self) -> Sent {
+        let members = self.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick));
+        let mut left: Vec<BrickId> = members.collect::<BTreeSet<_>>().into_iter().collect();
+        let first = left.pop().unwrap_or_default();
+        (Stage::Fsync { left }, Whom::Brick(first), sync_op())
+    }
+
+    fn send(&mut self, op: Op, durable: bool, (stage, whom, inner): Sent) -> Step {
+        let op_id = if inner.is_read() { OpId(0) } else { self.next_op() };
+        let (volume, session, retry) = (VOLUME, self.session, false);
+        let request =
+            Request { volume, target: Target::Server, session, op_id, durable, retry, op: inner };
+        self.call = Some(Call { op, durable, stage, whom, request });
+        self.outstanding()
+    }
+
+    /// Four slots, so that they are used again soon.
+    fn next_op(&mut self) -> OpId {
+        self.op_count += 1;
+        OpId((self.op_count << 8) | (self.op_count % 4))
+    }
+
+    /// The request under way, in the views that are known now.
+    fn outstanding(&mut self) -> Step {
+        let count = self.views.len() as u32;
+        let Some(call) = &mut self.call else { return Step::Finished(Err(Error::bug("no call is under way"))) };
+        let brick = match call.whom {
+            Whom::Brick(brick) => {
+                call.request.target = Target::Brick { brick };
+                brick
+            }
+            Whom::Leader(position) => {
+                let partition = position.partition(count);
+                let View { epoch, leader, .. } = &self.views[partition.0 as usize];
+                call.request.target = Target::Partition { ring: RING, partition, epoch: *epoch };
+                *leader
+            }
+        };
+        Step::Send(brick, Box::new(call.request.clone()))
+    }
+
+    /// Sends the request again: its answer did not come, or it was in another view.
+    pub fn again(&mut self) -> Step {
+        if let Some(call) = &mut self.call {
+            call.request.retry = true;
+        }
+        self.outstanding()
+    }
+
+    /// The call is given up.
+    pub fn give_up(&mut self) {
+        self.call = None;
+    }
+
+    /// The request under way is answered.
+    pub fn answered(&mut self, reply: Result<Reply>) -> Step {
+        let Some(call) = self.call.take() else { return Step::Finished(Err(Error::bug("no call is under way"))) };
+        if let Ok(Reply::Node { attr, .. }) = &reply {
+            self.learn(attr);
+        }
+        let Call { op, durable, stage, request, .. } = call;
+        match next(&op, stage, &request.op, reply) {
+            Ok(sent) => self.send(op, durable, sent),
+            Err(answer) => Step::Finished(answer),
+        }
+    }
+
+    fn learn(&mut self, attr: &Attr) {
+        match attr.layout.is_inline() {
+            true => drop(self.layouts.remove(&attr.id)),
+            false => drop(self.layouts.insert(attr.id, attr.layout.clone())),
+        }
+    }
+}
+
+/// What comes after an answer; `Err`: the call's answer.
+#[allow(clippy::result_large_err, reason = "an answer ends the op, and is passed on as it is")]
+fn next(op: &Op, stage: Stage, asked: &Op, reply: Result<Reply>) -> std::result::Result<Sent, Result<Reply>> {
+    match stage {
+        Stage::Only => match reply {
+            Ok(Reply::Elsewhere { inode, .. }) => Ok(elsewhere(inode, 0)),
+            other => Err(other),
+        },
+        Stage::Elsewhere { tries } => match reply {
+            Err(Error::Stale) if tries < STALE_MAX => {
+                let Op::Name { op: name_op } = op else { return Err(Err(Error::Stale)) };
+                let whom = Whom::Leader(place_of(name_op));
+                Ok((Stage::Only, whom, op.clone()))
+            }
+            other => Err(other),
+        },
+        Stage::ReadHome => match reply {
+            Ok(Reply::Node { attr, .. }) => Ok(read_shard(op, attr.layout, Vec::new(), 0)),
+            other => Err(other),
+        },
+        Stage::ReadShards { layout, mut parts, size_known } => {
+            parts.push(data_of(got(reply)?)?);
+            Ok(read_shard(op, layout, parts, size_known))
+        }
+        Stage::ReadLayout { layout, parts, size_known } => read_layout(op, layout, &parts, size_known, got(reply)?),
+        Stage::WriteHome => match got(reply)? {
+            Reply::Node { attr, .. } if attr.layout.is_inline() => Ok(write_home(op)),
+            Reply::Node { attr, .. } => Ok(write_shard(op, attr.layout, 0)),
+            done => Err(Ok(done)),
+        },
+        Stage::WriteShards { layout, next } => match reply {
+            Err(Error::LayoutChanged) => Ok(write_layout(op)),
+            reply => reply.map(|_| write_shard(op, layout, next)).map_err(Err),
+        },
+        Stage::WriteTold => match reply {
+            Err(Error::LayoutChanged) => Ok(write_layout(op)),
+            reply => Err(reply),
+        },
+        Stage::WriteLayout => match got(reply)? {
+            Reply::Node { attr, .. } if !attr.layout.is_inline() => Ok(write_shard(op, attr.layout, 0)),
+            _ => Ok(write_home(op)),
+        },
+        Stage::Fsync { mut left } => match (got(reply)?, left.pop()) {
+            (_, Some(brick)) => Ok((Stage::Fsync { left }, Whom::Brick(brick), asked.clone())),
+            (done, None) => Err(Ok(done)),
+        },
+    }
+}
+
+#[allow(clippy::result_large_err, reason = "an answer ends the op, and is passed on as it is")]
+fn got(reply: Result<Reply>) -> std::result::Result<Reply, Result<Reply>> {
+    reply.map_err(Err)
+}
+
+/// Where an op on names begins; the new name's leader drives a rename.
+fn place_of(op: &NameOp) -> Position {
+    match op {
+        NameOp::Lookup { dir, .. }
+        | NameOp::Create { dir, .. }
+        | NameOp::Link { dir, .. }
+        | NameOp::Unlink { dir, .. }
+        | NameOp::Rmdir { dir, .. }
+        | NameOp::List { dir, .. }
+        | NameOp::Rename { to_dir: dir, .. } => dir.position(),
+    }
+}
+
+fn getattr(inode: InodeId) -> Op {
+    Op::Inode { op: InodeOp::GetAttr { inode } }
+}
+
+fn sync_op() -> Op {
+    Op::Data { op: DataOp::Sync { shards: Vec::new(), all: true } }
+}
+
+fn elsewhere(inode: InodeId, tries: usize) -> Sent {
+    (Stage::Elsewhere { tries: tries + 1 }, Whom::Leader(inode.position()), getattr(inode))
+}
+
+fn data_of(reply: Reply) -> std::result::Result<Bytes, Result<Reply>> {
+    match reply {
+        Reply::Data { bytes } => Ok(bytes),
+        _ => Err(Err(Error::Protocol { what: "a reply of another kind than the op's".into() })),
+    }
+}
+
+/// The next shard of a read, or the layout after the last.
+fn read_shard(op: &Op, layout: Layout, parts: Vec<Bytes>, size_known: u64) -> Sent {
+    let Op::Data { op: DataOp::Read { inode, offset, length } } = op else { return write_home(op) };
+    let runs = layout.shard_runs(VOLUME, *offset, *length as usize);
+    match runs.get(parts.len()) {
+        Some((shard, from, count)) => {
+            let ShardId { data, index, .. } = *shard;
+            let read = DataOp::ReadShard { data, index, offset: *from as u32, length: *count as u32 };
+            (Stage::ReadShards { layout, parts, size_known }, Whom::Leader(shard.position()), Op::Data { op: read })
+        }
+        None => {
+            let stage = Stage::ReadLayout { layout, parts, size_known };
+            (stage, Whom::Leader(inode.position()), getattr(*inode))
+        }
+    }
+}
+
+fn read_layout(
+    op: &Op,
+    layout: Layout,
+    parts: &[Bytes],
+    size_known: u64,
+    reply: Reply,
+) -> std::result::Result<Sent, Result<Reply>> {
+    let (Op::Data { op: DataOp::Read { inode, offset, length } }, Reply::Node { attr, .. }) = (op, reply) else {
+        return Err(Err(Error::Protocol { what: "a reply of another kind than the op's".into() }));
+    };
+    if attr.layout.is_inline() {
+        return Ok((Stage::ReadHome, Whom::Leader(inode.position()), op.clone()));
+    }
+    if attr.layout != layout {
+        return Ok(read_shard(op, attr.layout, Vec::new(), 0));
+    }
+    let runs = layout.shard_runs(VOLUME, *offset, *length as usize);
+    let wanted = attr.size.saturating_sub(*offset).min(u64::from(*length)) as usize;
+    let (mut missing, mut whole, mut start) = (wanted, true, 0);
+    let mut joined = BytesMut::new();
+    for (bytes, (_, _, count)) in parts.iter().zip(&runs) {
+        whole &= bytes.len() >= missing.min(*count);
+        missing -= missing.min(*count);
+        joined.extend_from_slice(bytes);
+        start += count;
+        joined.resize(start, 0);
+    }
+    // Shards that end before the file does: a hole, if the size was known before they were read.
+    if whole || attr.size <= size_known {
+        joined.truncate(wanted);
+        return Err(Ok(Reply::FileData { bytes: joined.freeze(), attr }));
+    }
+    let size = attr.size;
+    Ok(read_shard(op, layout, Vec::new(), size))
+}
+
+fn write_home(op: &Op) -> Sent {
+    let (inode, home) = match op {
+        Op::Data { op: DataOp::Write { inode, offset, data, .. } } => {
+            (*inode, offset.saturating_add(data.len() as u64) <= INLINE_MAX)
+        }
+        _ => (ROOT, false),
+    };
+    let inner = if home { op.clone() } else { Op::Data { op: DataOp::Spill { inode } } };
+    (Stage::WriteHome, Whom::Leader(inode.position()), inner)
+}
+
+fn write_layout(op: &Op) -> Sent {
+    let Op::Data { op: DataOp::Write { inode, .. } } = op else { return write_home(op) };
+    (Stage::WriteLayout, Whom::Leader(inode.position()), getattr(*inode))
+}
+
+/// The next shard of a write in file order; behind the last one, the inode's leader is told.
+fn write_shard(op: &Op, layout: Layout, next: usize) -> Sent {
+    let Op::Data { op: DataOp::Write { inode, offset, data, drop_set_id } } = op else { return write_home(op) };
+    let runs = layout.shard_runs(VOLUME, *offset, data.len());
+    let Some((shard, from, count)) = runs.get(next) else {
+        let end = offset + data.len() as u64;
+        let told = DataOp::Wrote { inode: *inode, layout_version: layout.version, end, drop_set_id: *drop_set_id };
+        return (Stage::WriteTold, Whom::Leader(inode.position()), Op::Data { op: told });
+    };
+    let before: usize = runs[..next].iter().map(|(_, _, count)| count).sum();
+    let bytes = data.slice(before..before + count);
+    let ShardId { data, index, .. } = *shard;
+    let write = DataOp::WriteShard { data, index, offset: *from as u32, bytes, follow: None };
+    (Stage::WriteShards { layout, next: next + 1 }, Whom::Leader(shard.position()), Op::Data { op: write })
+}

@@ -1,0 +1,84 @@
+//! The shared record: views, lost blocks, sessions. Servers read it and change it in one step; what others changed they
+//! learn a little later.
+
+use super::settings::Settings;
+use hekate_brick::storage::Random;
+use hekate_proto::map::{Member, View};
+use hekate_proto::*;
+use hekate_replica::{Address, BlockAt};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The ring that everything is in.
+pub const RING: RingId = RingId(1);
+/// The volume.
+pub const VOLUME: VolumeId = VolumeId(1);
+
+/// See the module.
+pub struct Coordinator {
+    pub views: Vec<View>,
+    lost: BTreeMap<BrickId, BTreeSet<BlockAt>>,
+    sessions: u64,
+}
+
+/// A brick's number, from 0.
+pub fn brick_id(number: u32) -> BrickId {
+    BrickId(u128::from(number) + 1)
+}
+
+impl Coordinator {
+    /// Each partition on as many bricks as there are to be copies, on different machines as far as they go.
+    pub fn new(settings: &Settings, random: &mut Random) -> Self {
+        let all = settings.servers * settings.bricks_per_server;
+        let machine = |brick: u32| brick / settings.bricks_per_server % settings.machines;
+        let mut views = Vec::new();
+        for _ in 0..settings.partitions {
+            let mut chosen: Vec<u32> = Vec::new();
+            while chosen.len() < settings.copies as usize {
+                let left: Vec<u32> = (0..all).filter(|brick| !chosen.contains(brick)).collect();
+                let apart = |brick: &&u32| chosen.iter().all(|other| machine(*other) != machine(**brick));
+                let best: Vec<u32> = left.iter().filter(apart).copied().collect();
+                let from = if best.is_empty() { left } else { best };
+                chosen.push(from[random.below(from.len() as u64) as usize]);
+            }
+            let member = |brick: &u32| Member { brick: brick_id(*brick), incarnation: Incarnation(1) };
+            let members: Vec<Member> = chosen.iter().map(member).collect();
+            views.push(View { epoch: Epoch(1), leader: members[0].brick, members });
+        }
+        Self { views, lost: BTreeMap::new(), sessions: 0 }
+    }
+
+    /// The bricks of a server are in these lives. -> whether that makes new views.
+    pub fn renew_incarnations(&mut self, lives: &BTreeMap<BrickId, Incarnation>) -> bool {
+        let mut renewed = false;
+        for view in &mut self.views {
+            let mut changed = false;
+            for member in &mut view.members {
+                let Some(life) = lives.get(&member.brick).filter(|life| **life != member.incarnation) else { continue };
+                member.incarnation = *life;
+                changed = true;
+            }
+            view.epoch.0 += u64::from(changed);
+            renewed |= changed;
+        }
+        renewed
+    }
+
+    /// Blocks that a power cut took from a brick, with those that were not settled before.
+    pub fn add_lost(&mut self, brick: BrickId, lost: impl Iterator<Item = BlockAt>) {
+        self.lost.entry(brick).or_default().extend(lost);
+    }
+
+    pub fn lost_of(&self, at: Address, count: u32) -> Vec<BlockAt> {
+        let own = |block: &&BlockAt| block.shard.position().partition(count) == at.partition;
+        self.lost.get(&at.brick).into_iter().flatten().filter(own).copied().collect()
+    }
+
+    pub fn clear_lost(&mut self, brick: BrickId) {
+        self.lost.remove(&brick);
+    }
+
+    pub fn begin_session(&mut self) -> SessionId {
+        self.sessions += 1;
+        SessionId(self.sessions)
+    }
+}

@@ -1,0 +1,187 @@
+//! A server's disk: loses power, runs full, fails to sync; and what a brick's directory says beside the brick itself.
+
+use hekate_brick::storage::{PowerCutStorage, Storage, StorageFile, Survivors};
+use hekate_brick::{Brick, Identity, RecoveryReport};
+use hekate_proto::{Incarnation, Result};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of a disk that is not full.
+const FREE: u64 = 64 << 20;
+
+/// One disk, with the brick on it.
+pub struct Disk {
+    pub identity: Identity,
+    medium: PowerCutStorage,
+    state: Arc<Mutex<State>>,
+    /// `life.toml`: the incarnation that is recorded, and in which boot of its machine.
+    recorded: (u64, u64),
+    /// The boot of the machine.
+    boot: u64,
+}
+
+#[derive(Default)]
+struct State {
+    free: u64,
+    /// Syncs until one fails.
+    syncs_left: Option<u64>,
+    failed: bool,
+    /// What was not synced then may be gone, once the page cache is.
+    struck: bool,
+}
+
+impl Disk {
+    /// With a new brick on it, all on stable storage.
+    pub fn new(identity: Identity) -> Result<Self> {
+        let medium = PowerCutStorage::new();
+        Brick::create_on(&medium, &identity)?;
+        let state = Arc::new(Mutex::new(State { free: FREE, ..State::default() }));
+        Ok(Self { identity, medium: medium.after_power_cut(Survivors::Everything), state, recorded: (1, 0), boot: 0 })
+    }
+
+    /// Opens the brick. What had stopped itself trusts nothing that was not synced, and loses some of it.
+    pub fn open(&mut self, seed: u64) -> Result<(Brick, RecoveryReport)> {
+        let struck = std::mem::take(&mut self.state.lock().struck);
+        if struck && self.has_stopped() {
+            self.medium = self.medium.after_power_cut(Survivors::Seeded(seed));
+        }
+        let storage = DiskStorage { inner: self.medium.clone(), state: self.state.clone() };
+        Brick::open_on(Arc::new(storage), &self.identity, self.incarnation(), self.is_new_life())
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.medium.open("stopped", false).is_ok()
+    }
+
+    /// Whether what was not synced may be lost since the life that is recorded.
+    pub fn is_new_life(&self) -> bool {
+        self.recorded.1 != self.boot || self.has_stopped()
+    }
+
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.recorded.0 + u64::from(self.is_new_life()))
+    }
+
+    /// What the last life left is settled.
+    pub fn record_life(&mut self, incarnation: Incarnation) {
+        self.recorded = (incarnation.0, self.boot);
+    }
+
+    /// The process that has it open dies.
+    pub fn kill(&mut self) {
+        self.medium = self.medium.next_process();
+        self.state.lock().syncs_left = None;
+    }
+
+    /// The process dies at its `calls`th call from now.
+    pub fn die_after(&self, calls: u64) {
+        self.medium.die_after(calls);
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.medium.is_dead()
+    }
+
+    /// The machine loses its power.
+    pub fn cut_power(&mut self, survivors: Survivors) {
+        drop(self.medium.next_process());
+        self.medium = self.medium.after_power_cut(survivors);
+        self.state.lock().syncs_left = None;
+        self.boot += 1;
+    }
+
+    pub fn set_full(&self, full: bool) {
+        self.state.lock().free = if full { 16 << 10 } else { FREE };
+    }
+
+    pub fn fail_sync(&self, after: u64) {
+        self.state.lock().syncs_left = Some(after);
+    }
+
+    /// Whether a sync has failed since the brick was opened.
+    pub fn take_failed(&self) -> bool {
+        std::mem::take(&mut self.state.lock().failed)
+    }
+
+    /// Nothing fails any more.
+    pub fn heal(&self) {
+        self.set_full(false);
+        self.state.lock().syncs_left = None;
+        if !self.is_dead() {
+            self.medium.die_after(u64::MAX);
+        }
+    }
+}
+
+#[derive(Clone)]
+struct DiskStorage {
+    inner: PowerCutStorage,
+    state: Arc<Mutex<State>>,
+}
+
+impl DiskStorage {
+    fn check_sync(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        match &mut state.syncs_left {
+            Some(0) => {
+                (state.syncs_left, state.failed, state.struck) = (None, true, true);
+                Err(io::Error::from_raw_os_error(5))
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Storage for DiskStorage {
+    fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn StorageFile>> {
+        let inner = self.inner.open(path, create)?;
+        Ok(Arc::new(DiskFile { inner, disk: self.clone() }))
+    }
+    fn create_directory(&self, path: &str) -> io::Result<()> {
+        self.inner.create_directory(path)
+    }
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.inner.list(path)
+    }
+    fn sync_directory(&self, path: &str) -> io::Result<()> {
+        self.inner.sync_directory(path)
+    }
+    fn space(&self) -> io::Result<(u64, u64)> {
+        Ok((2 * FREE, self.state.lock().free))
+    }
+}
+
+struct DiskFile {
+    inner: Arc<dyn StorageFile>,
+    disk: DiskStorage,
+}
+
+impl StorageFile for DiskFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buffer, offset)
+    }
+    fn write_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.inner.write_at(parts, offset)
+    }
+    fn length(&self) -> io::Result<u64> {
+        self.inner.length()
+    }
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.inner.set_length(length)
+    }
+    fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.inner.punch(offset, length)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.disk.check_sync()?;
+        self.inner.sync()
+    }
+}

@@ -1,0 +1,143 @@
+//! Faults, at random.
+
+use super::world::{Event, World, trace};
+use std::collections::BTreeSet;
+
+impl World {
+    /// One fault, and when the next comes.
+    pub fn fault(&mut self) {
+        if !self.faults_on {
+            return;
+        }
+        let every = self.settings.faults.every;
+        let delay = self.delay(2 * every);
+        self.after(delay, Event::Fault);
+        let faults = self.settings.faults;
+        let weights = [
+            faults.kill,
+            faults.power_cut,
+            faults.power_cut_all,
+            faults.network_cut,
+            faults.link_reset,
+            faults.full_disk,
+            faults.failed_sync,
+            faults.client_death,
+            faults.connection_cut,
+        ];
+        let mut at = self.random.below(weights.iter().sum());
+        let chosen = weights.iter().position(|weight| {
+            let here = at < *weight;
+            at = at.saturating_sub(*weight);
+            here
+        });
+        match chosen {
+            Some(0) => self.kill_one(),
+            Some(1) => self.cut_one(),
+            Some(2) => self.cut_all(),
+            Some(3) => self.cut_between(),
+            Some(4) => self.reset_one(),
+            Some(5) => self.fill_one(),
+            Some(6) => self.fail_one(),
+            Some(7) => self.client_dies(),
+            Some(_) => self.cut_connection(),
+            None => {}
+        }
+    }
+
+    fn one_server(&mut self) -> u32 {
+        self.random.below(u64::from(self.settings.servers)) as u32
+    }
+
+    fn one_brick(&mut self) -> hekate_proto::BrickId {
+        let all: Vec<_> = self.disks.keys().copied().collect();
+        all[self.random.below(all.len() as u64) as usize]
+    }
+
+    /// Now, or in the middle of what one of its disks does next.
+    fn kill_one(&mut self) {
+        let server = self.one_server();
+        if self.servers[server as usize].process.is_none() {
+            return;
+        }
+        self.report.count("fault: kill");
+        if self.random.once_in(3) {
+            trace!(self, "server {server} is killed");
+            return self.kill(server);
+        }
+        let bricks = self.servers[server as usize].bricks.clone();
+        let brick = bricks[self.random.below(bricks.len() as u64) as usize];
+        let calls = self.random.below(40);
+        trace!(self, "server {server} is to be killed in {calls} calls of brick {}", brick.0);
+        self.disk(brick).die_after(calls);
+    }
+
+    fn bricks_on(&self, machine: u32) -> BTreeSet<hekate_proto::BrickId> {
+        let on = self.servers.iter().filter(|server| server.machine == machine);
+        on.flat_map(|server| server.bricks.iter().copied()).collect()
+    }
+
+    fn cut_one(&mut self) {
+        let machine = self.random.below(u64::from(self.settings.machines)) as u32;
+        trace!(self, "machine {machine} loses power");
+        self.report.count("fault: power cut");
+        self.cut_power(machine);
+        self.lose_memory(&self.bricks_on(machine));
+    }
+
+    fn cut_all(&mut self) {
+        trace!(self, "all machines lose power");
+        self.report.count("fault: power cut of all");
+        (0..self.settings.machines).for_each(|machine| self.cut_power(machine));
+        let all = self.disks.keys().copied().collect();
+        self.lose_memory(&all);
+    }
+
+    fn cut_between(&mut self) {
+        if self.settings.machines < 2 {
+            return;
+        }
+        let one = self.random.below(u64::from(self.settings.machines)) as u32;
+        let step = 1 + self.random.below(u64::from(self.settings.machines) - 1) as u32;
+        let time = self.delay(800_000);
+        self.report.count("fault: network cut");
+        self.cut_network(one, (one + step) % self.settings.machines, time);
+    }
+
+    fn reset_one(&mut self) {
+        let (one, other) = (self.one_server(), self.one_server());
+        self.report.count("fault: link reset");
+        let peer = hekate_proto::ServerId(other + 1);
+        self.act_in(one, None, |process, now| process.reset_link(peer, now));
+    }
+
+    fn fill_one(&mut self) {
+        let brick = self.one_brick();
+        trace!(self, "the disk of brick {} is full", brick.0);
+        self.report.count("fault: full disk");
+        self.disks[&brick].set_full(true);
+        let server = self.servers.iter().position(|server| server.bricks.contains(&brick)).unwrap_or_default();
+        self.refresh_room(server as u32, brick);
+        let delay = self.delay(300_000);
+        self.after(delay, Event::DiskHeals { brick });
+    }
+
+    fn refresh_room(&mut self, server: u32, brick: hekate_proto::BrickId) {
+        let _ = self.act_in(server, None, |process, _| process.bricks.get(&brick).map(|brick| brick.refresh_room()));
+    }
+
+    fn fail_one(&mut self) {
+        let brick = self.one_brick();
+        let after = self.random.below(10);
+        trace!(self, "a sync of brick {} is to fail after {after}", brick.0);
+        self.report.count("fault: failed sync");
+        self.disks[&brick].fail_sync(after);
+    }
+
+    /// Nothing fails any more, and everything is started.
+    pub fn heal(&mut self) {
+        trace!(self, "all faults end");
+        self.faults_on = false;
+        self.cut.clear();
+        self.disks.values().for_each(|disk| disk.heal());
+    }
+}

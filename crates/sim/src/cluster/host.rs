@@ -1,0 +1,441 @@
+//! One server process: what hosts the replicas of its bricks, as the real server does, but for threads, sockets and
+//! clocks. What it wants done it leaves in `effects`.
+
+use super::coordinator::{RING, VOLUME};
+use hekate_brick::Brick;
+use hekate_proto::map::View;
+use hekate_proto::*;
+use hekate_replica::{Address, Ask, Envelope, Event, Need, Out, Partition, Retention, SyncJob, Token};
+use hekate_transport::link::{self, Boot, Generation, Link, LinkSettings, Output, Packet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+wire_enum! {
+    /// What servers tell each other.
+    pub enum HostMessage {
+        1 = Replica { envelope: Envelope },
+        /// Have this on stable storage, for the journal of that brick. -> `Stable`
+        2 = NeedStable { by: BrickId, needs: Vec<Need> },
+        3 = Stable { to: BrickId, needs: Vec<Need> },
+    }
+}
+
+/// Who waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiter {
+    pub client: u32,
+    pub connection: u64,
+    pub number: u64,
+}
+
+/// What a process wants done.
+#[derive(Debug)]
+pub enum Effect {
+    Transmit(ServerId, Packet),
+    /// Arrived, or sent inside of the process: to be delivered when it pleases.
+    Deliver(Option<(ServerId, Generation)>, HostMessage),
+    Sync(SyncJob),
+    /// The brick's journal, for somebody who needs it.
+    SyncJournal { brick: BrickId, by: BrickId, needs: Vec<Need> },
+    /// Everything of a brick, for a client.
+    SyncAll { brick: BrickId, waiter: Waiter },
+    Checkpoint(BrickId),
+    Answer(Waiter, Result<Reply>),
+    Orphan(VolumeId, InodeId),
+}
+
+/// A request on its way through a partition.
+struct Pending {
+    waiter: Option<Waiter>,
+    /// It is to be on stable storage before it is answered: with these shards, by this replica.
+    durable: Option<(Address, Vec<ShardId>)>,
+    /// What is answered then.
+    reply: Option<Result<Reply>>,
+}
+
+struct Peer {
+    link: Link,
+    generation: Option<Generation>,
+    bricks: Vec<BrickId>,
+}
+
+/// See the module.
+pub struct Process {
+    pub boot: Boot,
+    pub bricks: BTreeMap<BrickId, Arc<Brick>>,
+    pub partitions: BTreeMap<Address, Partition>,
+    pub views: Vec<View>,
+    peers: BTreeMap<ServerId, Peer>,
+    /// Which server has a brick.
+    places: BTreeMap<BrickId, ServerId>,
+    pending: BTreeMap<Token, Pending>,
+    tokens: u64,
+    retention: BTreeMap<BrickId, Retention>,
+    checkpointing: BTreeMap<BrickId, bool>,
+    /// The newest connection of each client: what an older one brings comes too late.
+    connections: BTreeMap<u32, u64>,
+    clock_offset: i64,
+    pub effects: Vec<Effect>,
+}
+
+/// What a process is made of.
+pub struct Parts {
+    pub server: ServerId,
+    pub boot: Boot,
+    pub bricks: BTreeMap<BrickId, Arc<Brick>>,
+    pub views: Vec<View>,
+    pub places: BTreeMap<BrickId, ServerId>,
+    pub link: LinkSettings,
+    pub clock_offset: i64,
+}
+
+impl Process {
+    /// Its replicas are not started yet.
+    pub fn new(parts: Parts) -> Self {
+        let Parts { server, boot, bricks, views, places, link, clock_offset } = parts;
+        let mut peers = BTreeMap::new();
+        for (brick, at) in places.iter().filter(|(_, at)| **at != server) {
+            let new = || Peer {
+                link: Link::new((server, boot), *at, link.clone()),
+                generation: None,
+                bricks: Vec::new(),
+            };
+            peers.entry(*at).or_insert_with(new).bricks.push(*brick);
+        }
+        let retention = bricks.keys().map(|brick| (*brick, Retention::default())).collect();
+        Self {
+            boot,
+            bricks,
+            partitions: BTreeMap::new(),
+            views,
+            peers,
+            places,
+            pending: BTreeMap::new(),
+            tokens: 0,
+            retention,
+            checkpointing: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            clock_offset,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes the replicas, starts them, and opens the links.
+    pub fn start(&mut self, partitions: Vec<Partition>, now: u64) {
+        self.partitions = partitions.into_iter().map(|partition| (partition.address(), partition)).collect();
+        self.all(&Event::Start, now);
+        self.links(now, |link, now, out| link.connected(now, out));
+    }
+
+    fn all(&mut self, event: &Event, now: u64) {
+        let addresses: Vec<Address> = self.partitions.keys().copied().collect();
+        addresses.into_iter().for_each(|address| self.event(address, event.clone(), now));
+    }
+
+    fn time(&self, now: u64) -> Time {
+        Time(now as i64 * 1000 + self.clock_offset)
+    }
+
+    /// Tells a replica what happened.
+    pub fn event(&mut self, address: Address, event: Event, now: u64) {
+        let (time, mut out) = (self.time(now), Out::default());
+        let (Some(partition), Some(brick)) =
+            (self.partitions.get_mut(&address), self.bricks.get(&address.brick))
+        else {
+            return;
+        };
+        let around = hekate_replica::Around { brick, views: &self.views, now: time };
+        partition.handle(event, &around, &mut out);
+        if out.wants_room {
+            self.wants_checkpoint(address.brick);
+        }
+        for envelope in out.sends {
+            let to = envelope.to.brick;
+            self.send(to, HostMessage::Replica { envelope }, now);
+        }
+        self.effects.extend(out.syncs.into_iter().map(Effect::Sync));
+        self.effects.extend(out.orphans.into_iter().map(|(volume, inode)| Effect::Orphan(volume, inode)));
+        out.answers.into_iter().for_each(|(token, reply)| self.answered(token, reply, now));
+    }
+
+    /// To whoever has a brick.
+    fn send(&mut self, to: BrickId, message: HostMessage, now: u64) {
+        if self.bricks.contains_key(&to) {
+            return self.effects.push(Effect::Deliver(None, message));
+        }
+        let Some(server) = self.places.get(&to).copied() else { return };
+        let Some(peer) = self.peers.get_mut(&server) else { return };
+        let mut out = Vec::new();
+        // What is not taken is asked for again when the link is up.
+        let _ = peer.link.send(message.to_bytes(), Duration::from_micros(now), &mut out);
+        self.link_outputs(server, out, now);
+    }
+
+    fn links(&mut self, now: u64, mut act: impl FnMut(&mut Link, Duration, &mut Vec<Output>)) {
+        let servers: Vec<ServerId> = self.peers.keys().copied().collect();
+        for server in servers {
+            let mut out = Vec::new();
+            if let Some(peer) = self.peers.get_mut(&server) {
+                act(&mut peer.link, Duration::from_micros(now), &mut out);
+            }
+            self.link_outputs(server, out, now);
+        }
+    }
+
+    fn link_outputs(&mut self, server: ServerId, outputs: Vec<Output>, now: u64) {
+        for output in outputs {
+            match output {
+                Output::Transmit(packet) => self.effects.push(Effect::Transmit(server, packet)),
+                Output::Event(event) => self.link_event(server, event, now),
+            }
+        }
+    }
+
+    fn link_event(&mut self, server: ServerId, event: link::Event, now: u64) {
+        let Some(peer) = self.peers.get_mut(&server) else { return };
+        let bricks = peer.bricks.clone();
+        match event {
+            link::Event::Up { generation, .. } => {
+                peer.generation = Some(generation);
+                self.all(&Event::Up { bricks }, now);
+            }
+            link::Event::Down(_) => {
+                peer.generation = None;
+                self.all(&Event::Down { bricks }, now);
+            }
+            link::Event::Message(bytes) => {
+                let Some(generation) = peer.generation else { return };
+                if let Ok(message) = HostMessage::from_bytes(bytes) {
+                    self.effects.push(Effect::Deliver(Some((server, generation)), message));
+                }
+            }
+        }
+    }
+
+    /// A packet has come from a server.
+    pub fn packet(&mut self, from: ServerId, packet: Packet, now: u64) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let mut out = Vec::new();
+        peer.link.receive(packet, Duration::from_micros(now), &mut out);
+        self.link_outputs(from, out, now);
+    }
+
+    /// The medium to a server goes, and comes back.
+    pub fn reset_link(&mut self, server: ServerId, now: u64) {
+        let Some(peer) = self.peers.get_mut(&server) else { return };
+        let mut out = Vec::new();
+        peer.link.disconnected();
+        peer.link.connected(Duration::from_micros(now), &mut out);
+        self.link_outputs(server, out, now);
+    }
+
+    /// A message is delivered, unless the generation that brought it is over.
+    pub fn deliver(&mut self, from: Option<(ServerId, Generation)>, message: HostMessage, now: u64) {
+        if let Some((server, generation)) = from
+            && self.peers.get(&server).and_then(|peer| peer.generation) != Some(generation)
+        {
+            return;
+        }
+        match message {
+            HostMessage::Replica { envelope } => self.event(envelope.to, Event::Message(envelope), now),
+            HostMessage::NeedStable { by, needs } => self.need_stable(by, needs),
+            HostMessage::Stable { to, needs } => {
+                if let Some(retention) = self.retention.get_mut(&to) {
+                    retention.heard(&needs);
+                    self.retain(to, now);
+                }
+            }
+        }
+    }
+
+    fn need_stable(&mut self, by: BrickId, needs: Vec<Need>) {
+        let Some(brick) = needs.first().map(|need| need.brick) else { return };
+        let Some(held) = self.bricks.get(&brick) else { return };
+        // What it lacks comes by and by, and is asked for again.
+        let has = |need: &Need| held.position(need.ring, need.partition).sequence >= need.sequence;
+        let needs: Vec<Need> = needs.into_iter().filter(has).collect();
+        if !needs.is_empty() {
+            self.effects.push(Effect::SyncJournal { brick, by, needs });
+        }
+    }
+
+    /// A journal was synced for another's sake.
+    pub fn journal_synced(&mut self, by: BrickId, needs: Vec<Need>, now: u64) {
+        self.send(by, HostMessage::Stable { to: by, needs }, now);
+    }
+
+    /// What all have on stable storage may go.
+    fn retain(&mut self, id: BrickId, now: u64) {
+        let (Some(retention), Some(brick)) = (self.retention.get(&id), self.bricks.get(&id)) else { return };
+        brick.retain_from(retention.free_to());
+        if !retention.is_waiting() {
+            self.room(id, now);
+        }
+    }
+
+    fn room(&mut self, brick: BrickId, now: u64) {
+        let addresses: Vec<Address> = self.partitions.keys().copied().filter(|at| at.brick == brick).collect();
+        addresses.into_iter().for_each(|address| self.event(address, Event::Room, now));
+    }
+
+    fn wants_checkpoint(&mut self, brick: BrickId) {
+        let running = self.checkpointing.entry(brick).or_insert(false);
+        if !*running {
+            *running = true;
+            self.effects.push(Effect::Checkpoint(brick));
+        }
+    }
+
+    /// Writes a brick home, and begins to find out what of its journal may go.
+    pub fn checkpoint(&mut self, id: BrickId, now: u64) -> Result<()> {
+        self.checkpointing.insert(id, false);
+        let (Some(brick), Some(retention)) = (self.bricks.get(&id), self.retention.get_mut(&id)) else { return Ok(()) };
+        let views = &self.views;
+        brick.refresh_room()?;
+        retention.begin(id, brick.ends(), |_, partition| views.get(partition.0 as usize));
+        brick.checkpoint()?;
+        brick.refresh_room()?;
+        self.retain(id, now);
+        self.ask_stable(now);
+        self.room(id, now);
+        Ok(())
+    }
+
+    fn ask_stable(&mut self, now: u64) {
+        let asks: Vec<_> = self.retention.iter().map(|(by, retention)| (*by, retention.asks())).collect();
+        for (by, asks) in asks {
+            for (brick, needs) in asks {
+                self.send(brick, HostMessage::NeedStable { by, needs }, now);
+            }
+        }
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, now: u64) {
+        self.links(now, |link, now, out| link.tick(now, out));
+        self.all(&Event::Tick, now);
+        self.ask_stable(now);
+        let wanted: Vec<BrickId> = self
+            .bricks
+            .iter()
+            .filter(|(id, brick)| {
+                let waits = self.retention.get(*id).is_some_and(Retention::is_waiting);
+                !waits && brick.wants_checkpoint()
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        wanted.into_iter().for_each(|brick| self.wants_checkpoint(brick));
+    }
+
+    /// Other views hold from now on.
+    pub fn learn_views(&mut self, views: &[View], now: u64) {
+        if self.views != views {
+            self.views = views.to_vec();
+            self.all(&Event::View, now);
+        }
+    }
+
+    fn token(&mut self, pending: Pending) -> Token {
+        self.tokens += 1;
+        self.pending.insert(Token(self.tokens), pending);
+        Token(self.tokens)
+    }
+
+    /// A client asks.
+    pub fn request(&mut self, waiter: Waiter, request: Request, now: u64) {
+        let newest = self.connections.entry(waiter.client).or_insert(waiter.connection);
+        if *newest > waiter.connection {
+            return;
+        }
+        *newest = waiter.connection;
+        match request.target {
+            Target::Partition { partition, epoch, .. } => self.partition_op(waiter, request, partition, epoch, now),
+            Target::Brick { brick } if self.bricks.contains_key(&brick) => {
+                self.effects.push(Effect::SyncAll { brick, waiter });
+            }
+            _ => self.effects.push(Effect::Answer(waiter, Err(away()))),
+        }
+    }
+
+    fn partition_op(
+        &mut self,
+        waiter: Waiter,
+        request: Request,
+        partition: PartitionNumber,
+        epoch: Epoch,
+        now: u64,
+    ) {
+        let led = |view: &View| Address { partition, brick: view.leader };
+        let address = self.views.get(partition.0 as usize).map(led);
+        let found = address.and_then(|at| Some((at, self.partitions.get(&at)?)));
+        let Some((address, replica)) = found else {
+            return self.effects.push(Effect::Answer(waiter, Err(away())));
+        };
+        let known = replica.view().epoch;
+        if known != epoch {
+            return self.effects.push(Effect::Answer(waiter, Err(Error::StaleView { epoch: known })));
+        }
+        let Request { session, op_id, durable, op, .. } = request;
+        let count = self.views.len() as u32;
+        let ask = Ask { ring: RING, count, volume: VOLUME, session, op_id, now: self.time(now), alone: false };
+        if op.is_read() {
+            let around = hekate_replica::Around { brick: &self.bricks[&address.brick], views: &self.views, now: ask.now };
+            if let Some(reply) = replica.read(&around, &ask, &op) {
+                return self.effects.push(Effect::Answer(waiter, reply));
+            }
+        }
+        let shards = match &op {
+            Op::Data { op: DataOp::WriteShard { data, index, .. } } => {
+                vec![ShardId { volume: VOLUME, data: *data, index: *index }]
+            }
+            _ => Vec::new(),
+        };
+        let durable = durable.then_some((address, shards));
+        let token = self.token(Pending { waiter: Some(waiter), durable, reply: None });
+        self.event(address, Event::Request { token, ask, op }, now);
+    }
+
+    fn answered(&mut self, token: Token, reply: Result<Reply>, now: u64) {
+        let Some(pending) = self.pending.remove(&token) else { return };
+        let reply = match (reply, pending.reply) {
+            (Ok(_), Some(first)) => first,
+            (reply, _) => reply,
+        };
+        let Some(waiter) = pending.waiter else { return };
+        match pending.durable {
+            Some((address, shards)) if reply.is_ok() => {
+                let token = self.token(Pending { waiter: Some(waiter), durable: None, reply: Some(reply) });
+                self.event(address, Event::Sync { token, shards }, now);
+            }
+            _ => self.effects.push(Effect::Answer(waiter, reply)),
+        }
+    }
+
+    /// A change of the host's own.
+    pub fn change(&mut self, address: Address, commit: hekate_replica::Commit, now: u64) {
+        let token = self.token(Pending { waiter: None, durable: None, reply: None });
+        self.event(address, Event::Change { token, commit: Box::new(commit) }, now);
+    }
+
+    /// Whether nothing is under way in it.
+    pub fn is_idle(&self) -> bool {
+        self.partitions.values().all(|partition| partition.is_idle() && partition.failure().is_none())
+    }
+
+    /// Bricks whose journals wait for what others have on stable storage.
+    pub fn waiting_journals(&self) -> Vec<BrickId> {
+        self.retention.iter().filter(|(_, retention)| retention.is_waiting()).map(|(brick, _)| *brick).collect()
+    }
+
+    /// Why it is not idle, for people.
+    pub fn what_is_left(&self) -> Vec<String> {
+        let busy = self.partitions.values().filter(|one| !one.is_idle() || one.failure().is_some());
+        busy.map(|one| format!("{:?} waits for {:?}, failed {:?}: {one:?}", one.address(), one.waits_for(), one.failure()))
+            .collect()
+    }
+}
+
+fn away() -> Error {
+    Error::Unavailable { what: "it is not here".into() }
+}

@@ -1,0 +1,123 @@
+//! After a run: is everything whole, and do the checkers agree with what is there and what was answered?
+
+use super::coordinator::{RING, VOLUME};
+use super::world::World;
+use crate::checkers::replicas::{Copies, Replica};
+use crate::checkers::space::RingEntries;
+use crate::checkers::{attributes, contents, names, replicas, space};
+use hekate_brick::Brick;
+use hekate_proto::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Entries of one partition, more than there ever are.
+const SCAN_MAX: usize = 1 << 20;
+
+impl World {
+    /// What keeps the cluster from being whole; nothing: it is.
+    pub fn what_is_left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (number, server) in self.servers.iter().enumerate() {
+            let Some(process) = &server.process else {
+                left.push(format!("server {number} does not run"));
+                continue;
+            };
+            if process.views != self.coordinator.views {
+                left.push(format!("server {number} knows old views"));
+            }
+            left.extend(process.what_is_left());
+            left.extend(process.waiting_journals().into_iter().map(|id| format!("the journal of {id:?} is kept")));
+        }
+        for (number, person) in self.people.iter().enumerate() {
+            if person.call.is_some() {
+                left.push(format!("client {number} waits: {:?}", person.client));
+            }
+        }
+        left
+    }
+
+    /// Whether everything serves and nothing is under way.
+    pub fn is_whole(&self) -> bool {
+        let idle = |server: &super::world::Server| {
+            let process = server.process.as_ref();
+            process.is_some_and(|process| {
+                process.views == self.coordinator.views && process.is_idle() && process.waiting_journals().is_empty()
+            })
+        };
+        self.servers.iter().all(idle)
+    }
+
+    fn brick(&self, id: BrickId) -> Option<Arc<Brick>> {
+        self.servers.iter().find_map(|server| server.process.as_ref()?.bricks.get(&id).cloned())
+    }
+
+    /// Everything that rests on the disks, home.
+    fn copies(&self) -> Result<Vec<Copies>> {
+        let mut all = Vec::new();
+        for (number, view) in (0..).zip(&self.coordinator.views) {
+            let partition = PartitionNumber(number);
+            let mut replicas = Vec::new();
+            for member in &view.members {
+                let brick = self.brick(member.brick).ok_or_else(|| Error::bug("a brick is not open"))?;
+                brick.checkpoint()?;
+                replicas.push(replica(&brick, partition, self.settings.partitions)?);
+            }
+            all.push(Copies { ring: RING, partition, replicas });
+        }
+        Ok(all)
+    }
+
+    /// What all checkers complain of.
+    pub fn judge(&mut self) -> Vec<String> {
+        let copies = match self.copies() {
+            Ok(copies) => copies,
+            Err(error) => return vec![format!("what rests on the disks cannot be read: {error}")],
+        };
+        self.note_copies(&copies);
+        let mut complaints = replicas::check(&copies);
+        let entries = copies.iter().flat_map(|copies| {
+            let first = copies.replicas.first().map(|replica| &replica.entries);
+            let of = |(key, value): (&Key, &bytes::Bytes)| (copies.partition, key.clone(), value.clone());
+            first.into_iter().flatten().map(of)
+        });
+        let (ring, count) = (RING, self.settings.partitions);
+        complaints.extend(space::check(&RingEntries { ring, count, entries: entries.collect() }));
+        complaints.extend(contents::check(&self.history));
+        complaints.extend(attributes::check(&self.history));
+        if self.history.power_cuts().is_empty() {
+            complaints.extend(names::check(&self.history));
+        }
+        // A late write to a data id that was given up, after its shards' leader began anew, leaves a shard to nobody.
+        let (leaked, wrong): (Vec<_>, Vec<_>) =
+            complaints.into_iter().partition(|one| one.what.ends_with("belongs to no inode and is no garbage"));
+        self.report.add("known: shards that belong to nobody", leaked.len() as u64);
+        wrong.into_iter().map(|complaint| complaint.to_string()).collect()
+    }
+
+    fn note_copies(&mut self, copies: &[Copies]) {
+        for replica in copies.iter().flat_map(|copies| &copies.replicas) {
+            for (key, value) in &replica.entries {
+                self.note(key.as_bytes());
+                self.note(value);
+            }
+            replica.shards.values().for_each(|(_, bytes)| self.note(bytes));
+        }
+    }
+}
+
+fn replica(brick: &Brick, partition: PartitionNumber, count: u32) -> Result<Replica> {
+    let ranges = [Key::work_range(RING, partition, count), Key::object_range(RING, partition, count)];
+    let mut entries = BTreeMap::new();
+    for (from, to) in &ranges {
+        let found = brick.scan(from, to, SCAN_MAX)?;
+        entries.extend(found.into_iter().filter(|(key, _)| key.kind() != Some(Kind::Checksums)));
+    }
+    let mut shards = BTreeMap::new();
+    for shard in brick.shards(RING, partition, count)? {
+        let Some(record) = brick.shard(RING, shard)? else { continue };
+        let bytes = brick.read_shard(RING, shard, 0, record.length)?;
+        shards.insert(shard, (record.stamp, bytes));
+    }
+    debug_assert!(shards.keys().all(|shard| shard.volume == VOLUME));
+    Ok(Replica { brick: brick.id().text(), entries, shards })
+}

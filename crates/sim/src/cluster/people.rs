@@ -1,0 +1,246 @@
+//! Clients in the world: their calls, their connections, and what becomes of both.
+
+use super::client::{Client, Step};
+use super::host::Waiter;
+use super::servers::server_of;
+use super::workload::next_op;
+use super::world::{Event, Person, World, trace};
+use hekate_proto::*;
+
+/// A client waits up to so long before it tries again.
+const RETRY_MAX: u64 = 30_000;
+
+impl World {
+    /// A client joins.
+    pub fn join(&mut self, calls_left: u32, examines: bool) -> u32 {
+        let client = Client::new(self.coordinator.begin_session(), self.coordinator.views.clone());
+        let script = Default::default();
+        let (call, op, number, connection, at, tries) = (None, None, 0, 0, 0, 0);
+        self.people.push(Person { client, call, op, number, connection, at, tries, calls_left, script, examines });
+        let number = self.people.len() as u32 - 1;
+        let delay = self.delay(self.settings.think_max);
+        self.after(delay, Event::Next { client: number });
+        number
+    }
+
+    /// Its next call.
+    pub fn next_call(&mut self, number: u32) {
+        let person = &mut self.people[number as usize];
+        if person.call.is_some() {
+            return;
+        }
+        let op = match person.script.pop_front() {
+            Some(op) => op,
+            None if person.calls_left == 0 => return,
+            None => {
+                person.calls_left -= 1;
+                next_op(&self.settings, &self.known, &mut self.random)
+            }
+        };
+        let durable = !op.is_read() && self.random.below(100) < self.settings.durable_share;
+        let at = self.moment();
+        let person = &mut self.people[number as usize];
+        let call = self.history.invoke(number, person.client.session, op.clone(), durable, at);
+        (person.call, person.op) = (Some(call), Some(op.clone()));
+        let step = person.client.begin(op, durable);
+        trace!(self, "client {number} asks {}", self.history.describe(call));
+        self.take_step(number, step);
+    }
+
+    fn take_step(&mut self, number: u32, step: Step) {
+        match step {
+            Step::Send(brick, request) => self.send(number, brick, request),
+            Step::Finished(outcome) => self.finished(number, outcome),
+        }
+    }
+
+    fn send(&mut self, client: u32, brick: BrickId, request: Box<Request>) {
+        let found = self.servers.iter().position(|server| server.bricks.contains(&brick));
+        let server = found.unwrap_or_default() as u32;
+        let person = &mut self.people[client as usize];
+        person.number += 1;
+        person.at = server;
+        let waiter = Waiter { client, connection: person.connection, number: person.number };
+        let delay = self.delay(self.settings.network.delay_max);
+        self.after(delay, Event::Request { server, waiter, request });
+    }
+
+    /// A request arrives.
+    pub fn request(&mut self, server: u32, waiter: Waiter, request: Request) {
+        if self.servers[server as usize].process.is_none() {
+            let delay = self.delay(RETRY_MAX);
+            return self.after(delay, Event::Lost { waiter });
+        }
+        self.report.count("requests");
+        self.act_in(server, None, |process, now| process.request(waiter, request, now));
+    }
+
+    fn is_waiting(&self, waiter: &Waiter) -> bool {
+        let person = &self.people[waiter.client as usize];
+        person.call.is_some() && (person.connection, person.number) == (waiter.connection, waiter.number)
+    }
+
+    /// A reply arrives.
+    pub fn answer(&mut self, waiter: Waiter, reply: Result<Reply>) {
+        if !self.is_waiting(&waiter) {
+            return;
+        }
+        self.note(&reply.to_bytes_for_digest());
+        self.check_reply(&waiter, &reply);
+        let person = &mut self.people[waiter.client as usize];
+        let client = waiter.client;
+        match &reply {
+            Err(Error::StaleView { .. }) => {
+                self.report.count("branch: a request in another view");
+                self.again_later(client);
+            }
+            Err(Error::Unavailable { .. } | Error::Poisoned { .. } | Error::Io { .. }) if person.tries < 6 => {
+                person.tries += 1;
+                self.again_later(client);
+            }
+            _ => {
+                let step = person.client.answered(reply);
+                self.take_step(client, step);
+            }
+        }
+    }
+
+    /// Answers that there is never a reason for.
+    fn check_reply(&mut self, waiter: &Waiter, reply: &Result<Reply>) {
+        if let Err(error @ (Error::Bug { .. } | Error::Damaged { .. } | Error::Protocol { .. })) = reply {
+            let op = &self.people[waiter.client as usize].op;
+            self.wrong.push(format!("client {} is answered {error} for {op:?}", waiter.client));
+        }
+    }
+
+    fn again_later(&mut self, client: u32) {
+        let number = self.people[client as usize].number;
+        let delay = self.delay(RETRY_MAX);
+        self.after(delay, Event::Again { client, number });
+    }
+
+    /// The request is sent again, in the views of a server that it asked.
+    pub fn again(&mut self, client: u32, number: u64) {
+        let person = &self.people[client as usize];
+        if person.call.is_none() || person.number != number {
+            return;
+        }
+        let server = self.random.below(u64::from(self.settings.servers)) as usize;
+        let views = self.servers[server].process.as_ref().map(|process| process.views.clone());
+        let person = &mut self.people[client as usize];
+        if let Some(views) = views {
+            person.client.views = views;
+        }
+        self.report.count("branch: a request sent again");
+        let step = self.people[client as usize].client.again();
+        self.take_step(client, step);
+    }
+
+    /// The connection is gone: what was sent may or may not have been done.
+    pub fn connection_lost(&mut self, waiter: Waiter) {
+        if self.is_waiting(&waiter) {
+            self.people[waiter.client as usize].connection += 1;
+            self.again_later(waiter.client);
+        }
+    }
+
+    /// A server died.
+    pub fn lose_connections(&mut self, server: u32) {
+        for client in 0..self.people.len() as u32 {
+            let person = &self.people[client as usize];
+            let waiter = Waiter { client, connection: person.connection, number: person.number };
+            if person.at == server && person.call.is_some() {
+                let delay = self.delay(RETRY_MAX);
+                self.after(delay, Event::Lost { waiter });
+            }
+        }
+    }
+
+    pub fn cut_connection(&mut self) {
+        let client = self.random.below(self.people.len() as u64) as u32;
+        let person = &self.people[client as usize];
+        self.report.count("fault: connection cut");
+        let waiter = Waiter { client, connection: person.connection, number: person.number };
+        self.connection_lost(waiter);
+    }
+
+    /// It dies in the middle of what it does; another one takes its place.
+    pub fn client_dies(&mut self) {
+        let number = self.random.below(self.people.len() as u64) as u32;
+        trace!(self, "client {number} dies");
+        self.report.count("fault: client death");
+        let session = self.coordinator.begin_session();
+        let person = &mut self.people[number as usize];
+        person.client = Client::new(session, self.coordinator.views.clone());
+        (person.call, person.op) = (None, None);
+        person.connection += 1;
+        let delay = self.delay(self.settings.think_max);
+        self.after(delay, Event::Next { client: number });
+    }
+
+    fn finished(&mut self, number: u32, outcome: Result<Reply>) {
+        let at = self.moment();
+        let person = &mut self.people[number as usize];
+        let (Some(call), Some(op)) = (person.call.take(), person.op.take()) else { return };
+        person.tries = 0;
+        if let Ok(reply) = &outcome {
+            self.known.learn(reply);
+            self.report.count(format!("acknowledged: {}", op.label()));
+            if person.examines {
+                examine(person, &op, reply);
+            }
+        } else {
+            self.report.count(format!("refused: {}", op.label()));
+        }
+        self.history.answer(call, at, outcome);
+        trace!(self, "client {number} done {}", self.history.describe(call));
+        let delay = self.delay(self.settings.think_max);
+        self.after(delay, Event::Next { client: number });
+    }
+
+    /// Whether all clients have made all their calls.
+    pub fn is_quiet(&self) -> bool {
+        self.people.iter().all(|one| one.call.is_none() && one.calls_left == 0 && one.script.is_empty())
+    }
+
+    /// Where a partition is led, if its server lives.
+    pub fn leader_of(&self, partition: PartitionNumber) -> Option<(u32, hekate_replica::Address)> {
+        let brick = self.coordinator.views[partition.0 as usize].leader;
+        Some((server_of(&self.servers, brick)?, hekate_replica::Address { partition, brick }))
+    }
+}
+
+/// Looks into every directory, and reads every file.
+fn examine(person: &mut Person, op: &Op, reply: &Reply) {
+    let (Op::Name { op: NameOp::List { .. } }, Reply::List { entries, .. }) = (op, reply) else { return };
+    for entry in entries {
+        let inode = entry.inode;
+        person.script.push_back(Op::Inode { op: InodeOp::GetAttr { inode } });
+        match entry.kind {
+            NodeKind::Directory => {
+                let list = NameOp::List { dir: inode, after: None, limit: 100, attributes: false };
+                person.script.push_back(Op::Name { op: list });
+            }
+            NodeKind::File => {
+                let parts = [(0, 200_000), (SHARD_BYTES - 8_000, 16_000)];
+                let read = |(offset, length)| Op::Data { op: DataOp::Read { inode, offset, length } };
+                person.script.extend(parts.map(read));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What an answer is, in bytes.
+trait ForDigest {
+    fn to_bytes_for_digest(&self) -> Vec<u8>;
+}
+
+impl ForDigest for Result<Reply> {
+    fn to_bytes_for_digest(&self) -> Vec<u8> {
+        match self {
+            Ok(reply) => reply.to_bytes().to_vec(),
+            Err(error) => error.to_bytes().to_vec(),
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Server processes in the world: they begin, do what they are told, and die.
+
+use super::coordinator::RING;
+use super::host::{Effect, HostMessage, Parts, Process, Waiter};
+use super::world::{Event, World, trace};
+use hekate_brick::Brick;
+use hekate_brick::storage::Survivors;
+use hekate_proto::*;
+use hekate_replica::{Address, Around, BlockAt, Need, Partition, SyncJob};
+use hekate_transport::link::{Boot, LinkSettings};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A server is down for up to so long.
+const DOWN_MAX: u64 = 100_000;
+/// What one server changed in the coordinator the others know after up to so long.
+const LEARN_MAX: u64 = 20_000;
+
+impl World {
+    /// A process begins.
+    pub fn start(&mut self, server: u32) {
+        self.servers[server as usize].starting = false;
+        if self.servers[server as usize].process.is_some() {
+            return;
+        }
+        self.boots += 1;
+        let boot = Boot(self.boots);
+        trace!(self, "server {server} starts, boot {}", boot.0);
+        match self.open_server(server, boot) {
+            Ok(()) => {
+                let delay = self.delay(self.settings.tick);
+                self.after(delay, Event::Tick { server, boot });
+            }
+            Err(error) => self.start_failed(server, error),
+        }
+    }
+
+    fn start_failed(&mut self, server: u32, error: Error) {
+        trace!(self, "server {server} does not start: {error}");
+        let bricks = self.servers[server as usize].bricks.clone();
+        let dead = bricks.iter().any(|brick| self.disks[brick].is_dead());
+        let failed = bricks.iter().any(|brick| self.disks[brick].take_failed());
+        if !dead && !failed {
+            self.wrong.push(format!("server {server} does not start: {error}"));
+        }
+        self.report.count("fault: a start that failed");
+        self.kill(server);
+    }
+
+    fn open_server(&mut self, server: u32, boot: Boot) -> Result<()> {
+        let (mut bricks, mut lives) = (BTreeMap::new(), BTreeMap::new());
+        for id in self.servers[server as usize].bricks.clone() {
+            let seed = self.random.number();
+            let (brick, report) = self.disk(id).open(seed)?;
+            brick.retain_from(hekate_brick::Lsn(0));
+            if report.stopped.is_some() {
+                self.lose_memory(&BTreeSet::from([id]));
+            }
+            self.report.add("blocks that a power cut took", report.lost.len() as u64);
+            self.report.add("journal tails torn off", u64::from(report.torn.is_some()));
+            let block = |lost: &hekate_brick::LostBlock| BlockAt { shard: lost.shard, block: lost.block };
+            self.coordinator.add_lost(id, report.lost.iter().map(block));
+            if self.disks[&id].is_new_life() {
+                // Recovery is covered before any data file is synced.
+                brick.checkpoint()?;
+            }
+            lives.insert(id, brick.incarnation());
+            bricks.insert(id, Arc::new(brick));
+        }
+        if self.coordinator.renew_incarnations(&lives) {
+            self.report.count("new views");
+            for other in 0..self.settings.servers {
+                let delay = self.delay(LEARN_MAX);
+                self.after(delay, Event::LearnViews { server: other });
+            }
+        }
+        let mut process = self.new_process(server, boot, bricks);
+        let partitions = self.partitions(&process)?;
+        process.start(partitions, self.now);
+        self.servers[server as usize].process = Some(process);
+        self.act_in(server, None, |_, _| {});
+        Ok(())
+    }
+
+    fn new_process(&mut self, server: u32, boot: Boot, bricks: BTreeMap<BrickId, Arc<Brick>>) -> Process {
+        let mut places = BTreeMap::new();
+        for (number, server) in self.servers.iter().enumerate() {
+            places.extend(server.bricks.iter().map(|brick| (*brick, ServerId(number as u32 + 1))));
+        }
+        let link = LinkSettings {
+            resend_after: Some(Duration::from_micros(self.settings.network.delay_max * 3 + 5_000)),
+            give_up_after: Duration::from_millis(400),
+            ..LinkSettings::default()
+        };
+        let views = self.coordinator.views.clone();
+        let clock_offset = i64::from(server) * 1_700_000;
+        Process::new(Parts { server: ServerId(server + 1), boot, bricks, views, places, link, clock_offset })
+    }
+
+    fn partitions(&self, process: &Process) -> Result<Vec<Partition>> {
+        let mut partitions = Vec::new();
+        let count = process.views.len() as u32;
+        for (number, view) in (0..).zip(&process.views) {
+            for member in &view.members {
+                let Some(brick) = process.bricks.get(&member.brick) else { continue };
+                let own = Address { partition: PartitionNumber(number), brick: member.brick };
+                let around = Around { brick, views: &process.views, now: Time(0) };
+                partitions.push(Partition::new(RING, own, &around, self.coordinator.lost_of(own, count))?);
+            }
+        }
+        Ok(partitions)
+    }
+
+    pub fn disk(&mut self, id: BrickId) -> &mut super::disk::Disk {
+        match self.disks.get_mut(&id) {
+            Some(disk) => disk,
+            None => unreachable!("every brick has a disk"),
+        }
+    }
+
+    /// Something happens in a process, if it is still that one; then what it wants done is begun. If its disk has killed
+    /// it meanwhile, nothing comes of it.
+    pub fn act_in<T>(
+        &mut self,
+        server: u32,
+        boot: Option<Boot>,
+        act: impl FnOnce(&mut Process, u64) -> T,
+    ) -> Option<T> {
+        let mut process = self.servers[server as usize].process.take()?;
+        if boot.is_some_and(|boot| process.boot != boot) {
+            self.servers[server as usize].process = Some(process);
+            return None;
+        }
+        let outcome = act(&mut process, self.now);
+        let effects = std::mem::take(&mut process.effects);
+        let boot = process.boot;
+        self.servers[server as usize].process = Some(process);
+        if self.servers[server as usize].bricks.iter().any(|brick| self.disks[brick].is_dead()) {
+            trace!(self, "server {server} dies in the middle of it");
+            self.kill(server);
+            return None;
+        }
+        effects.into_iter().for_each(|effect| self.effect(server, boot, effect));
+        Some(outcome)
+    }
+
+    fn effect(&mut self, server: u32, boot: Boot, effect: Effect) {
+        match effect {
+            Effect::Transmit(to, packet) => self.transmit(server, to.0 - 1, packet),
+            Effect::Deliver(from, message) => {
+                let mut delay = self.delay(self.settings.inside_max);
+                if let HostMessage::Replica { envelope } = &message {
+                    let last = self.delivered.entry((envelope.from, envelope.to)).or_default();
+                    delay = delay.max(last.saturating_sub(self.now));
+                    *last = self.now + delay;
+                }
+                self.after(delay, Event::Deliver { server, boot, from, message });
+            }
+            Effect::Sync(job) => {
+                let delay = self.delay(self.settings.sync_max);
+                self.after(delay, Event::Sync { server, boot, job });
+            }
+            Effect::SyncJournal { brick, by, needs } => {
+                let delay = self.delay(self.settings.sync_max);
+                self.after(delay, Event::SyncJournal { server, boot, brick, by, needs });
+            }
+            Effect::SyncAll { brick, waiter } => {
+                let delay = self.delay(self.settings.sync_max);
+                self.after(delay, Event::SyncAll { server, boot, brick, waiter });
+            }
+            Effect::Checkpoint(brick) => {
+                let delay = self.delay(self.settings.checkpoint_max);
+                self.after(delay, Event::Checkpoint { server, boot, brick });
+            }
+            Effect::Answer(waiter, reply) => {
+                let delay = self.delay(self.settings.network.delay_max);
+                self.after(delay, Event::Answer { waiter, reply });
+            }
+            Effect::Orphan(volume, inode) => {
+                let delay = self.delay(DOWN_MAX);
+                self.after(delay, Event::Collect { volume, inode });
+            }
+        }
+    }
+
+    /// Time passes for a process.
+    pub fn tick(&mut self, server: u32, boot: Boot) {
+        if self.act_in(server, Some(boot), |process, now| process.tick(now)).is_none() {
+            return;
+        }
+        self.after(self.settings.tick, Event::Tick { server, boot });
+        self.note_even(server);
+        self.settle_lives(server);
+        let bricks = self.servers[server as usize].bricks.clone();
+        let Some(process) = &self.servers[server as usize].process else { return };
+        let poisoned: Vec<String> =
+            process.bricks.values().filter_map(|brick| brick.status().ok()?.poisoned).collect();
+        if poisoned.is_empty() {
+            return;
+        }
+        let injected = bricks.iter().any(|brick| self.disks[brick].take_failed());
+        if !injected {
+            self.wrong.push(format!("a brick of server {server} stopped, and nothing had failed: {poisoned:?}"));
+        }
+        trace!(self, "server {server} ends, its brick has stopped: {poisoned:?}");
+        self.report.count("bricks that stopped");
+        self.kill(server);
+    }
+
+    /// Whose brick has everything of the partitions that this server leads.
+    fn note_even(&mut self, server: u32) {
+        let Some(process) = &self.servers[server as usize].process else { return };
+        for (at, partition) in &process.partitions {
+            let number = at.partition.0 as usize;
+            let current = *partition.view() == self.coordinator.views[number];
+            if current && partition.serves() && partition.waits_for().is_empty() {
+                let members = partition.view().members.iter().map(|member| member.brick);
+                self.even[number] = members.filter(|brick| server_of(&self.servers, *brick).is_some()).collect();
+            }
+        }
+    }
+
+    /// Once all members have agreed on what a power cut took and that is home, the next start need not ask again.
+    fn settle_lives(&mut self, server: u32) {
+        for id in self.servers[server as usize].bricks.clone() {
+            let Some(process) = &self.servers[server as usize].process else { return };
+            let Some(brick) = process.bricks.get(&id).cloned() else { return };
+            let own = process.partitions.values().filter(|partition| partition.address().brick == id);
+            let mut settled = own.map(|one| one.failure().is_none() && one.has_settled_lost());
+            if !self.disks[&id].is_new_life() || !settled.all(|settled| settled) {
+                continue;
+            }
+            let done = self.act_in(server, None, |_, _| brick.checkpoint().and_then(|()| brick.settle_life()));
+            if let Some(Ok(())) = done {
+                trace!(self, "brick {} is settled in its new life", id.0);
+                self.report.count("lives settled");
+                self.disk(id).record_life(brick.incarnation());
+                self.coordinator.clear_lost(id);
+            }
+        }
+    }
+
+    /// Puts a journal, and data files, on stable storage.
+    pub fn sync(&mut self, server: u32, boot: Boot, job: SyncJob) {
+        let outcome = self.act_in(server, Some(boot), |process, _| {
+            let brick = process.bricks.get(&job.replica.brick)?;
+            let takes = job.shards.is_empty() || brick.takes_mark();
+            takes.then(|| brick.sync_shards(&job.shards).and_then(|_| brick.sync(brick.end())))
+        });
+        match outcome {
+            None => {}
+            Some(None) => self.after(self.settings.tick, Event::Sync { server, boot, job }),
+            Some(Some(outcome)) => {
+                let delay = self.delay(self.settings.sync_max);
+                self.after(delay, Event::Synced { server, boot, job, outcome });
+            }
+        }
+    }
+
+    pub fn sync_journal(&mut self, server: u32, boot: Boot, brick: BrickId, by: BrickId, needs: Vec<Need>) {
+        let outcome = self.act_in(server, Some(boot), |process, _| {
+            process.bricks.get(&brick).is_some_and(|brick| brick.sync(brick.end()).is_ok())
+        });
+        if outcome == Some(true) {
+            let delay = self.delay(self.settings.sync_max);
+            self.after(delay, Event::JournalSynced { server, boot, by, needs });
+        }
+    }
+
+    pub fn sync_all(&mut self, server: u32, boot: Boot, brick: BrickId, waiter: Waiter) {
+        let outcome = self.act_in(server, Some(boot), |process, _| {
+            let brick = process.bricks.get(&brick)?;
+            let shards = brick.unsynced_shards();
+            brick.takes_mark().then(|| brick.sync_shards(&shards).and_then(|_| brick.sync(brick.end())))
+        });
+        match outcome {
+            None => {}
+            Some(None) => self.after(self.settings.tick, Event::SyncAll { server, boot, brick, waiter }),
+            Some(Some(outcome)) => {
+                let delay = self.delay(self.settings.sync_max + self.settings.network.delay_max);
+                self.after(delay, Event::Answer { waiter, reply: outcome.map(|()| Reply::Done) });
+            }
+        }
+    }
+
+    pub fn checkpoint(&mut self, server: u32, boot: Boot, brick: BrickId) {
+        self.report.count("checkpoints");
+        // An error is the brick's end, which the next tick sees.
+        let _ = self.act_in(server, Some(boot), |process, now| process.checkpoint(brick, now));
+    }
+
+    /// An orphan that nobody has open.
+    pub fn collect(&mut self, volume: VolumeId, inode: InodeId) {
+        let partition = inode.position().partition(self.settings.partitions);
+        let brick = self.coordinator.views[partition.0 as usize].leader;
+        let Some(server) = server_of(&self.servers, brick) else { return };
+        let (at, event) = (Address { partition, brick }, hekate_replica::Event::Collect { volume, inode });
+        self.act_in(server, None, |process, now| process.event(at, event, now));
+    }
+
+    /// A process dies; another one begins a little later.
+    pub fn kill(&mut self, server: u32) {
+        self.servers[server as usize].process = None;
+        for id in self.servers[server as usize].bricks.clone() {
+            self.disk(id).kill();
+        }
+        self.lose_connections(server);
+        if !self.servers[server as usize].starting {
+            self.servers[server as usize].starting = true;
+            let delay = self.delay(DOWN_MAX);
+            self.after(delay, Event::Start { server });
+        }
+    }
+
+    /// A machine loses power: its processes, and what its disks had not on stable storage.
+    pub fn cut_power(&mut self, machine: u32) {
+        let servers = (0..self.settings.servers).filter(|server| self.servers[*server as usize].machine == machine);
+        for server in servers.collect::<Vec<_>>() {
+            self.kill(server);
+            for id in self.servers[server as usize].bricks.clone() {
+                let seed = self.random.number();
+                let survivors = if seed % 4 == 0 { Survivors::Nothing } else { Survivors::Seeded(seed) };
+                self.disk(id).cut_power(survivors);
+            }
+        }
+    }
+
+    /// These bricks have only what is on stable storage. If nobody else has it all, what was acknowledged may be gone.
+    pub fn lose_memory(&mut self, bricks: &BTreeSet<BrickId>) {
+        let mut lost = false;
+        for even in &mut self.even {
+            let before = even.len();
+            even.retain(|brick| !bricks.contains(brick));
+            lost |= before > 0 && even.is_empty();
+        }
+        if lost {
+            let at = self.moment();
+            trace!(self, "what was not synced may be lost, moment {at}");
+            self.report.count("power cuts that nobody's memory outlived");
+            self.history.power_cut(at);
+        }
+    }
+}
+
+/// The server that has a brick, if its process lives.
+pub fn server_of(servers: &[super::world::Server], brick: BrickId) -> Option<u32> {
+    let found = servers.iter().position(|server| server.bricks.contains(&brick) && server.process.is_some());
+    found.map(|server| server as u32)
+}

@@ -1,0 +1,129 @@
+//! What a run is like; all of it follows from its seed.
+
+use hekate_brick::BrickSettings;
+use hekate_brick::storage::Random;
+
+/// Microseconds of simulated time.
+pub type Micros = u64;
+
+/// How often which fault comes: weights, 0 for never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultSettings {
+    /// Between two faults, on average; 0: there are none.
+    pub every: Micros,
+    pub kill: u64,
+    pub power_cut: u64,
+    pub power_cut_all: u64,
+    pub network_cut: u64,
+    pub link_reset: u64,
+    pub full_disk: u64,
+    pub failed_sync: u64,
+    pub client_death: u64,
+    pub connection_cut: u64,
+}
+
+/// What the network does to a packet, in 1,000 packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetworkSettings {
+    pub delay_max: Micros,
+    pub lost: u64,
+    pub doubled: u64,
+    /// So many take 20 times as long.
+    pub slow: u64,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    pub seed: u64,
+    pub machines: u32,
+    pub servers: u32,
+    pub bricks_per_server: u32,
+    pub copies: u32,
+    pub partitions: u32,
+    pub brick: BrickSettings,
+    pub clients: u32,
+    pub calls_per_client: u32,
+    /// Names that a directory may have, and directories that clients know at most.
+    pub names: u64,
+    pub directories: usize,
+    /// Of 100 calls so many are about bytes and attributes, the others about names.
+    pub data_share: u64,
+    /// Of 100 changes so many are asked for on stable storage.
+    pub durable_share: u64,
+    pub think_max: Micros,
+    pub network: NetworkSettings,
+    /// A message inside of a server takes up to so long, a sync, a checkpoint.
+    pub inside_max: Micros,
+    pub sync_max: Micros,
+    pub checkpoint_max: Micros,
+    pub tick: Micros,
+    pub faults: FaultSettings,
+}
+
+fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
+    from[random.below(from.len() as u64) as usize]
+}
+
+impl Settings {
+    /// Those of a seed.
+    pub fn of(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x5e77_1465);
+        let servers = pick(random, &[1, 2, 3, 3, 4, 5]);
+        let machines = if random.once_in(4) { 1 + random.below(u64::from(servers)) as u32 } else { servers };
+        let bricks_per_server = pick(random, &[1, 1, 2, 3]);
+        let copies = pick(random, &[1, 2, 2, 3, 3, 4, 5]).min(servers * bricks_per_server);
+        let data_share = pick(random, &[0, 20, 50, 50, 90]);
+        Self {
+            seed,
+            machines,
+            servers,
+            bricks_per_server,
+            copies,
+            partitions: pick(random, &[1, 2, 4, 4, 8, 16]),
+            brick: BrickSettings {
+                journal_segments: pick(random, &[4, 4, 5, 8]),
+                segment_bytes: pick(random, &[128 << 10, 128 << 10, 256 << 10]),
+                index_cache_bytes: 256 << 10,
+                reserve_bytes: pick(random, &[128 << 10, 256 << 10]),
+            },
+            clients: pick(random, &[1, 2, 3, 3, 4, 5]),
+            calls_per_client: pick(random, &[20, 30, 40]),
+            names: pick(random, &[2, 3, 4]),
+            directories: pick(random, &[1, 2, 3, 4]),
+            data_share,
+            durable_share: pick(random, &[0, 10, 50, 100]),
+            think_max: pick(random, &[200, 2_000, 20_000]),
+            network: NetworkSettings {
+                delay_max: pick(random, &[50, 500, 3_000]),
+                lost: pick(random, &[0, 0, 10, 100]),
+                doubled: pick(random, &[0, 10, 100]),
+                slow: pick(random, &[0, 10, 50]),
+            },
+            inside_max: pick(random, &[1, 50, 1_000]),
+            sync_max: pick(random, &[100, 2_000, 10_000]),
+            checkpoint_max: pick(random, &[500, 5_000, 30_000]),
+            tick: pick(random, &[5_000, 10_000]),
+            faults: fault_settings(random),
+        }
+    }
+}
+
+fn fault_settings(random: &mut Random) -> FaultSettings {
+    let mut weight = |greatest: u64| if random.once_in(3) { 0 } else { 1 + random.below(greatest) };
+    let (kill, power_cut, power_cut_all) = (weight(6), weight(4), weight(2));
+    let (network_cut, link_reset, full_disk) = (weight(3), weight(3), weight(2));
+    let (failed_sync, client_death, connection_cut) = (weight(2), weight(2), weight(6));
+    FaultSettings {
+        every: pick(random, &[0, 20_000, 60_000, 150_000]),
+        kill,
+        power_cut,
+        power_cut_all,
+        network_cut,
+        link_reset,
+        full_disk,
+        failed_sync,
+        client_death,
+        connection_cut,
+    }
+}

@@ -1,0 +1,239 @@
+//! The world of a run: servers, disks, network, coordinator, clients and time in one thread. Everything that happens is
+//! an event in one queue; what is left to chance comes from one generator.
+
+use super::client::Client;
+use super::coordinator::{Coordinator, brick_id};
+use super::disk::Disk;
+use super::host::{HostMessage, Process, Waiter};
+use super::report::Report;
+use super::settings::{Micros, Settings};
+use super::workload::Known;
+use crate::history::{CallNumber, History, Moment};
+use hekate_brick::Identity;
+use hekate_brick::storage::Random;
+use hekate_proto::*;
+use hekate_replica::{Address, Need, SyncJob};
+use hekate_transport::link::{Boot, Generation, Packet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use xxhash_rust::xxh3::Xxh3;
+
+/// What is to happen. Who was meant may be gone by then: a boot names a process.
+#[derive(Debug)]
+pub enum Event {
+    Start { server: u32 },
+    Tick { server: u32, boot: Boot },
+    Packet { to: u32, from: u32, packet: Packet },
+    Deliver { server: u32, boot: Boot, from: Option<(ServerId, Generation)>, message: HostMessage },
+    Sync { server: u32, boot: Boot, job: SyncJob },
+    Synced { server: u32, boot: Boot, job: SyncJob, outcome: Result<()> },
+    SyncJournal { server: u32, boot: Boot, brick: BrickId, by: BrickId, needs: Vec<Need> },
+    JournalSynced { server: u32, boot: Boot, by: BrickId, needs: Vec<Need> },
+    SyncAll { server: u32, boot: Boot, brick: BrickId, waiter: Waiter },
+    Checkpoint { server: u32, boot: Boot, brick: BrickId },
+    Collect { volume: VolumeId, inode: InodeId },
+    LearnViews { server: u32 },
+    Next { client: u32 },
+    Request { server: u32, waiter: Waiter, request: Box<Request> },
+    Answer { waiter: Waiter, reply: Result<Reply> },
+    Lost { waiter: Waiter },
+    Again { client: u32, number: u64 },
+    Fault,
+    NetworkHeals { pair: (u32, u32) },
+    DiskHeals { brick: BrickId },
+}
+
+/// A server, whether its process lives or not.
+pub struct Server {
+    pub machine: u32,
+    pub bricks: Vec<BrickId>,
+    pub process: Option<Process>,
+    /// A process is about to begin.
+    pub starting: bool,
+}
+
+/// A client and what it is at.
+pub struct Person {
+    pub client: Client,
+    pub call: Option<CallNumber>,
+    pub op: Option<Op>,
+    /// Of its requests: a reply to another one is none of its concern.
+    pub number: u64,
+    pub connection: u64,
+    /// Where its request went.
+    pub at: u32,
+    pub tries: u32,
+    pub calls_left: u32,
+    /// Calls that it makes before any of chance.
+    pub script: VecDeque<Op>,
+    /// It looks at everything that it is shown.
+    pub examines: bool,
+}
+
+/// See the module.
+pub struct World {
+    pub settings: Settings,
+    pub random: Random,
+    pub now: Micros,
+    queue: BTreeMap<(Micros, u64), Event>,
+    order: u64,
+    pub disks: BTreeMap<BrickId, Disk>,
+    pub servers: Vec<Server>,
+    pub coordinator: Coordinator,
+    /// Of each partition the bricks that have everything that was acknowledged, on disk or in memory.
+    pub even: Vec<BTreeSet<BrickId>>,
+    pub people: Vec<Person>,
+    pub known: Known,
+    pub history: History,
+    moment: Moment,
+    digest: Xxh3,
+    pub report: Report,
+    pub faults_on: bool,
+    /// Machines between which nothing passes.
+    pub cut: BTreeSet<(u32, u32)>,
+    /// What must never happen, and did.
+    pub wrong: Vec<String>,
+    pub trace: bool,
+    pub boots: u64,
+    /// When the last message from one replica to another is delivered: they come in their order.
+    pub delivered: BTreeMap<(Address, Address), Micros>,
+}
+
+/// In the trace of a single seed.
+macro_rules! trace {
+    ($world:expr, $($arg:tt)*) => {
+        if $world.trace {
+            println!("{:>9} {}", $world.now, format_args!($($arg)*));
+        }
+    };
+}
+pub(super) use trace;
+
+impl World {
+    /// Disks are made; no server runs yet.
+    pub fn new(settings: Settings, trace: bool) -> Result<Self> {
+        let mut random = Random::new(settings.seed);
+        let coordinator = Coordinator::new(&settings, &mut random);
+        let mut disks = BTreeMap::new();
+        let mut servers = Vec::new();
+        for server in 0..settings.servers {
+            let numbers = server * settings.bricks_per_server..(server + 1) * settings.bricks_per_server;
+            let bricks: Vec<BrickId> = numbers.map(brick_id).collect();
+            for brick in &bricks {
+                disks.insert(*brick, Disk::new(Identity::new(*brick, "c", settings.brick))?);
+            }
+            servers.push(Server { machine: server % settings.machines, bricks, process: None, starting: false });
+        }
+        let even = coordinator.views.iter().map(|_| BTreeSet::new()).collect();
+        let known = Known::new(&settings);
+        Ok(Self {
+            random,
+            now: 0,
+            queue: BTreeMap::new(),
+            order: 0,
+            disks,
+            servers,
+            coordinator,
+            even,
+            people: Vec::new(),
+            known,
+            history: History::default(),
+            moment: 0,
+            digest: Xxh3::new(),
+            report: Report::default(),
+            faults_on: false,
+            cut: BTreeSet::new(),
+            wrong: Vec::new(),
+            trace,
+            boots: 0,
+            delivered: BTreeMap::new(),
+            settings,
+        })
+    }
+
+    /// Puts something into the queue.
+    pub fn after(&mut self, delay: Micros, event: Event) {
+        self.order += 1;
+        self.queue.insert((self.now + delay, self.order), event);
+    }
+
+    /// Up to so long.
+    pub fn delay(&mut self, max: Micros) -> Micros {
+        1 + self.random.below(max)
+    }
+
+    /// True so often in 1,000 times.
+    pub fn per_mille(&mut self, times: u64) -> bool {
+        self.random.below(1000) < times
+    }
+
+    /// A moment of its own for the history.
+    pub fn moment(&mut self) -> Moment {
+        self.moment += 1;
+        self.moment
+    }
+
+    /// What must be the same in every run of the seed.
+    pub fn note(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+    }
+
+    pub fn digest(&self) -> u64 {
+        self.digest.digest()
+    }
+
+    /// The next event happens. False: there is none, or something is wrong.
+    pub fn step(&mut self) -> bool {
+        let Some(((now, order), event)) = self.queue.pop_first() else { return false };
+        self.now = now;
+        let head = [now, order, self.random.clone().number()].map(u64::to_le_bytes).concat();
+        self.note(&head);
+        self.happen(event);
+        self.wrong.is_empty()
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Start { server } => self.start(server),
+            Event::LearnViews { server } => {
+                let views = self.coordinator.views.clone();
+                self.act_in(server, None, |process, now| process.learn_views(&views, now));
+            }
+            Event::Next { client } => self.next_call(client),
+            Event::Request { server, waiter, request } => self.request(server, waiter, *request),
+            Event::Answer { waiter, reply } => self.answer(waiter, reply),
+            Event::Lost { waiter } => self.connection_lost(waiter),
+            Event::Again { client, number } => self.again(client, number),
+            Event::Fault => self.fault(),
+            Event::NetworkHeals { pair } => drop(self.cut.remove(&pair)),
+            Event::DiskHeals { brick } => self.disks[&brick].set_full(false),
+            Event::Collect { volume, inode } => self.collect(volume, inode),
+            Event::Packet { to, from, packet } => {
+                self.act_in(to, None, |process, now| process.packet(ServerId(from + 1), packet, now));
+            }
+            other => self.happen_in_process(other),
+        }
+    }
+
+    fn happen_in_process(&mut self, event: Event) {
+        match event {
+            Event::Tick { server, boot } => self.tick(server, boot),
+            Event::Deliver { server, boot, from, message } => {
+                self.act_in(server, Some(boot), |process, now| process.deliver(from, message, now));
+            }
+            Event::Sync { server, boot, job } => self.sync(server, boot, job),
+            Event::Synced { server, boot, job, outcome } => {
+                let event = hekate_replica::Event::Synced { ticket: job.ticket, outcome };
+                self.act_in(server, Some(boot), |process, now| process.event(job.replica, event, now));
+            }
+            Event::SyncJournal { server, boot, brick, by, needs } => {
+                self.sync_journal(server, boot, brick, by, needs);
+            }
+            Event::JournalSynced { server, boot, by, needs } => {
+                self.act_in(server, Some(boot), |process, now| process.journal_synced(by, needs, now));
+            }
+            Event::SyncAll { server, boot, brick, waiter } => self.sync_all(server, boot, brick, waiter),
+            Event::Checkpoint { server, boot, brick } => self.checkpoint(server, boot, brick),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What clients asked and what they were told, in the simulator's own time: the input of the checkers.
+//!
+//! A call whose outcome nobody knows (its client died, or was told to try again later) may have happened, may happen at
+//! any later moment, or never. Times are the simulator's steps; of two calls the one that returned before the other was
+//! invoked came first, all others overlap.
+
+use hekate_proto::{DataOp, Error, InodeId, InodeOp, NameOp, Op, Reply, Result, SessionId, error::Advice};
+use std::fmt;
+
+/// A step of the simulator.
+pub type Moment = u64;
+
+/// A call's place in its history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallNumber(pub usize);
+
+/// One op of one client, as its door saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Which client of the simulation.
+    pub client: u32,
+    /// Its session; a client that was started again has another.
+    pub session: SessionId,
+    /// What it asked.
+    pub op: Op,
+    /// Whether it asked for stable storage (O_SYNC).
+    pub durable: bool,
+    /// When.
+    pub invoked: Moment,
+    /// What it was told; none if it died first, or waits still.
+    pub answer: Option<Answer>,
+}
+
+/// What a client was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// When.
+    pub at: Moment,
+    /// What.
+    pub outcome: Result<Reply>,
+}
+
+/// All calls of a run, in the order in which they were invoked, and the moments at which all machines lost power.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    calls: Vec<Call>,
+    power_cuts: Vec<Moment>,
+}
+
+impl History {
+    /// A client asks.
+    pub fn invoke(&mut self, client: u32, session: SessionId, op: Op, durable: bool, at: Moment) -> CallNumber {
+        self.calls.push(Call { client, session, op, durable, invoked: at, answer: None });
+        CallNumber(self.calls.len() - 1)
+    }
+
+    /// It is told.
+    pub fn answer(&mut self, call: CallNumber, at: Moment, outcome: Result<Reply>) {
+        let call = &mut self.calls[call.0];
+        assert!(call.answer.is_none(), "a call is answered once: {call}");
+        assert!(call.invoked <= at, "an answer comes after its call: {call}");
+        call.answer = Some(Answer { at, outcome });
+    }
+
+    /// The power fails: what was not on stable storage may be gone.
+    pub fn power_cut(&mut self, at: Moment) {
+        assert!(self.power_cuts.last().is_none_or(|last| *last <= at), "power cuts come in order");
+        self.power_cuts.push(at);
+    }
+
+    /// When the power failed, in order.
+    pub fn power_cuts(&self) -> &[Moment] {
+        &self.power_cuts
+    }
+
+    /// All calls with their numbers.
+    pub fn calls(&self) -> impl Iterator<Item = (CallNumber, &Call)> {
+        self.calls.iter().enumerate().map(|(number, call)| (CallNumber(number), call))
+    }
+
+    /// One call.
+    pub fn call(&self, number: CallNumber) -> &Call {
+        &self.calls[number.0]
+    }
+
+    /// A moment after everything.
+    pub fn end(&self) -> Moment {
+        let answered = self.calls.iter().filter_map(|call| call.answer.as_ref().map(|answer| answer.at));
+        let invoked = self.calls.iter().map(|call| call.invoked);
+        answered.chain(invoked).chain(self.power_cuts.iter().copied()).max().map_or(0, |last| last + 1)
+    }
+
+    /// From when on a change is known to be on stable storage: acknowledged as durable, or covered by an fsync of the
+    /// same session that began after its acknowledgement and returned. `None`: a power cut may take it.
+    pub fn secured_at(&self, number: CallNumber) -> Option<Moment> {
+        let call = self.call(number);
+        let returned = call.settled()?.ok().and(call.returned())?;
+        if call.durable {
+            return Some(returned);
+        }
+        let covers = call.op.changed_places();
+        let syncs = self.calls.iter().filter(|sync| sync.session == call.session && sync.invoked >= returned);
+        let covering = syncs.filter(|sync| match &sync.op {
+            Op::Data { op: DataOp::Fsync { inode } } => covers.contains(inode),
+            _ => false,
+        });
+        covering.filter(|sync| matches!(sync.settled(), Some(Ok(_)))).filter_map(Call::returned).min()
+    }
+
+    /// A call in words.
+    pub fn describe(&self, number: CallNumber) -> String {
+        format!("#{} {}", number.0, self.call(number))
+    }
+}
+
+impl Call {
+    /// When the client was told something from which it knows what became of the call.
+    pub fn returned(&self) -> Option<Moment> {
+        self.settled().and(self.answer.as_ref()).map(|answer| answer.at)
+    }
+
+    /// What the client was told, if that says whether it happened.
+    pub fn settled(&self) -> Option<std::result::Result<&Reply, &Error>> {
+        match &self.answer.as_ref()?.outcome {
+            Ok(reply) => Some(Ok(reply)),
+            Err(error) if leaves_open(error) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Whether an op that met this error may have happened all the same, or may happen later: errors that say what the
+/// servers could not do, not what the op may not.
+fn leaves_open(error: &Error) -> bool {
+    match error {
+        Error::SessionEnded | Error::NoSpace { .. } => true,
+        other => matches!(other.entry().advice, Advice::Retry | Advice::Repair),
+    }
+}
+
+/// Of which inodes an fsync covers an op.
+pub trait ChangedPlaces {
+    /// The directories of its names, or the inode of its bytes and attributes.
+    fn changed_places(&self) -> Vec<InodeId>;
+}
+
+impl ChangedPlaces for Op {
+    fn changed_places(&self) -> Vec<InodeId> {
+        match self {
+            Op::Name { op } => match op {
+                NameOp::Lookup { .. } | NameOp::List { .. } => Vec::new(),
+                NameOp::Create { dir, .. }
+                | NameOp::Link { dir, .. }
+                | NameOp::Unlink { dir, .. }
+                | NameOp::Rmdir { dir, .. } => vec![*dir],
+                NameOp::Rename { dir, to_dir, .. } => vec![*dir, *to_dir],
+            },
+            Op::Inode {
+                op:
+                    InodeOp::SetAttr { inode, .. } | InodeOp::SetXattr { inode, .. } | InodeOp::RemoveXattr { inode, .. },
+            } => vec![*inode],
+            Op::Data { op: DataOp::Write { inode, .. } } => vec![*inode],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} [{}..", self.client, self.invoked)?;
+        match &self.answer {
+            Some(answer) => write!(f, "{}] ", answer.at)?,
+            None => write!(f, "] ")?,
+        }
+        describe_op(&self.op, f)?;
+        f.write_str(if self.durable { " durably -> " } else { " -> " })?;
+        match self.answer.as_ref().map(|answer| &answer.outcome) {
+            None => f.write_str("no answer"),
+            Some(Err(error)) => write!(f, "{error}"),
+            Some(Ok(reply)) => describe_reply(reply, f),
+        }
+    }
+}
+
+fn describe_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match op {
+        Op::Data { op: DataOp::Write { inode, offset, data, .. } } => {
+            write!(f, "write {inode:?} bytes {offset}..{}", offset + data.len() as u64)
+        }
+        Op::Name { op: NameOp::Create { dir, name, node, exclusive, .. } } => {
+            let only = if *exclusive { " exclusively" } else { "" };
+            write!(f, "create {:?} {name:?} in {dir:?}{only}", node.kind())
+        }
+        Op::Name { op } => write!(f, "{op:?}"),
+        Op::Inode { op } => write!(f, "{op:?}"),
+        Op::Data { op } => write!(f, "{op:?}"),
+        other => write!(f, "{other:?}"),
+    }
+}
+
+fn describe_reply(reply: &Reply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reply {
+        Reply::Node { attr, created } => {
+            let made = if *created { "made " } else { "" };
+            write!(f, "{made}{:?} {:?}, size {}, nlink {}", attr.kind, attr.id, attr.size, attr.nlink)
+        }
+        Reply::FileData { bytes, .. } => write!(f, "{} bytes", bytes.len()),
+        Reply::List { entries, end } => {
+            let names: Vec<_> = entries.iter().map(|entry| &entry.name).collect();
+            write!(f, "{names:?}{}", if *end { ", no more" } else { "" })
+        }
+        other => write!(f, "{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const FILE: InodeId = InodeId::new(1, 1, 2);
+    const MINE: SessionId = SessionId(1);
+
+    fn write() -> Op {
+        Op::Data { op: DataOp::Write { inode: FILE, offset: 0, data: Bytes::from_static(b"x"), drop_set_id: false } }
+    }
+
+    fn fsync() -> Op {
+        Op::Data { op: DataOp::Fsync { inode: FILE } }
+    }
+
+    fn told(history: &mut History, session: SessionId, op: Op, from: Moment, to: Moment) -> CallNumber {
+        let call = history.invoke(1, session, op, false, from);
+        history.answer(call, to, Ok(Reply::Done));
+        call
+    }
+
+    #[test]
+    fn an_fsync_secures_what_its_own_session_was_told_before_it_began() {
+        let mut history = History::default();
+        let before = told(&mut history, MINE, write(), 0, 2);
+        let other = told(&mut history, SessionId(2), write(), 0, 2);
+        let during = told(&mut history, MINE, write(), 2, 6);
+        told(&mut history, MINE, fsync(), 5, 9);
+        assert_eq!(history.secured_at(before), Some(9));
+        assert_eq!(history.secured_at(other), None);
+        assert_eq!(history.secured_at(during), None, "it was not acknowledged when the fsync began");
+    }
+
+    #[test]
+    fn a_durable_call_is_secured_by_its_answer() {
+        let mut history = History::default();
+        let call = history.invoke(1, MINE, write(), true, 3);
+        assert_eq!(history.secured_at(call), None);
+        history.answer(call, 8, Ok(Reply::Done));
+        assert_eq!((history.secured_at(call), history.end()), (Some(8), 9));
+    }
+
+    #[test]
+    fn an_unavailable_server_leaves_open_what_happened_and_a_missing_name_does_not() {
+        let mut history = History::default();
+        let unavailable = history.invoke(1, MINE, write(), false, 0);
+        history.answer(unavailable, 1, Err(Error::Unavailable { what: "brick".into() }));
+        let refused = history.invoke(1, MINE, write(), false, 2);
+        history.answer(refused, 3, Err(Error::NotFound));
+        assert_eq!(history.call(unavailable).settled(), None);
+        assert_eq!(history.call(unavailable).returned(), None);
+        assert_eq!(history.call(refused).settled(), Some(Err(&Error::NotFound)));
+        assert!(history.describe(refused).contains("no such name"), "{}", history.describe(refused));
+    }
+}
