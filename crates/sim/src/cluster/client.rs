@@ -1,6 +1,8 @@
 //! A client: what `translators/distribute.rs` and `replicate.rs` do with a door's call, as a state machine with one
 //! request under way. Requests with their replies go in, the next request or the call's answer comes out.
 
+#![allow(clippy::result_large_err, reason = "an answer ends the op, and is passed on as it is")]
+
 use super::coordinator::{RING, VOLUME};
 use bytes::{Bytes, BytesMut};
 use hekate_proto::map::View;
@@ -31,17 +33,32 @@ enum Stage {
     /// The answer is the call's.
     Only,
     /// The inode that a name leads to is asked for its attributes.
-    Elsewhere { tries: usize },
+    Elsewhere {
+        tries: usize,
+    },
     /// Bytes beside the inode.
     ReadHome,
-    ReadShards { layout: Layout, parts: Vec<Bytes>, size_known: u64 },
+    ReadShards {
+        layout: Layout,
+        parts: Vec<Bytes>,
+        size_known: u64,
+    },
     /// The layout, after the shards.
-    ReadLayout { layout: Layout, parts: Vec<Bytes>, size_known: u64 },
+    ReadLayout {
+        layout: Layout,
+        parts: Vec<Bytes>,
+        size_known: u64,
+    },
     WriteHome,
-    WriteShards { layout: Layout, next: usize },
+    WriteShards {
+        layout: Layout,
+        next: usize,
+    },
     WriteTold,
     WriteLayout,
-    Fsync { left: Vec<BrickId> },
+    Fsync {
+        left: Vec<BrickId>,
+    },
 }
 
 #[derive(Debug)]
@@ -68,11 +85,6 @@ type Sent = (Stage, Whom, Op);
 impl Client {
     pub fn new(session: SessionId, views: Vec<View>) -> Self {
         Self { session, views, layouts: BTreeMap::new(), op_count: 0, call: None }
-    }
-
-    /// Whether a call is under way.
-    pub fn is_busy(&self) -> bool {
-        self.call.is_some()
     }
 
     /// Begins a call. `slot`: for its first change.
@@ -108,8 +120,7 @@ impl Client {
     fn send(&mut self, op: Op, durable: bool, (stage, whom, inner): Sent) -> Step {
         let op_id = if inner.is_read() { OpId(0) } else { self.next_op() };
         let (volume, session, retry) = (VOLUME, self.session, false);
-        let request =
-            Request { volume, target: Target::Server, session, op_id, durable, retry, op: inner };
+        let request = Request { volume, target: Target::Server, session, op_id, durable, retry, op: inner };
         self.call = Some(Call { op, durable, stage, whom, request });
         self.outstanding()
     }
@@ -147,11 +158,6 @@ impl Client {
         self.outstanding()
     }
 
-    /// The call is given up.
-    pub fn give_up(&mut self) {
-        self.call = None;
-    }
-
     /// The request under way is answered.
     pub fn answered(&mut self, reply: Result<Reply>) -> Step {
         let Some(call) = self.call.take() else { return Step::Finished(Err(Error::bug("no call is under way"))) };
@@ -174,7 +180,6 @@ impl Client {
 }
 
 /// What comes after an answer; `Err`: the call's answer.
-#[allow(clippy::result_large_err, reason = "an answer ends the op, and is passed on as it is")]
 fn next(op: &Op, stage: Stage, asked: &Op, reply: Result<Reply>) -> std::result::Result<Sent, Result<Reply>> {
     match stage {
         Stage::Only => match reply {
@@ -222,7 +227,6 @@ fn next(op: &Op, stage: Stage, asked: &Op, reply: Result<Reply>) -> std::result:
     }
 }
 
-#[allow(clippy::result_large_err, reason = "an answer ends the op, and is passed on as it is")]
 fn got(reply: Result<Reply>) -> std::result::Result<Reply, Result<Reply>> {
     reply.map_err(Err)
 }

@@ -37,9 +37,16 @@ pub enum Effect {
     Deliver(Option<(ServerId, Generation)>, HostMessage),
     Sync(SyncJob),
     /// The brick's journal, for somebody who needs it.
-    SyncJournal { brick: BrickId, by: BrickId, needs: Vec<Need> },
+    SyncJournal {
+        brick: BrickId,
+        by: BrickId,
+        needs: Vec<Need>,
+    },
     /// Everything of a brick, for a client.
-    SyncAll { brick: BrickId, waiter: Waiter },
+    SyncAll {
+        brick: BrickId,
+        waiter: Waiter,
+    },
     Checkpoint(BrickId),
     Answer(Waiter, Result<Reply>),
     Orphan(VolumeId, InodeId),
@@ -96,11 +103,8 @@ impl Process {
         let Parts { server, boot, bricks, views, places, link, clock_offset } = parts;
         let mut peers = BTreeMap::new();
         for (brick, at) in places.iter().filter(|(_, at)| **at != server) {
-            let new = || Peer {
-                link: Link::new((server, boot), *at, link.clone()),
-                generation: None,
-                bricks: Vec::new(),
-            };
+            let new =
+                || Peer { link: Link::new((server, boot), *at, link.clone()), generation: None, bricks: Vec::new() };
             peers.entry(*at).or_insert_with(new).bricks.push(*brick);
         }
         let retention = bricks.keys().map(|brick| (*brick, Retention::default())).collect();
@@ -140,8 +144,7 @@ impl Process {
     /// Tells a replica what happened.
     pub fn event(&mut self, address: Address, event: Event, now: u64) {
         let (time, mut out) = (self.time(now), Out::default());
-        let (Some(partition), Some(brick)) =
-            (self.partitions.get_mut(&address), self.bricks.get(&address.brick))
+        let (Some(partition), Some(brick)) = (self.partitions.get_mut(&address), self.bricks.get(&address.brick))
         else {
             return;
         };
@@ -358,14 +361,7 @@ impl Process {
         }
     }
 
-    fn partition_op(
-        &mut self,
-        waiter: Waiter,
-        request: Request,
-        partition: PartitionNumber,
-        epoch: Epoch,
-        now: u64,
-    ) {
+    fn partition_op(&mut self, waiter: Waiter, request: Request, partition: PartitionNumber, epoch: Epoch, now: u64) {
         let led = |view: &View| Address { partition, brick: view.leader };
         let address = self.views.get(partition.0 as usize).map(led);
         let found = address.and_then(|at| Some((at, self.partitions.get(&at)?)));
@@ -380,7 +376,8 @@ impl Process {
         let count = self.views.len() as u32;
         let ask = Ask { ring: RING, count, volume: VOLUME, session, op_id, now: self.time(now), alone: false };
         if op.is_read() {
-            let around = hekate_replica::Around { brick: &self.bricks[&address.brick], views: &self.views, now: ask.now };
+            let around =
+                hekate_replica::Around { brick: &self.bricks[&address.brick], views: &self.views, now: ask.now };
             if let Some(reply) = replica.read(&around, &ask, &op) {
                 return self.effects.push(Effect::Answer(waiter, reply));
             }
@@ -431,8 +428,10 @@ impl Process {
     /// Why it is not idle, for people.
     pub fn what_is_left(&self) -> Vec<String> {
         let busy = self.partitions.values().filter(|one| !one.is_idle() || one.failure().is_some());
-        busy.map(|one| format!("{:?} waits for {:?}, failed {:?}: {one:?}", one.address(), one.waits_for(), one.failure()))
-            .collect()
+        busy.map(|one| {
+            format!("{:?} waits for {:?}, failed {:?}: {one:?}", one.address(), one.waits_for(), one.failure())
+        })
+        .collect()
     }
 }
 

@@ -55,9 +55,8 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
     world.heal();
     become_whole(world)?;
     let examiner = world.join(0, true);
-    let list = |inode: &InodeId| Op::Name {
-        op: NameOp::List { dir: *inode, after: None, limit: 100, attributes: false },
-    };
+    let list =
+        |inode: &InodeId| Op::Name { op: NameOp::List { dir: *inode, after: None, limit: 100, attributes: false } };
     world.people[examiner as usize].script.push_back(list(&ROOT));
     become_whole(world)
 }
@@ -89,9 +88,7 @@ fn begin(world: &mut World) -> std::result::Result<(), String> {
     world.act_in(server, None, |process, now| process.change(at, commit, now));
     become_whole(world)?;
     for server in 0..world.settings.servers {
-        world.act_in(server, None, |process, _| {
-            process.bricks.values().try_for_each(|brick| brick.sync(brick.end()))
-        });
+        world.act_in(server, None, |process, _| process.bricks.values().try_for_each(|brick| brick.sync(brick.end())));
     }
     Ok(())
 }

@@ -194,8 +194,7 @@ impl World {
         self.settle_lives(server);
         let bricks = self.servers[server as usize].bricks.clone();
         let Some(process) = &self.servers[server as usize].process else { return };
-        let poisoned: Vec<String> =
-            process.bricks.values().filter_map(|brick| brick.status().ok()?.poisoned).collect();
+        let poisoned: Vec<String> = process.bricks.values().filter_map(|brick| brick.status().ok()?.poisoned).collect();
         if poisoned.is_empty() {
             return;
         }
@@ -320,7 +319,7 @@ impl World {
             self.kill(server);
             for id in self.servers[server as usize].bricks.clone() {
                 let seed = self.random.number();
-                let survivors = if seed % 4 == 0 { Survivors::Nothing } else { Survivors::Seeded(seed) };
+                let survivors = if seed.is_multiple_of(4) { Survivors::Nothing } else { Survivors::Seeded(seed) };
                 self.disk(id).cut_power(survivors);
             }
         }

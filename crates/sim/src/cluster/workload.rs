@@ -43,10 +43,6 @@ impl Known {
         }
     }
 
-    pub fn directories(&self) -> &[InodeId] {
-        &self.directories
-    }
-
     fn directory(&self, random: &mut Random) -> InodeId {
         self.directories[random.below(self.directories.len() as u64) as usize]
     }

@@ -8,7 +8,8 @@ use crate::checkers::windows::windows;
 use crate::history::{Call, CallNumber, History, Moment};
 use bytes::Bytes;
 use hekate_proto::{
-    BLOCK_BYTES, DataOp, Error, FILE_BYTES_MAX, INLINE_MAX, IO_BYTES_MAX, InodeId, InodeOp, NameOp, Op, Reply, SHARD_BYTES,
+    BLOCK_BYTES, DataOp, Error, FILE_BYTES_MAX, INLINE_MAX, IO_BYTES_MAX, InodeId, InodeOp, NameOp, Op, Reply,
+    SHARD_BYTES,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,10 +167,11 @@ fn refused(history: &History, call: &Call, error: &Error) -> Result<Vec<Said>, S
 /// Whether a call that may remove a file was made before this moment, or a power cut may have taken it.
 fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
     let is_earlier = |cut: &Moment| before.is_none_or(|before| *cut <= before);
-    history.power_cuts().iter().any(is_earlier) || history.calls().any(|(_, call)| {
-        let removes = matches!(&call.op, Op::Name { op: NameOp::Unlink { .. } | NameOp::Rename { .. } });
-        removes && !matches!(call.settled(), Some(Err(_))) && before.is_none_or(|before| call.invoked <= before)
-    })
+    history.power_cuts().iter().any(is_earlier)
+        || history.calls().any(|(_, call)| {
+            let removes = matches!(&call.op, Op::Name { op: NameOp::Unlink { .. } | NameOp::Rename { .. } });
+            removes && !matches!(call.settled(), Some(Err(_))) && before.is_none_or(|before| call.invoked <= before)
+        })
 }
 
 /// Bytes in shards are seen before the inode's leader has been told of them: before the size is, and, if a truncate comes

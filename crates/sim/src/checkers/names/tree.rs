@@ -159,17 +159,17 @@ impl Tree {
 
     /// `dir` is not the directory `moved`, nor below it.
     fn not_below(&self, dir: InodeId, moved: Node) -> Result<(), Error> {
+        if moved.1 != NodeKind::Directory {
+            return Ok(());
+        }
         let mut at = dir;
-        while moved.1 == NodeKind::Directory {
-            if at == moved.0 {
-                return Err(Error::Loop);
-            }
+        while at != moved.0 {
             if at == ROOT {
-                break;
+                return Ok(());
             }
             at = self.directory(at)?.parent;
         }
-        Ok(())
+        Err(Error::Loop)
     }
 
     fn is_empty(&self, node: Node) -> bool {
