@@ -266,7 +266,7 @@ fn held_by(table: &LockTable) -> Held {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
     fn the_table_does_what_a_byte_array_does(steps in prop::collection::vec(step(), 1..60)) {
