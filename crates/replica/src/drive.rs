@@ -105,6 +105,17 @@ impl Driven {
         self
     }
 
+    /// The inode whose shards it is about to cut: the new layout is in the log already.
+    pub fn cuts(&self) -> Option<InodeId> {
+        match (&self.aim, &self.stage) {
+            (Aim::Op(_, op), Stage::After(_)) => match &**op {
+                Op::Inode { op: InodeOp::SetAttr { inode, .. } } => Some(*inode),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     pub fn is_recovered(&self) -> bool {
         matches!(self.aim, Aim::Recovered(_))
     }
