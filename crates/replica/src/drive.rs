@@ -5,6 +5,7 @@
 //! partitions rest on the same bricks, whose journals keep the order.
 
 use crate::leader::{Draft, Leader, Then, Unmade};
+use crate::legs::{UNDOING, undoes};
 use crate::message::{Address, Message, Outcome};
 use crate::numbers::Numbers;
 use crate::partition::{Around, Out, Place, Token};
@@ -101,8 +102,19 @@ impl Driven {
     fn after(mut self, legs: Vec<IntentLeg>, count: u32) -> Self {
         self.stage = Stage::After(Reply::Done);
         self.marked = marks_of(&self, &legs, count);
-        self.pending = legs.into_iter().map(|leg| (leg.number, leg)).collect();
+        self.pending = by_sent_number(legs);
         self
+    }
+
+    /// The inode whose shards it is about to cut: the new layout is in the log already.
+    pub fn cuts(&self) -> Option<InodeId> {
+        match (&self.aim, &self.stage) {
+            (Aim::Op(_, op), Stage::After(_)) => match &**op {
+                Op::Inode { op: InodeOp::SetAttr { inode, .. } } => Some(*inode),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     pub fn is_recovered(&self) -> bool {
@@ -229,7 +241,7 @@ impl Leader {
             _ => (SYSTEM_SESSION, OpId(0)),
         };
         let volume = driven.volume();
-        for IntentLeg { position, number, leg } in driven.pending.values() {
+        for (number, IntentLeg { position, leg, .. }) in &driven.pending {
             let Some(to) = leader_of(position.partition(at.count), around) else { continue };
             let (number, leg) = (*number, leg.clone());
             at.send(out, to, Message::Leg { intent, number, volume, session, op_id, leg });
@@ -289,7 +301,7 @@ impl Leader {
         driven.recorded = true;
         driven.stage = Stage::After(reply);
         let positions: Vec<Position> = legs.iter().map(|leg| leg.position).collect();
-        driven.pending = legs.into_iter().map(|leg| (leg.number, leg)).collect();
+        driven.pending = by_sent_number(legs);
         self.legs_when_stable(at, intent, &positions, around);
         Ok(())
     }
@@ -315,7 +327,7 @@ impl Leader {
     fn give_up(&mut self, at: &Place, intent: IntentId, undone: Undone, around: &Around, out: &mut Out) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         driven.stage = Stage::Undoing(undone.clone());
-        driven.pending = driven.undo.iter().map(|leg| (leg.number, leg.clone())).collect();
+        driven.pending = by_sent_number(driven.undo.clone());
         if driven.recorded {
             if driven.pending.is_empty() {
                 self.end_intent(at, intent, around, out)?;
@@ -530,6 +542,13 @@ impl Leader {
         }
         self.end_intent(at, intent, around, out)
     }
+}
+
+/// Legs by the number that they are sent with: one that undoes has the number of the one that it undoes and this bit, so
+/// that a late answer to that one, which may have been sent twice, does not pass for its own.
+fn by_sent_number(legs: Vec<IntentLeg>) -> BTreeMap<u16, IntentLeg> {
+    let number = |leg: &IntentLeg| leg.number | if undoes(&leg.leg) { UNDOING } else { 0 };
+    legs.into_iter().map(|leg| (number(&leg), leg)).collect()
 }
 
 /// Partitions that took legs and keep marks of them.

@@ -32,6 +32,10 @@ pub(crate) struct Follower {
     early: BTreeMap<Sequence, Arrived>,
     /// Syncs whose records have not all come yet.
     waiting: Vec<Asked>,
+    /// Syncs that the host was asked for, with the leader's tickets; what an earlier life of the leader asked for counts
+    /// for nothing in this one.
+    jobs: BTreeMap<u64, u64>,
+    tickets: u64,
     /// Once it has this record, what power cuts took is agreed on.
     settled: Option<Sequence>,
 }
@@ -39,13 +43,15 @@ pub(crate) struct Follower {
 impl Follower {
     pub fn new(at: &Place, brick: &Brick) -> Self {
         let last = brick.position(at.ring, at.own.partition).sequence;
-        Self { last, stable: Sequence(0), early: BTreeMap::new(), waiting: Vec::new(), settled: None }
+        let (early, waiting, jobs) = Default::default();
+        Self { last, stable: Sequence(0), early, waiting, jobs, tickets: 0, settled: None }
     }
 
     /// In a new view, or a new life of the leader: it says again what still counts.
     pub fn forget(&mut self) {
         self.early.clear();
         self.waiting.clear();
+        self.jobs.clear();
         self.settled = None;
     }
 
@@ -60,7 +66,9 @@ impl Follower {
             Event::Stabilize => at.send_member(out, at.view.leader, Message::WantStable),
             Event::Synced { ticket, outcome } => {
                 outcome?;
-                at.send_member(out, at.view.leader, Message::Synced { ticket });
+                if let Some(ticket) = self.jobs.remove(&ticket) {
+                    at.send_member(out, at.view.leader, Message::Synced { ticket });
+                }
             }
             Event::Request { token, .. } | Event::Change { token, .. } | Event::Sync { token, .. } => {
                 out.answers.push((token, Err(Error::StaleView { epoch: at.view.epoch })));
@@ -159,7 +167,9 @@ impl Follower {
     fn sync(&mut self, at: &Place, out: &mut Out) {
         let last = self.last;
         for asked in self.waiting.extract_if(.., |asked| asked.sequence <= last) {
-            out.syncs.push(SyncJob { replica: at.own, ticket: asked.ticket, shards: asked.shards });
+            self.tickets += 1;
+            self.jobs.insert(self.tickets, asked.ticket);
+            out.syncs.push(SyncJob { replica: at.own, ticket: self.tickets, shards: asked.shards });
         }
     }
 }

@@ -21,6 +21,9 @@ pub struct Taken {
     pub more: bool,
 }
 
+/// In the number that a leg is sent with: it undoes the one of the number without it.
+pub const UNDOING: u16 = 1 << 15;
+
 /// Shards that one record drops.
 const DROPPED_AT_ONCE: usize = 1024;
 
@@ -46,7 +49,7 @@ pub fn take(
         let commit = (!changes.is_empty()).then_some(Commit { changes, ..Commit::default() });
         return Ok(Taken { reply: Reply::Done, commit, more });
     }
-    let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number);
+    let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number & !UNDOING);
     let taken = brick.get(&mark)?.is_some();
     if taken != undoes(leg) {
         return Ok(only(answer_to(brick, ask, leg)?));
@@ -77,7 +80,8 @@ fn leads_to(tree: &Tree, ask: &Ask, dir: InodeId, name: &Name) -> Stepped<Reply>
     Ok(Reply::Elsewhere { inode: found.inode, kind: found.kind })
 }
 
-fn undoes(leg: &Leg) -> bool {
+/// Whether a leg undoes the one of its number.
+pub fn undoes(leg: &Leg) -> bool {
     match leg {
         Leg::UnmakeDirectory { .. }
         | Leg::TakeBackLink { .. }

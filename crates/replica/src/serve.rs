@@ -122,7 +122,7 @@ impl Leader {
             Err(Stop::Error(error)) => Err(error),
             Err(_) => return None,
         };
-        (!self.depends_on_unsettled(op, &found)).then_some(found)
+        (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found)).then_some(found)
     }
 
     fn try_read(&mut self, token: Token, ask: &Ask, op: &Op, around: &Around) -> bool {
@@ -130,11 +130,26 @@ impl Leader {
             return false;
         }
         match answer(around.brick, ask, op) {
+            Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return false,
             Ok(reply) => self.answer(token, Ok(reply)),
             Err(Stop::Error(error)) => self.answer(token, Err(error)),
             Err(_) => return false,
         }
         true
+    }
+
+    /// Whether a truncate of the inode still has shards to cut: who knew the new layout by then would write to them and
+    /// be cut with them.
+    fn is_cutting(&self, inode: InodeId) -> bool {
+        self.driven.values().any(|driven| driven.cuts() == Some(inode))
+    }
+
+    /// Whether an answer shows the layout of such an inode.
+    fn shows_cut(&self, found: &Result<Reply>) -> bool {
+        match found {
+            Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => self.is_cutting(attr.id),
+            _ => false,
+        }
     }
 
     /// Whether the answer may be another one if the last records are lost with this leader.
@@ -191,7 +206,8 @@ impl Leader {
             return Ok(true);
         }
         let keys = keys_of(at, ask, op);
-        if keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op) {
+        let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
+        if links_cut || keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op) {
             return Ok(false);
         }
         if let Op::Data { op: DataOp::WriteShard { data, .. } } = op
@@ -206,6 +222,7 @@ impl Leader {
         let mut here =
             Here { brick: around.brick, ask, at: at.own.partition, now, numbers, progress: &mut progress, read };
         match step(&mut here, op) {
+            Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
             Ok(Next::Reply(reply)) => self.answer(token, Ok(reply)),
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
                 return self.one_record(at, token, ask, commit, around, out);
@@ -351,6 +368,7 @@ impl Leader {
     /// Whether an op of this partition's own has hold of what the leg needs.
     fn is_busy(&self, ask: &Ask, leg: &Leg) -> bool {
         match leg {
+            Leg::AddLink { inode } => self.is_cutting(*inode),
             Leg::HoldName { dir, name } => self.held.contains_key(&name_key(ask, *dir, name)),
             Leg::CloseDirectory { inode } => self.driven.values().any(|driven| driven.dirs.contains(inode)),
             _ => false,
