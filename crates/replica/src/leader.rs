@@ -238,7 +238,7 @@ impl Leader {
     }
 
     pub fn work_left(&self) -> usize {
-        self.garbage.len() + self.driven.len()
+        self.garbage.len() + self.driven.len() + self.forgotten.len() + self.doubtful.len()
     }
 
     pub fn refuse_all(&mut self, error: &Error, out: &mut Out) {

@@ -309,7 +309,7 @@ impl Partition {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.wants_tick())
     }
 
-    /// Data ids to collect, and ops on their way.
+    /// Data ids to collect, ops on their way, and what ops left that is to be removed.
     pub fn work_left(&self) -> usize {
         match &self.role {
             Role::Leader(leader) => leader.work_left(),

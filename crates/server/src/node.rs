@@ -64,6 +64,10 @@ pub struct Node {
 /// How long a client waits for an answer before it is told what it waits for; it asks again by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How often, and how long each time, a server that ends lets its replicas finish what they have begun.
+const REST_ROUNDS: u32 = 20;
+const REST_PAUSE: Duration = Duration::from_millis(100);
+
 impl Node {
     /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
@@ -236,6 +240,16 @@ impl Node {
     /// Ends the housekeeping and writes everything home, so that the next start is short.
     pub fn shut_down(&self) -> Result<()> {
         self.stop_housekeeping();
+        // What ops have left to be removed is removed, so that nothing changes when it starts again.
+        for _ in 0..REST_ROUNDS {
+            if self.work_left() == 0 {
+                break;
+            }
+            std::thread::sleep(REST_PAUSE);
+            let rings: Vec<_> = self.rings.read().values().cloned().collect();
+            rings.iter().for_each(|ring| self.tick(ring));
+            self.checkpoint_if_wanted()?;
+        }
         self.checkpoint_all()
     }
 
