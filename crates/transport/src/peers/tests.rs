@@ -240,8 +240,7 @@ fn what_is_corked_is_written_when_the_cork_goes() {
     let (one, two) = two(&endpoint, &LinkSettings::default());
     let cork = one.peers.cork();
     assert!(one.send(2, "a") && one.send(2, "b"));
-    std::thread::sleep(Duration::from_millis(5));
-    assert_eq!(two.recorder.messages(ServerId(1)).len(), 0);
+    // Until then it may be written by a thread that has something else to write.
     one.peers.flush();
     assert_eq!(two.wait_messages(1, 2), ["a", "b"]);
     assert!(one.send(2, "c"));
