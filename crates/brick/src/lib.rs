@@ -27,6 +27,7 @@ mod journal;
 mod machine;
 mod meta;
 mod open;
+pub mod planted;
 mod recovery;
 #[cfg(test)]
 mod regressions;

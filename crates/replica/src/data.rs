@@ -6,6 +6,7 @@ use crate::read::node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::attr_of;
 use bytes::{Bytes, BytesMut};
+use hekate_brick::planted::is_planted;
 use hekate_brick::{Brick, block_checksum};
 use hekate_proto::*;
 
@@ -15,7 +16,7 @@ const BLOCK: u32 = BLOCK_BYTES as u32;
 
 /// A change of content.
 fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
-    inode.size = inode.size.max(end);
+    inode.size = if is_planted(11) { end } else { inode.size.max(end) };
     inode.size_high = inode.size_high.max(inode.size);
     inode.mtime = now;
     inode.ctime = now;
@@ -194,7 +195,7 @@ pub fn wrote(here: &mut Here, id: InodeId, layout_version: u32, end: u64, drop_s
     }
     let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.file(id)?;
-    if inode.layout.is_inline() || inode.layout.version != layout_version {
+    if inode.layout.is_inline() || inode.layout.version != layout_version && !is_planted(10) {
         return Err(Error::LayoutChanged.into());
     }
     written(&mut inode, end, drop_set_id, now);

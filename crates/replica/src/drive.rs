@@ -10,6 +10,7 @@ use crate::message::{Address, Message, Outcome};
 use crate::numbers::Numbers;
 use crate::partition::{Around, Out, Place, Token};
 use crate::step::{Ask, Before, Commit, Here, Next, Progress, Stop, step};
+use hekate_brick::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
@@ -229,7 +230,7 @@ impl Leader {
     /// Legs go once what came before them is settled, and durable if they rest on other bricks.
     fn legs_when_stable(&mut self, at: &Place, intent: IntentId, positions: &[Position], around: &Around) {
         let elsewhere = positions.iter().any(|position| !same_bricks(at, position.partition(at.count), around));
-        self.when(self.last, elsewhere, Then::SendLegs(intent));
+        self.when(self.last, elsewhere && !is_planted(7), Then::SendLegs(intent));
     }
 
     pub fn send_legs(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) {
@@ -299,6 +300,7 @@ impl Leader {
             return Ok(());
         }
         driven.recorded = true;
+        out.branches.push("an op has legs after its commit point");
         driven.stage = Stage::After(reply);
         let positions: Vec<Position> = legs.iter().map(|leg| leg.position).collect();
         driven.pending = by_sent_number(legs);
@@ -327,6 +329,11 @@ impl Leader {
     fn give_up(&mut self, at: &Place, intent: IntentId, undone: Undone, around: &Around, out: &mut Out) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         driven.stage = Stage::Undoing(undone.clone());
+        out.branches.push(match (&undone, driven.undo.is_empty()) {
+            (_, true) => "an op ends before any leg",
+            (Undone::Again, _) => "an op is undone and begins again",
+            (Undone::Answered(_), _) => "an op is undone and answered",
+        });
         driven.pending = by_sent_number(driven.undo.clone());
         if driven.recorded {
             if driven.pending.is_empty() {
@@ -530,6 +537,7 @@ impl Leader {
             } else if driven.stalled && driven.pending.is_empty() {
                 self.stalled_end(at, intent, around, out)?;
             } else if !driven.pending.is_empty() && driven.resend_at <= self.ticks {
+                out.branches.push("legs are sent again");
                 self.when(self.last, true, Then::SendLegs(intent));
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::message::{Address, Fresh, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
+use hekate_brick::planted::is_planted;
 use hekate_brick::{Brick, LogEntry, block_checksum};
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -92,6 +93,9 @@ impl Follower {
         match message {
             Message::Append { entry, fresh, copied } => {
                 if entry.record.sequence > self.last {
+                    if entry.record.sequence.0 > self.last.0 + 1 {
+                        out.branches.push("a record comes early");
+                    }
                     self.early.insert(entry.record.sequence, Arrived { entry, fresh, copied });
                 }
                 self.take(at, around, out)?;
@@ -137,6 +141,7 @@ impl Follower {
             }
             if sequence.0 == self.last.0 + 1 {
                 if !around.brick.takes_now(&arrived.entry) {
+                    out.branches.push("a member's journal has no room");
                     out.wants_room = true;
                     break;
                 }
@@ -152,7 +157,8 @@ impl Follower {
             }
             self.early.pop_first();
         }
-        let held = Message::Held { sequence: self.last, room: around.brick.room_left() };
+        let early = self.early.keys().next_back().copied().filter(|_| is_planted(5));
+        let held = Message::Held { sequence: early.unwrap_or(self.last), room: around.brick.room_left() };
         at.send_member(out, at.view.leader, held);
         self.sync(at, out);
         Ok(())

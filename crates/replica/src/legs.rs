@@ -6,6 +6,7 @@ use crate::data::fill_shard;
 use crate::step::{Ask, Commit, Stepped, Stop};
 use crate::tree::{Tree, attr_of, drop_link, new_directory};
 use hekate_brick::Brick;
+use hekate_brick::planted::is_planted;
 use hekate_proto::*;
 
 /// Shard numbers that are tried one by one; for more of them the partition's shards are gone through.
@@ -50,7 +51,7 @@ pub fn take(
         return Ok(Taken { reply: Reply::Done, commit, more });
     }
     let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number & !UNDOING);
-    let taken = brick.get(&mark)?.is_some();
+    let taken = brick.get(&mark)?.is_some() && (undoes(leg) || !is_planted(3));
     if taken != undoes(leg) {
         return Ok(only(answer_to(brick, ask, leg)?));
     }

@@ -7,10 +7,12 @@
 use crate::drive::Driven;
 use crate::follower::{append, copies_after};
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
+use crate::legs::undoes;
 use crate::message::{Address, BlockAt, Message};
 use crate::partition::{Around, Out, Place};
 use crate::step::Commit;
 use bytes::Bytes;
+use hekate_brick::planted::is_planted;
 use hekate_brick::{LogPosition, block_checksum};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,6 +115,7 @@ impl Leader {
                 if entry.record.sequence.0 == self.last.0 + 1 {
                     if !around.brick.takes_now(&entry) {
                         // It is fetched again when there is room.
+                        out.branches.push("levelling: no room for what is fetched");
                         (out.wants_room, self.phase) = (true, Phase::Asking);
                         return Ok(());
                     }
@@ -196,12 +199,13 @@ impl Leader {
         }
         let own = around.brick.position(at.ring, at.own.partition);
         let best = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick))).max();
-        if let Some((position, brick)) = best.filter(|(position, _)| *position > own) {
+        if let Some((position, brick)) = best.filter(|(position, _)| *position > own && !is_planted(14)) {
             if own.sequence >= position.sequence {
                 let what =
                     format!("records of partition {} of ring {} differ between bricks", at.own.partition, at.ring);
                 return Err(Error::Damaged { what });
             }
+            out.branches.push("levelling: the leader fetches");
             self.phase = Phase::Fetching { from: brick };
             at.send_member(out, brick, Message::Fetch { after: own.sequence });
             return Ok(());
@@ -224,6 +228,7 @@ impl Leader {
         if after >= self.last {
             return Ok(());
         }
+        out.branches.push("levelling: a member is fed");
         for (entry, fresh) in copies_after(at, around.brick, after)? {
             at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
         }
@@ -283,6 +288,7 @@ impl Leader {
     ) -> Result<()> {
         let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
         let Some(lost) = blocks.remove(&block) else { return Ok(()) };
+        out.branches.push("levelling: a lost block is settled");
         let Some(before) = around.brick.shard(at.ring, block.shard)? else { return Ok(()) };
         let bytes = bytes.filter(|bytes| bytes.len() == BLOCK_BYTES).unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
         let stamp = Stamp { count: before.stamp.count + 1, session: SYSTEM_SESSION, op: OpId(0) };
@@ -340,8 +346,13 @@ impl Leader {
     fn find(&mut self, at: &Place, key: &Key, value: &Bytes, out: &mut Out) -> Result<()> {
         let Some(id) = key.id() else { return Ok(()) };
         match key.kind() {
+            Some(Kind::Intent) if is_planted(8) => {}
             Some(Kind::Intent) if !self.driven.contains_key(&IntentId(id)) => {
                 let record = IntentRecord::from_bytes(value.clone()).map_err(Error::from)?;
+                out.branches.push(match record.legs.first().is_some_and(|leg| undoes(&leg.leg)) {
+                    true => "recovery: an intent is undone",
+                    false => "recovery: an intent is finished",
+                });
                 self.driven.insert(IntentId(id), Driven::recovered(record, at.count));
                 // A power cut must not take back what its legs follow.
                 self.when(self.last, true, Then::SendLegs(IntentId(id)));

@@ -3,6 +3,7 @@
 use crate::read::found_node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::{Tree, attr_of, drop_link, new_directory, new_inode};
+use hekate_brick::planted::is_planted;
 use hekate_proto::*;
 
 /// Who will own a new inode.
@@ -56,6 +57,7 @@ fn remove_name(
     now: Time,
 ) {
     let (dir, mut stub) = dir;
+    stub.entries += u64::from(is_planted(12));
     commit.delete(Key::name(ask.name_place(dir, name), dir, name.as_bytes()));
     stub.entries -= 1;
     stub.directories -= u32::from(kind == NodeKind::Directory);

@@ -53,6 +53,8 @@ pub struct Out {
     pub wants_room: bool,
     /// Inodes that lost their last name and may be open.
     pub orphans: Vec<(VolumeId, InodeId)>,
+    /// Ways that are seldom taken, for counters.
+    pub branches: Vec<&'static str>,
 }
 
 /// What happens to a replica.

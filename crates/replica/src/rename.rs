@@ -7,6 +7,7 @@
 use crate::names::touch;
 use crate::step::{Commit, Here, Next, Stepped};
 use crate::tree::drop_link;
+use hekate_brick::planted::is_planted;
 use hekate_proto::*;
 
 /// From where to where.
@@ -44,7 +45,7 @@ pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     let mut legs = Vec::new();
     move_names(here, ends, &found, &mut commit, &mut legs)?;
-    if ends.dir != ends.to_dir {
+    if ends.dir != ends.to_dir && !is_planted(13) {
         set_parents(here, ends, &found, &mut commit, &mut legs)?;
     }
     if let Some(replaced) = found.to.filter(|_| !found.exchange) {

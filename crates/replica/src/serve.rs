@@ -8,6 +8,7 @@ use crate::partition::{Around, Event, Out, Place, Token};
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
 use crate::tree::purge_orphan;
+use hekate_brick::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
@@ -180,6 +181,7 @@ impl Leader {
     /// Whether a rename of another partition has hold of a name of the op's.
     fn is_prepared(&self, ask: &Ask, op: &Op) -> bool {
         !self.prepared.is_empty()
+            && !is_planted(4)
             && names_of(op)
                 .into_iter()
                 .flatten()
@@ -197,17 +199,20 @@ impl Leader {
         out: &mut Out,
     ) -> Result<bool> {
         if let Some(reply) = self.remembered(at, ask, around)? {
+            out.branches.push("a retry is answered from its slot");
             self.answer(token, reply);
             return Ok(true);
         }
         let same = |driven: &&mut Driven| matches!(&driven.aim, Aim::Op(known, _) if (known.session, known.op_id) == (ask.session, ask.op_id));
         if let Some(driven) = self.driven.values_mut().find(same).filter(|driven| !driven.tokens.is_empty()) {
             driven.tokens.push(token);
+            out.branches.push("a retry joins what it repeats");
             return Ok(true);
         }
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
         if links_cut || keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op) {
+            out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
         if let Op::Data { op: DataOp::WriteShard { data, .. } } = op
@@ -272,7 +277,7 @@ impl Leader {
 
     /// The answer that the op got when it was done before.
     fn remembered(&mut self, at: &Place, ask: &Ask, around: &Around) -> Result<Option<Result<Reply>>> {
-        if ask.session == SYSTEM_SESSION {
+        if ask.session == SYSTEM_SESSION || is_planted(2) {
             return Ok(None);
         }
         let slot = slot_of(ask.op_id);
@@ -320,6 +325,7 @@ impl Leader {
         }
         let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
         if self.is_busy(ask, leg) {
+            out.branches.push("a leg meets a busy op");
             at.send(out, from, busy);
             return Ok(());
         }
@@ -332,6 +338,7 @@ impl Leader {
                 return Ok(());
             }
             Err(_) => {
+                out.branches.push("a leg meets a hold");
                 at.send(out, from, busy);
                 return Ok(());
             }

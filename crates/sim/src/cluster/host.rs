@@ -50,6 +50,8 @@ pub enum Effect {
     Checkpoint(BrickId),
     Answer(Waiter, Result<Reply>),
     Orphan(VolumeId, InodeId),
+    /// A way that is seldom taken.
+    Branch(&'static str),
 }
 
 /// A request on its way through a partition.
@@ -157,6 +159,7 @@ impl Process {
             let to = envelope.to.brick;
             self.send(to, HostMessage::Replica { envelope }, now);
         }
+        self.effects.extend(out.branches.into_iter().map(Effect::Branch));
         self.effects.extend(out.syncs.into_iter().map(Effect::Sync));
         self.effects.extend(out.orphans.into_iter().map(|(volume, inode)| Effect::Orphan(volume, inode)));
         out.answers.into_iter().for_each(|(token, reply)| self.answered(token, reply, now));

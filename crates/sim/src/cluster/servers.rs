@@ -177,6 +177,7 @@ impl World {
                 let delay = self.delay(self.settings.network.delay_max);
                 self.after(delay, Event::Answer { waiter, reply });
             }
+            Effect::Branch(branch) => self.report.count(format!("branch: {branch}")),
             Effect::Orphan(volume, inode) => {
                 let delay = self.delay(DOWN_MAX);
                 self.after(delay, Event::Collect { volume, inode });

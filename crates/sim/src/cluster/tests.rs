@@ -59,3 +59,61 @@ fn three_hundred_seeds() {
     println!("{count} seeds\n{sum}");
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
 }
+
+/// What each planted bug is.
+#[cfg(feature = "planted")]
+const PLANTED: [&str; 14] = [
+    "answers before the members have the record",
+    "a retry is done again",
+    "a leg that was taken is taken again",
+    "ops do not wait for names that a rename holds",
+    "a member says that it holds what came early",
+    "a sync waits for the leader's own disk only",
+    "legs go before what they follow is on stable storage",
+    "intents are not recovered",
+    "a truncate does not cut shards",
+    "a write to a layout that is gone counts",
+    "a write makes the file shorter",
+    "an entry that goes is still counted",
+    "a moved directory keeps its parent",
+    "a leader does not fetch what it lacks",
+];
+
+#[cfg(feature = "planted")]
+const STARTS: [u64; 5] = [0, 1_000, 2_000, 3_000, 4_000];
+
+#[cfg(feature = "planted")]
+const SEEDS_MAX: u64 = 200;
+
+/// So many seeds until a checker complains, and what of.
+#[cfg(feature = "planted")]
+fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
+    for tried in 1..=SEEDS_MAX {
+        hekate_brick::planted::plant(bug);
+        let wrong = try_seed(start + tried, false).1;
+        hekate_brick::planted::plant(0);
+        if let Some(first) = wrong.first() {
+            return Some((tried, first.chars().take(90).collect()));
+        }
+    }
+    None
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_bugs_are_found() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = Vec::new();
+    for (bug, what) in (1..).zip(PLANTED) {
+        let found: Vec<_> = STARTS.iter().map(|start| seeds_until_found(bug, *start)).collect();
+        let mut seeds: Vec<u64> = found.iter().flatten().map(|(seeds, _)| *seeds).collect();
+        seeds.sort_unstable();
+        if seeds.len() < STARTS.len() {
+            missed.push(what);
+        }
+        let (median, worst) = (seeds.get(seeds.len() / 2), seeds.last());
+        let by = found.iter().flatten().next().map(|(_, by)| by.as_str()).unwrap_or("nobody");
+        println!("{what}: median {median:?}, worst {worst:?} of {} starts, by: {by}", seeds.len());
+    }
+    assert!(missed.is_empty(), "not found within {SEEDS_MAX} seeds: {missed:?}");
+}
