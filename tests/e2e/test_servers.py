@@ -160,3 +160,5 @@ def disks_of_a_joined_server_that_are_exchanged(store):
     store.refuses("serve", "--detach", state=store.path("state2"), words=["state2-brick", "is its disk mounted"])
     store.cli("init", "--brick", store.path("state2-brick"), "--journal", "32", state=store.path("state9"))
     store.refuses("serve", "--detach", state=store.path("state2"), words=["state2-brick", "(?i)cluster"])
+    # Without its second server the cluster is not whole at the end, and must not be.
+    store.stop()

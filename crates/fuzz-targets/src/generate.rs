@@ -186,6 +186,6 @@ mod tests {
         labels.sort();
         labels.dedup();
         assert_eq!(labels.len(), 31, "{labels:?}");
-        assert_eq!(one_of_each::<Leg>(1).len(), 14);
+        assert_eq!(one_of_each::<Leg>(1).len(), 21);
     }
 }
