@@ -32,9 +32,48 @@ fn one_seed_gives_the_same_bytes_twice() {
     }
 }
 
+/// What the default seeds reach, each.
+const REACHED: [&str; 32] = [
+    "fault: kill",
+    "fault: power cut",
+    "fault: power cut of all",
+    "fault: network cut",
+    "fault: link reset",
+    "fault: full disk",
+    "fault: failed sync",
+    "fault: client death",
+    "fault: connection cut",
+    "fault: a packet lost",
+    "fault: a packet doubled",
+    "fault: a slow packet",
+    "blocks that a power cut took",
+    "bricks that stopped",
+    "checkpoints",
+    "journal tails torn off",
+    "lives settled",
+    "new views",
+    "power cuts that nobody's memory outlived",
+    "branch: levelling: the leader fetches",
+    "branch: levelling: a member is fed",
+    "branch: levelling: a lost block is settled",
+    "branch: recovery: an intent is undone",
+    "branch: recovery: an intent is finished",
+    "branch: a retry is answered from its slot",
+    "branch: an op waits for what another holds",
+    "branch: a leg meets a busy op",
+    "branch: a leg meets a hold",
+    "branch: legs are sent again",
+    "branch: an op is undone and begins again",
+    "branch: an op is undone and answered",
+    "branch: an op has legs after its commit point",
+];
+
+/// Runs of a test run; docs/plan.md says what keeps it from 300.
+const SEEDS: u64 = 40;
+
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one.
 #[test]
-fn three_hundred_seeds() {
+fn faults_stop_and_it_becomes_whole() {
     if let Some(seed) = number("HEKATE_SEED") {
         let (outcome, wrong) = try_seed(seed, true);
         if let Some(outcome) = &outcome {
@@ -43,7 +82,7 @@ fn three_hundred_seeds() {
         assert!(wrong.is_empty(), "seed {seed}: {}", wrong.join("\n"));
         return;
     }
-    let (first, count) = (number("HEKATE_FIRST").unwrap_or(0), number("HEKATE_SEEDS").unwrap_or(300));
+    let (first, count) = (number("HEKATE_FIRST").unwrap_or(0), number("HEKATE_SEEDS").unwrap_or(SEEDS));
     let (mut sum, mut failed) = (Report::default(), Vec::new());
     for seed in first..first + count {
         let (outcome, wrong) = try_seed(seed, false);
@@ -56,7 +95,12 @@ fn three_hundred_seeds() {
             failed.push(seed);
         }
     }
-    println!("{count} seeds\n{sum}");
+    println!(
+        "{count} seeds
+{sum}"
+    );
+    let missed: Vec<&str> = REACHED.into_iter().filter(|what| sum.of(what) == 0).collect();
+    assert!(count < 300 || missed.is_empty(), "never reached: {missed:?}");
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
 }
 

@@ -59,7 +59,7 @@ impl<'a> Draft<'a> {
         let mut secured_at = BTreeMap::new();
         let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
         for (call, said) in writes.into_iter().chain(others) {
-            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX {
+            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.is_read_meanwhile(*call) {
                 let early = windows(self.history, *call, || seen_early(action(&grid, &mut palette, *call, said)));
                 operations.extend(early.into_iter().map(|early| Operation { required: false, ..early }));
             }
@@ -67,6 +67,17 @@ impl<'a> Draft<'a> {
             secured_at.extend(self.history.secured_at(*call).map(|at| (*call, at)));
         }
         (File { grid, palette, secured_at, keeps_log: last_cut.is_some(), end_max }, operations)
+    }
+
+    /// Whether bytes were read while the call was under way.
+    fn is_read_meanwhile(&self, call: CallNumber) -> bool {
+        let writer = self.history.call(call);
+        let overlaps = |reader: &Call| {
+            reader.returned().is_none_or(|returned| returned >= writer.invoked)
+                && writer.returned().is_none_or(|returned| returned >= reader.invoked)
+        };
+        let reads = self.said.iter().filter(|(_, said)| matches!(said, Said::Read { .. }));
+        reads.into_iter().any(|(reader, _)| overlaps(self.history.call(*reader)))
     }
 
     /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of great writes do.
