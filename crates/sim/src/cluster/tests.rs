@@ -69,7 +69,7 @@ const REACHED: [&str; 32] = [
 ];
 
 /// Runs of a test run; docs/plan.md says what keeps it from 300.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 24;
 
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one.
 #[test]
