@@ -108,15 +108,7 @@ impl Distribute {
     }
 
     fn inode_op(&self, context: &Context, op: InodeOp) -> Result<Reply> {
-        let inode = match &op {
-            InodeOp::GetAttr { inode }
-            | InodeOp::SetAttr { inode, .. }
-            | InodeOp::ReadLink { inode }
-            | InodeOp::GetXattr { inode, .. }
-            | InodeOp::SetXattr { inode, .. }
-            | InodeOp::ListXattr { inode }
-            | InodeOp::RemoveXattr { inode, .. } => *inode,
-        };
+        let inode = op.inode();
         self.pass(context, self.partition(inode.position()), Op::Inode { op })
     }
 
