@@ -3,6 +3,7 @@
 //! No complaint means that the rules of the checker's first lines hold. All are deterministic: the same input gives the
 //! same complaints in the same order.
 
+pub mod acknowledged;
 pub mod attributes;
 pub mod contents;
 pub mod linearize;
@@ -10,6 +11,7 @@ pub mod names;
 pub mod replicas;
 pub mod space;
 mod windows;
+pub mod xattrs;
 
 use crate::history::{self, History};
 use linearize::Stuck;

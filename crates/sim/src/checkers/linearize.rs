@@ -6,13 +6,16 @@
 //! history and remembers, for each event, (state, what is placed of the open operations). Operations that only look are
 //! placed as soon as they fit, which never rules anything out.
 
+mod events;
+
 use crate::history::{CallNumber, Moment};
+use events::Event;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 use std::rc::Rc;
 
 /// Configurations before a search gives up; a history of some hundred operations needs a few thousand.
-const CONFIGURATIONS_MAX: usize = 1_000_000;
+const CONFIGURATIONS_MAX: usize = 300_000;
 
 /// What the operations work on.
 pub trait Model {
@@ -79,14 +82,6 @@ pub fn linearize<M: Model>(
     Search::new(model, operations, power_cuts).run(initial)
 }
 
-/// In this order at the same moment: what opens overlaps what closes then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    Open(usize),
-    Close(usize),
-    PowerCut,
-}
-
 /// How many parts of each open operation are placed; without those of which none is.
 type Placed = Vec<(usize, usize)>;
 
@@ -127,13 +122,8 @@ struct Search<'a, M: Model> {
 
 impl<'a, M: Model> Search<'a, M> {
     fn new(model: &'a M, operations: &'a [Operation<M::Action>], power_cuts: &[Moment]) -> Self {
-        let mut events: Vec<(Moment, Event)> = power_cuts.iter().map(|at| (*at, Event::PowerCut)).collect();
-        for (index, operation) in operations.iter().enumerate() {
-            events.push((operation.opens, Event::Open(index)));
-            events.extend(operation.closes.map(|at| (at, Event::Close(index))));
-        }
-        events.sort_by_key(|(at, event)| (*at, rank(event), *event));
-        let open = open_at(operations, &events);
+        let events = events::in_order(operations, power_cuts);
+        let open = events::open_at(operations, &events);
         let (states, seen) = (HashMap::default(), HashSet::default());
         Self { model, operations, events, open, states, seen, furthest: None }
     }
@@ -253,35 +243,6 @@ impl<'a, M: Model> Search<'a, M> {
         open.dedup();
         Stuck { placed: calls(&node.path), next, open, gave_up }
     }
-}
-
-fn rank(event: &Event) -> u8 {
-    match event {
-        Event::Open(_) => 0,
-        Event::Close(_) => 1,
-        Event::PowerCut => 2,
-    }
-}
-
-fn open_at<A>(operations: &[Operation<A>], events: &[(Moment, Event)]) -> Vec<Rc<[usize]>> {
-    let mut now: Vec<usize> = Vec::new();
-    let mut all = Vec::with_capacity(events.len());
-    for (_, event) in events {
-        all.push(Rc::from(&now[..]));
-        match event {
-            Event::Open(index) => {
-                now.push(*index);
-                let order = |index: &usize| {
-                    let operation = &operations[*index];
-                    (!operation.required, operation.closes.is_none(), operation.closes, *index)
-                };
-                now.sort_by_key(order);
-            }
-            Event::Close(index) => now.retain(|open| open != index),
-            Event::PowerCut => {}
-        }
-    }
-    all
 }
 
 fn parts_placed(placed: &Placed, index: usize) -> usize {

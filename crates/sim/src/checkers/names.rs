@@ -6,10 +6,14 @@
 //!   and what is absent all the time is not.
 //! - Kinds and link counts in answers are those of the tree. An inode and its names may rest apart, so a link counts
 //!   before its name is there, and a name goes before its link does; both within the call.
+//! - After a power cut: what was secured is there, of the rest a tail may be lost ([`loss`]).
 //!
 //! Inode ids come from the answers. The id of an inode that was made by a call without an answer is known by the seed of
 //! the call, which is part of it: the seeds of a run must differ.
 
+mod change;
+mod look;
+mod loss;
 mod model;
 mod prepare;
 #[cfg(test)]
@@ -19,6 +23,7 @@ mod tree;
 use crate::checkers::Complaint;
 use crate::checkers::linearize::linearize;
 use crate::history::History;
+use std::collections::BTreeMap;
 
 /// Checks the namespace of the history, which begins with an empty root; complains of the first call that has no place,
 /// and of each answer that no tree ever gives.
@@ -28,7 +33,10 @@ pub fn check(history: &History) -> Vec<Complaint> {
         let complaint = |(call, why)| Complaint::new("names", format!("{why}:\n    {}", history.describe(call)));
         return wrong.into_iter().map(complaint).collect();
     }
-    match linearize(&model::Namespace, model::State::default(), &operations, history.power_cuts()) {
+    let numbers = history.calls().map(|(number, _)| number);
+    let secured_at: BTreeMap<_, _> = numbers.filter_map(|call| Some((call, history.secured_at(call)?))).collect();
+    let namespace = model::Namespace { secured_at, cuts: history.power_cuts().len() };
+    match linearize(&namespace, model::State::default(), &operations, history.power_cuts()) {
         Ok(_) => Vec::new(),
         Err(stuck) => vec![Complaint::stuck("names", history, &stuck)],
     }

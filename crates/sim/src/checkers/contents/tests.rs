@@ -268,7 +268,7 @@ fn take(file: &mut Vec<u8>, step: &Step) -> (Op, Reply) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, max_shrink_iters: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_one_file_does_is_accepted(

@@ -1,10 +1,15 @@
 //! The tree as calls change it and answers show it.
+//!
+//! While a power cut is to come the state also has the changes that it may take back ([`super::loss`]).
 
-use super::tree::{Ends, Node, Tree};
+use super::change::Change;
+use super::look::Look;
+use super::loss::{Between, Entry, Log};
+use super::tree::Tree;
 use crate::checkers::linearize::Model;
-use crate::history::CallNumber;
-use hekate_proto::{Error, InodeId, Name, NodeKind, RenameMode};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::history::{CallNumber, Moment};
+use hekate_proto::{Error, InodeId, NodeKind};
+use std::collections::BTreeMap;
 
 /// What a call did or saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,216 +28,126 @@ pub enum Action {
     Look(Look),
 }
 
-/// What changes the tree.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    Make {
-        dir: InodeId,
-        name: Name,
-        node: Node,
-        exclusive: bool,
-    },
-    /// `told`: the links that it answered.
-    Link {
-        dir: InodeId,
-        name: Name,
-        inode: InodeId,
-        told: Option<u32>,
-    },
-    Unlink {
-        dir: InodeId,
-        name: Name,
-    },
-    Rmdir {
-        dir: InodeId,
-        name: Name,
-    },
-    Rename(Ends),
-}
-
-/// What shows a bit of the tree.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Look {
-    /// A name led here; or to nothing, in a directory that may be gone.
-    Name { dir: InodeId, name: Name, node: Option<Node> },
-    /// Looking up this name was refused.
-    NotFound { dir: InodeId, name: Name, error: Error },
-    /// The directory could be listed, or not.
-    Listed { dir: InodeId, alive: bool },
-    /// So many links; none: it is gone, or open somewhere.
-    Links { inode: InodeId, kind: NodeKind, links: u32 },
-    /// There is no such inode.
-    Missing { inode: InodeId },
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct State {
     pub tree: Tree,
     /// Links of names that calls took away and that are counted still.
     owed: BTreeMap<CallNumber, InodeId>,
     /// Calls that have counted a link whose name is to come.
-    adding: BTreeSet<CallNumber>,
+    adding: BTreeMap<CallNumber, InodeId>,
+    /// What a power cut may take, or has perhaps taken.
+    log: Log,
+    /// Power cuts so far.
+    cuts: usize,
 }
 
 /// The namespace of a volume.
-pub struct Namespace;
+pub struct Namespace {
+    /// From when on each call's change is on stable storage.
+    pub secured_at: BTreeMap<CallNumber, Moment>,
+    /// Power cuts of the whole history.
+    pub cuts: usize,
+}
 
-impl Change {
-    /// Changes the tree at once; the inode whose link is to be dropped.
-    pub fn take(&self, tree: &mut Tree) -> Result<Option<InodeId>, Error> {
-        match self {
-            Change::Make { dir, name, node, .. } => tree.make(*dir, name, *node).map(|()| None),
-            Change::Link { dir, name, inode, .. } => {
-                let kind = tree.may_link(*dir, name, *inode)?;
-                tree.count_links(*inode, 1);
-                tree.put(*dir, name, (*inode, kind));
-                Ok(None)
-            }
-            Change::Unlink { dir, name } => tree.unlink(*dir, name).map(Some),
-            Change::Rmdir { dir, name } => tree.rmdir(*dir, name).map(|()| None),
-            Change::Rename(ends) => tree.rename(ends),
-        }
+impl State {
+    fn between(&self) -> Between<'_> {
+        Between { owed: &self.owed, adding: &self.adding }
     }
 
-    /// Whether the tree refuses it with this error.
-    fn is_refused(&self, tree: &Tree, error: &Error) -> bool {
-        let answer = self.refusal(tree);
-        match (&answer, error) {
-            // What was refused says why in words of its own.
-            (Some(Error::Denied { .. }), Error::Denied { .. }) => true,
-            // An inode without a name may be there still for who has it open.
-            (Some(Error::Stale), Error::NotFound) => matches!(self, Change::Link { .. }),
-            // Both are true of a directory that is to replace one below itself.
-            (Some(Error::Loop), Error::NotEmpty) => matches!(self, Change::Rename(_)),
-            // A directory that is gone: ESTALE as NFS has it, or ENOENT.
-            (Some(Error::NotFound), Error::Stale) => self.directories().any(|dir| tree.directory(dir).is_err()),
-            (Some(answer), error) => answer == error,
-            (None, _) => false,
+    /// All ways to decide what a power cut took where this action looks.
+    fn decided(&self, action: &Action, no_cut_to_come: bool) -> Vec<State> {
+        let (mut all, mut left) = (Vec::new(), vec![self.clone()]);
+        while let Some(state) = left.pop() {
+            let open = if state.log.is_open() { action.open_change(&state) } else { None };
+            let Some(open) = open else {
+                all.push(state);
+                continue;
+            };
+            left.extend(state.log.decide(open).into_iter().rev().filter_map(|mut log| {
+                let tree = log.tree(&state.between())?;
+                log.forget(no_cut_to_come);
+                Some(State { tree, log, ..state.clone() })
+            }));
         }
-    }
-
-    /// How the tree refuses it.
-    fn refusal(&self, tree: &Tree) -> Option<Error> {
-        match self {
-            Change::Make { dir, name, node, exclusive } => match tree.look_up(*dir, name) {
-                Ok((_, NodeKind::Directory)) if !exclusive && node.1 != NodeKind::Directory => Some(Error::IsDirectory),
-                Ok(_) if !exclusive && node.1 != NodeKind::Directory => None,
-                Ok(_) => Some(Error::Exists),
-                Err(_) => tree.directory(*dir).err(),
-            },
-            other => other.take(&mut tree.clone()).err(),
-        }
-    }
-
-    fn directories(&self) -> impl Iterator<Item = InodeId> {
-        let (one, other) = match self {
-            Change::Make { dir, .. } | Change::Link { dir, .. } => (*dir, None),
-            Change::Unlink { dir, .. } | Change::Rmdir { dir, .. } => (*dir, None),
-            Change::Rename(ends) => (ends.dir, Some(ends.to_dir)),
-        };
-        std::iter::once(one).chain(other)
-    }
-
-    /// Names and links may rest apart, then one changes after the other.
-    fn parts(&self) -> usize {
-        match self {
-            Change::Link { .. } | Change::Unlink { .. } => 2,
-            Change::Rename(Ends { mode: RenameMode::Replace, .. }) => 2,
-            Change::Make { .. } | Change::Rmdir { .. } | Change::Rename(_) => 1,
-        }
+        all
     }
 }
 
-impl Look {
-    /// Whether the tree shows this.
-    fn fits(&self, tree: &Tree) -> bool {
-        match self {
-            Look::Name { dir, name, node } => tree.look_up(*dir, name).ok() == *node,
-            Look::NotFound { dir, name, error } => match tree.look_up(*dir, name) {
-                Ok(_) => false,
-                Err(Error::NotFound) => matches!(error, Error::NotFound | Error::Stale),
-                Err(answer) => answer == *error,
-            },
-            Look::Listed { dir, alive } => tree.directory(*dir).is_ok() == *alive,
-            Look::Links { inode, kind, links } => match tree.inode(*inode) {
-                Some(there) => there == (*kind, *links),
-                None => *links == 0,
-            },
-            Look::Missing { inode } => tree.inode(*inode).is_none(),
-        }
-    }
-
-    fn explain(&self, tree: &Tree) -> String {
-        match self {
-            Look::Name { dir, name, .. } | Look::NotFound { dir, name, .. } => {
-                format!("{name:?} in {dir:?}: the tree answers {:?} then", tree.look_up(*dir, name))
+impl Action {
+    /// A change that this action depends on, and that a power cut may have taken.
+    fn open_change(&self, state: &State) -> Option<usize> {
+        let tree = &state.tree;
+        let (dirs, mut inodes) = match self {
+            Action::Change { change, .. } | Action::Refused { asked: change, .. } => change.depends_on(tree),
+            Action::Look(Look::Name { dir, .. } | Look::NotFound { dir, .. } | Look::Listed { dir, .. }) => {
+                (vec![*dir], Vec::new())
             }
-            Look::Listed { dir, .. } => match tree.directory(*dir) {
-                Ok(_) => format!("{dir:?} is a directory then"),
-                Err(error) => format!("{dir:?}: the tree answers {error} then"),
-            },
-            Look::Links { inode, kind, links } => {
-                let there = tree.inode(*inode);
-                format!("{inode:?}: the tree has {there:?} then (kind, links), the answer says {kind:?}, {links}")
-            }
-            Look::Missing { inode } => format!("the tree has {inode:?} then: {:?} (kind, links)", tree.inode(*inode)),
-        }
+            Action::Look(Look::Links { inode, .. } | Look::Missing { inode }) => (vec![*inode], vec![*inode]),
+        };
+        // Whether a directory is there depends on those above it.
+        inodes.extend(dirs.iter().flat_map(|dir| tree.way_up(*dir)));
+        state.log.last_open(&dirs, &inodes)
     }
 }
 
 impl Namespace {
     fn change(&self, state: &State, call: CallNumber, change: &Change, known: bool, part: usize) -> Vec<State> {
         let mut next = state.clone();
-        if let Change::Link { dir, name, inode, told } = change {
-            return link(state, call, (*dir, name, *inode), *told, known, part);
+        if let Change::Link { told, .. } = change {
+            return self.link(state, call, change, *told, known, part);
         }
-        match part {
-            0 => match change.take(&mut next.tree) {
+        if part == 0 {
+            match change.take(&mut next.tree) {
                 Ok(owed) => next.owed.extend(owed.map(|inode| (call, inode))),
                 Err(_) => return Vec::new(),
-            },
-            _ => {
-                if let Some(inode) = next.owed.remove(&call) {
-                    next.tree.count_links(inode, -1);
-                }
             }
+            self.keep_log(&mut next, call, change, &state.tree);
+        } else if let Some(inode) = next.owed.remove(&call) {
+            next.tree.count_links(inode, -1);
         }
         vec![next]
     }
-}
 
-/// The inode counts the link before the name is there; if the call dies between, recovery takes it back.
-fn link(
-    state: &State,
-    call: CallNumber,
-    (dir, name, inode): (InodeId, &Name, InodeId),
-    told: Option<u32>,
-    known: bool,
-    part: usize,
-) -> Vec<State> {
-    let mut next = state.clone();
-    let Some((kind, _)) = next.tree.inode(inode).filter(|(kind, _)| *kind != NodeKind::Directory) else {
-        return Vec::new();
-    };
-    if part == 0 {
-        let links = next.tree.count_links(inode, 1);
-        next.adding.insert(call);
-        return if told.is_none_or(|told| told == links) { vec![next] } else { Vec::new() };
-    }
-    if !next.adding.remove(&call) {
-        return Vec::new();
-    }
-    let mut all = Vec::new();
-    if !known {
+    /// The inode counts the link before the name is there; if the call dies between, recovery takes it back.
+    fn link(
+        &self,
+        state: &State,
+        call: CallNumber,
+        change: &Change,
+        told: Option<u32>,
+        known: bool,
+        part: usize,
+    ) -> Vec<State> {
+        let Change::Link { dir, name, inode, .. } = change else { return Vec::new() };
+        let mut next = state.clone();
+        let Some((kind, _)) = next.tree.inode(*inode).filter(|(kind, _)| *kind != NodeKind::Directory) else {
+            return Vec::new();
+        };
+        if part == 0 {
+            let links = next.tree.count_links(*inode, 1);
+            next.adding.insert(call, *inode);
+            return if told.is_none_or(|told| told == links) { vec![next] } else { Vec::new() };
+        }
+        if next.adding.remove(&call).is_none() {
+            return Vec::new();
+        }
         let mut back = next.clone();
-        back.tree.count_links(inode, -1);
-        all.push(back);
+        back.tree.count_links(*inode, -1);
+        let mut all = Vec::new();
+        if next.tree.directory(*dir).is_ok_and(|directory| !directory.names.contains_key(name)) {
+            next.tree.put(*dir, name, (*inode, kind));
+            self.keep_log(&mut next, call, change, &state.tree);
+            all.push(next);
+        }
+        all.extend((!known).then_some(back));
+        all
     }
-    if next.tree.directory(dir).is_ok_and(|directory| !directory.names.contains_key(name)) {
-        next.tree.put(dir, name, (inode, kind));
-        all.insert(0, next);
+
+    fn keep_log(&self, next: &mut State, call: CallNumber, change: &Change, before: &Tree) {
+        if next.cuts < self.cuts || next.log.is_open() {
+            next.log.push(Entry::new(call, change, before));
+        }
     }
-    all
 }
 
 impl Model for Namespace {
@@ -251,12 +166,24 @@ impl Model for Namespace {
     }
 
     fn steps(&self, state: &State, action: &Action, part: usize) -> Vec<State> {
-        let fits = match action {
-            Action::Change { call, change, known } => return self.change(state, *call, change, *known, part),
-            Action::Refused { asked, error } => asked.is_refused(&state.tree, error),
-            Action::Look(look) => look.fits(&state.tree),
+        let step = |state: State| {
+            let fits = match action {
+                Action::Change { call, change, known } => return self.change(&state, *call, change, *known, part),
+                Action::Refused { asked, error } => asked.is_refused(&state.tree, error),
+                Action::Look(look) => look.fits(&state.tree),
+            };
+            if fits { vec![state] } else { Vec::new() }
         };
-        if fits { vec![state.clone()] } else { Vec::new() }
+        state.decided(action, state.cuts == self.cuts).into_iter().flat_map(step).collect()
+    }
+
+    fn power_cut(&self, state: &State, at: Moment) -> Vec<State> {
+        // What was begun is finished or undone.
+        let mut next = State { owed: BTreeMap::new(), adding: BTreeMap::new(), cuts: state.cuts + 1, ..state.clone() };
+        next.log.power_cut(|call| self.secured_at.get(&call).is_some_and(|secured| *secured <= at));
+        let tree = next.log.tree(&next.between());
+        next.log.forget(next.cuts == self.cuts);
+        tree.map(|tree| State { tree, ..next }).into_iter().collect()
     }
 
     fn explain(&self, state: &State, action: &Action, _part: usize) -> String {

@@ -1,6 +1,8 @@
 //! From the calls of a history to changes of a tree and looks at it.
 
-use super::model::{Action, Change, Look};
+use super::change::Change;
+use super::look::Look;
+use super::model::Action;
 use super::tree::{Ends, Node};
 use crate::checkers::linearize::Operation;
 use crate::checkers::windows::windows;

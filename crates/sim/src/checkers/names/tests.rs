@@ -216,3 +216,81 @@ fn an_inode_id_is_given_out_once() {
     let again = (create(ROOT, "b", NewNode::File, true, 0), made(FILE, NodeKind::File));
     assert!(complaint(&then(vec![again])).contains("was given out before"));
 }
+
+/// `a` is secured, then: a directory with `x` in it, and `b`, which `synced` may secure; then the power fails.
+fn after_a_power_cut(synced: Option<InodeId>, looks: &[(Op, Result<Reply>)]) -> bool {
+    let mut scenario = with_a();
+    scenario.synced(2, 3, ROOT);
+    scenario.did(10, 11, create(ROOT, "d", NewNode::Directory, true, 1), made(DIR, NodeKind::Directory));
+    scenario.did(12, 13, create(DIR, "x", NewNode::File, true, 2), made(OTHER, NodeKind::File));
+    scenario.did(14, 15, create(ROOT, "b", NewNode::File, true, 3), made(THIRD, NodeKind::File));
+    if let Some(dir) = synced {
+        scenario.synced(16, 17, dir);
+    }
+    scenario.history.power_cut(20);
+    for (at, (op, outcome)) in (30..).step_by(2).zip(looks.iter().cloned()) {
+        scenario.did(at, at + 1, op, outcome);
+    }
+    check(&scenario.history).is_empty()
+}
+
+const THIRD: InodeId = InodeId::new(1, 1, 5);
+
+#[test]
+fn a_power_cut_takes_a_tail_of_each_directory() {
+    let there = |text, inode| (lookup(text), file(inode));
+    let missing = |text| (lookup(text), Err(Error::NotFound));
+    let dir = (lookup("d"), node(attr(DIR, NodeKind::Directory)));
+    let inside = |outcome| (Op::Name { op: NameOp::Lookup { dir: DIR, name: name("x") } }, outcome);
+    let x = inside(file(OTHER));
+    let (a, b) = (there("a", FILE), there("b", THIRD));
+    for synced in [None, Some(DIR)] {
+        assert!(after_a_power_cut(synced, &[a.clone(), dir.clone(), x.clone(), b.clone()]), "nothing was lost");
+        assert!(after_a_power_cut(synced, &[missing("b"), missing("d"), a.clone(), inside(Err(Error::NotFound))]));
+        assert!(after_a_power_cut(synced, &[missing("b"), x.clone(), dir.clone()]));
+        assert!(!after_a_power_cut(synced, &[missing("a")]), "a was secured");
+        assert!(!after_a_power_cut(synced, &[missing("d"), b.clone()]), "a middle of the root is gone");
+        assert!(!after_a_power_cut(synced, &[missing("b"), b.clone()]), "what is lost does not come back");
+    }
+    assert!(after_a_power_cut(None, &[dir.clone(), inside(Err(Error::NotFound)), b.clone()]));
+    assert!(!after_a_power_cut(Some(DIR), &[dir, inside(Err(Error::NotFound))]), "x was secured");
+    assert!(!after_a_power_cut(Some(ROOT), &[missing("b")]), "b was secured");
+    assert!(!after_a_power_cut(Some(ROOT), &[missing("d")]), "d was secured");
+}
+
+#[test]
+fn a_power_cut_takes_a_rename_from_both_directories_or_from_neither() {
+    let after = |looks: &[(Op, Result<Reply>)]| {
+        let mut scenario = then(vec![(create(ROOT, "d", NewNode::Directory, true, 1), made(DIR, NodeKind::Directory))]);
+        scenario.synced(20, 21, ROOT);
+        let (mode, open_here) = (RenameMode::Replace, None);
+        let op = NameOp::Rename { dir: ROOT, name: name("a"), to_dir: DIR, to_name: name("x"), mode, open_here };
+        scenario.did(22, 23, Op::Name { op }, Ok(Reply::Done));
+        scenario.history.power_cut(30);
+        for (at, (op, outcome)) in (40..).step_by(2).zip(looks.iter().cloned()) {
+            scenario.did(at, at + 1, op, outcome);
+        }
+        check(&scenario.history).is_empty()
+    };
+    let old = |outcome| (lookup("a"), outcome);
+    let new = |outcome| (Op::Name { op: NameOp::Lookup { dir: DIR, name: name("x") } }, outcome);
+    let missing = || Err(Error::NotFound);
+    assert!(after(&[old(file(FILE)), new(missing())]) && after(&[new(file(FILE)), old(missing())]));
+    assert!(!after(&[old(file(FILE)), new(file(FILE))]) && !after(&[old(missing()), new(missing())]));
+}
+
+#[test]
+fn a_sync_after_a_power_cut_secures_only_what_is_left() {
+    let mut scenario = with_a();
+    scenario.history.power_cut(10);
+    scenario.synced(20, 21, ROOT);
+    scenario.history.power_cut(30);
+    scenario.did(40, 41, lookup("a"), Err(Error::NotFound));
+    assert_right(&scenario);
+    let mut seen = with_a();
+    seen.history.power_cut(10);
+    seen.did(20, 21, lookup("a"), file(FILE));
+    seen.history.power_cut(30);
+    seen.did(40, 41, lookup("a"), Err(Error::NotFound));
+    assert!(!check(&seen.history).is_empty(), "what a power cut left is on stable storage");
+}

@@ -64,6 +64,19 @@ impl Tree {
         }
     }
 
+    /// What an inode is, even one without a name, but for directories that are gone.
+    pub fn kind(&self, id: InodeId) -> Option<NodeKind> {
+        match self.directories.contains_key(&id) {
+            true => Some(NodeKind::Directory),
+            false => self.files.get(&id).map(|(kind, _)| *kind),
+        }
+    }
+
+    /// An inode whose only name was lost with its directory.
+    pub fn make_nameless(&mut self, node: Node) {
+        Rc::make_mut(&mut self.files).insert(node.0, (node.1, 0));
+    }
+
     /// Where a name leads.
     pub fn look_up(&self, dir: InodeId, name: &Name) -> Result<Node, Error> {
         self.directory(dir)?.names.get(name).copied().ok_or(Error::NotFound)
@@ -139,9 +152,8 @@ impl Tree {
             self.not_below(*to_dir, from)?;
             to.filter(|_| exchange).map_or(Ok(()), |to| self.not_below(*dir, to))?;
         }
-        match to {
-            Some(to) if !exchange && !self.is_empty(to) => return Err(Error::NotEmpty),
-            _ => {}
+        if to.is_some_and(|to| !exchange && !self.is_empty(to)) {
+            return Err(Error::NotEmpty);
         }
         self.take(*dir, name);
         if let Some(to) = to.filter(|_| exchange) {
@@ -159,17 +171,21 @@ impl Tree {
 
     /// `dir` is not the directory `moved`, nor below it.
     fn not_below(&self, dir: InodeId, moved: Node) -> Result<(), Error> {
-        if moved.1 != NodeKind::Directory {
-            return Ok(());
+        if moved.1 == NodeKind::Directory && self.way_up(dir).contains(&moved.0) {
+            return Err(Error::Loop);
         }
+        Ok(())
+    }
+
+    /// A directory and those above it, up to the root (or to what a power cut left without a way to it).
+    pub fn way_up(&self, dir: InodeId) -> Vec<InodeId> {
+        let mut way = vec![dir];
         let mut at = dir;
-        while at != moved.0 {
-            if at == ROOT {
-                return Ok(());
-            }
-            at = self.directory(at)?.parent;
+        while let Some(directory) = self.directories.get(&at).filter(|above| !way.contains(&above.parent)) {
+            at = directory.parent;
+            way.push(at);
         }
-        Err(Error::Loop)
+        way
     }
 
     fn is_empty(&self, node: Node) -> bool {

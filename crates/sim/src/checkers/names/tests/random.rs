@@ -1,8 +1,8 @@
 //! Random runs of the tree, one step after the other, each step's window drawn wide around its moment.
 
 use super::{create, list, lookup};
+use crate::checkers::names::change::Change;
 use crate::checkers::names::check;
-use crate::checkers::names::model::Change;
 use crate::checkers::names::tree::{Ends, Tree};
 use crate::checkers::scenario::*;
 use crate::history::{History, Moment};
@@ -41,6 +41,7 @@ struct World {
     /// All inodes that were ever made, the root first.
     inodes: Vec<InodeId>,
     directories: Vec<InodeId>,
+    seeds: u64,
 }
 
 fn text(number: usize) -> &'static str {
@@ -49,7 +50,7 @@ fn text(number: usize) -> &'static str {
 
 impl World {
     fn new() -> Self {
-        Self { tree: Tree::default(), inodes: vec![ROOT], directories: vec![ROOT] }
+        Self { tree: Tree::default(), inodes: vec![ROOT], directories: vec![ROOT], seeds: 0 }
     }
 
     fn dir(&self, number: usize) -> InodeId {
@@ -84,11 +85,7 @@ impl World {
                 let op = NameOp::Rename { dir, name, to_dir, to_name, mode, open_here: None };
                 (Op::Name { op }, self.done(Change::Rename(ends)))
             }
-            Step::Lookup(dir, number) => {
-                let (dir, name) = (self.dir(*dir), name(text(*number)));
-                let found = self.tree.look_up(dir, &name).and_then(|(inode, _)| self.attr(inode));
-                (Op::Name { op: NameOp::Lookup { dir, name } }, found.map(|attr| Reply::Node { attr, created: false }))
-            }
+            Step::Lookup(dir, number) => self.look_up(self.dir(*dir), name(text(*number))),
             Step::List(dir) => self.list(self.dir(*dir)),
             Step::GetAttr(inode) => {
                 let inode = self.inodes[inode % self.inodes.len()];
@@ -98,8 +95,14 @@ impl World {
         }
     }
 
+    fn look_up(&self, dir: InodeId, name: Name) -> (Op, Result<Reply>) {
+        let found = self.tree.look_up(dir, &name).and_then(|(inode, _)| self.attr(inode));
+        (Op::Name { op: NameOp::Lookup { dir, name } }, found.map(|attr| Reply::Node { attr, created: false }))
+    }
+
     fn create(&mut self, dir: InodeId, number: usize, deep: bool) -> (Op, Result<Reply>) {
-        let seed = self.inodes.len() as u64;
+        self.seeds += 1;
+        let seed = self.seeds;
         let (node, kind) =
             if deep { (NewNode::Directory, NodeKind::Directory) } else { (NewNode::File, NodeKind::File) };
         let inode = InodeId::new(0, seed as u32, 1 + seed);
@@ -165,6 +168,13 @@ fn run(steps: &[Timed], dying: usize) -> (History, World) {
         let dies = !op.is_read() && index % dying == dying - 1;
         if !dies {
             history.answer(call, at + after, outcome);
+            continue;
+        }
+        // What it made is used below, so somebody finds it.
+        if let Op::Name { op: NameOp::Create { dir, name, .. } } = op {
+            let (op, outcome) = world.look_up(dir, name);
+            let call = history.invoke(7, SessionId(7), op, false, at);
+            history.answer(call, at + after, outcome);
         }
     }
     (history, world)
@@ -177,7 +187,7 @@ fn add(history: &mut History, op: Op, outcome: Result<Reply>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, max_shrink_iters: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_a_tree_does_is_accepted(steps in prop::collection::vec(timed(), 1..200), dying in 8usize..40) {

@@ -1,0 +1,114 @@
+//! What calls change of the tree, and how it refuses them.
+
+use super::tree::{Ends, Node, Tree};
+use hekate_proto::{Error, InodeId, Name, NodeKind, RenameMode};
+
+/// What changes the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Make {
+        dir: InodeId,
+        name: Name,
+        node: Node,
+        exclusive: bool,
+    },
+    /// `told`: the links that it answered.
+    Link {
+        dir: InodeId,
+        name: Name,
+        inode: InodeId,
+        told: Option<u32>,
+    },
+    Unlink {
+        dir: InodeId,
+        name: Name,
+    },
+    Rmdir {
+        dir: InodeId,
+        name: Name,
+    },
+    Rename(Ends),
+}
+
+impl Change {
+    /// Changes the tree at once; the inode whose link is to be dropped.
+    pub fn take(&self, tree: &mut Tree) -> Result<Option<InodeId>, Error> {
+        match self {
+            Change::Make { dir, name, node, .. } => tree.make(*dir, name, *node).map(|()| None),
+            Change::Link { dir, name, inode, .. } => {
+                let kind = tree.may_link(*dir, name, *inode)?;
+                tree.count_links(*inode, 1);
+                tree.put(*dir, name, (*inode, kind));
+                Ok(None)
+            }
+            Change::Unlink { dir, name } => tree.unlink(*dir, name).map(Some),
+            Change::Rmdir { dir, name } => tree.rmdir(*dir, name).map(|()| None),
+            Change::Rename(ends) => tree.rename(ends),
+        }
+    }
+
+    /// Whether the tree refuses it with this error.
+    pub fn is_refused(&self, tree: &Tree, error: &Error) -> bool {
+        let answer = self.refusal(tree);
+        match (&answer, error) {
+            // What was refused says why in words of its own.
+            (Some(Error::Denied { .. }), Error::Denied { .. }) => true,
+            // An inode without a name may be there still for who has it open.
+            (Some(Error::Stale), Error::NotFound) => matches!(self, Change::Link { .. }),
+            // Both are true of a directory that is to replace one below itself.
+            (Some(Error::Loop), Error::NotEmpty) => matches!(self, Change::Rename(_)),
+            // A directory that is gone: ESTALE as NFS has it, or ENOENT.
+            (Some(Error::NotFound), Error::Stale) => self.directories().iter().any(|dir| tree.directory(*dir).is_err()),
+            (Some(answer), error) => answer == error,
+            (None, _) => false,
+        }
+    }
+
+    /// How the tree refuses it.
+    pub fn refusal(&self, tree: &Tree) -> Option<Error> {
+        match self {
+            Change::Make { dir, name, node, exclusive } => match tree.look_up(*dir, name) {
+                Ok((_, NodeKind::Directory)) if !exclusive && node.1 != NodeKind::Directory => Some(Error::IsDirectory),
+                Ok(_) if !exclusive && node.1 != NodeKind::Directory => None,
+                Ok(_) => Some(Error::Exists),
+                Err(_) => tree.directory(*dir).err(),
+            },
+            other => other.take(&mut tree.clone()).err(),
+        }
+    }
+
+    /// The directories whose names it changes.
+    pub fn directories(&self) -> Vec<InodeId> {
+        match self {
+            Change::Make { dir, .. }
+            | Change::Link { dir, .. }
+            | Change::Unlink { dir, .. }
+            | Change::Rmdir { dir, .. } => vec![*dir],
+            Change::Rename(ends) => vec![ends.dir, ends.to_dir],
+        }
+    }
+
+    /// Names and links may rest apart, then one changes after the other.
+    pub fn parts(&self) -> usize {
+        match self {
+            Change::Link { .. } | Change::Unlink { .. } => 2,
+            Change::Rename(Ends { mode: RenameMode::Replace, .. }) => 2,
+            Change::Make { .. } | Change::Rmdir { .. } | Change::Rename(_) => 1,
+        }
+    }
+}
+
+impl Change {
+    /// The directories whose names its answer depends on, and the inodes whose links.
+    pub fn depends_on(&self, tree: &Tree) -> (Vec<InodeId>, Vec<InodeId>) {
+        let mut dirs = self.directories();
+        let replaced = match self {
+            Change::Make { .. } | Change::Unlink { .. } => None,
+            Change::Link { inode, .. } => return (dirs, vec![*inode]),
+            Change::Rmdir { dir, name } => tree.look_up(*dir, name).ok(),
+            Change::Rename(ends) => tree.look_up(ends.to_dir, &ends.to_name).ok(),
+        };
+        dirs.extend(replaced.map(|node| node.0));
+        (dirs, Vec::new())
+    }
+}
