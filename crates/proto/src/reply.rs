@@ -1,6 +1,6 @@
 //! Every answer is one [`Reply`] value, or an [`crate::Error`].
 
-use crate::attr::{Attr, NodeKind};
+use crate::attr::{Attr, NodeKind, Time};
 use crate::ids::{InodeId, Name, Stamp};
 use crate::lock::{HeldLock, Lock};
 use crate::{wire_enum, wire_struct};
@@ -37,6 +37,8 @@ wire_enum! {
         13 = Cancelled { ended: bool },
         /// Which of the told locks this session has lost.
         14 = Restored { lost: Vec<(InodeId, Lock)> },
+        /// What one of the partitions that share a directory's names knows of it.
+        15 = Stub { stub: StubView },
     }
 }
 
@@ -51,6 +53,21 @@ wire_struct! {
         pub kind: NodeKind,
         /// Its attributes, if the partition of the name has them.
         pub attr: Option<Attr>,
+    }
+
+    /// A directory's share of one partition.
+    #[derive(Copy)]
+    pub struct StubView {
+        /// Partitions that share the names.
+        pub spread: u32,
+        /// Names in this one.
+        pub entries: u64,
+        /// Of these, directories.
+        pub directories: u32,
+        /// Last change of names in this one.
+        pub mtime: Time,
+        /// Grows with every change of them.
+        pub change: u64,
     }
 
     /// Space of a volume in bytes, as a user counts it: copies are taken off.

@@ -21,6 +21,7 @@ mod rename;
 mod retention;
 mod serve;
 mod step;
+mod stubs;
 #[cfg(test)]
 mod tests;
 mod tree;

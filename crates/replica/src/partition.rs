@@ -247,7 +247,7 @@ impl Partition {
             return Some(Err(error.clone()));
         }
         match &self.role {
-            Role::Leader(leader) => leader.read(around, ask, op),
+            Role::Leader(leader) => leader.read(&self.at, around, ask, op),
             Role::Follower(_) => Some(Err(Error::StaleView { epoch: self.at.view.epoch })),
         }
     }

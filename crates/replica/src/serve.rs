@@ -87,7 +87,7 @@ impl Leader {
             return Ok(Some(event));
         }
         let done = match &event {
-            Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(*token, ask, op, around),
+            Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(at, *token, ask, op, around),
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => self.begin_op(at, *token, ask, op, around, out)?,
             Event::Change { token, commit } => self.change(at, *token, (**commit).clone(), around, out)?,
@@ -114,11 +114,11 @@ impl Leader {
     }
 
     /// Answers a read at once, if what it depends on is settled and nobody holds it.
-    pub fn read(&self, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
-        if !self.serves() || self.is_prepared(ask, op) {
+    pub fn read(&self, at: &Place, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
+        if !self.serves() || self.is_prepared(at, ask, op) {
             return None;
         }
-        let found = match answer(around.brick, ask, op) {
+        let found = match answer(around.brick, ask, at.own.partition, op) {
             Ok(reply) => Ok(reply),
             Err(Stop::Error(error)) => Err(error),
             Err(_) => return None,
@@ -126,11 +126,11 @@ impl Leader {
         (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found)).then_some(found)
     }
 
-    fn try_read(&mut self, token: Token, ask: &Ask, op: &Op, around: &Around) -> bool {
-        if self.is_prepared(ask, op) {
+    fn try_read(&mut self, at: &Place, token: Token, ask: &Ask, op: &Op, around: &Around) -> bool {
+        if self.is_prepared(at, ask, op) {
             return false;
         }
-        match answer(around.brick, ask, op) {
+        match answer(around.brick, ask, at.own.partition, op) {
             Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return false,
             Ok(reply) => self.answer(token, Ok(reply)),
             Err(Stop::Error(error)) => self.answer(token, Err(error)),
@@ -160,7 +160,7 @@ impl Leader {
         }
         let mut ids: BTreeSet<u128> = BTreeSet::new();
         match op {
-            Op::Name { op: NameOp::Lookup { dir, .. } } => drop(ids.insert(dir.bits())),
+            Op::Name { op: NameOp::Lookup { dir, .. } | NameOp::Stub { dir, .. } } => drop(ids.insert(dir.bits())),
             Op::Data { op: DataOp::ReadShard { data, .. } } => drop(ids.insert(data.0)),
             Op::Data { op: DataOp::Read { inode, .. } } => drop(ids.insert(inode.bits())),
             Op::Inode { op } => drop(ids.insert(op.inode().bits())),
@@ -178,14 +178,23 @@ impl Leader {
         })
     }
 
-    /// Whether a rename of another partition has hold of a name of the op's.
-    fn is_prepared(&self, ask: &Ask, op: &Op) -> bool {
-        !self.prepared.is_empty()
-            && !is_planted(4)
-            && names_of(op)
-                .into_iter()
-                .flatten()
-                .any(|(dir, name)| self.prepared.contains(&Key::hold(ask.name_place(dir, name), dir, name.as_bytes())))
+    /// Whether a rename of another partition has hold of a name of the op's, or of one that the directory counts.
+    fn is_prepared(&self, at: &Place, ask: &Ask, op: &Op) -> bool {
+        if self.prepared.is_empty() || is_planted(4) {
+            return false;
+        }
+        let counted = match op {
+            Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => Some(*dir),
+            _ => None,
+        };
+        let counts = |dir: InodeId| {
+            let all = Key::hold(ask.names_place(at.own.partition, dir), dir, b"");
+            // Without a name it is the volume's moves of directories that are held.
+            self.prepared.range(all.successor()..all.prefix_end()).next().is_some()
+        };
+        let mut names = names_of(op).into_iter().flatten();
+        names.any(|(dir, name)| self.prepared.contains(&ask.hold_key(at.own.partition, dir, name)))
+            || counted.is_some_and(counts)
     }
 
     /// -> whether it has begun, or was answered.
@@ -211,7 +220,7 @@ impl Leader {
         }
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
-        if links_cut || keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op) {
+        if links_cut || keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(at, ask, op) {
             out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
@@ -324,7 +333,7 @@ impl Leader {
             return Ok(());
         }
         let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
-        if self.is_busy(ask, leg) {
+        if self.is_busy(at, ask, intent, leg) {
             out.branches.push("a leg meets a busy op");
             at.send(out, from, busy);
             return Ok(());
@@ -352,7 +361,7 @@ impl Leader {
                     if !matches!(leg, Leg::DropShards { .. }) {
                         self.doubtful.insert(intent);
                     }
-                    self.leg_taken(ask, leg);
+                    self.leg_taken(at, ask, leg);
                 }
                 Err(Unmade::NoRoom) => {
                     at.send(out, from, busy);
@@ -373,17 +382,19 @@ impl Leader {
     }
 
     /// Whether an op of this partition's own has hold of what the leg needs.
-    fn is_busy(&self, ask: &Ask, leg: &Leg) -> bool {
+    fn is_busy(&self, at: &Place, ask: &Ask, intent: IntentId, leg: &Leg) -> bool {
+        // Not by the op that the leg itself is of, which may be driven here too.
+        let mut others = self.driven.iter().filter(|(known, _)| **known != intent);
         match leg {
             Leg::AddLink { inode } => self.is_cutting(*inode),
-            Leg::HoldName { dir, name } => self.held.contains_key(&name_key(ask, *dir, name)),
-            Leg::CloseDirectory { inode } => self.driven.values().any(|driven| driven.dirs.contains(inode)),
+            Leg::HoldName { dir, name } => self.held.contains_key(&name_key(at, ask, *dir, name)),
+            Leg::CloseDirectory { inode } => others.any(|(_, driven)| driven.dirs.contains(inode)),
             _ => false,
         }
     }
 
-    fn leg_taken(&mut self, ask: &Ask, leg: &Leg) {
-        let key = |dir: InodeId, name: &Name| Key::hold(ask.name_place(dir, name), dir, name.as_bytes());
+    fn leg_taken(&mut self, at: &Place, ask: &Ask, leg: &Leg) {
+        let key = |dir: InodeId, name: &Name| ask.hold_key(at.own.partition, dir, name);
         match leg {
             Leg::HoldName { dir, name } => drop(self.prepared.insert(key(*dir, name))),
             Leg::ReleaseName { dir, name } | Leg::ReplaceName { dir, name, .. } => {
@@ -478,15 +489,15 @@ fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
         | NameOp::Unlink { dir, name, .. }
         | NameOp::Rmdir { dir, name } => [Some((*dir, name)), None],
         NameOp::Rename { dir, name, to_dir, to_name, .. } => [Some((*dir, name)), Some((*to_dir, to_name))],
-        NameOp::List { .. } => [None, None],
+        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => [None, None],
     }
 }
 
-fn name_key(ask: &Ask, dir: InodeId, name: &Name) -> Key {
-    Key::name(ask.name_place(dir, name), dir, name.as_bytes())
+fn name_key(at: &Place, ask: &Ask, dir: InodeId, name: &Name) -> Key {
+    Key::name(ask.names_place(at.own.partition, dir), dir, name.as_bytes())
 }
 
-/// What a change holds, or finds held, in this partition.
+/// What a change holds, or finds held, in this partition. A name that rests elsewhere holds nothing: nobody asks for it here.
 fn keys_of(at: &Place, ask: &Ask, op: &Op) -> Vec<Key> {
     let inode_key = |inode: InodeId| Key::inode(ask.ring, ask.volume, inode, Kind::Inode);
     match op {
@@ -494,11 +505,7 @@ fn keys_of(at: &Place, ask: &Ask, op: &Op) -> Vec<Key> {
         Op::Data { op: DataOp::Write { inode, .. } | DataOp::Spill { inode } | DataOp::Wrote { inode, .. } } => {
             vec![inode_key(*inode)]
         }
-        Op::Name { .. } => {
-            let own =
-                |(dir, name): &(InodeId, &Name)| ask.partition(ask.name_place(*dir, name).position) == at.own.partition;
-            names_of(op).into_iter().flatten().filter(own).map(|(dir, name)| name_key(ask, dir, name)).collect()
-        }
+        Op::Name { .. } => names_of(op).into_iter().flatten().map(|(dir, name)| name_key(at, ask, dir, name)).collect(),
         _ => Vec::new(),
     }
 }
