@@ -3,8 +3,8 @@
 //! No leg waits: one that meets a hold is refused as busy, and its driver tries again; so nobody waits in a ring.
 
 use crate::data::fill_shard;
-use crate::step::{Ask, Commit, Stepped, Stop};
 use crate::read::stub_view;
+use crate::step::{Ask, Commit, Stepped, Stop};
 use crate::stubs::NEVER;
 use crate::tree::{Owner, Tree, attr_of, drop_link, new_directory, new_stub};
 use hekate_brick::Brick;

@@ -39,14 +39,7 @@ fn add_name(
 }
 
 /// A name is gone from the directory.
-fn remove_name(
-    tree: &Tree,
-    commit: &mut Commit,
-    dir: (InodeId, StubRecord),
-    name: &Name,
-    kind: NodeKind,
-    now: Time,
-) {
+fn remove_name(tree: &Tree, commit: &mut Commit, dir: (InodeId, StubRecord), name: &Name, kind: NodeKind, now: Time) {
     let (dir, mut stub) = dir;
     stub.entries += u64::from(is_planted(12));
     commit.delete(tree.name_key(dir, name));

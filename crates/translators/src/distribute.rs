@@ -4,6 +4,8 @@
 //! shards counts only once the inode's leader, told after it, has agreed that the layout still stands. So a truncate
 //! that comes between is seen by both, and they are done again.
 
+mod wide;
+
 use crate::replicate::{Replicate, Whom};
 use crate::unsynced::Unsynced;
 use bytes::{Bytes, BytesMut};
@@ -11,6 +13,7 @@ use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+use wide::{Wide, is_wide};
 
 /// How often a name may lead to an inode that is gone by then; more often is damage.
 const STALE_MAX: usize = 16;
@@ -22,21 +25,22 @@ pub struct Distribute {
     replicate: Replicate,
     layouts: Mutex<HashMap<InodeId, Layout>>,
     unsynced: Mutex<Unsynced>,
+    wide: Mutex<Wide>,
 }
 
 impl Distribute {
     /// On top of `replicate`.
     pub fn new(replicate: Replicate) -> Self {
-        Self { replicate, layouts: Mutex::default(), unsynced: Mutex::default() }
+        Self { replicate, layouts: Mutex::default(), unsynced: Mutex::default(), wide: Mutex::default() }
     }
 
     fn partition(&self, position: Position) -> PartitionNumber {
         self.replicate.map().partition_of(position)
     }
 
-    /// Directories have one partition until they grow (DESIGN section 4).
+    /// As far as it is known how many partitions share the directory's names; their leaders know better.
     fn name_partition(&self, dir: InodeId, name: &Name) -> PartitionNumber {
-        self.partition(name_position(dir, name, 1))
+        self.partition(name_position(dir, name, self.spread_of(dir)))
     }
 
     fn bricks(&self, partition: PartitionNumber) -> Vec<BrickId> {
@@ -59,6 +63,10 @@ impl Distribute {
     }
 
     fn learn(&self, attr: &Attr) {
+        if is_wide(attr) && attr.spread > self.spread_of(attr.id) {
+            // One that cannot be is refused when it is used.
+            let _ = self.learn_spread(attr.id, attr.spread);
+        }
         let mut layouts = self.layouts.lock();
         if attr.layout.is_inline() {
             layouts.remove(&attr.id);
@@ -75,41 +83,60 @@ impl Distribute {
     }
 
     fn name_op(&self, context: &Context, op: NameOp) -> Result<Reply> {
-        let partition = match &op {
+        let (dir, name) = match &op {
             NameOp::Lookup { dir, name }
             | NameOp::Create { dir, name, .. }
             | NameOp::Link { dir, name, .. }
             | NameOp::Unlink { dir, name, .. }
-            | NameOp::Rmdir { dir, name } => self.name_partition(*dir, name),
+            | NameOp::Rmdir { dir, name } => (*dir, name),
             // The new name's leader drives a rename.
-            NameOp::Rename { to_dir, to_name, .. } => self.name_partition(*to_dir, to_name),
-            NameOp::List { dir, .. } => self.partition(dir.position()),
-        };
-        let also = match &op {
-            NameOp::Rename { dir, name, .. } => Some(self.name_partition(*dir, name)),
-            _ => None,
+            NameOp::Rename { to_dir, to_name, .. } => (*to_dir, to_name),
+            NameOp::List { dir, after, limit, attributes } => {
+                return self.list(context, *dir, after.as_ref(), *limit, *attributes);
+            }
+            NameOp::ListPart { .. } | NameOp::Stub { .. } => return Err(below()),
         };
         let mut tries = 0..STALE_MAX;
         let reply = loop {
-            match self.pass(context, partition, Op::Name { op: op.clone() })? {
+            let found = match self.pass(context, self.name_partition(dir, name), Op::Name { op: op.clone() }) {
+                Err(Error::OtherSpread { spread }) => {
+                    self.learn_spread(dir, spread)?;
+                    continue;
+                }
+                settled => settled?,
+            };
+            let whole = match found {
                 // A name that was moved or linked here, or a directory: the inode's own leader knows it. If it is gone
                 // by then, the name leads somewhere else by now, or nowhere.
-                Reply::Elsewhere { inode, .. } => match self.inode_op(context, InodeOp::GetAttr { inode }) {
-                    Err(Error::Stale) if tries.next().is_some() => {}
-                    settled => break settled?,
-                },
+                Reply::Elsewhere { inode, .. } => self.inode_op(context, InodeOp::GetAttr { inode }),
+                Reply::Node { attr, created: false } if is_wide(&attr) => self.whole(context, attr.id),
                 here => break here,
+            };
+            match whole {
+                Err(Error::Stale) if tries.next().is_some() => {}
+                settled => break settled?,
             }
         };
-        if let Some(partition) = also.filter(|_| !context.durable) {
-            self.unsynced.lock().changed(partition);
+        if let NameOp::Rename { dir, name, .. } = &op
+            && !context.durable
+        {
+            let mut unsynced = self.unsynced.lock();
+            self.may_rest_in(*dir, name).into_iter().for_each(|partition| unsynced.changed(partition));
         }
         Ok(reply)
     }
 
     fn inode_op(&self, context: &Context, op: InodeOp) -> Result<Reply> {
         let inode = op.inode();
-        self.pass(context, self.partition(inode.position()), Op::Inode { op })
+        let changes = matches!(op, InodeOp::SetAttr { .. });
+        match self.pass(context, self.partition(inode.position()), Op::Inode { op })? {
+            Reply::Node { attr, created } if is_wide(&attr) => match self.whole(context, inode) {
+                // It was changed, and removed right after it.
+                Err(Error::Stale) if changes => Ok(Reply::Node { attr, created }),
+                settled => settled,
+            },
+            reply => Ok(reply),
+        }
     }
 
     /// Locks rest in a leader's memory: there is nothing to sync.
@@ -119,7 +146,7 @@ impl Distribute {
             | LockOp::Set { inode, .. }
             | LockOp::Cancel { inode, .. }
             | LockOp::Release { inode, .. } => *inode,
-            LockOp::Restore { .. } => return Err(Error::invalid("an op of the layers below distribute")),
+            LockOp::Restore { .. } => return Err(below()),
         };
         self.replicate.send(context, Whom::Leader(self.partition(inode.position())), Op::Lock { op })
     }
@@ -133,7 +160,7 @@ impl Distribute {
             | DataOp::ReadShard { .. }
             | DataOp::WriteShard { .. }
             | DataOp::Wrote { .. }
-            | DataOp::Sync { .. } => Err(Error::invalid("an op of the layers below distribute")),
+            | DataOp::Sync { .. } => Err(below()),
         }
     }
 
@@ -293,9 +320,9 @@ impl Distribute {
     }
 
     fn fsync(&self, context: &Context, inode: InodeId) -> Result<Reply> {
-        let home = self.partition(inode.position());
+        let homes = self.homes(inode);
         let place = |shard: ShardId| self.partition(shard.position());
-        let plan = self.unsynced.lock().begin_sync(inode, home, place, |partition| self.bricks(partition));
+        let plan = self.unsynced.lock().begin_sync(inode, &homes, place, |partition| self.bricks(partition));
         if plan.targets.is_empty() {
             return Ok(Reply::Done);
         }
@@ -363,6 +390,12 @@ impl Distribute {
                 }
             }
         }
+        for entry in entries.iter_mut().filter(|entry| entry.attr.as_ref().is_some_and(is_wide)) {
+            entry.attr = match self.whole(context, entry.inode) {
+                Ok(Reply::Node { attr, .. }) => Some(attr),
+                _ => None,
+            };
+        }
         Ok(())
     }
 }
@@ -388,6 +421,10 @@ impl Translator for Distribute {
             Op::Leg { .. } => Err(Error::invalid("legs are for servers")),
         }
     }
+}
+
+fn below() -> Error {
+    Error::invalid("an op of the layers below distribute")
 }
 
 fn unexpected() -> Error {

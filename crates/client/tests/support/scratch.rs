@@ -43,6 +43,7 @@ impl Scratch {
             domain: None,
             allowed_uids: vec![],
             owner_uid: Some(0),
+            spread: 1,
         };
         scratch.running.as_ref().unwrap().0.make_volume(wanted).unwrap();
         scratch
