@@ -48,7 +48,7 @@ impl Pair {
             domain: None,
             allowed_uids: vec![],
             owner_uid: Some(0),
-            spread: 1,
+            spread: 8,
         };
         pair.running[0].as_ref().unwrap().0.make_volume(wanted).unwrap();
         pair

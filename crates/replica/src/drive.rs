@@ -64,15 +64,13 @@ pub(crate) struct Driven {
     stalled: bool,
     /// When legs that nobody answered are sent again, in ticks.
     resend_at: u64,
-    /// Directories in which it changes names.
-    pub dirs: Vec<InodeId>,
 }
 
 /// Ticks after which a leg that was not answered is sent again: whoever is to take it may not have been ready.
 pub(crate) const RESEND_TICKS: u64 = 8;
 
 impl Driven {
-    pub fn new(aim: Aim, tokens: Vec<Token>, dirs: Vec<InodeId>, progress: Progress) -> Self {
+    pub fn new(aim: Aim, tokens: Vec<Token>, progress: Progress) -> Self {
         Self {
             aim,
             tokens,
@@ -84,19 +82,18 @@ impl Driven {
             recorded: false,
             stalled: false,
             resend_at: 0,
-            dirs,
         }
     }
 
     /// Of an intent that was found: its legs undo or finish.
     pub fn recovered(record: IntentRecord, count: u32) -> Self {
-        let none = Self::new(Aim::Recovered(record.volume), Vec::new(), Vec::new(), Progress::default());
+        let none = Self::new(Aim::Recovered(record.volume), Vec::new(), Progress::default());
         Self { recorded: true, ..none.after(record.legs, count) }
     }
 
     /// The shards of a data id go; what says so in the log is the key, not an intent.
     pub fn collecting(key: Key, record: GarbageRecord, legs: Vec<IntentLeg>, count: u32) -> Self {
-        let none = Self::new(Aim::Collect(key, record), Vec::new(), Vec::new(), Progress::default());
+        let none = Self::new(Aim::Collect(key, record), Vec::new(), Progress::default());
         Self { marked: Vec::new(), ..none.after(legs, count) }
     }
 

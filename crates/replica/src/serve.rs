@@ -244,9 +244,8 @@ impl Leader {
             Ok(Next::Commit(..)) | Err(Stop::Leg(_)) => {
                 let intent = IntentId(u128::from(self.numbers.next()));
                 self.held.extend(keys.into_iter().map(|key| (key, intent)));
-                let dirs = names_of(op).into_iter().flatten().map(|(dir, _)| dir).collect();
                 let aim = Aim::Op(*ask, Box::new(op.clone()));
-                self.driven.insert(intent, Driven::new(aim, vec![token], dirs, progress));
+                self.driven.insert(intent, Driven::new(aim, vec![token], progress));
                 self.go_on(at, intent, around, out)?;
             }
             Err(Stop::Wait) => return Ok(false),
@@ -333,7 +332,7 @@ impl Leader {
             return Ok(());
         }
         let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
-        if self.is_busy(at, ask, intent, leg) {
+        if self.is_busy(at, ask, leg) {
             out.branches.push("a leg meets a busy op");
             at.send(out, from, busy);
             return Ok(());
@@ -381,14 +380,12 @@ impl Leader {
         Ok(())
     }
 
-    /// Whether an op of this partition's own has hold of what the leg needs.
-    fn is_busy(&self, at: &Place, ask: &Ask, intent: IntentId, leg: &Leg) -> bool {
-        // Not by the op that the leg itself is of, which may be driven here too.
-        let mut others = self.driven.iter().filter(|(known, _)| **known != intent);
+    /// Whether an op of this partition's own has hold of what the leg needs. One that makes a name in a directory that is
+    /// closed meanwhile finds that out with its next step, and begins again.
+    fn is_busy(&self, at: &Place, ask: &Ask, leg: &Leg) -> bool {
         match leg {
             Leg::AddLink { inode } => self.is_cutting(*inode),
             Leg::HoldName { dir, name } => self.held.contains_key(&name_key(at, ask, *dir, name)),
-            Leg::CloseDirectory { inode } => others.any(|(_, driven)| driven.dirs.contains(inode)),
             _ => false,
         }
     }
