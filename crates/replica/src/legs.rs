@@ -5,8 +5,8 @@
 use crate::data::fill_shard;
 use crate::read::stub_view;
 use crate::step::{Ask, Commit, Stepped, Stop};
-use crate::stubs::NEVER;
-use crate::tree::{Owner, Tree, attr_of, drop_link, new_directory, new_stub};
+use crate::stubs;
+use crate::tree::{Tree, attr_of, drop_link};
 use hekate_brick::Brick;
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
@@ -138,49 +138,18 @@ fn apply(
     let mut commit = Commit::default();
     let mut reply = Reply::Done;
     match leg {
-        Leg::MakeDirectory { inode, parent, mode, uid, gid, spread } => {
-            let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
-            if tree.is_home(*inode) {
-                let (changes, attr) = new_directory(ask, (*inode, *parent), owner, *spread, now);
-                commit.changes = changes;
-                reply = Reply::Node { attr, created: true };
-            } else {
-                commit.put(tree.stub_key(*inode), &new_stub(owner, *spread, NEVER));
-            }
-        }
-        Leg::UnmakeDirectory { inode } | Leg::DropDirectory { inode } => drop_directory(&tree, &mut commit, *inode)?,
+        Leg::MakeDirectory { .. }
+        | Leg::UnmakeDirectory { .. }
+        | Leg::CloseDirectory { .. }
+        | Leg::ReopenDirectory { .. }
+        | Leg::DropDirectory { .. }
+        | Leg::HoldStub { .. }
+        | Leg::SetStub { .. } => reply = stubs::take(&tree, ask, &mut commit, leg, now)?,
         Leg::AddLink { inode } => {
             let record = change_links(&tree, &mut commit, *inode, 1, now)?;
             reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
         }
         Leg::TakeBackLink { inode } => drop(change_links(&tree, &mut commit, *inode, -1, now)?),
-        Leg::CloseDirectory { inode } => {
-            let mut stub = tree.stub(*inode)?;
-            if stub.entries > 0 {
-                return Err(Error::NotEmpty.into());
-            }
-            reply = Reply::Stub { stub: stub_view(&stub) };
-            stub.alive = false;
-            commit.put(tree.stub_key(*inode), &stub);
-        }
-        Leg::HoldStub { dir } => {
-            let mut stub = tree.stub(*dir)?;
-            reply = Reply::Stub { stub: stub_view(&stub) };
-            stub.alive = false;
-            commit.put(tree.stub_key(*dir), &stub);
-        }
-        Leg::ReopenDirectory { inode } => {
-            let mut stub = tree.any_stub(*inode)?;
-            stub.alive = true;
-            commit.put(tree.stub_key(*inode), &stub);
-        }
-        Leg::SetStub { dir, mode, uid, gid, mtime } => {
-            let mut stub = tree.any_stub(*dir)?;
-            (stub.alive, stub.mode, stub.uid, stub.gid) = (true, *mode, *uid, *gid);
-            stub.mtime = mtime.unwrap_or(stub.mtime);
-            stub.change += 1;
-            commit.put(tree.stub_key(*dir), &stub);
-        }
         Leg::FillShard { shard, bytes } => commit = fill_shard(ask, *shard, bytes),
         Leg::UnfillShard { shard } => commit.changes.push(Change::DropShard { shard: *shard }),
         Leg::DropLink { inode, keep } => drop_link(&tree, &mut commit, *inode, *keep, now)?,

@@ -3,8 +3,9 @@
 //! What is to be true of all of them is prepared with a leg to each before the commit point, and done with a leg to each
 //! after it; between the two whoever asks a stub for a name waits. So a crash leaves it done or undone on all.
 
-use crate::step::{Commit, Here, Stepped};
-use crate::tree::{Owner, new_directory, new_stub};
+use crate::read::stub_view;
+use crate::step::{Ask, Commit, Here, Stepped};
+use crate::tree::{Owner, Tree, new_directory, new_stub};
 use hekate_proto::*;
 
 /// The time of a stub in which nothing was changed yet: the inode tells the directory's.
@@ -98,4 +99,40 @@ pub fn set(dir: InodeId, stub: &StubRecord, mtime: Option<Time>) -> Legs {
     let StubRecord { mode, uid, gid, spread, .. } = *stub;
     let set = |position| (position, Leg::SetStub { dir, mode, uid, gid, mtime });
     name_positions(dir, spread).skip(1).map(set).collect()
+}
+
+/// What a leg about a directory does in one of its partitions.
+pub fn take(tree: &Tree, ask: &Ask, commit: &mut Commit, leg: &Leg, now: Time) -> Stepped<Reply> {
+    let (dir, stub) = match leg {
+        Leg::MakeDirectory { inode, parent, mode, uid, gid, spread } => {
+            let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
+            if !tree.is_home(*inode) {
+                commit.put(tree.stub_key(*inode), &new_stub(owner, *spread, NEVER));
+                return Ok(Reply::Done);
+            }
+            let (changes, attr) = new_directory(ask, (*inode, *parent), owner, *spread, now);
+            commit.changes.extend(changes);
+            return Ok(Reply::Node { attr, created: true });
+        }
+        Leg::UnmakeDirectory { inode } | Leg::DropDirectory { inode } => {
+            crate::legs::drop_directory(tree, commit, *inode)?;
+            return Ok(Reply::Done);
+        }
+        Leg::CloseDirectory { inode: dir } | Leg::HoldStub { dir } => {
+            let stub = tree.stub(*dir)?;
+            if stub.entries > 0 && matches!(leg, Leg::CloseDirectory { .. }) {
+                return Err(Error::NotEmpty.into());
+            }
+            (*dir, StubRecord { alive: false, ..stub })
+        }
+        Leg::ReopenDirectory { inode } => (*inode, StubRecord { alive: true, ..tree.any_stub(*inode)? }),
+        Leg::SetStub { dir, mode, uid, gid, mtime } => {
+            let stub = tree.any_stub(*dir)?;
+            let (mtime, change) = (mtime.unwrap_or(stub.mtime), stub.change + 1);
+            (*dir, StubRecord { alive: true, mode: *mode, uid: *uid, gid: *gid, mtime, change, ..stub })
+        }
+        _ => return Err(Error::bug("a leg about no directory").into()),
+    };
+    commit.put(tree.stub_key(dir), &stub);
+    Ok(Reply::Stub { stub: stub_view(&stub) })
 }
