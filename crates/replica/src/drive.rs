@@ -122,6 +122,11 @@ impl Driven {
         matches!(self.aim, Aim::Recovered(_))
     }
 
+    /// What lets others move directories comes last: they go by parents that the other legs set.
+    fn is_early(&self, leg: &Leg) -> bool {
+        *leg == Leg::ReleaseMoves && self.pending.values().any(|other| other.leg != Leg::ReleaseMoves)
+    }
+
     /// It waits for room, or for a leg that was refused as busy.
     pub fn is_stuck(&self) -> bool {
         self.stalled || (!self.pending.is_empty() && self.resend_at == 0)
@@ -243,6 +248,9 @@ impl Leader {
         };
         let volume = driven.volume();
         for (number, IntentLeg { position, leg, .. }) in &driven.pending {
+            if driven.is_early(leg) {
+                continue;
+            }
             let Some(to) = leader_of(position.partition(at.count), around) else { continue };
             let (number, leg) = (*number, leg.clone());
             at.send(out, to, Message::Leg { intent, number, volume, session, op_id, leg });
@@ -385,7 +393,13 @@ impl Leader {
                         self.go_on(at, intent, around, out)
                     }
                     (false, true) => self.end_intent(at, intent, around, out),
-                    (false, false) => Ok(()),
+                    (false, false) => {
+                        let last = driven.pending.values().all(|left| left.leg == Leg::ReleaseMoves);
+                        if last && driven.stage != Stage::Before {
+                            self.legs_when_stable(at, intent, &[ROOT.position()], around);
+                        }
+                        Ok(())
+                    }
                 }
             }
             Outcome::Refused { error } if before => {
