@@ -85,6 +85,8 @@ pub(crate) struct Leader {
     /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
     /// another partition would stay: nobody is shown them.
     pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
+    /// Bytes were lost by every member: whether writes that are repeated were done is not known any more.
+    pub lost_writes: bool,
     /// Whether a power cut can take nothing any more of what was in the log when this leader began.
     pub grounded: bool,
     /// Intents of ops that are over, and marks of such intents: to be removed.
@@ -142,6 +144,7 @@ impl Leader {
             retry_wanted: false,
             prepared: BTreeSet::new(),
             unnamed: BTreeMap::new(),
+            lost_writes: false,
             grounded: false,
             swept: Vec::new(),
             forgotten: Vec::new(),

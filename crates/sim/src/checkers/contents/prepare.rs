@@ -16,9 +16,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a call says about a file, before it is cut into cells.
 enum Said {
-    Write { offset: u64, data: Bytes },
-    Truncate { size: u64 },
-    Read { offset: u64, length: u64, bytes: Bytes },
+    Write {
+        offset: u64,
+        data: Bytes,
+    },
+    /// A write that was refused since the file was gone: bytes in shards may be seen by who still has it open.
+    Left {
+        offset: u64,
+        data: Bytes,
+    },
+    Truncate {
+        size: u64,
+    },
+    Read {
+        offset: u64,
+        length: u64,
+        bytes: Bytes,
+    },
     Size(u64),
     Gone,
 }
@@ -54,7 +68,7 @@ impl<'a> Draft<'a> {
         let grid = Grid::new(self.borders(!power_cuts.is_empty()));
         let mut palette = Palette::new();
         // Writes first, so that what is read is known by its writer.
-        let is_write = |said: &Said| matches!(said, Said::Write { .. });
+        let is_write = |said: &Said| matches!(said, Said::Write { .. } | Said::Left { .. });
         let (writes, others): (Vec<_>, Vec<_>) = self.said.iter().partition(|(_, said)| is_write(said));
         let mut candidates = Vec::new();
         let mut secured_at = BTreeMap::new();
@@ -63,14 +77,18 @@ impl<'a> Draft<'a> {
             if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.is_read_meanwhile(*call) {
                 let early = windows(self.history, *call, || seen_early(action(&grid, &mut palette, *call, said)));
                 let early = early.into_iter().map(|early| Operation { required: false, ..early });
-                candidates.extend(early.map(|operation| Candidate { operation, early: true }));
+                candidates.extend(early.map(Candidate::early));
             }
             let mut own = windows(self.history, *call, || action(&grid, &mut palette, *call, said));
             if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.may_lose_its_bytes(*call) {
-                own.iter_mut().for_each(|own| own.action = seen_early(own.action.clone()));
-                own.extend(windows(self.history, *call, || size_only(*call, said)));
+                own.iter_mut().for_each(|own| own.action = unsure(own.action.clone()));
             }
-            candidates.extend(own.into_iter().map(|operation| Candidate { operation, early: false }));
+            let optional =
+                |own: Operation<Action>| Operation { required: false, action: seen_early(own.action), ..own };
+            match said {
+                Said::Left { .. } => candidates.extend(own.into_iter().map(optional).map(Candidate::early)),
+                _ => candidates.extend(own.into_iter().map(|operation| Candidate { operation, early: false })),
+            }
             secured_at.extend(self.history.secured_at(*call).map(|at| (*call, at)));
         }
         (File { grid, palette, secured_at, power_cuts, end_max }, candidates)
@@ -119,7 +137,7 @@ impl Said {
     /// The bytes that it names or shows.
     fn range(&self) -> (u64, u64) {
         match self {
-            Said::Write { offset, data } => (*offset, offset + data.len() as u64),
+            Said::Write { offset, data } | Said::Left { offset, data } => (*offset, offset + data.len() as u64),
             Said::Read { offset, bytes, .. } => (*offset, offset + bytes.len() as u64),
             Said::Truncate { size } => (*size, *size),
             Said::Size(_) | Said::Gone => (0, 0),
@@ -130,7 +148,7 @@ impl Said {
     fn end(&self) -> u64 {
         match self {
             Said::Write { .. } | Said::Truncate { .. } => self.range().1,
-            Said::Read { .. } | Said::Size(_) | Said::Gone => 0,
+            Said::Read { .. } | Said::Left { .. } | Said::Size(_) | Said::Gone => 0,
         }
     }
 }
@@ -144,6 +162,15 @@ fn unknown(op: &Op) -> Vec<Said> {
             changes.size.map(|size| Said::Truncate { size }).into_iter().collect()
         }
         _ => Vec::new(),
+    }
+}
+
+fn left(op: &Op) -> Option<Said> {
+    match op {
+        Op::Data { op: DataOp::Write { offset, data, .. } } if !data.is_empty() => {
+            Some(Said::Left { offset: *offset, data: data.clone() })
+        }
+        _ => None,
     }
 }
 
@@ -180,7 +207,7 @@ fn refused(history: &History, call: &Call, error: &Error) -> Result<Vec<Said>, S
             changes.size.is_some_and(|size| size > FILE_BYTES_MAX)
         }
         (_, Error::Stale) => match may_be_removed(history, call.returned()) {
-            true => return Ok(vec![Said::Gone]),
+            true => return Ok(left(&call.op).into_iter().chain([Said::Gone]).collect()),
             false => return Err("the file is gone, but nobody had asked to remove or replace anything".into()),
         },
         _ => false,
@@ -213,10 +240,15 @@ fn seen_early(action: Action) -> Action {
     }
 }
 
-/// What a write whose bytes are gone does.
-fn size_only(call: CallNumber, said: &Said) -> Action {
-    let part = WritePart { cells: 0..0, contents: Vec::new(), end: said.end(), large: false };
-    Action::Write { call, parts: vec![part] }
+/// A write of which each byte may be lost by the time that it counts.
+fn unsure(action: Action) -> Action {
+    match action {
+        Action::Write { call, parts } => {
+            let parts = parts.into_iter().map(|part| WritePart { unsure: true, ..part }).collect();
+            Action::Write { call, parts }
+        }
+        other => other,
+    }
 }
 
 fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> Action {
@@ -224,13 +256,13 @@ fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> 
         Said::Truncate { size } => Action::Truncate { call, size: *size },
         Said::Size(size) => Action::Size(*size),
         Said::Gone => Action::Gone { call },
-        Said::Write { offset, data } => {
+        Said::Write { offset, data } | Said::Left { offset, data } => {
             let large = data.len() > JOURNALED_BYTES_MAX;
             let part = |(from, to): (u64, u64)| {
                 let cells = grid.cells(from, to);
                 let bytes = data.slice((from - offset) as usize..(to - offset) as usize);
                 let contents = palette.contents(grid, cells.clone(), &bytes, Some(call));
-                WritePart { cells, contents, end: to, large }
+                WritePart { cells, contents, end: to, large, unsure: false }
             };
             Action::Write { call, parts: in_shards(*offset, offset + data.len() as u64).map(part).collect() }
         }
