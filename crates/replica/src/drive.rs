@@ -8,7 +8,8 @@ use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs::{UNDOING, undoes};
 use crate::message::{Address, Message, Outcome};
 use crate::numbers::Numbers;
-use crate::partition::{Around, Out, Place, Token};
+use crate::partition::{Around, Out, Place, Token, leader_of, same_bricks};
+use crate::serve::names_of;
 use crate::step::{Ask, Before, Commit, Here, Next, Progress, Stop, step};
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
@@ -117,6 +118,11 @@ impl Driven {
 
     pub fn is_recovered(&self) -> bool {
         matches!(self.aim, Aim::Recovered(_))
+    }
+
+    /// What lets others move directories comes last: they go by parents that the other legs set.
+    fn is_early(&self, leg: &Leg) -> bool {
+        *leg == Leg::ReleaseMoves && self.pending.values().any(|other| other.leg != Leg::ReleaseMoves)
     }
 
     /// It waits for room, or for a leg that was refused as busy.
@@ -240,6 +246,9 @@ impl Leader {
         };
         let volume = driven.volume();
         for (number, IntentLeg { position, leg, .. }) in &driven.pending {
+            if driven.is_early(leg) {
+                continue;
+            }
             let Some(to) = leader_of(position.partition(at.count), around) else { continue };
             let (number, leg) = (*number, leg.clone());
             at.send(out, to, Message::Leg { intent, number, volume, session, op_id, leg });
@@ -290,10 +299,7 @@ impl Leader {
         driven.undo.clear();
         if legs.is_empty() {
             driven.stage = Stage::Ending;
-            let tokens = std::mem::take(&mut driven.tokens);
-            tokens.into_iter().for_each(|token| self.when(sequence, false, Then::Answer(token, Ok(reply.clone()))));
-            self.when(sequence, self.is_marked_elsewhere(at, intent, around), Then::Forget(intent));
-            self.release(intent);
+            self.committed(at, intent, sequence, reply, around);
             return Ok(());
         }
         driven.recorded = true;
@@ -305,15 +311,33 @@ impl Leader {
         Ok(())
     }
 
-    /// What is kept for a retry.
-    pub fn session_change(&self, at: &Place, ask: &Ask, reply: &Reply) -> Option<Change> {
-        if ask.session == SYSTEM_SESSION {
-            return None;
+    /// The commit point of an op without legs after it. A name whose inode rests on other bricks is shown to nobody before
+    /// it is on stable storage: a power cut would take it, its intent would take back the inode, and whatever was made
+    /// in that directory meanwhile would lie nowhere.
+    fn committed(&mut self, at: &Place, intent: IntentId, sequence: Sequence, reply: Reply, around: &Around) {
+        let elsewhere = self.is_marked_elsewhere(at, intent, around);
+        let Some(driven) = self.driven.get_mut(&intent) else { return };
+        if let (true, Aim::Op(ask, op)) = (elsewhere, &driven.aim) {
+            let hold = |(dir, name): (InodeId, &Name)| (dir, ask.hold_key(at.own.partition, dir, name));
+            let names: Vec<(InodeId, Key)> = names_of(op).into_iter().flatten().map(hold).collect();
+            if !names.is_empty() && !is_planted(15) {
+                self.unnamed.insert(intent, names);
+                return self.when(sequence, true, Then::Named(intent, reply));
+            }
         }
-        let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
-        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, slot);
-        let record = SessionRecord { op_id: ask.op_id, reply: reply.to_bytes() };
-        Some(Change::Put { key, value: record.to_bytes() })
+        let tokens = std::mem::take(&mut driven.tokens);
+        tokens.into_iter().for_each(|token| self.when(sequence, false, Then::Answer(token, Ok(reply.clone()))));
+        self.when(sequence, elsewhere, Then::Forget(intent));
+        self.release(intent);
+    }
+
+    /// A name is on stable storage, as what it leads to.
+    pub fn named(&mut self, at: &Place, intent: IntentId, reply: Reply, around: &Around, out: &mut Out) {
+        self.unnamed.remove(&intent);
+        let tokens = self.driven.get_mut(&intent).map(|driven| std::mem::take(&mut driven.tokens)).unwrap_or_default();
+        out.answers.extend(tokens.into_iter().map(|token| (token, Ok(reply.clone()))));
+        self.release(intent);
+        self.tell_forget(at, intent, around, out);
     }
 
     fn stall(&mut self, intent: IntentId) {
@@ -382,7 +406,13 @@ impl Leader {
                         self.go_on(at, intent, around, out)
                     }
                     (false, true) => self.end_intent(at, intent, around, out),
-                    (false, false) => Ok(()),
+                    (false, false) => {
+                        let last = driven.pending.values().all(|left| left.leg == Leg::ReleaseMoves);
+                        if last && driven.stage != Stage::Before {
+                            self.legs_when_stable(at, intent, &[ROOT.position()], around);
+                        }
+                        Ok(())
+                    }
                 }
             }
             Outcome::Refused { error } if before => {
@@ -563,23 +593,4 @@ fn marks_of(driven: &Driven, legs: &[IntentLeg], count: u32) -> Vec<PartitionNum
     partitions.sort_unstable();
     partitions.dedup();
     partitions
-}
-
-/// Where the leader of a partition is.
-pub(crate) fn leader_of(partition: PartitionNumber, around: &Around) -> Option<Address> {
-    around.views.get(partition.0 as usize).map(|view| Address { partition, brick: view.leader })
-}
-
-/// Whether a partition rests on the same bricks as this one.
-pub(crate) fn same_bricks(at: &Place, partition: PartitionNumber, around: &Around) -> bool {
-    let bricks = |view: &map::View| {
-        let mut bricks: Vec<BrickId> = view.members.iter().map(|member| member.brick).collect();
-        bricks.sort_unstable();
-        bricks
-    };
-    around.views.get(partition.0 as usize).is_some_and(|view| bricks(view) == bricks(&at.view))
-}
-
-pub(crate) fn slot_of(op_id: OpId) -> u8 {
-    (op_id.0 % SESSION_SLOTS as u64) as u8
 }

@@ -34,8 +34,12 @@ pub(crate) enum Then {
     SendLegs(IntentId),
     EndLeg(Address, IntentId, u16, Result<Reply>),
     Ended(IntentId),
+    /// What its name leads to in another partition can not lose the name any more.
+    Named(IntentId, Reply),
     Forget(IntentId),
     SayGone(Address, IntentId),
+    /// Numbers below this are safe, and all that was in the log before their reservation.
+    Reserved(u64),
 }
 
 /// Everything that is settled put on stable storage of all members.
@@ -78,6 +82,11 @@ pub(crate) struct Leader {
     pub retry_wanted: bool,
     /// Names and moves that ops of other partitions hold.
     pub prepared: BTreeSet<Key>,
+    /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
+    /// another partition would stay: nobody is shown them.
+    pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
+    /// Bytes were lost by every member: whether writes that are repeated were done is not known any more.
+    pub lost_writes: bool,
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
@@ -132,6 +141,8 @@ impl Leader {
             ticks: 0,
             retry_wanted: false,
             prepared: BTreeSet::new(),
+            unnamed: BTreeMap::new(),
+            lost_writes: false,
             swept: Vec::new(),
             forgotten: Vec::new(),
             swept_at: Time(0),
@@ -295,6 +306,7 @@ impl Leader {
         }
         if let Some((upto, _)) = reservation {
             self.numbers.reserved(upto);
+            self.when(sequence, true, Then::Reserved(upto));
         }
         self.last = sequence;
         self.note(&entry, out);
@@ -421,7 +433,12 @@ impl Leader {
                 at.send(out, to, Message::LegEnded { intent, number, outcome });
             }
             Then::Ended(intent) => self.op_ended(at, intent, around, out),
+            Then::Named(intent, reply) => self.named(at, intent, reply, around, out),
             Then::Forget(intent) => self.tell_forget(at, intent, around, out),
+            Then::Reserved(upto) => {
+                self.numbers.made_safe(upto);
+                self.retry_wanted = true;
+            }
             Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
         }
     }

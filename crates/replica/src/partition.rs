@@ -333,3 +333,18 @@ fn refuse(event: Event, error: &Error, out: &mut Out) {
         out.answers.push((token, Err(error.clone())));
     }
 }
+
+/// Where the leader of a partition is.
+pub(crate) fn leader_of(partition: PartitionNumber, around: &Around) -> Option<Address> {
+    around.views.get(partition.0 as usize).map(|view| Address { partition, brick: view.leader })
+}
+
+/// Whether a partition rests on the same bricks as this one.
+pub(crate) fn same_bricks(at: &Place, partition: PartitionNumber, around: &Around) -> bool {
+    let bricks = |view: &View| {
+        let mut bricks: Vec<BrickId> = view.members.iter().map(|member| member.brick).collect();
+        bricks.sort_unstable();
+        bricks
+    };
+    around.views.get(partition.0 as usize).is_some_and(|view| bricks(view) == bricks(&at.view))
+}

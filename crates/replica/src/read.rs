@@ -89,7 +89,7 @@ fn list(
     attributes: bool,
 ) -> Stepped<Reply> {
     let stub = tree.open_stub(dir).map_err(|stop| match stop {
-        Stop::Error(_) => Stop::Error(Error::NotDirectory),
+        Stop::Error(Error::Stale) => Stop::Error(Error::NotDirectory),
         other => other,
     })?;
     shared_by(stub, spread)?;
@@ -101,7 +101,12 @@ fn list(
     let mut entries = Vec::with_capacity(found.len());
     for (key, value) in found {
         let record = NameRecord::from_bytes(value)?;
-        let attr = if attributes && tree.is_home(record.inode) { tree.attr(record.inode).ok() } else { None };
+        let here = attributes && tree.is_home(record.inode);
+        let attr = match here.then(|| tree.attr(record.inode)) {
+            Some(Ok(attr)) => Some(attr),
+            Some(Err(Stop::Error(error))) if error != Error::Stale => return Err(error.into()),
+            _ => None,
+        };
         entries.push(Entry { name: Name::new(key.rest())?, inode: record.inode, kind: record.kind, attr });
     }
     Ok(Reply::List { entries, end })

@@ -1,10 +1,10 @@
 //! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
 
-use crate::drive::{Aim, Driven, RESEND_TICKS, same_bricks, slot_of};
+use crate::drive::{Aim, Driven, RESEND_TICKS};
 use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs;
 use crate::message::{Address, Message, Outcome};
-use crate::partition::{Around, Event, Out, Place, Token};
+use crate::partition::{Around, Event, Out, Place, Token, same_bricks};
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
 use crate::tree::purge_orphan;
@@ -178,23 +178,38 @@ impl Leader {
         })
     }
 
-    /// Whether a rename of another partition has hold of a name of the op's, or of one that the directory counts.
+    /// Whether a rename of another partition has hold of a name of the op's, or of one that the directory counts; or one
+    /// that it asks for is not to be shown yet.
     fn is_prepared(&self, at: &Place, ask: &Ask, op: &Op) -> bool {
-        if self.prepared.is_empty() || is_planted(4) {
+        if self.prepared.is_empty() && self.unnamed.is_empty() {
             return false;
         }
-        let counted = match op {
-            Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => Some(*dir),
-            _ => None,
+        let at = at.own.partition;
+        let is_held = |key: Key| {
+            self.prepared.contains(&key) && !is_planted(4)
+                || self.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
         };
         let counts = |dir: InodeId| {
-            let all = Key::hold(ask.names_place(at.own.partition, dir), dir, b"");
+            let all = Key::hold(ask.names_place(at, dir), dir, b"");
             // Without a name it is the volume's moves of directories that are held.
             self.prepared.range(all.successor()..all.prefix_end()).next().is_some()
         };
+        let all_of_it = match op {
+            Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => {
+                counts(*dir)
+            }
+            _ => listed_by(op).is_some_and(|dir| self.unnamed.values().flatten().any(|(of, _)| *of == dir)),
+        };
         let mut names = names_of(op).into_iter().flatten();
-        names.any(|(dir, name)| self.prepared.contains(&ask.hold_key(at.own.partition, dir, name)))
-            || counted.is_some_and(counts)
+        all_of_it || names.any(|(dir, name)| is_held(ask.hold_key(at, dir, name)))
+    }
+
+    /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
+    fn is_listed_soon(&self, op: &Op) -> bool {
+        let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
+        let lists =
+            |waiting: &Waiting| matches!(&waiting.event, Event::Request { op, .. } if listed_by(op) == Some(*dir));
+        !self.unnamed.is_empty() && self.waiting.iter().any(lists)
     }
 
     /// -> whether it has begun, or was answered.
@@ -207,20 +222,21 @@ impl Leader {
         around: &Around,
         out: &mut Out,
     ) -> Result<bool> {
-        if let Some(reply) = self.remembered(at, ask, around)? {
-            out.branches.push("a retry is answered from its slot");
-            self.answer(token, reply);
-            return Ok(true);
-        }
         let same = |driven: &&mut Driven| matches!(&driven.aim, Aim::Op(known, _) if (known.session, known.op_id) == (ask.session, ask.op_id));
         if let Some(driven) = self.driven.values_mut().find(same).filter(|driven| !driven.tokens.is_empty()) {
             driven.tokens.push(token);
             out.branches.push("a retry joins what it repeats");
             return Ok(true);
         }
+        if let Some(reply) = self.remembered(at, ask, around)? {
+            out.branches.push("a retry is answered from its slot");
+            self.answer(token, reply);
+            return Ok(true);
+        }
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
-        if links_cut || keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(at, ask, op) {
+        let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(at, ask, op);
+        if links_cut || is_held || self.is_listed_soon(op) || !self.numbers.has_room() {
             out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
@@ -275,6 +291,17 @@ impl Leader {
             Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
         }
         Ok(true)
+    }
+
+    /// What is kept for a retry.
+    pub fn session_change(&self, at: &Place, ask: &Ask, reply: &Reply) -> Option<Change> {
+        if ask.session == SYSTEM_SESSION {
+            return None;
+        }
+        let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
+        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, slot);
+        let record = SessionRecord { op_id: ask.op_id, reply: reply.to_bytes() };
+        Some(Change::Put { key, value: record.to_bytes() })
     }
 
     pub fn remember_slot(&mut self, ask: &Ask) {
@@ -448,7 +475,9 @@ impl Leader {
 
     /// Data ids that were given up: each partition that may have shards of them drops them.
     fn collect(&mut self, at: &Place) {
-        while self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE {
+        while self.numbers.has_room()
+            && self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE
+        {
             let Some((key, record)) = self.garbage.pop_front() else { return };
             let (Some(place), Some(data)) = (key.place(), key.id()) else { continue };
             let shard = |index| ShardId { volume: place.volume, data: DataId(data), index };
@@ -469,6 +498,10 @@ impl Leader {
     }
 }
 
+fn slot_of(op_id: OpId) -> u8 {
+    (op_id.0 % SESSION_SLOTS as u64) as u8
+}
+
 fn error_of(stop: Stop) -> Error {
     match stop {
         Stop::Error(error) => error,
@@ -476,8 +509,16 @@ fn error_of(stop: Stop) -> Error {
     }
 }
 
+/// The directory that an op lists.
+fn listed_by(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::Name { op: NameOp::List { dir, .. } | NameOp::ListPart { dir, .. } } => Some(*dir),
+        _ => None,
+    }
+}
+
 /// Names that an op changes or looks up, by directory.
-fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
+pub(crate) fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
     let Op::Name { op } = op else { return [None, None] };
     match op {
         NameOp::Lookup { dir, name }

@@ -71,8 +71,12 @@ impl<'a> Tree<'a> {
             Some(stub) if stub.alive => Ok(stub),
             Some(_) => Err(Stop::Wait),
             // Either it is gone, or it never was a directory.
-            None if self.is_home(dir) && self.inode(dir).is_ok() => Err(Error::NotDirectory.into()),
-            None => Err(Error::NotFound.into()),
+            None if !self.is_home(dir) => Err(Error::NotFound.into()),
+            None => match self.inode(dir) {
+                Ok(_) => Err(Error::NotDirectory.into()),
+                Err(Stop::Error(Error::Stale)) => Err(Error::NotFound.into()),
+                Err(other) => Err(other),
+            },
         }
     }
 
