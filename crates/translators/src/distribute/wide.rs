@@ -11,7 +11,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Directories remembered; more are forgotten all at once.
 const WIDE_MAX: usize = 10_000;
-/// Times that the parts of a directory are asked while subdirectories come and go in it.
+/// Times that the parts of a directory are asked while anything changes in it, and while subdirectories come and go.
+const EXACT_MAX: usize = 4;
 const COLLECTS_MAX: usize = 16;
 /// Parts asked with one batch.
 const PARTS_AT_ONCE: usize = 256;
@@ -97,8 +98,8 @@ impl Distribute {
     /// A directory's attributes, those of all of its parts together.
     ///
     /// Parts are asked one after the other, so they are asked until they are the same twice: then there was a moment at
-    /// which all were so. Changes of files alone move times and change counter only, which no part takes back, so for
-    /// them the second time is enough.
+    /// which all were so. In a directory in which files come and go all the time it is enough after some tries that the
+    /// subdirectories are the same; times and change counter may be of several moments then.
     pub(super) fn whole(&self, context: &Context, dir: InodeId) -> Result<Reply> {
         let mut changes = self.wide.lock().known.get(&dir).map(|known| known.changes.clone()).unwrap_or_default();
         let mut subdirectories: Option<Vec<u32>> = None;
@@ -114,7 +115,7 @@ impl Distribute {
             collects += 1;
             let now: Vec<u64> = std::iter::once(home.change).chain(parts.iter().map(|part| part.change)).collect();
             let counts = std::iter::once(home.nlink).chain(parts.iter().map(|part| part.directories)).collect();
-            let same = now == changes || subdirectories.as_ref() == Some(&counts);
+            let same = now == changes || collects >= EXACT_MAX && subdirectories.as_ref() == Some(&counts);
             (changes, subdirectories) = (now, Some(counts));
             if same || collects == COLLECTS_MAX {
                 if let Some(known) = self.wide.lock().known.get_mut(&dir) {
