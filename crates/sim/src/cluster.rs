@@ -15,6 +15,7 @@ mod servers;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod wide;
 mod workload;
 mod world;
 

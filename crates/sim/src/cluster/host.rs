@@ -377,8 +377,16 @@ impl Process {
         }
         let Request { session, op_id, durable, op, .. } = request;
         let count = self.views.len() as u32;
-        let ask =
-            Ask { ring: RING, count, volume: VOLUME, session, op_id, now: self.time(now), alone: false, spread: 1 };
+        let ask = Ask {
+            ring: RING,
+            count,
+            volume: VOLUME,
+            session,
+            op_id,
+            now: self.time(now),
+            alone: false,
+            spread: spread_of(&op, count),
+        };
         if op.is_read() {
             let around =
                 hekate_replica::Around { brick: &self.bricks[&address.brick], views: &self.views, now: ask.now };
@@ -441,4 +449,12 @@ impl Process {
 
 fn away() -> Error {
     Error::Unavailable { what: "it is not here".into() }
+}
+
+/// Directories begin as wide as their ids have it, up to eight partitions.
+fn spread_of(op: &Op, count: u32) -> u32 {
+    match op {
+        Op::Name { op: NameOp::Create { node: NewNode::Directory, seed, .. } } => (1 << (seed % 4)).min(count),
+        _ => 1,
+    }
 }
