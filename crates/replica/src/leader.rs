@@ -31,7 +31,8 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) enum Then {
     Answer(Token, Result<Reply>),
-    SendLegs(IntentId),
+    /// Legs of an op that follow what is in the log up to here.
+    SendLegs(IntentId, Sequence),
     EndLeg(Address, IntentId, u16, Result<Reply>),
     Ended(IntentId),
     /// What its name leads to in another partition can not lose the name any more.
@@ -424,7 +425,7 @@ impl Leader {
     fn fire(&mut self, at: &Place, then: Then, around: &Around, out: &mut Out) {
         match then {
             Then::Answer(token, reply) => out.answers.push((token, reply)),
-            Then::SendLegs(intent) => self.send_legs(at, intent, around, out),
+            Then::SendLegs(intent, upto) => self.send_legs(at, intent, upto, around, out),
             Then::EndLeg(to, intent, number, reply) => {
                 let outcome = match reply {
                     Ok(reply) => Outcome::Taken { reply },

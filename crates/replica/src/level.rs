@@ -403,7 +403,7 @@ impl Leader {
                 });
                 self.driven.insert(IntentId(id), Driven::recovered(record, at.count));
                 // A power cut must not take back what its legs follow.
-                self.when(self.last, true, Then::SendLegs(IntentId(id)));
+                self.when(self.last, true, Then::SendLegs(IntentId(id), self.last));
             }
             Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
             Some(Kind::LegDone) => drop(self.doubtful.insert(IntentId(id))),
