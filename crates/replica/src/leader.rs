@@ -86,8 +86,9 @@ pub(crate) struct Leader {
     /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
     /// another partition would stay: nobody is shown them.
     pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
-    /// Bytes were lost by every member: whether writes that are repeated were done is not known any more.
-    pub lost_writes: bool,
+    /// Whether every member has lost some bytes, so that it is not known any more which writes that are repeated were done;
+    /// none once no such write counts as done.
+    pub lost_writes: Option<bool>,
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
@@ -143,7 +144,7 @@ impl Leader {
             retry_wanted: false,
             prepared: BTreeSet::new(),
             unnamed: BTreeMap::new(),
-            lost_writes: false,
+            lost_writes: None,
             swept: Vec::new(),
             forgotten: Vec::new(),
             swept_at: Time(0),
