@@ -5,7 +5,7 @@
 //! partitions rest on the same bricks, whose journals keep the order.
 
 use crate::leader::{Draft, Leader, Then, Unmade};
-use crate::legs::{UNDOING, undoes};
+use crate::legs::by_sent_number;
 use crate::message::{Address, Message, Outcome};
 use crate::numbers::Numbers;
 use crate::partition::{Around, Out, Place, Token, leader_of, same_bricks};
@@ -63,6 +63,8 @@ pub(crate) struct Driven {
     recorded: bool,
     /// There was no room for its next record: it goes on when there is.
     stalled: bool,
+    /// The legs follow what is in the log up to here.
+    follow: Sequence,
     /// When legs that nobody answered are sent again, in ticks.
     resend_at: u64,
 }
@@ -82,6 +84,7 @@ impl Driven {
             marked: Vec::new(),
             recorded: false,
             stalled: false,
+            follow: Sequence(0),
             resend_at: 0,
         }
     }
@@ -233,12 +236,16 @@ impl Leader {
     /// Legs go once what came before them is settled, and durable if they rest on other bricks.
     fn legs_when_stable(&mut self, at: &Place, intent: IntentId, positions: &[Position], around: &Around) {
         let elsewhere = positions.iter().any(|position| !same_bricks(at, position.partition(at.count), around));
-        self.when(self.last, elsewhere && !is_planted(7), Then::SendLegs(intent));
+        if let Some(driven) = self.driven.get_mut(&intent) {
+            driven.follow = self.last;
+        }
+        self.when(self.last, elsewhere && !is_planted(7), Then::SendLegs(intent, self.last));
     }
 
-    pub fn send_legs(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) {
+    pub fn send_legs(&mut self, at: &Place, intent: IntentId, upto: Sequence, around: &Around, out: &mut Out) {
         let ticks = self.ticks;
-        let Some(driven) = self.driven.get_mut(&intent) else { return };
+        // What was to be sent again before these legs were there does not wait for what they follow.
+        let Some(driven) = self.driven.get_mut(&intent).filter(|driven| driven.follow <= upto) else { return };
         driven.resend_at = ticks + RESEND_TICKS;
         let (session, op_id) = match &driven.aim {
             Aim::Op(ask, _) => (ask.session, ask.op_id),
@@ -294,6 +301,7 @@ impl Leader {
             }
         };
         self.remember_slot(ask);
+        self.collisions = 0;
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         driven.marked = marks_of(driven, &legs, at.count);
         driven.undo.clear();
@@ -360,7 +368,7 @@ impl Leader {
             if driven.pending.is_empty() {
                 self.end_intent(at, intent, around, out)?;
             } else {
-                self.send_legs(at, intent, around, out);
+                self.send_legs(at, intent, self.last, around, out);
             }
             return Ok(());
         }
@@ -551,7 +559,7 @@ impl Leader {
             .map(|(intent, _)| *intent)
             .collect();
         // After what they follow: it may be that they were never sent.
-        waiting.into_iter().for_each(|intent| self.when(self.last, true, Then::SendLegs(intent)));
+        waiting.into_iter().for_each(|intent| self.when(self.last, true, Then::SendLegs(intent, self.last)));
     }
 
     /// What was put off is tried again, and legs that nobody answered are sent again.
@@ -565,7 +573,7 @@ impl Leader {
                 self.stalled_end(at, intent, around, out)?;
             } else if !driven.pending.is_empty() && driven.resend_at <= self.ticks {
                 out.branches.push("legs are sent again");
-                self.when(self.last, true, Then::SendLegs(intent));
+                self.when(self.last, true, Then::SendLegs(intent, self.last));
             }
         }
         Ok(())
@@ -577,13 +585,6 @@ impl Leader {
         }
         self.end_intent(at, intent, around, out)
     }
-}
-
-/// Legs by the number that they are sent with: one that undoes has the number of the one that it undoes and this bit, so
-/// that a late answer to that one, which may have been sent twice, does not pass for its own.
-fn by_sent_number(legs: Vec<IntentLeg>) -> BTreeMap<u16, IntentLeg> {
-    let number = |leg: &IntentLeg| leg.number | if undoes(&leg.leg) { UNDOING } else { 0 };
-    legs.into_iter().map(|leg| (number(&leg), leg)).collect()
 }
 
 /// Partitions that took legs and keep marks of them.

@@ -10,6 +10,7 @@ use crate::tree::{Tree, attr_of, drop_link};
 use hekate_brick::Brick;
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
+use std::collections::BTreeMap;
 
 /// Shard numbers that are tried one by one; for more of them the partition's shards are gone through.
 const SHARDS_TRIED_MAX: u64 = 65_536;
@@ -124,6 +125,13 @@ pub fn undoes(leg: &Leg) -> bool {
         | Leg::HoldStub { .. }
         | Leg::SetStub { .. } => false,
     }
+}
+
+/// Legs by the number that they are sent with: one that undoes has the number of the one that it undoes and this bit, so
+/// that a late answer to that one, which may have been sent twice, does not pass for its own.
+pub fn by_sent_number(legs: Vec<IntentLeg>) -> BTreeMap<u16, IntentLeg> {
+    let number = |leg: &IntentLeg| leg.number | if undoes(&leg.leg) { UNDOING } else { 0 };
+    legs.into_iter().map(|leg| (number(&leg), leg)).collect()
 }
 
 fn apply(

@@ -109,7 +109,8 @@ pub fn mkdir(here: &mut Here, dir: InodeId, name: &Name, owner: Owner, seed: u64
     }
     let id = InodeId::new((seed >> 32) as u32, seed as u32, here.number(0));
     let mut commit = Commit::default();
-    let attr = stubs::make(here, (id, dir), owner.inherit(&stub, true), &mut commit)?;
+    let owner = here.one_owner(owner.inherit(&stub, true))?;
+    let attr = stubs::make(here, (id, dir), owner, &mut commit)?;
     add_name(&tree, &mut commit, (dir, stub), name, (id, NodeKind::Directory), here.now);
     commit.reply = Some(Reply::Node { attr, created: true });
     Ok(Next::record(commit))

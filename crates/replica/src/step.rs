@@ -119,6 +119,8 @@ pub struct Progress {
     pub answers: Vec<Reply>,
     /// Numbers that it drew: the same ones each time that it is asked.
     numbers: Vec<u64>,
+    /// Whom its legs have made the owner of what it makes.
+    owner: Option<Owner>,
 }
 
 /// What an op sees: its partition, as the leader has it.
@@ -165,6 +167,20 @@ impl<'a> Here<'a> {
             Some(answer) => Ok(answer.clone()),
             None => Err(Stop::Leg(Box::new(Before { position, leg, undo }))),
         }
+    }
+
+    /// What it makes belongs to one owner in all partitions: if what it inherits has changed since its first leg, it begins
+    /// again.
+    pub fn one_owner(&mut self, owner: Owner) -> Stepped<Owner> {
+        match self.progress.owner.get_or_insert(owner) {
+            known if *known == owner => Ok(owner),
+            _ => Err(Stop::Wait),
+        }
+    }
+
+    /// What tells a layout from all that the file had before, those included that a power cut took and some client knows.
+    pub fn new_layout_version(&mut self) -> u32 {
+        self.number(1) as u32
     }
 
     /// A new data id, of the partition of an inode.

@@ -200,7 +200,7 @@ pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> In
 }
 
 /// Who will own a new inode.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     pub mode: u16,
     pub uid: u32,
