@@ -88,6 +88,8 @@ pub(crate) struct Leader {
     /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
     /// another partition would stay: nobody is shown them.
     pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
+    /// Directories made by legs of such intents: a power cut may have taken their names, then they are taken back.
+    pub unborn: BTreeMap<IntentId, InodeId>,
     /// Whether every member has lost some bytes, so that it is not known any more which writes that are repeated were done;
     /// none once no such write counts as done.
     pub lost_writes: Option<bool>,
@@ -152,6 +154,7 @@ impl Leader {
             forgotten: Vec::new(),
             swept_at: Time(0),
             doubtful: BTreeSet::new(),
+            unborn: BTreeMap::new(),
             lost_on: BTreeMap::new(),
         })
     }

@@ -394,6 +394,7 @@ impl Leader {
         self.driven.retain(|_, driven| !driven.is_recovered());
         self.garbage.clear();
         self.prepared.clear();
+        self.unborn.clear();
         let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
         loop {
             let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
@@ -420,7 +421,12 @@ impl Leader {
                 self.when(self.last, true, Then::SendLegs(IntentId(id), self.last));
             }
             Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
-            Some(Kind::LegDone) => drop(self.doubtful.insert(IntentId(id))),
+            Some(Kind::LegDone) => {
+                self.doubtful.insert(IntentId(id));
+                if let Ok(directory) = InodeId::from_bytes(value.clone()) {
+                    self.unborn.insert(IntentId(id), directory);
+                }
+            }
             _ => self.note_work(key, value, out),
         }
         Ok(())

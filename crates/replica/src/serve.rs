@@ -183,19 +183,25 @@ impl Leader {
         })
     }
 
-    /// Whether a rename of another partition has hold of a name of the op's, or one that it asks for is not to be shown yet.
+    /// Whether a rename of another partition has hold of a name of the op's, or one that it asks for is not to be shown yet, or
+    /// its directory may be taken back.
     fn is_prepared(&self, ask: &Ask, op: &Op) -> bool {
-        if self.prepared.is_empty() && self.unnamed.is_empty() {
+        if self.prepared.is_empty() && self.unnamed.is_empty() && self.unborn.is_empty() {
             return false;
         }
         let is_held = |key: Key| {
             self.prepared.contains(&key) && !is_planted(4)
                 || self.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
         };
-        let lists = |dir: InodeId| self.unnamed.values().flatten().any(|(of, _)| *of == dir);
+        let lists = |dir: InodeId| self.is_unborn(dir) || self.unnamed.values().flatten().any(|(of, _)| *of == dir);
         let mut names = names_of(op).into_iter().flatten();
-        names.any(|(dir, name)| is_held(Key::hold(ask.name_place(dir, name), dir, name.as_bytes())))
-            || matches!(op, Op::Name { op: NameOp::List { dir, .. } } if lists(*dir))
+        names.any(|(dir, name)| {
+            self.is_unborn(dir) || is_held(Key::hold(ask.name_place(dir, name), dir, name.as_bytes()))
+        }) || matches!(op, Op::Name { op: NameOp::List { dir, .. } } if lists(*dir))
+    }
+
+    fn is_unborn(&self, dir: InodeId) -> bool {
+        self.unborn.values().any(|unborn| *unborn == dir)
     }
 
     /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
@@ -394,7 +400,7 @@ impl Leader {
     fn is_busy(&self, ask: &Ask, leg: &Leg) -> bool {
         match leg {
             Leg::AddLink { inode } => self.is_cutting(*inode),
-            Leg::HoldName { dir, name } => self.held.contains_key(&name_key(ask, *dir, name)),
+            Leg::HoldName { dir, name } => self.held.contains_key(&name_key(ask, *dir, name)) || self.is_unborn(*dir),
             Leg::CloseDirectory { inode } => self.driven.values().any(|driven| driven.dirs.contains(inode)),
             _ => false,
         }
@@ -407,6 +413,7 @@ impl Leader {
             Leg::ReleaseName { dir, name } | Leg::ReplaceName { dir, name, .. } => {
                 self.prepared.remove(&key(*dir, name));
             }
+            Leg::UnmakeDirectory { inode } => self.unborn.retain(|_, unborn| unborn != inode),
             _ => {}
         }
         self.retry_wanted |= !self.waiting.is_empty();
@@ -419,6 +426,7 @@ impl Leader {
         let found = around.brick.scan(&first, &last.successor(), usize::from(u16::MAX))?;
         self.forgotten.extend(found.into_iter().map(|(key, _)| key));
         self.doubtful.remove(&intent);
+        self.retry_wanted |= self.unborn.remove(&intent).is_some();
         Ok(())
     }
 
