@@ -31,16 +31,11 @@ impl Leader {
         self.tell_waiters(out);
     }
 
-    fn lock_answer(
-        &mut self,
-        at: &Place,
-        ask: &Ask,
-        op: &LockOp,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<Reply> {
+    fn lock_answer(&mut self, at: &Place, ask: &Ask, op: &LockOp, around: &Around, out: &mut Out) -> Result<Reply> {
         if !self.knows_sessions {
-            return Err(Error::Unavailable { what: "the partition's new leader does not know the sessions yet".into() });
+            return Err(Error::Unavailable {
+                what: "the partition's new leader does not know the sessions yet".into(),
+            });
         }
         if self.awaits(ask.session) && !matches!(op, LockOp::Restore { .. }) {
             out.branches.push("a session has yet to tell its locks");

@@ -56,12 +56,7 @@ impl Locks {
             listening: HashSet::new(),
             closed: false,
         };
-        Arc::new_cyclic(|own| Self {
-            replicate,
-            turns: Turns::default(),
-            state: Mutex::new(state),
-            own: own.clone(),
-        })
+        Arc::new_cyclic(|own| Self { replicate, turns: Turns::default(), state: Mutex::new(state), own: own.clone() })
     }
 
     pub(crate) fn handle(&self, context: &Context, op: LockOp) -> Result<Reply> {
@@ -101,12 +96,7 @@ impl Locks {
     }
 
     /// Acts in its turn, as often as it takes until there is an answer; `act` is told whether it acted before.
-    fn patiently(
-        &self,
-        context: &Context,
-        inode: InodeId,
-        act: impl Fn(bool) -> Result<Reply>,
-    ) -> Result<Reply> {
+    fn patiently(&self, context: &Context, inode: InodeId, act: impl Fn(bool) -> Result<Reply>) -> Result<Reply> {
         let mut retry = false;
         loop {
             let partition = self.partition(inode);
@@ -155,7 +145,8 @@ impl Locks {
         state.held.doubt(inode, lock)
     }
 
-    /// The owner closed the file. Nothing is asked if it never had a lock there.
+    /// The owner closed the file. Nothing is asked if it never had a lock there. What cannot be sent is owed: at once, if
+    /// the caller does not wait.
     fn release(&self, context: &Context, inode: InodeId, owner: LockOwner) -> Result<Reply> {
         {
             let mut state = self.state.lock();
@@ -163,6 +154,9 @@ impl Locks {
                 return Ok(Reply::Done);
             }
             state.owed.insert((inode, owner));
+        }
+        if self.gave_up(context) {
+            return self.pay_soon(inode, owner).map(|()| Reply::Done);
         }
         self.patiently(context, inode, |_| self.pay(context, inode, owner).map(|()| Reply::Done))
     }
@@ -176,6 +170,22 @@ impl Locks {
         self.send(context, ticket.op_id, false, inode, LockOp::Release { inode, owner })?;
         self.is_paid(inode, owner);
         Ok(())
+    }
+
+    /// The same with one attempt.
+    fn pay_soon(&self, inode: InodeId, owner: LockOwner) -> Result<()> {
+        let (end, partition) = (Instant::now() + ATTEMPT_LIMIT, self.partition(inode));
+        let turn = self.turns.begin(inode, partition, || Instant::now() > end).ok_or_else(gave_up)?;
+        if !self.state.lock().owed.contains(&(inode, owner)) {
+            return Ok(());
+        }
+        let ticket = self.replicate.ticket();
+        let sent = self.attempt(ticket.op_id, inode, LockOp::Release { inode, owner });
+        if sent.is_ok() {
+            self.is_paid(inode, owner);
+        }
+        drop(turn);
+        sent.map(|_| ())
     }
 
     fn is_paid(&self, inode: InodeId, owner: LockOwner) {
@@ -222,16 +232,7 @@ impl Locks {
         // One that fails waits for its server, and the heartbeat does not wait with it.
         let _ = untold.iter().all(|partition| self.restore(*partition));
         let owed: Vec<_> = self.state.lock().owed.iter().copied().collect();
-        for (inode, owner) in owed {
-            let end = Instant::now() + ATTEMPT_LIMIT;
-            let Some(_turn) = self.turns.begin(inode, self.partition(inode), || Instant::now() > end) else { continue };
-            if self.state.lock().owed.contains(&(inode, owner)) {
-                let ticket = self.replicate.ticket();
-                if self.attempt(ticket.op_id, inode, LockOp::Release { inode, owner }).is_ok() {
-                    self.is_paid(inode, owner);
-                }
-            }
-        }
+        let _ = owed.into_iter().all(|(inode, owner)| self.pay_soon(inode, owner).is_ok());
         self.listen_to_all();
     }
 }
