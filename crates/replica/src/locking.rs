@@ -105,3 +105,6 @@ fn check_inode(at: &Place, ask: &Ask, inode: InodeId, around: &Around) -> Result
         Err(Stop::Wait | Stop::Leg(_)) => Err(Error::bug("looking at an inode that would wait")),
     }
 }
+
+#[cfg(test)]
+mod tests;
