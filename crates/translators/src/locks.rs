@@ -62,7 +62,7 @@ impl Locks {
     pub(crate) fn handle(&self, context: &Context, op: LockOp) -> Result<Reply> {
         match op {
             LockOp::Get { inode, .. } => {
-                self.patiently(context, inode, |retry| self.send(context, OpId(0), retry, inode, op.clone()))
+                self.patiently(context, inode, || self.send(context, OpId(0), inode, op.clone()))
             }
             LockOp::Set { inode, lock, wait } if wait && lock.kind != LockKind::Unlock => {
                 self.wait(context, inode, lock)
@@ -82,26 +82,26 @@ impl Locks {
         Whom::Leader(self.partition(inode))
     }
 
-    fn send(&self, context: &Context, op_id: OpId, retry: bool, inode: InodeId, op: LockOp) -> Result<Reply> {
-        self.replicate.send_as(context, op_id, retry, self.whom(inode), Op::Lock { op })
+    /// Sent again under its id it needs no gate at the server: the table of locks knows it.
+    fn send(&self, context: &Context, op_id: OpId, inode: InodeId, op: LockOp) -> Result<Reply> {
+        self.replicate.send_as(context, op_id, self.whom(inode), Op::Lock { op })
     }
 
     /// One attempt, which is made again later if it fails.
     fn attempt(&self, op_id: OpId, inode: InodeId, op: LockOp) -> Result<Reply> {
-        self.replicate.attempt(op_id, self.whom(inode), Op::Lock { op }, ATTEMPT_LIMIT)
+        self.replicate.attempt(op_id, false, self.whom(inode), Op::Lock { op }, ATTEMPT_LIMIT)
     }
 
     fn gave_up(&self, context: &Context) -> bool {
         context.interrupted() || self.replicate.servers().is_closed()
     }
 
-    /// Acts in its turn, as often as it takes until there is an answer; `act` is told whether it acted before.
-    fn patiently(&self, context: &Context, inode: InodeId, act: impl Fn(bool) -> Result<Reply>) -> Result<Reply> {
-        let mut retry = false;
+    /// Acts in its turn, as often as it takes until there is an answer.
+    fn patiently(&self, context: &Context, inode: InodeId, act: impl Fn() -> Result<Reply>) -> Result<Reply> {
         loop {
             let partition = self.partition(inode);
             let turn = self.turns.begin(inode, partition, || self.gave_up(context)).ok_or_else(gave_up)?;
-            let answer = act(retry);
+            let answer = act();
             drop(turn);
             let told = match &answer {
                 Err(Error::LocksUntold) => self.restore(partition),
@@ -114,18 +114,17 @@ impl Locks {
             if !told {
                 std::thread::sleep(AGAIN_PAUSE);
             }
-            retry = true;
         }
     }
 
     /// Takes or lets go without waiting for others.
     fn set(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<Reply> {
         let ticket = self.replicate.ticket();
-        self.patiently(context, inode, |retry| {
+        self.patiently(context, inode, || {
             self.pay(context, inode, lock.owner)?;
             let before = self.doubt(inode, &lock);
             let op = LockOp::Set { inode, lock, wait: false };
-            let answer = self.send(context, ticket.op_id, retry, inode, op);
+            let answer = self.send(context, ticket.op_id, inode, op);
             let held = &mut self.state.lock().held;
             match &answer {
                 Ok(_) => held.apply(inode, &lock),
@@ -158,7 +157,7 @@ impl Locks {
         if self.gave_up(context) {
             return self.pay_soon(inode, owner).map(|()| Reply::Done);
         }
-        self.patiently(context, inode, |_| self.pay(context, inode, owner).map(|()| Reply::Done))
+        self.patiently(context, inode, || self.pay(context, inode, owner).map(|()| Reply::Done))
     }
 
     /// Sends the release that is owed, if one is.
@@ -167,7 +166,7 @@ impl Locks {
             true => self.replicate.ticket(),
             false => return Ok(()),
         };
-        self.send(context, ticket.op_id, false, inode, LockOp::Release { inode, owner })?;
+        self.send(context, ticket.op_id, inode, LockOp::Release { inode, owner })?;
         self.is_paid(inode, owner);
         Ok(())
     }
@@ -207,7 +206,8 @@ impl Locks {
         };
         let ticket = self.replicate.ticket();
         let op = Op::Lock { op: LockOp::Restore { locks, done: true } };
-        match self.replicate.attempt(ticket.op_id, Whom::Leader(partition), op, ATTEMPT_LIMIT) {
+        // What an earlier attempt told, which may still be on its way, must not come after this.
+        match self.replicate.attempt(ticket.op_id, true, Whom::Leader(partition), op, ATTEMPT_LIMIT) {
             Ok(Reply::Restored { lost }) => {
                 self.lose(&lost);
                 self.ask_again(|inode| self.partition(inode) == partition);

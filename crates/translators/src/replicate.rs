@@ -95,18 +95,17 @@ impl Replicate {
         OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot))
     }
 
-    /// As `send`, under this id. `retry`: it was sent before.
-    pub(crate) fn send_as(&self, context: &Context, op_id: OpId, retry: bool, whom: Whom, op: Op) -> Result<Reply> {
-        let mut request = self.request(whom, op_id, op)?;
-        request.retry = retry;
+    /// As `send`, under this id.
+    pub(crate) fn send_as(&self, context: &Context, op_id: OpId, whom: Whom, op: Op) -> Result<Reply> {
+        let request = self.request(whom, op_id, op)?;
         let mut replies = self.send_runs(context, &[whom], &mut [request])?;
         replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
     }
 
-    /// One attempt, which whoever asks makes again later. It may have been sent before.
-    pub(crate) fn attempt(&self, op_id: OpId, whom: Whom, op: Op, limit: Duration) -> Result<Reply> {
+    /// One attempt, which whoever asks makes again later. `retry`: it waits for all that the session has on its way there.
+    pub(crate) fn attempt(&self, op_id: OpId, retry: bool, whom: Whom, op: Op, limit: Duration) -> Result<Reply> {
         let mut request = self.request(whom, op_id, op)?;
-        request.retry = true;
+        request.retry = retry;
         let (server, _) = self.aim(&self.map(), whom)?;
         let replies = self.servers.attempt(server, &mut [request], Some(limit))?;
         let reply = replies.into_iter().next().unwrap_or(Err(Error::bug("a batch without a reply")));

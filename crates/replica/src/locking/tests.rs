@@ -70,7 +70,15 @@ impl Bench {
     }
 
     fn ask(&self, session: SessionId, op: u64) -> Ask {
-        Ask { ring: RING, count: 1, volume: VOLUME, session, op_id: OpId(op << 8 | op & 0xff), now: Time(0), alone: false }
+        Ask {
+            ring: RING,
+            count: 1,
+            volume: VOLUME,
+            session,
+            op_id: OpId(op << 8 | op & 0xff),
+            now: Time(0),
+            alone: false,
+        }
     }
 
     /// Under a given number; `None`: it is not answered now.

@@ -44,9 +44,9 @@ impl Locks {
         let op_id = ticket.op_id;
         let (again, abandoned, answer, then) = Default::default();
         self.begin_wait(op_id, Wait { _ticket: ticket, inode, lock, again, abandoned, answer, then })?;
-        let asked = self.patiently(context, inode, |retry| {
+        let asked = self.patiently(context, inode, || {
             self.pay(context, inode, lock.owner)?;
-            self.ask(op_id, |op| self.send(context, op_id, retry, inode, op))
+            self.ask(op_id, |op| self.send(context, op_id, inode, op))
         });
         if asked == Ok(Reply::Waiting { op_id }) {
             self.listen_to(inode);
