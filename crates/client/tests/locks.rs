@@ -87,15 +87,15 @@ fn who_waits_is_granted_when_its_time_comes_and_holds_nothing_up_until_then() {
     let (one, two) = (open(&scratch), open(&scratch));
     let (file, other) = (make(&one, "f"), make(&one, "g"));
     try_lock(&one, file, write_lock(1)).unwrap();
-    let waiting: Vec<_> = (0..100).map(|owner| wait_for(&two, file, write_lock(owner))).collect();
+    let waiting: Vec<_> = (0..150).map(|owner| wait_for(&two, file, write_lock(owner))).collect();
     std::thread::sleep(NOT_SOON);
-    // More than there are slots: ops of a session whose locks wait go on.
+    // Of 150 that wait the leader knows half the slots; ops of a session whose locks wait go on.
     for round in 0..300 {
         two.write(&Context::default(), other, 0, vec![round as u8; 100].into(), false).unwrap();
     }
     assert!(waiting.iter().all(|told| told.try_recv().is_err()));
     try_lock(&one, file, unlock(1)).unwrap();
-    for _ in 0..100 {
+    for _ in 0..150 {
         let begun = Instant::now();
         let granted = loop {
             let found =

@@ -16,6 +16,7 @@ use hekate_proto::*;
 use held::Held;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use turns::Turns;
@@ -31,6 +32,8 @@ pub struct Locks {
     replicate: Arc<Replicate>,
     turns: Turns,
     state: Mutex<State>,
+    /// Waits that leaders know.
+    known: Arc<AtomicUsize>,
     own: Weak<Locks>,
 }
 
@@ -56,7 +59,13 @@ impl Locks {
             listening: HashSet::new(),
             closed: false,
         };
-        Arc::new_cyclic(|own| Self { replicate, turns: Turns::default(), state: Mutex::new(state), own: own.clone() })
+        Arc::new_cyclic(|own| Self {
+            replicate,
+            turns: Turns::default(),
+            state: Mutex::new(state),
+            known: Arc::default(),
+            own: own.clone(),
+        })
     }
 
     pub(crate) fn handle(&self, context: &Context, op: LockOp) -> Result<Reply> {

@@ -91,6 +91,11 @@ impl Replicate {
         OpTicket { op_id, slot, slots: self.slots.clone() }
     }
 
+    /// An id that no op has.
+    pub(crate) fn unused_id(&self) -> OpId {
+        self.op_id(0)
+    }
+
     fn op_id(&self, slot: u8) -> OpId {
         OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot))
     }

@@ -2,6 +2,9 @@
 //! there, is told which have their answers, and asks for these. A connection for listening that is made anew asks for
 //! all, so nothing is lost with one.
 //!
+//! Slots are few, so of very many waits the later ones are not the leader's: the thread asks for them now and then, as one
+//! that does not wait.
+//!
 //! A wait whose caller gave up while its server was away stays here, abandoned, until the server has taken it back; if it
 //! had been granted by then it is held until its owner closes the file.
 
@@ -10,10 +13,15 @@ use crate::replicate::OpTicket;
 use hekate_graph::Context;
 use hekate_proto::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Waits of one mount: half of its session's slots, so that other ops always find one.
-const WAITS_MAX: usize = SESSION_SLOTS / 2;
+/// Waits of one mount that leaders know: half of its session's slots, so that other ops always find one.
+const KNOWN_MAX: usize = SESSION_SLOTS / 2;
+/// All of its waits; one more is refused.
+const WAITS_MAX: usize = 4096;
+/// How often each of those is asked for that leaders do not know.
+const POLL_PAUSE: Duration = Duration::from_millis(500);
 /// How often a thread that listens looks for what others have left it to do.
 const LISTEN_PAUSE: Duration = Duration::from_millis(100);
 /// How long it goes on listening for nobody.
@@ -24,9 +32,27 @@ const CANCEL_TRIES: u32 = 3;
 /// Who is told the answer.
 type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
+/// One of the waits that leaders know, until it is dropped.
+pub(super) struct Known(Arc<AtomicUsize>);
+
+impl Known {
+    fn one_more(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let more = |known: usize| (known < KNOWN_MAX).then_some(known + 1);
+        count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok().then(|| Self(count.clone()))
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// One lock that waits.
 pub(super) struct Wait {
-    _ticket: OpTicket,
+    /// None: the leader does not know of it.
+    ticket: Option<(OpTicket, Known)>,
+    asked_at: Instant,
     inode: InodeId,
     lock: Lock,
     /// It is to be asked for again.
@@ -40,13 +66,10 @@ pub(super) struct Wait {
 impl Locks {
     /// Asks for a lock that may have to wait.
     pub(super) fn wait(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<Reply> {
-        let ticket = self.replicate.ticket();
-        let op_id = ticket.op_id;
-        let (again, abandoned, answer, then) = Default::default();
-        self.begin_wait(op_id, Wait { _ticket: ticket, inode, lock, again, abandoned, answer, then })?;
+        let op_id = self.begin_wait(inode, lock)?;
         let asked = self.patiently(context, inode, || {
             self.pay(context, inode, lock.owner)?;
-            self.ask(op_id, |op| self.send(context, op_id, inode, op))
+            self.ask(op_id, |op_id, op| self.send(context, op_id, inode, op))
         });
         if asked == Ok(Reply::Waiting { op_id }) {
             self.listen_to(inode);
@@ -63,7 +86,10 @@ impl Locks {
     }
 
     /// Known before it is sent, so that whoever connects for listening meanwhile asks for it.
-    fn begin_wait(&self, op_id: OpId, wait: Wait) -> Result<()> {
+    fn begin_wait(&self, inode: InodeId, lock: Lock) -> Result<OpId> {
+        // A slot is waited for, which is not to be done with the table locked.
+        let ticket = Known::one_more(&self.known).map(|known| (self.replicate.ticket(), known));
+        let op_id = ticket.as_ref().map_or_else(|| self.replicate.unused_id(), |(ticket, _)| ticket.op_id);
         let mut state = self.state.lock();
         if state.closed {
             return Err(Error::SessionEnded);
@@ -72,16 +98,28 @@ impl Locks {
             let what = format!("{WAITS_MAX} processes of this mount wait for locks already; try again later");
             return Err(Error::TooManyLocks { what });
         }
-        state.waits.insert(op_id, wait);
-        Ok(())
+        let (asked_at, (again, abandoned, answer, then)) = (Instant::now(), Default::default());
+        state.waits.insert(op_id, Wait { ticket, asked_at, inode, lock, again, abandoned, answer, then });
+        Ok(op_id)
     }
 
     /// In its inode's turn: sends it (again), and takes its answer if that has come.
-    fn ask(&self, op_id: OpId, send: impl FnOnce(LockOp) -> Result<Reply>) -> Result<Reply> {
-        let found = self.state.lock().waits.get(&op_id).map(|wait| (wait.inode, wait.lock, wait.answer.is_some()));
-        let Some((inode, lock, false)) = found else { return Ok(Reply::Waiting { op_id }) };
+    fn ask(&self, op_id: OpId, send: impl FnOnce(OpId, LockOp) -> Result<Reply>) -> Result<Reply> {
+        let open = |wait: &Wait| wait.answer.is_none().then_some((wait.inode, wait.lock, wait.ticket.is_some()));
+        let Some((inode, lock, known)) = self.state.lock().waits.get(&op_id).and_then(open) else {
+            return Ok(Reply::Waiting { op_id });
+        };
         let before = self.doubt(inode, &lock);
-        let answer = send(LockOp::Set { inode, lock, wait: true });
+        let answer = match known {
+            true => send(op_id, LockOp::Set { inode, lock, wait: true }),
+            false => {
+                let ticket = self.replicate.ticket();
+                match send(ticket.op_id, LockOp::Set { inode, lock, wait: false }) {
+                    Err(Error::WouldBlock) => Ok(Reply::Waiting { op_id }),
+                    other => other,
+                }
+            }
+        };
         let mut state = self.state.lock();
         let settled = match &answer {
             Ok(Reply::Waiting { .. }) => {
@@ -120,6 +158,10 @@ impl Locks {
 
     /// Ends a wait. -> whether that is its answer; else it had been granted before, and is told so.
     pub(super) fn cancel(&self, inode: InodeId, op_id: OpId) -> bool {
+        let is_known = |wait: &Wait| wait.ticket.is_some();
+        if !self.state.lock().waits.get(&op_id).is_none_or(is_known) {
+            return self.cancel_unknown(inode, op_id);
+        }
         for _ in 0..CANCEL_TRIES {
             let ticket = self.replicate.ticket();
             match self.attempt(ticket.op_id, inode, LockOp::Cancel { inode, op_id }) {
@@ -136,6 +178,16 @@ impl Locks {
             }
         }
         self.abandon(op_id);
+        true
+    }
+
+    /// It is not asked for again; an answer that is on its way counts.
+    fn cancel_unknown(&self, inode: InodeId, op_id: OpId) -> bool {
+        let end = Instant::now() + ATTEMPT_LIMIT;
+        match self.turns.begin(inode, self.partition(inode), || Instant::now() > end) {
+            Some(_turn) => self.is_cancelled(op_id),
+            None => self.abandon(op_id),
+        }
         true
     }
 
@@ -253,9 +305,9 @@ impl Locks {
         let due: Vec<(OpId, InodeId, bool)> = {
             let mut state = self.state.lock();
             let open = state.waits.iter_mut().filter(|(_, wait)| wait.answer.is_none());
-            let due = open.filter(|(_, wait)| (wait.again || wait.abandoned) && self.is_at(wait.inode, server));
+            let due = open.filter(|(_, wait)| wait.is_due() && self.is_at(wait.inode, server));
             due.map(|(op_id, wait)| {
-                wait.again = false;
+                (wait.again, wait.asked_at) = (false, Instant::now());
                 (*op_id, wait.inode, wait.abandoned)
             })
             .collect()
@@ -274,7 +326,7 @@ impl Locks {
         let partition = self.partition(inode);
         let turn = self.turns.begin(inode, partition, || Instant::now() > end);
         let asked = match turn {
-            Some(_) => self.ask(op_id, |op| self.attempt(op_id, inode, op)),
+            Some(_) => self.ask(op_id, |op_id, op| self.attempt(op_id, inode, op)),
             None => Err(gave_up()),
         };
         drop(turn);
@@ -296,6 +348,12 @@ impl Locks {
         for then in waits.into_values().filter_map(|wait| wait.then) {
             then(Err(Error::SessionEnded));
         }
+    }
+}
+
+impl Wait {
+    fn is_due(&self) -> bool {
+        self.again || self.abandoned || self.ticket.is_none() && self.asked_at.elapsed() > POLL_PAUSE
     }
 }
 
