@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Entries of one scan.
 const SCAN_AT_ONCE: usize = 512;
 
+/// Writes that one record forgets.
+const DOUBTED_AT_ONCE: usize = 1024;
+
 /// How far a leader is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -239,9 +242,16 @@ impl Leader {
     pub fn go_on_levelling(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
         if self.phase == Phase::Feeding && self.all_present() && self.is_settled() {
             let blocks = std::mem::take(&mut self.lost_on);
-            let blocks = blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
+            let blocks: BTreeMap<BlockAt, Lost> =
+                blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
+            self.lost_writes = blocks.values().any(|lost| lost.by.len() > self.members.len());
             self.phase = Phase::Settling { blocks };
-            self.settle_blocks(at, around, out)?;
+            if !self.lost_writes {
+                self.settle_blocks(at, around, out)?;
+            }
+        }
+        if matches!(self.phase, Phase::Settling { .. }) && self.lost_writes && self.is_settled() {
+            self.doubt_writes(at, around, out)?;
         }
         if matches!(&self.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
             at.lost.clear();
@@ -250,9 +260,10 @@ impl Leader {
             }
             self.phase = Phase::Recovering;
             self.find_work(at, around, out)?;
+            self.when(self.last, true, Then::Grounded);
         }
         let recovers = self.driven.values().any(Driven::is_recovered);
-        if self.phase == Phase::Recovering && !recovers && self.is_settled() {
+        if self.phase == Phase::Recovering && self.grounded && !recovers && self.is_settled() {
             self.phase = Phase::Serving;
             self.retry_wanted = true;
         }
@@ -263,6 +274,9 @@ impl Leader {
     /// and is zeros on all.
     fn settle_blocks(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
         let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+        if self.lost_writes {
+            return Ok(());
+        }
         let own = at.own.brick;
         let mut known = Vec::new();
         for (block, lost) in blocks.iter_mut().filter(|(_, lost)| !lost.asked) {
@@ -303,6 +317,36 @@ impl Leader {
                 blocks.insert(block, Lost { asked: false, ..lost });
                 Ok(())
             }
+            Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+
+    /// Records of writes outlived a power cut, their bytes did not: a write whose client still waits for its answer is not
+    /// answered from its slot but done again. That is in the log before the bytes become zeros.
+    fn doubt_writes(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        let mut commit = Commit::default();
+        let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
+        while commit.changes.len() < DOUBTED_AT_ONCE {
+            let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
+            let Some((last, _)) = found.last() else { break };
+            from = last.successor();
+            for (key, value) in found.into_iter().filter(|(key, _)| key.kind() == Some(Kind::Session)) {
+                let record = SessionRecord::from_bytes(value).map_err(Error::from)?;
+                if let Reply::Written { .. } = Reply::from_bytes(record.reply).map_err(Error::from)? {
+                    // As if the slot's op before it had been the last: what is older stays refused.
+                    let op_id = OpId(record.op_id.0.saturating_sub(SESSION_SLOTS as u64));
+                    commit.put(key, &SessionRecord { op_id, reply: Reply::Done.to_bytes() });
+                }
+            }
+        }
+        if commit.changes.is_empty() {
+            self.lost_writes = false;
+            return self.settle_blocks(at, around, out);
+        }
+        out.branches.push("levelling: writes whose bytes are lost are forgotten");
+        match self.append_own(at, commit, around, out)? {
+            // Settled, it is looked at again; without room, a little later.
+            Ok(_) | Err(Unmade::NoRoom) => Ok(()),
             Err(Unmade::Refused(error)) => Err(error),
         }
     }

@@ -95,6 +95,11 @@ impl Palette {
         content
     }
 
+    /// Whether two contents, perhaps of two cells, come from one writer.
+    pub fn is_same_writer(&self, one: Content, other: Content) -> bool {
+        self.writers[one as usize] == self.writers[other as usize] && (one == ZEROS) == (other == ZEROS)
+    }
+
     /// A content in words.
     pub fn describe(&self, content: Content) -> String {
         match self.writers[content as usize] {
@@ -128,6 +133,12 @@ impl<T: Ord + Clone> Known<T> {
             Known::Is(value) => vec![value.clone()],
             Known::OneOf(values) => values.iter().cloned().collect(),
         }
+    }
+
+    /// It, or one of these.
+    pub fn or(&self, others: &BTreeSet<T>) -> Self {
+        let all = self.values().into_iter().chain(others.iter().cloned()).collect();
+        Self::one_of(all).unwrap_or_else(|| self.clone())
     }
 
     /// What is left of it if it fits; none if it cannot.

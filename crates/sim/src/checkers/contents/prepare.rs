@@ -2,6 +2,7 @@
 
 use super::cells::{Grid, Palette};
 use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
+use super::rounds::Candidate;
 use super::told;
 use crate::checkers::linearize::Operation;
 use crate::checkers::windows::windows;
@@ -15,9 +16,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a call says about a file, before it is cut into cells.
 enum Said {
-    Write { offset: u64, data: Bytes },
-    Truncate { size: u64 },
-    Read { offset: u64, length: u64, bytes: Bytes },
+    Write {
+        offset: u64,
+        data: Bytes,
+    },
+    /// A write that was refused since the file was gone: bytes in shards may be seen by who still has it open.
+    Left {
+        offset: u64,
+        data: Bytes,
+    },
+    Truncate {
+        size: u64,
+    },
+    Read {
+        offset: u64,
+        length: u64,
+        bytes: Bytes,
+    },
     Size(u64),
     Gone,
 }
@@ -48,25 +63,35 @@ impl<'a> Draft<'a> {
     }
 
     /// The file and what happened to it.
-    pub fn finish(self) -> (File, Vec<Operation<Action>>) {
-        let last_cut = self.history.power_cuts().last().copied();
-        let grid = Grid::new(self.borders(last_cut.is_some()));
+    pub fn finish(self) -> (File, Vec<Candidate>) {
+        let power_cuts = self.history.power_cuts().to_vec();
+        let grid = Grid::new(self.borders(!power_cuts.is_empty()));
         let mut palette = Palette::new();
         // Writes first, so that what is read is known by its writer.
-        let is_write = |said: &Said| matches!(said, Said::Write { .. });
+        let is_write = |said: &Said| matches!(said, Said::Write { .. } | Said::Left { .. });
         let (writes, others): (Vec<_>, Vec<_>) = self.said.iter().partition(|(_, said)| is_write(said));
-        let mut operations = Vec::new();
+        let mut candidates = Vec::new();
         let mut secured_at = BTreeMap::new();
         let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
         for (call, said) in writes.into_iter().chain(others) {
             if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.is_read_meanwhile(*call) {
                 let early = windows(self.history, *call, || seen_early(action(&grid, &mut palette, *call, said)));
-                operations.extend(early.into_iter().map(|early| Operation { required: false, ..early }));
+                let early = early.into_iter().map(|early| Operation { required: false, ..early });
+                candidates.extend(early.map(Candidate::early));
             }
-            operations.extend(windows(self.history, *call, || action(&grid, &mut palette, *call, said)));
+            let mut own = windows(self.history, *call, || action(&grid, &mut palette, *call, said));
+            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.may_lose_its_bytes(*call) {
+                own.iter_mut().for_each(|own| own.action = unsure(own.action.clone()));
+            }
+            let optional =
+                |own: Operation<Action>| Operation { required: false, action: seen_early(own.action), ..own };
+            match said {
+                Said::Left { .. } => candidates.extend(own.into_iter().map(optional).map(Candidate::early)),
+                _ => candidates.extend(own.into_iter().map(|operation| Candidate { operation, early: false })),
+            }
             secured_at.extend(self.history.secured_at(*call).map(|at| (*call, at)));
         }
-        (File { grid, palette, secured_at, keeps_log: last_cut.is_some(), end_max }, operations)
+        (File { grid, palette, secured_at, power_cuts, end_max }, candidates)
     }
 
     /// Whether bytes were read while the call was under way.
@@ -78,6 +103,15 @@ impl<'a> Draft<'a> {
         };
         let reads = self.said.iter().filter(|(_, said)| matches!(said, Said::Read { .. }));
         reads.into_iter().any(|(reader, _)| overlaps(self.history.call(*reader)))
+    }
+
+    /// Whether the power failed between a write to shards and the word to the inode's leader, perhaps: its bytes may be
+    /// gone by then, and its size stays. The loss count of a view is to tell the client of it, as fsync (DESIGN section 6).
+    fn may_lose_its_bytes(&self, call: CallNumber) -> bool {
+        let writer = self.history.call(call);
+        let in_flight =
+            |cut: &Moment| writer.returned().is_some_and(|returned| (writer.invoked..=returned).contains(cut));
+        !writer.durable && self.history.power_cuts().iter().any(in_flight)
     }
 
     /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of great writes do.
@@ -103,7 +137,7 @@ impl Said {
     /// The bytes that it names or shows.
     fn range(&self) -> (u64, u64) {
         match self {
-            Said::Write { offset, data } => (*offset, offset + data.len() as u64),
+            Said::Write { offset, data } | Said::Left { offset, data } => (*offset, offset + data.len() as u64),
             Said::Read { offset, bytes, .. } => (*offset, offset + bytes.len() as u64),
             Said::Truncate { size } => (*size, *size),
             Said::Size(_) | Said::Gone => (0, 0),
@@ -114,7 +148,7 @@ impl Said {
     fn end(&self) -> u64 {
         match self {
             Said::Write { .. } | Said::Truncate { .. } => self.range().1,
-            Said::Read { .. } | Said::Size(_) | Said::Gone => 0,
+            Said::Read { .. } | Said::Left { .. } | Said::Size(_) | Said::Gone => 0,
         }
     }
 }
@@ -128,6 +162,15 @@ fn unknown(op: &Op) -> Vec<Said> {
             changes.size.map(|size| Said::Truncate { size }).into_iter().collect()
         }
         _ => Vec::new(),
+    }
+}
+
+fn left(op: &Op) -> Option<Said> {
+    match op {
+        Op::Data { op: DataOp::Write { offset, data, .. } } if !data.is_empty() => {
+            Some(Said::Left { offset: *offset, data: data.clone() })
+        }
+        _ => None,
     }
 }
 
@@ -164,7 +207,7 @@ fn refused(history: &History, call: &Call, error: &Error) -> Result<Vec<Said>, S
             changes.size.is_some_and(|size| size > FILE_BYTES_MAX)
         }
         (_, Error::Stale) => match may_be_removed(history, call.returned()) {
-            true => return Ok(vec![Said::Gone]),
+            true => return Ok(left(&call.op).into_iter().chain([Said::Gone]).collect()),
             false => return Err("the file is gone, but nobody had asked to remove or replace anything".into()),
         },
         _ => false,
@@ -197,18 +240,29 @@ fn seen_early(action: Action) -> Action {
     }
 }
 
+/// A write of which each byte may be lost by the time that it counts.
+fn unsure(action: Action) -> Action {
+    match action {
+        Action::Write { call, parts } => {
+            let parts = parts.into_iter().map(|part| WritePart { unsure: true, ..part }).collect();
+            Action::Write { call, parts }
+        }
+        other => other,
+    }
+}
+
 fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> Action {
     match said {
         Said::Truncate { size } => Action::Truncate { call, size: *size },
         Said::Size(size) => Action::Size(*size),
         Said::Gone => Action::Gone { call },
-        Said::Write { offset, data } => {
+        Said::Write { offset, data } | Said::Left { offset, data } => {
             let large = data.len() > JOURNALED_BYTES_MAX;
             let part = |(from, to): (u64, u64)| {
                 let cells = grid.cells(from, to);
                 let bytes = data.slice((from - offset) as usize..(to - offset) as usize);
                 let contents = palette.contents(grid, cells.clone(), &bytes, Some(call));
-                WritePart { cells, contents, end: to, large }
+                WritePart { cells, contents, end: to, large, unsure: false }
             };
             Action::Write { call, parts: in_shards(*offset, offset + data.len() as u64).map(part).collect() }
         }
