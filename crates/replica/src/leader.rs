@@ -39,8 +39,8 @@ pub(crate) enum Then {
     Named(IntentId, Reply),
     Forget(IntentId),
     SayGone(Address, IntentId),
-    /// All that was in the log when the leader began is on stable storage.
-    Grounded,
+    /// Numbers below this are safe, and all that was in the log before their reservation.
+    Reserved(u64),
 }
 
 /// Everything that is settled put on stable storage of all members.
@@ -88,8 +88,6 @@ pub(crate) struct Leader {
     pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
     /// Bytes were lost by every member: whether writes that are repeated were done is not known any more.
     pub lost_writes: bool,
-    /// Whether a power cut can take nothing any more of what was in the log when this leader began.
-    pub grounded: bool,
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
@@ -149,7 +147,6 @@ impl Leader {
             prepared: BTreeSet::new(),
             unnamed: BTreeMap::new(),
             lost_writes: false,
-            grounded: false,
             swept: Vec::new(),
             forgotten: Vec::new(),
             swept_at: Time(0),
@@ -319,6 +316,7 @@ impl Leader {
         }
         if let Some((upto, _)) = reservation {
             self.numbers.reserved(upto);
+            self.when(sequence, true, Then::Reserved(upto));
         }
         self.last = sequence;
         self.note(&entry, out);
@@ -447,7 +445,10 @@ impl Leader {
             Then::Ended(intent) => self.op_ended(at, intent, around, out),
             Then::Named(intent, reply) => self.named(at, intent, reply, around, out),
             Then::Forget(intent) => self.tell_forget(at, intent, around, out),
-            Then::Grounded => self.grounded = true,
+            Then::Reserved(upto) => {
+                self.numbers.made_safe(upto);
+                self.retry_wanted = true;
+            }
             Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
         }
     }

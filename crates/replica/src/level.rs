@@ -260,10 +260,14 @@ impl Leader {
             }
             self.phase = Phase::Recovering;
             self.find_work(at, around, out)?;
-            self.when(self.last, true, Then::Grounded);
+        }
+        // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
+        // reserved by a record behind all of that.
+        if self.phase == Phase::Recovering && self.is_settled() && self.numbers.reservation().is_some() {
+            self.append_own(at, Commit::default(), around, out)?.ok();
         }
         let recovers = self.driven.values().any(Driven::is_recovered);
-        if self.phase == Phase::Recovering && self.grounded && !recovers && self.is_settled() {
+        if self.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
             self.phase = Phase::Serving;
             self.retry_wanted = true;
         }

@@ -228,7 +228,7 @@ impl Leader {
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
         let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op);
-        if links_cut || is_held || self.is_listed_soon(op) {
+        if links_cut || is_held || self.is_listed_soon(op) || !self.numbers.has_room() {
             out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
@@ -457,7 +457,9 @@ impl Leader {
 
     /// Data ids that were given up: each partition that may have shards of them drops them.
     fn collect(&mut self, at: &Place) {
-        while self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE {
+        while self.numbers.has_room()
+            && self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE
+        {
             let Some((key, record)) = self.garbage.pop_front() else { return };
             let (Some(place), Some(data)) = (key.place(), key.id()) else { continue };
             let shard = |index| ShardId { volume: place.volume, data: DataId(data), index };

@@ -43,8 +43,10 @@ pub enum Action {
 pub struct WritePart {
     pub cells: Range<usize>,
     pub contents: Vec<Content>,
-    /// The file reaches at least to here.
+    /// The file reaches at least to here from then on.
     pub end: u64,
+    /// As the inode's leader is told in the end.
+    pub told: u64,
     /// It may go straight home.
     pub large: bool,
     /// Each of its bytes may be lost by now, or not.

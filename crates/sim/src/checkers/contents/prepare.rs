@@ -2,7 +2,7 @@
 
 use super::cells::{Grid, Palette};
 use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
-use super::rounds::Candidate;
+use super::rounds::{ALL, Candidate, EARLY, SPLIT, WHOLE};
 use super::told;
 use crate::checkers::linearize::Operation;
 use crate::checkers::windows::windows;
@@ -74,20 +74,24 @@ impl<'a> Draft<'a> {
         let mut secured_at = BTreeMap::new();
         let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
         for (call, said) in writes.into_iter().chain(others) {
-            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.is_read_meanwhile(*call) {
-                let early = windows(self.history, *call, || seen_early(action(&grid, &mut palette, *call, said)));
-                let early = early.into_iter().map(|early| Operation { required: false, ..early });
-                candidates.extend(early.map(Candidate::early));
-            }
-            let mut own = windows(self.history, *call, || action(&grid, &mut palette, *call, said));
-            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.may_lose_its_bytes(*call) {
-                own.iter_mut().for_each(|own| own.action = unsure(own.action.clone()));
-            }
-            let optional =
-                |own: Operation<Action>| Operation { required: false, action: seen_early(own.action), ..own };
+            let shards = end_max > INLINE_MAX;
+            let own = windows(self.history, *call, || action(&grid, &mut palette, *call, said));
+            let all = |rounds, own: Vec<Operation<Action>>, change: fn(Action) -> Action| {
+                own.into_iter()
+                    .map(move |own| Candidate { operation: Operation { action: change(own.action), ..own }, rounds })
+            };
             match said {
-                Said::Left { .. } => candidates.extend(own.into_iter().map(optional).map(Candidate::early)),
-                _ => candidates.extend(own.into_iter().map(|operation| Candidate { operation, early: false })),
+                Said::Left { .. } => candidates.extend(all(EARLY, own, bytes_only).map(Candidate::optional)),
+                Said::Write { .. } if shards && self.may_lose_its_bytes(*call) => {
+                    candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
+                    candidates.extend(all(ALL, own, unsure));
+                }
+                Said::Write { .. } if shards && self.is_read_meanwhile(*call) => {
+                    candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
+                    candidates.extend(all(SPLIT, own.clone(), split));
+                    candidates.extend(all(WHOLE, own, |action| action));
+                }
+                _ => candidates.extend(all(ALL, own, |action| action)),
             }
             secured_at.extend(self.history.secured_at(*call).map(|at| (*call, at)));
         }
@@ -228,9 +232,21 @@ fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
         })
 }
 
-/// Bytes in shards are seen before the inode's leader has been told of them: before the size is, and, if a truncate comes
-/// between, once more after it. Grants are to end that (DESIGN section 6).
-fn seen_early(action: Action) -> Action {
+/// Bytes in shards are seen before the inode's leader has been told of them: before the size is. Grants are to end that
+/// (DESIGN section 6).
+fn split(action: Action) -> Action {
+    match bytes_only(action) {
+        Action::Write { call, mut parts } => {
+            let end = parts.iter().map(|part| part.told).max().unwrap_or(0);
+            parts.push(WritePart { cells: 0..0, contents: Vec::new(), end, told: end, large: false, unsure: false });
+            Action::Write { call, parts }
+        }
+        other => other,
+    }
+}
+
+/// What a write has done that was not told: a truncate came between, so it is done again.
+fn bytes_only(action: Action) -> Action {
     match action {
         Action::Write { call, parts } => {
             let parts = parts.into_iter().map(|part| WritePart { end: 0, ..part }).collect();
@@ -262,7 +278,7 @@ fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> 
                 let cells = grid.cells(from, to);
                 let bytes = data.slice((from - offset) as usize..(to - offset) as usize);
                 let contents = palette.contents(grid, cells.clone(), &bytes, Some(call));
-                WritePart { cells, contents, end: to, large, unsure: false }
+                WritePart { cells, contents, end: to, told: to, large, unsure: false }
             };
             Action::Write { call, parts: in_shards(*offset, offset + data.len() as u64).map(part).collect() }
         }
