@@ -32,7 +32,8 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) enum Then {
     Answer(Token, Result<Reply>),
-    SendLegs(IntentId),
+    /// Legs of an op that follow what is in the log up to here.
+    SendLegs(IntentId, Sequence),
     EndLeg(Address, IntentId, u16, Result<Reply>),
     Ended(IntentId),
     /// What its name leads to in another partition can not lose the name any more.
@@ -86,8 +87,9 @@ pub(crate) struct Leader {
     /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
     /// another partition would stay: nobody is shown them.
     pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
-    /// Bytes were lost by every member: whether writes that are repeated were done is not known any more.
-    pub lost_writes: bool,
+    /// Whether every member has lost some bytes, so that it is not known any more which writes that are repeated were done;
+    /// none once no such write counts as done.
+    pub lost_writes: Option<bool>,
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
@@ -146,7 +148,7 @@ impl Leader {
             retry_wanted: false,
             prepared: BTreeSet::new(),
             unnamed: BTreeMap::new(),
-            lost_writes: false,
+            lost_writes: None,
             swept: Vec::new(),
             forgotten: Vec::new(),
             swept_at: Time(0),
@@ -434,7 +436,7 @@ impl Leader {
     fn fire(&mut self, at: &Place, then: Then, around: &Around, out: &mut Out) {
         match then {
             Then::Answer(token, reply) => out.answers.push((token, reply)),
-            Then::SendLegs(intent) => self.send_legs(at, intent, around, out),
+            Then::SendLegs(intent, upto) => self.send_legs(at, intent, upto, around, out),
             Then::EndLeg(to, intent, number, reply) => {
                 let outcome = match reply {
                     Ok(reply) => Outcome::Taken { reply },

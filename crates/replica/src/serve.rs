@@ -475,7 +475,7 @@ impl Leader {
             let legs = partitions.into_iter().enumerate().map(leg).collect();
             let intent = IntentId(u128::from(self.numbers.next()));
             self.driven.insert(intent, Driven::collecting(key, record, legs, at.count));
-            self.when(self.last, true, Then::SendLegs(intent));
+            self.when(self.last, true, Then::SendLegs(intent, self.last));
         }
     }
 }
