@@ -58,6 +58,10 @@ impl Bench {
         let mut out = Out::default();
         self.partition.handle(event, &Around { brick: &self.brick, views: &self.views, now: Time(0) }, &mut out);
         self.told.extend(out.told.iter().map(|ticket| (ticket.session, ticket.op_id)));
+        for job in out.syncs {
+            let outcome = self.brick.sync(self.brick.end());
+            out.answers.extend(self.tell(Event::Synced { ticket: job.ticket, outcome }));
+        }
         out.answers
     }
 
