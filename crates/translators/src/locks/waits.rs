@@ -146,6 +146,7 @@ impl Locks {
         let mut state = self.state.lock();
         let answer = match state.waits.get_mut(&op_id) {
             Some(Wait { answer: Some(_), .. }) => state.waits.remove(&op_id).and_then(|wait| wait.answer),
+            Some(Wait { abandoned: true, .. }) => Some(Err(Error::Interrupted)),
             Some(wait) => {
                 wait.then = Some(Box::new(then));
                 return;
