@@ -82,6 +82,8 @@ pub(crate) struct Leader {
     pub ticks: u64,
     /// Something was let go: those who wait are asked again.
     pub retry_wanted: bool,
+    /// Ops that were undone for a hold elsewhere since one came to its commit point, up to a limit.
+    pub collisions: u32,
     /// Names and moves that ops of other partitions hold.
     pub prepared: BTreeSet<Key>,
     /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
@@ -146,6 +148,7 @@ impl Leader {
             garbage: VecDeque::new(),
             ticks: 0,
             retry_wanted: false,
+            collisions: 0,
             prepared: BTreeSet::new(),
             unnamed: BTreeMap::new(),
             lost_writes: None,
