@@ -5,6 +5,7 @@ import test_bricks
 import test_compare
 import test_crashes
 import test_files
+import test_locks
 import test_mistakes
 import test_mounts
 import test_names
@@ -14,7 +15,7 @@ import test_room
 import test_servers
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_processes]
+MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_processes]
 
 if __name__ == "__main__":
     harness.main(MODULES)

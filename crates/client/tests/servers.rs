@@ -241,3 +241,54 @@ fn a_session_that_one_server_ended_is_over_on_all() {
         }
     }
 }
+
+#[test]
+fn locks_at_one_server_do_not_wait_for_another_and_outlive_it() {
+    let mut pair = Pair::new("locks");
+    let ((holder, _), (waiter, _)) = (pair.open(0), pair.open(1));
+    let (holder, waiter) = (Arc::new(holder), Arc::new(waiter));
+    let files: Vec<InodeId> = (0..40)
+        .map(|number| {
+            let new = New { node: NewNode::Directory, mode: 0o700, uid: 0, gid: 0, exclusive: true };
+            let name = Name::try_from(format!("d{number}").as_str()).unwrap();
+            holder.create(&Context::default(), ROOT, name, new).unwrap().0.id
+        })
+        .collect();
+    let map = holder.map().clone();
+    let at = |server| {
+        let leads = |file: &&InodeId| {
+            let view = map.view(map.partition_of(file.position())).unwrap();
+            map.server_of(view.leader) == Some(server)
+        };
+        *files.iter().find(leads).unwrap()
+    };
+    let (first, second) = (at(FIRST_SERVER), at(SECOND));
+    let lock = |kind| {
+        let (style, start, end, owner, pid) = (LockStyle::Posix, 0, LOCK_END, LockOwner(1), 1);
+        Lock { kind, style, start, end, owner, pid }
+    };
+    let set = |volume: &Volume, file, kind| volume.lock(&Context::default(), file, lock(kind), false);
+    let wait = |file| {
+        let (volume, lock) = (waiter.clone(), lock(LockKind::Write));
+        std::thread::spawn(move || volume.lock(&Context::default(), file, lock, true))
+    };
+    set(&holder, first, LockKind::Write).unwrap();
+    set(&holder, second, LockKind::Write).unwrap();
+    let (one, two) = (wait(first), wait(second));
+    std::thread::sleep(Duration::from_millis(300));
+    pair.stop(1);
+    set(&holder, first, LockKind::Unlock).unwrap();
+    assert_eq!(one.join().unwrap(), Ok(()));
+    assert!(!two.is_finished());
+    pair.start(1);
+    let (third, _) = pair.open(0);
+    assert_eq!(set(&third, second, LockKind::Read), Err(Error::WouldBlock));
+    assert!(!two.is_finished());
+    set(&holder, second, LockKind::Unlock).unwrap();
+    assert_eq!(two.join().unwrap(), Ok(()));
+    assert_eq!(set(&holder, first, LockKind::Read), Err(Error::WouldBlock));
+    // The end of a session is heard of by the other server a moment later.
+    drop(waiter);
+    wait_until(|| set(&holder, first, LockKind::Write).is_ok(), "the lock of a session that ended");
+    wait_until(|| set(&holder, second, LockKind::Write).is_ok(), "the other lock of a session that ended");
+}

@@ -6,6 +6,7 @@
 use crate::drive::Driven;
 use crate::follower::append;
 use crate::level::Phase;
+use crate::locks::LockTable;
 use crate::message::{Address, BlockAt, Fresh, Message, Outcome};
 use crate::numbers::Numbers;
 use crate::partition::{Around, Event, Out, Place, SyncJob, Token};
@@ -101,6 +102,9 @@ pub(crate) struct Leader {
     pub doubtful: BTreeSet<IntentId>,
     /// Blocks that power cuts took, and from which members.
     pub lost_on: BTreeMap<BlockAt, BTreeSet<BrickId>>,
+    /// Nothing is granted before it is known who may hold locks of an earlier leader.
+    pub locks: LockTable,
+    pub knows_sessions: bool,
 }
 
 /// Data ids that are remembered; one is forgotten when as many others were dropped after it.
@@ -156,6 +160,8 @@ impl Leader {
             doubtful: BTreeSet::new(),
             unborn: BTreeMap::new(),
             lost_on: BTreeMap::new(),
+            locks: LockTable::default(),
+            knows_sessions: false,
         })
     }
 
@@ -178,7 +184,11 @@ impl Leader {
             Event::Down { bricks } => self.down(&bricks),
             Event::Tick => self.tick(at, around, out)?,
             Event::Abandon { token } => self.abandon(token, out),
-            Event::SessionEnded { session } => self.forget_session(session),
+            Event::Sessions { sessions } => self.know_sessions(sessions),
+            Event::SessionEnded { session } => {
+                self.forget_session(session);
+                self.end_locks(session, out);
+            }
             Event::Room => self.has_room(at, around, out)?,
             Event::View | Event::Message(_) => {}
         }

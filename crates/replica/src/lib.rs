@@ -11,6 +11,7 @@ mod inodes;
 mod leader;
 mod legs;
 mod level;
+mod locking;
 mod locks;
 mod message;
 mod names;

@@ -92,6 +92,10 @@ impl Leader {
             return Ok(Some(event));
         }
         let done = match &event {
+            Event::Request { token, ask, op: Op::Lock { op } } => {
+                self.lock_op(at, *token, ask, op, around, out);
+                true
+            }
             Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(*token, ask, op, around),
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => self.begin_op(at, *token, ask, op, around, out)?,
@@ -120,7 +124,7 @@ impl Leader {
 
     /// Answers a read at once, if what it depends on is settled and nobody holds it.
     pub fn read(&self, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
-        if !self.serves() || self.is_prepared(ask, op) {
+        if !self.serves() || self.is_prepared(ask, op) || matches!(op, Op::Lock { .. }) {
             return None;
         }
         let found = match answer(around.brick, ask, op) {

@@ -145,6 +145,7 @@ fn chores(node: &Node) -> Result<()> {
         node.end_session(session)?;
     }
     tick_all(node);
+    rings(node).iter().for_each(|ring| node.tell_sessions(ring));
     collect_orphans(node)?;
     crate::volumes::go_on_deleting(node)
 }
@@ -171,6 +172,8 @@ fn collect_orphans(node: &Node) -> Result<()> {
 
 /// Results that a session's retries would have asked for.
 pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -> Result<()> {
+    // First what cannot fail: others wait for its locks.
+    node.session_ended(ring, session);
     for to in ring.leaders() {
         let prefix = Key::session_prefix(ring.ring, to.partition.first_position(ring.count()), session);
         let Some(hosted) = ring.replica(to) else { continue };
@@ -180,9 +183,6 @@ pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -
             entries.into_iter().for_each(|(key, _)| commit.delete(key));
             node.change(ring, to.partition, commit)?;
         }
-        let mut turn = Turn::new(node, ring);
-        turn.tell(to, Event::SessionEnded { session });
-        turn.run();
     }
     Ok(())
 }

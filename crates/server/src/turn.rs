@@ -87,6 +87,7 @@ impl<'a> Turn<'a> {
                 false => self.node.tickets.answer(token, answer),
             }
         }
+        self.node.tell_waiters(out.told);
         if out.wants_room {
             self.node.wants_checkpoint();
         }

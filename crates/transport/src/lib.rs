@@ -12,6 +12,7 @@ mod frame;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod link;
+mod listen;
 mod peers;
 mod server;
 mod servers;
@@ -20,6 +21,7 @@ pub use client::{Remote, Welcome};
 pub use control::{Control, control};
 pub use endpoint::{Endpoint, Secret};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
+pub use listen::{Ears, Listener};
 pub use peers::{Cork, PeerHandler, Peers};
 pub use server::{Peer, Server, Service};
 pub use servers::Servers;
