@@ -175,7 +175,7 @@ impl Leader {
                 let then = Then::Answer(token, Ok(Reply::Done));
                 self.round(at, self.last, shards, vec![then], out);
             }
-            Event::Stabilize => self.round(at, self.last, Vec::new(), Vec::new(), out),
+            Event::Stabilize => self.stabilize(at, out),
             Event::Synced { ticket, outcome } => {
                 outcome?;
                 self.synced(at, at.own.brick, ticket, out);
@@ -206,7 +206,7 @@ impl Leader {
         match message {
             Message::Held { sequence, room } => self.member_holds(from.brick, sequence, room),
             Message::Synced { ticket } => self.synced(at, from.brick, ticket, out),
-            Message::WantStable => self.round(at, self.last, Vec::new(), Vec::new(), out),
+            Message::WantStable => self.stabilize(at, out),
             Message::Failed { error } => return Err(error),
             Message::Leg { intent, number, volume, session, op_id, leg } => {
                 let ask = Ask { session, op_id, ..self.ask(at, around, volume) };
@@ -459,6 +459,11 @@ impl Leader {
             }
             Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
         }
+    }
+
+    /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable.
+    fn stabilize(&mut self, at: &Place, out: &mut Out) {
+        self.round(at, self.settled.min(self.last), Vec::new(), Vec::new(), out);
     }
 
     /// Begins to put everything up to a record, and these shards, on stable storage of all members.
