@@ -6,6 +6,7 @@
 //! `docs/format/wire.md` is the document.
 
 mod client;
+mod credentials;
 mod endpoint;
 mod frame;
 #[cfg(feature = "fuzzing")]
@@ -15,7 +16,8 @@ mod peers;
 mod server;
 
 pub use client::{Remote, Welcome, control};
+pub use credentials::Peer;
 pub use endpoint::{Endpoint, Secret};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 pub use peers::{Cork, PeerHandler, Peers};
-pub use server::{Peer, Server, Service};
+pub use server::{Server, Service};
