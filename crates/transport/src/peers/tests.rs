@@ -98,6 +98,7 @@ struct Node {
     peers: Peers,
     recorder: Arc<Recorder>,
     server: Server,
+    endpoint: Endpoint,
 }
 
 impl Node {
@@ -112,7 +113,7 @@ impl Node {
         assert!(recorder.peers.set(peers.clone()).is_ok());
         let server = Server::new(Arc::new(Host(peers.clone())));
         server.listen(endpoint).unwrap();
-        Self { number, peers, recorder, server }
+        Self { number, peers, recorder, server, endpoint: endpoint.clone() }
     }
 
     fn answering(self) -> Self {
@@ -143,6 +144,9 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.peers.stop();
         self.server.stop();
+        if let Endpoint::Unix(path) = &self.endpoint {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
