@@ -93,12 +93,13 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
     let batch = |id| frame(REQUESTS, id, &requests().to_bytes());
     let batches = [batch(1), batch(2)].concat();
     let control = frame(CONTROL, 1, &String::from("{\"request\":\"status\"}").to_bytes());
-    let [open, resume, plain] = hellos();
+    let [open, resume, plain, server] = hellos();
     vec![
         conversation(0, open.clone(), batches.clone()),
         conversation(0, resume, batches),
         conversation(0, plain, control),
         conversation(1, open, Vec::new()),
+        conversation(0, server, Vec::new()),
     ]
 }
 
@@ -136,8 +137,8 @@ fn challenge() -> Bytes {
     Challenge { version: 1, nonce: vec![5; 32].into(), proof_needed: false }.to_bytes()
 }
 
-fn hellos() -> [Bytes; 3] {
-    // As their encoding has them: 1 opens a volume, 2 resumes a session, 3 is for control.
+fn hellos() -> [Bytes; 4] {
+    // As their encoding has them: 1 opens a volume, 2 resumes a session, 3 is for control, 4 is a server's.
     let hello = |purpose: &[u8]| {
         let mut out = Vec::new();
         1u32.put(&mut out);
@@ -147,7 +148,12 @@ fn hellos() -> [Bytes; 3] {
         Bytes::from(out)
     };
     let volume = [1, 0, 0, 0, b'v'];
-    [hello(&[&[1][..], &volume].concat()), hello(&[&[2][..], &volume, &[2, 0, 0, 0, 0, 0, 0, 0]].concat()), hello(&[3])]
+    [
+        hello(&[&[1][..], &volume].concat()),
+        hello(&[&[2][..], &volume, &[2, 0, 0, 0, 0, 0, 0, 0]].concat()),
+        hello(&[3]),
+        hello(&[4, 2, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
+    ]
 }
 
 fn welcome() -> Bytes {
