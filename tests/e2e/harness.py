@@ -7,11 +7,13 @@ nothing behind either.
 
 import errno
 import functools
+import glob
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -74,6 +76,13 @@ def wait_until(condition, what, limit_s=20):
         time.sleep(0.02)
 
 
+def free_port():
+    """A port of the loopback address that nobody has."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return asked.getsockname()[1]
+
+
 def write(path, data, flags=0):
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o644)
     try:
@@ -105,12 +114,13 @@ class Outcome:
 
 
 class Store:
-    """A cluster of one server in a directory of its own."""
+    """A cluster in a directory of its own: of one server, until others join."""
 
     def __init__(self, base):
         self.base = base
         self.state = f"{base}/state"
         self.server_pid = None
+        self.other_pids = {}
         self.mount_pids = {}
 
     def path(self, name):
@@ -162,6 +172,23 @@ class Store:
         self.cli("stop")
         self.server_pid = None
 
+    def join(self, name, address, *options, brick=None, secret=None):
+        """Makes a further server, whose state is in `name`."""
+        brick = brick or self.path(f"{name}-brick")
+        secret = secret or f"{self.state}/secret"
+        words = ["join", address, "--secret-file", secret, "--brick", brick, "--journal", "32", *options]
+        return self.cli("--json", *words, state=self.path(name)).json()
+
+    def serve_other(self, name, *options):
+        self.other_pids[name] = self.cli("--json", "serve", "--detach", *options, state=self.path(name)).json()["pid"]
+
+    def stop_other(self, name):
+        self.cli("stop", state=self.path(name))
+        del self.other_pids[name]
+
+    def kill_other(self, name):
+        kill(self.other_pids.pop(name))
+
     def mount(self, name="mnt", volume="v", options=(), **named):
         """-> the directory."""
         directory = self.directory(name)
@@ -198,6 +225,8 @@ class Store:
             equal(self.status()["health"], "good", "health")
         for name in list(self.mount_pids):
             self.umount(name)
+        for name in list(self.other_pids):
+            self.stop_other(name)
         if self.server_pid is not None:
             self.stop()
 
@@ -260,13 +289,11 @@ def clean_up(base):
 
 
 def logs(base):
-    """The last lines of each log below `base`."""
-    for directory, _, names in os.walk(f"{base}/state"):
-        for name in sorted(names):
-            if name.endswith(".log"):
-                with open(f"{directory}/{name}", errors="replace") as file:
-                    for line in file.read().splitlines()[-8:]:
-                        yield f"{name}: {line}"
+    """The last lines of the log of each server."""
+    for path in sorted(glob.glob(f"{base}/state*/*.log")):
+        with open(path, errors="replace") as file:
+            for line in file.read().splitlines()[-8:]:
+                yield f"{os.path.relpath(path, base)}: {line}"
 
 
 # --- running ---

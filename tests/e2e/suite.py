@@ -9,9 +9,10 @@ import test_mounts
 import test_names
 import test_output
 import test_room
+import test_servers
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks]
+MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_servers]
 
 if __name__ == "__main__":
     harness.main(MODULES)
