@@ -1,6 +1,7 @@
 """Runs the tests that are named on the command line, or all of them."""
 
 import harness
+import test_apart
 import test_bricks
 import test_compare
 import test_crashes
@@ -14,7 +15,7 @@ import test_room
 import test_servers
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_processes]
+MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_processes, test_apart]
 
 if __name__ == "__main__":
     harness.main(MODULES)

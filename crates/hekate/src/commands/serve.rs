@@ -76,7 +76,7 @@ fn join_once(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result
         return Ok(());
     }
     let moved = Membership { coordinator: address.into(), ..membership };
-    let found = moved.registry(Some(&Secret::read(&paths.secret())?))?.cluster()?;
+    let found = moved.cluster_there(Some(&Secret::read(&paths.secret())?))?;
     if found != moved.cluster {
         return Err(Failure::new(
             77,
@@ -126,7 +126,7 @@ fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
 fn is_first_away(paths: &Paths) -> bool {
     let Ok(Some(membership)) = Membership::read(&paths.state) else { return false };
     let secret = Secret::read(&paths.secret()).ok();
-    let asked = membership.registry(secret.as_ref()).and_then(|registry| registry.cluster());
+    let asked = membership.cluster_there(secret.as_ref());
     matches!(asked, Err(Error::Unavailable { .. }))
 }
 
