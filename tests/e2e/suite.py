@@ -6,6 +6,7 @@ import test_bricks
 import test_compare
 import test_crashes
 import test_files
+import test_kills
 import test_mistakes
 import test_mounts
 import test_names
@@ -15,7 +16,7 @@ import test_room
 import test_servers
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_processes, test_apart]
+MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_processes, test_apart, test_kills]
 
 if __name__ == "__main__":
     harness.main(MODULES)

@@ -5,48 +5,21 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 from harness import equal, free_port, read, test, wait_until, write
-from test_crashes import ACKED
+from test_kills import Writers
 from test_processes import three
 
 DENIED = 77
 
 
-class Writers:
-    """`acked.py` at work on a mount, with its record outside of it."""
-
-    def __init__(self, store, mnt, seconds):
-        self.mnt, self.record = mnt, store.directory("record")
-        self.begin(seconds)
-
-    def begin(self, seconds):
-        words = [sys.executable, ACKED, "work", self.mnt, self.record, "--seconds", str(seconds)]
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-
-    def acknowledged(self):
-        """Ops so far."""
-        total = 0
-        for name in os.listdir(self.record):
-            with open(f"{self.record}/{name}") as file:
-                total += sum('"done"' in line for line in file)
-        return total
-
-    def end(self, limit_s=60):
-        """Waits until the time is up; no writer may have met an error, and everything must be as recorded."""
-        _, told = self.process.communicate(timeout=limit_s)
-        equal((self.process.returncode, told), (0, ""), "how the writers ended")
-
-    def verify(self):
-        done = subprocess.run([sys.executable, ACKED, "verify", self.mnt, self.record], capture_output=True, text=True)
-        equal(done.returncode, 0, f"the record against the volume: {done.stdout}{done.stderr}")
-        counts = json.loads(done.stdout)
-        equal(counts["in_doubt"], 0, "ops in doubt, though every writer was answered")
-        return counts["acknowledged"]
+def all_done(writers):
+    """No writer was killed, so nothing is in doubt."""
+    counts = writers.verify()
+    equal(counts["in_doubt"], 0, "ops in doubt, though every writer was answered")
+    assert counts["acknowledged"] > 30, f"too slow to say anything: {counts}"
 
 
 @test(limit_s=150)
@@ -63,7 +36,7 @@ def a_server_that_hangs_is_waited_for(store):
     writers.end()
     wait_until(lambda: store.status()["health"] == "good", "all is well again")
     store.remount()
-    assert writers.verify() > 30, "too slow to say anything"
+    all_done(writers)
 
 
 @test(limit_s=150)
@@ -80,7 +53,7 @@ def a_server_that_hangs_long_is_made_even(store):
     writers.end()
     wait_until(lambda: store.status()["health"] == "good", "all is well again")
     store.remount()
-    writers.verify()
+    all_done(writers)
 
 
 def restart_machine(store, name, brick):
@@ -111,7 +84,7 @@ def mounts_take_new_views_after_a_machine_restarts(store):
         assert all(new >= old for new, old in zip(after, before)) and after != before, f"epochs: {before}, then {after}"
     writers.end()
     store.remount()
-    assert writers.verify() > 30, "too slow to say anything"
+    all_done(writers)
     # It has said nothing since, so all that it knows is old.
     for number in range(20):
         os.mkdir(f"{idle}/before/{number}")
@@ -136,7 +109,7 @@ def a_mount_over_tcp_reaches_all_servers(store):
     local = store.mount("local")
     equal(set(os.listdir(local)), set(os.listdir(mnt)), "names")
     store.umount("local")
-    assert writers.verify() > 30, "too slow to say anything"
+    all_done(writers)
 
 
 @test(limit_s=120)
