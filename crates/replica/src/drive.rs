@@ -9,6 +9,7 @@ use crate::legs::{UNDOING, undoes};
 use crate::message::{Address, Message, Outcome};
 use crate::numbers::Numbers;
 use crate::partition::{Around, Out, Place, Token};
+use crate::serve::names_of;
 use crate::step::{Ask, Before, Commit, Here, Next, Progress, Stop, step};
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
@@ -120,6 +121,11 @@ impl Driven {
 
     pub fn is_recovered(&self) -> bool {
         matches!(self.aim, Aim::Recovered(_))
+    }
+
+    /// What lets others move directories comes last: they go by parents that the other legs set.
+    fn is_early(&self, leg: &Leg) -> bool {
+        *leg == Leg::ReleaseMoves && self.pending.values().any(|other| other.leg != Leg::ReleaseMoves)
     }
 
     /// It waits for room, or for a leg that was refused as busy.
@@ -243,6 +249,9 @@ impl Leader {
         };
         let volume = driven.volume();
         for (number, IntentLeg { position, leg, .. }) in &driven.pending {
+            if driven.is_early(leg) {
+                continue;
+            }
             let Some(to) = leader_of(position.partition(at.count), around) else { continue };
             let (number, leg) = (*number, leg.clone());
             at.send(out, to, Message::Leg { intent, number, volume, session, op_id, leg });
@@ -293,10 +302,7 @@ impl Leader {
         driven.undo.clear();
         if legs.is_empty() {
             driven.stage = Stage::Ending;
-            let tokens = std::mem::take(&mut driven.tokens);
-            tokens.into_iter().for_each(|token| self.when(sequence, false, Then::Answer(token, Ok(reply.clone()))));
-            self.when(sequence, self.is_marked_elsewhere(at, intent, around), Then::Forget(intent));
-            self.release(intent);
+            self.committed(at, intent, sequence, reply, around);
             return Ok(());
         }
         driven.recorded = true;
@@ -306,6 +312,36 @@ impl Leader {
         driven.pending = by_sent_number(legs);
         self.legs_when_stable(at, intent, &positions, around);
         Ok(())
+    }
+
+    /// The commit point of an op without legs after it. A name whose inode rests on other bricks is shown to nobody before
+    /// it is on stable storage: a power cut would take it, its intent would take back the inode, and whatever was made
+    /// in that directory meanwhile would lie nowhere.
+    fn committed(&mut self, at: &Place, intent: IntentId, sequence: Sequence, reply: Reply, around: &Around) {
+        let elsewhere = self.is_marked_elsewhere(at, intent, around);
+        let Some(driven) = self.driven.get_mut(&intent) else { return };
+        if let (true, Aim::Op(ask, op)) = (elsewhere, &driven.aim) {
+            let hold =
+                |(dir, name): (InodeId, &Name)| (dir, Key::hold(ask.name_place(dir, name), dir, name.as_bytes()));
+            let names: Vec<(InodeId, Key)> = names_of(op).into_iter().flatten().map(hold).collect();
+            if !names.is_empty() && !is_planted(15) {
+                self.unnamed.insert(intent, names);
+                return self.when(sequence, true, Then::Named(intent, reply));
+            }
+        }
+        let tokens = std::mem::take(&mut driven.tokens);
+        tokens.into_iter().for_each(|token| self.when(sequence, false, Then::Answer(token, Ok(reply.clone()))));
+        self.when(sequence, elsewhere, Then::Forget(intent));
+        self.release(intent);
+    }
+
+    /// A name is on stable storage, as what it leads to.
+    pub fn named(&mut self, at: &Place, intent: IntentId, reply: Reply, around: &Around, out: &mut Out) {
+        self.unnamed.remove(&intent);
+        let tokens = self.driven.get_mut(&intent).map(|driven| std::mem::take(&mut driven.tokens)).unwrap_or_default();
+        out.answers.extend(tokens.into_iter().map(|token| (token, Ok(reply.clone()))));
+        self.release(intent);
+        self.tell_forget(at, intent, around, out);
     }
 
     /// What is kept for a retry.
@@ -385,7 +421,13 @@ impl Leader {
                         self.go_on(at, intent, around, out)
                     }
                     (false, true) => self.end_intent(at, intent, around, out),
-                    (false, false) => Ok(()),
+                    (false, false) => {
+                        let last = driven.pending.values().all(|left| left.leg == Leg::ReleaseMoves);
+                        if last && driven.stage != Stage::Before {
+                            self.legs_when_stable(at, intent, &[ROOT.position()], around);
+                        }
+                        Ok(())
+                    }
                 }
             }
             Outcome::Refused { error } if before => {

@@ -34,8 +34,12 @@ pub(crate) enum Then {
     SendLegs(IntentId),
     EndLeg(Address, IntentId, u16, Result<Reply>),
     Ended(IntentId),
+    /// What its name leads to in another partition can not lose the name any more.
+    Named(IntentId, Reply),
     Forget(IntentId),
     SayGone(Address, IntentId),
+    /// All that was in the log when the leader began is on stable storage.
+    Grounded,
 }
 
 /// Everything that is settled put on stable storage of all members.
@@ -78,6 +82,11 @@ pub(crate) struct Leader {
     pub retry_wanted: bool,
     /// Names and moves that ops of other partitions hold.
     pub prepared: BTreeSet<Key>,
+    /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
+    /// another partition would stay: nobody is shown them.
+    pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
+    /// Whether a power cut can take nothing any more of what was in the log when this leader began.
+    pub grounded: bool,
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
@@ -132,6 +141,8 @@ impl Leader {
             ticks: 0,
             retry_wanted: false,
             prepared: BTreeSet::new(),
+            unnamed: BTreeMap::new(),
+            grounded: false,
             swept: Vec::new(),
             forgotten: Vec::new(),
             swept_at: Time(0),
@@ -421,7 +432,9 @@ impl Leader {
                 at.send(out, to, Message::LegEnded { intent, number, outcome });
             }
             Then::Ended(intent) => self.op_ended(at, intent, around, out),
+            Then::Named(intent, reply) => self.named(at, intent, reply, around, out),
             Then::Forget(intent) => self.tell_forget(at, intent, around, out),
+            Then::Grounded => self.grounded = true,
             Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
         }
     }

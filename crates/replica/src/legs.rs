@@ -127,10 +127,11 @@ fn apply(
         }
         Leg::UnmakeDirectory { inode } | Leg::DropDirectory { inode } => drop_directory(&tree, &mut commit, *inode)?,
         Leg::AddLink { inode } => {
-            let record = change_links(&tree, &mut commit, *inode, 1, now)?;
+            let record = add_link(&tree, &mut commit, *inode, now)?;
             reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
         }
-        Leg::TakeBackLink { inode } => drop(change_links(&tree, &mut commit, *inode, -1, now)?),
+        // Its other names may be gone by now.
+        Leg::TakeBackLink { inode } => drop_link(&tree, &mut commit, *inode, true, now)?,
         Leg::CloseDirectory { inode } => {
             let mut stub = tree.stub(*inode)?;
             if stub.entries > 0 {
@@ -196,16 +197,16 @@ pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> Stepped<
     Ok(())
 }
 
-/// One link more or less. -> the inode as it is then.
-pub fn change_links(tree: &Tree, commit: &mut Commit, id: InodeId, by: i32, now: Time) -> Stepped<InodeRecord> {
+/// One link more. -> the inode as it is then.
+pub fn add_link(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Stepped<InodeRecord> {
     let mut inode = tree.inode(id)?;
     if inode.kind == NodeKind::Directory {
         return Err(Error::Denied { what: "hard links to directories".into() }.into());
     }
-    if by > 0 && inode.nlink == 0 {
+    if inode.nlink == 0 {
         return Err(Error::NotFound.into());
     }
-    inode.nlink = inode.nlink.checked_add_signed(by).ok_or(Error::TooManyLinks)?;
+    inode.nlink = inode.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
     inode.ctime = now;
     inode.change += 1;
     commit.put(tree.key(id, Kind::Inode), &inode);

@@ -250,9 +250,10 @@ impl Leader {
             }
             self.phase = Phase::Recovering;
             self.find_work(at, around, out)?;
+            self.when(self.last, true, Then::Grounded);
         }
         let recovers = self.driven.values().any(Driven::is_recovered);
-        if self.phase == Phase::Recovering && !recovers && self.is_settled() {
+        if self.phase == Phase::Recovering && self.grounded && !recovers && self.is_settled() {
             self.phase = Phase::Serving;
             self.retry_wanted = true;
         }

@@ -149,7 +149,7 @@ pub fn link(here: &mut Here, dir: InodeId, name: &Name, id: InodeId) -> Stepped<
     }
     let mut commit = Commit::default();
     let attr = if here.owns(id.position()) {
-        let inode = crate::legs::change_links(&tree, &mut commit, id, 1, here.now)?;
+        let inode = crate::legs::add_link(&tree, &mut commit, id, here.now)?;
         attr_of(id, &inode, None)
     } else {
         let undo = Some(Leg::TakeBackLink { inode: id });

@@ -71,7 +71,7 @@ fn list(
     attributes: bool,
 ) -> Stepped<Reply> {
     tree.open_stub(dir).map_err(|stop| match stop {
-        Stop::Error(_) => Stop::Error(Error::NotDirectory),
+        Stop::Error(Error::Stale) => Stop::Error(Error::NotDirectory),
         other => other,
     })?;
     let place = Place { ring: ask.ring, position: dir.position(), volume: ask.volume };
@@ -84,7 +84,11 @@ fn list(
     for (key, value) in found {
         let record = NameRecord::from_bytes(value)?;
         let here = ask.partition(record.inode.position()) == ask.partition(dir.position());
-        let attr = if attributes && here { tree.attr(record.inode).ok() } else { None };
+        let attr = match tree.attr(record.inode) {
+            Ok(attr) if attributes && here => Some(attr),
+            Err(Stop::Error(error)) if attributes && here && error != Error::Stale => return Err(error.into()),
+            _ => None,
+        };
         entries.push(Entry { name: Name::new(key.rest())?, inode: record.inode, kind: record.kind, attr });
     }
     Ok(Reply::List { entries, end })

@@ -178,14 +178,26 @@ impl Leader {
         })
     }
 
-    /// Whether a rename of another partition has hold of a name of the op's.
+    /// Whether a rename of another partition has hold of a name of the op's, or one that it asks for is not to be shown yet.
     fn is_prepared(&self, ask: &Ask, op: &Op) -> bool {
-        !self.prepared.is_empty()
-            && !is_planted(4)
-            && names_of(op)
-                .into_iter()
-                .flatten()
-                .any(|(dir, name)| self.prepared.contains(&Key::hold(ask.name_place(dir, name), dir, name.as_bytes())))
+        if self.prepared.is_empty() && self.unnamed.is_empty() {
+            return false;
+        }
+        let is_held = |key: Key| {
+            self.prepared.contains(&key) && !is_planted(4)
+                || self.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
+        };
+        let lists = |dir: InodeId| self.unnamed.values().flatten().any(|(of, _)| *of == dir);
+        let mut names = names_of(op).into_iter().flatten();
+        names.any(|(dir, name)| is_held(Key::hold(ask.name_place(dir, name), dir, name.as_bytes())))
+            || matches!(op, Op::Name { op: NameOp::List { dir, .. } } if lists(*dir))
+    }
+
+    /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
+    fn is_listed_soon(&self, op: &Op) -> bool {
+        let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
+        let lists = |waiting: &Waiting| matches!(&waiting.event, Event::Request { op: Op::Name { op: NameOp::List { dir: of, .. } }, .. } if of == dir);
+        !self.unnamed.is_empty() && self.waiting.iter().any(lists)
     }
 
     /// -> whether it has begun, or was answered.
@@ -198,20 +210,21 @@ impl Leader {
         around: &Around,
         out: &mut Out,
     ) -> Result<bool> {
-        if let Some(reply) = self.remembered(at, ask, around)? {
-            out.branches.push("a retry is answered from its slot");
-            self.answer(token, reply);
-            return Ok(true);
-        }
         let same = |driven: &&mut Driven| matches!(&driven.aim, Aim::Op(known, _) if (known.session, known.op_id) == (ask.session, ask.op_id));
         if let Some(driven) = self.driven.values_mut().find(same).filter(|driven| !driven.tokens.is_empty()) {
             driven.tokens.push(token);
             out.branches.push("a retry joins what it repeats");
             return Ok(true);
         }
+        if let Some(reply) = self.remembered(at, ask, around)? {
+            out.branches.push("a retry is answered from its slot");
+            self.answer(token, reply);
+            return Ok(true);
+        }
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
-        if links_cut || keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op) {
+        let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op);
+        if links_cut || is_held || self.is_listed_soon(op) {
             out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
@@ -469,7 +482,7 @@ fn error_of(stop: Stop) -> Error {
 }
 
 /// Names that an op changes or looks up, by directory.
-fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
+pub(crate) fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
     let Op::Name { op } = op else { return [None, None] };
     match op {
         NameOp::Lookup { dir, name }

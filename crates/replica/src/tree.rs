@@ -54,7 +54,8 @@ impl<'a> Tree<'a> {
             // Either it is gone, or it never was a directory.
             None => match self.inode(dir) {
                 Ok(_) => Err(Error::NotDirectory.into()),
-                Err(_) => Err(Error::NotFound.into()),
+                Err(Stop::Error(Error::Stale)) => Err(Error::NotFound.into()),
+                Err(other) => Err(other),
             },
         }
     }

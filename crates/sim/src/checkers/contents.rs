@@ -14,11 +14,11 @@
 mod cells;
 mod model;
 mod prepare;
+mod rounds;
 #[cfg(test)]
 mod tests;
 
 use crate::checkers::Complaint;
-use crate::checkers::linearize::linearize;
 use crate::history::{CallNumber, History};
 use hekate_proto::{Attr, DataOp, InodeId, InodeOp, NodeKind, Op, Reply};
 use prepare::Draft;
@@ -36,9 +36,8 @@ pub fn check(history: &History) -> Vec<Complaint> {
                 continue;
             }
         };
-        let (file, operations) = draft.finish();
-        let initial = model::State::empty(&file.grid);
-        if let Err(stuck) = linearize(&file, initial, &operations, history.power_cuts()) {
+        let (file, candidates) = draft.finish();
+        if let Err(stuck) = rounds::order(&file, &candidates, history.power_cuts()) {
             complaints.push(Complaint::stuck(about, history, &stuck));
         }
     }

@@ -3,18 +3,22 @@
 use super::linearize::Operation;
 use crate::history::{CallNumber, ChangedPlaces, History, Moment};
 
-/// The call's own window; and, if the power failed while a change waited, one in which it may have been done and lost
-/// again, since it is resent.
+/// The call's own window; and, if the power failed while a change waited, one for each time between two failures, in
+/// which it may have been done and lost again, since it is resent.
 pub fn windows<A>(history: &History, number: CallNumber, mut action: impl FnMut() -> A) -> Vec<Operation<A>> {
     let call = history.call(number);
-    let operation =
-        |action, closes, required| Operation { call: number, action, opens: call.invoked, closes, required };
+    let mut operation = |opens, closes, required| Operation { call: number, action: action(), opens, closes, required };
     let closes = call.returned();
-    let mut all = vec![operation(action(), closes, closes.is_some())];
+    let mut all = Vec::new();
+    let mut opens = call.invoked;
     if !call.op.changed_places().is_empty() && matches!(call.settled(), None | Some(Ok(_))) {
         let in_flight = |cut: &&Moment| call.invoked <= **cut && closes.is_none_or(|closes| closes > **cut);
-        let cuts = history.power_cuts().iter().filter(in_flight);
-        all.extend(cuts.map(|cut| operation(action(), Some(*cut), false)));
+        for cut in history.power_cuts().iter().filter(in_flight) {
+            all.push(operation(opens, Some(*cut), false));
+            opens = *cut;
+        }
     }
+    // What happened may have happened at any time and outlived the failures; what may have, did so in one of the windows.
+    all.push(operation(if closes.is_some() { call.invoked } else { opens }, closes, closes.is_some()));
     all
 }

@@ -327,12 +327,12 @@ impl World {
     }
 
     /// These bricks have only what is on stable storage. If nobody else has it all, what was acknowledged may be gone.
+    /// Who is even is looked at with each tick: what was answered since is lost with any member.
     pub fn lose_memory(&mut self, bricks: &BTreeSet<BrickId>) {
         let mut lost = false;
-        for even in &mut self.even {
-            let before = even.len();
+        for (even, view) in self.even.iter_mut().zip(&self.coordinator.views) {
             even.retain(|brick| !bricks.contains(brick));
-            lost |= before > 0 && even.is_empty();
+            lost |= even.is_empty() && view.members.iter().any(|member| bricks.contains(&member.brick));
         }
         if lost {
             let at = self.moment();

@@ -68,8 +68,8 @@ const REACHED: [&str; 32] = [
     "branch: an op has legs after its commit point",
 ];
 
-/// Runs of a test run; docs/plan.md says what keeps it from 300.
-const SEEDS: u64 = 24;
+/// Runs of a test run.
+const SEEDS: u64 = 300;
 
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one.
 #[test]

@@ -130,6 +130,12 @@ impl<T: Ord + Clone> Known<T> {
         }
     }
 
+    /// It, or one of these.
+    pub fn or(&self, others: &BTreeSet<T>) -> Self {
+        let all = self.values().into_iter().chain(others.iter().cloned()).collect();
+        Self::one_of(all).unwrap_or_else(|| self.clone())
+    }
+
     /// What is left of it if it fits; none if it cannot.
     pub fn that(&self, fits: impl Fn(&T) -> bool) -> Option<Self> {
         match self {

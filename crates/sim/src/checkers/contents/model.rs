@@ -80,8 +80,26 @@ pub struct State {
     cells: Vec<Known<Content>>,
     size: Known<u64>,
     gone: bool,
-    /// What a power cut may take back, oldest first; empty if none is to come.
-    log: Vec<Rc<Change>>,
+    /// Power cuts that it has come through.
+    cuts: usize,
+    undo: Undo,
+}
+
+/// What the next power cut may take back.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Undo {
+    /// Of a file in one place: its changes, oldest first; none if no power cut is to come.
+    Log(Vec<Rc<Change>>),
+    /// Of a file in several places: what else each of them may be then.
+    Else(Rc<Else>),
+}
+
+/// Without the order of what led to it: two orders that leave the same are one state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Else {
+    cells: BTreeMap<usize, BTreeSet<Content>>,
+    sizes: BTreeSet<u64>,
+    was_there: bool,
 }
 
 /// One part of an operation, and what was there before it.
@@ -95,19 +113,19 @@ struct Change {
 }
 
 impl State {
-    /// An empty file.
-    pub fn empty(grid: &Grid) -> Self {
-        Self { cells: vec![Known::Is(ZEROS); grid.len()], size: Known::Is(0), gone: false, log: Vec::new() }
+    /// With nothing to lose.
+    fn new(cells: Vec<Known<Content>>, size: Known<u64>, in_one_place: bool) -> Self {
+        let undo = if in_one_place { Undo::Log(Vec::new()) } else { Undo::Else(Rc::default()) };
+        Self { cells, size, gone: false, cuts: 0, undo }
     }
 
-    fn undo(&mut self) -> bool {
-        let Some(change) = self.log.pop() else { return false };
+    /// Takes back the last change.
+    fn take_back(&mut self, change: &Change) {
         for (cell, before) in &change.cells {
             self.cells[*cell] = before.clone();
         }
         self.size = change.size.clone();
         self.gone = change.gone;
-        true
     }
 }
 
@@ -117,13 +135,18 @@ pub struct File {
     pub palette: Palette,
     /// From when on each call's change is on stable storage.
     pub secured_at: BTreeMap<CallNumber, Moment>,
-    /// Whether a power cut is to come that may take changes back.
-    pub keeps_log: bool,
+    /// When the power failed; nothing is lost after the last time.
+    pub power_cuts: Vec<Moment>,
     /// The greatest end that any operation may give the file.
     pub end_max: u64,
 }
 
 impl File {
+    /// The file when it is made.
+    pub fn empty(&self) -> State {
+        State::new(vec![Known::Is(ZEROS); self.grid.len()], Known::Is(0), self.end_max <= INLINE_MAX)
+    }
+
     fn write(&self, state: &State, call: CallNumber, part: &WritePart) -> State {
         let size = match &state.size {
             Known::Is(size) => Known::Is(part.end.max(*size)),
@@ -155,10 +178,35 @@ impl File {
         }
         let size_before = std::mem::replace(&mut next.size, size);
         next.gone = gone;
-        if self.keeps_log {
-            next.log.push(Rc::new(Change { call, cells: before, size: size_before, gone: state.gone, large }));
+        if let Some(cut) = self.power_cuts.get(state.cuts) {
+            let change = Change { call, cells: before, size: size_before, gone: state.gone, large };
+            match &mut next.undo {
+                Undo::Log(log) => log.push(Rc::new(change)),
+                Undo::Else(other) => self.note(Rc::make_mut(other), &change, *cut),
+            }
         }
         next
+    }
+
+    /// What a change adds to what may be after the cut: it secures its shards and what came before in them, or it may be lost.
+    fn note(&self, other: &mut Else, change: &Change, cut: Moment) {
+        if self.is_secured(change, cut) {
+            let shards: BTreeSet<u64> = change.cells.iter().map(|(cell, _)| self.shard(*cell)).collect();
+            other.cells.retain(|cell, _| !shards.contains(&self.shard(*cell)));
+            (other.sizes, other.was_there) = (BTreeSet::new(), false);
+            return;
+        }
+        for (cell, before) in &change.cells {
+            let values = other.cells.entry(*cell).or_default();
+            values.extend(before.values());
+            values.extend(change.large.then_some(ZEROS));
+        }
+        other.sizes.extend(change.size.values());
+        other.was_there |= !change.gone;
+    }
+
+    fn shard(&self, cell: usize) -> u64 {
+        self.grid.bytes(cell).start / SHARD_BYTES
     }
 
     fn read(&self, state: &State, part: &ReadPart) -> Option<State> {
@@ -175,50 +223,26 @@ impl File {
     }
 
     /// A file in one place: some tail of what was not secured is gone.
-    fn lose_a_tail(&self, state: &State, at: Moment) -> Vec<State> {
-        let mut all = Vec::new();
-        let mut left = state.clone();
-        loop {
-            let after = State { log: Vec::new(), ..left.clone() };
-            if !all.contains(&after) {
-                all.push(after);
-            }
-            if left.log.last().is_none_or(|change| self.is_secured(change, at)) || !left.undo() {
-                return all;
+    fn lose_a_tail(&self, state: &State, log: &[Rc<Change>], at: Moment) -> Vec<State> {
+        let mut left = State { cuts: state.cuts + 1, undo: Undo::Log(Vec::new()), ..state.clone() };
+        let mut all = vec![left.clone()];
+        for change in log.iter().rev().take_while(|change| !self.is_secured(change, at)) {
+            left.take_back(change);
+            if !all.contains(&left) {
+                all.push(left.clone());
             }
         }
+        all
     }
 
     /// A file in several places: what each cell, and the size, may be.
-    fn lose_tails(&self, state: &State, at: Moment) -> Vec<State> {
-        let mut cells: Vec<BTreeSet<Content>> =
-            state.cells.iter().map(|known| known.values().into_iter().collect()).collect();
-        let mut sizes: BTreeSet<u64> = state.size.values().into_iter().collect();
-        let mut secured_shards = BTreeSet::new();
-        let mut inode_is_secured = false;
-        let mut was_there = !state.gone;
-        for change in state.log.iter().rev() {
-            let secured = self.is_secured(change, at);
-            for (cell, before) in &change.cells {
-                let shard = self.grid.bytes(*cell).start / SHARD_BYTES;
-                if secured {
-                    secured_shards.insert(shard);
-                }
-                if !secured_shards.contains(&shard) {
-                    cells[*cell].extend(before.values());
-                    cells[*cell].extend(change.large.then_some(ZEROS));
-                }
-            }
-            inode_is_secured |= secured;
-            if !inode_is_secured {
-                sizes.extend(change.size.values());
-                was_there |= !change.gone;
-            }
+    fn lose_tails(&self, state: &State, other: &Else) -> Vec<State> {
+        let mut kept = State { cuts: state.cuts + 1, undo: Undo::Else(Rc::default()), ..state.clone() };
+        for (cell, values) in &other.cells {
+            kept.cells[*cell] = kept.cells[*cell].or(values);
         }
-        let cells = cells.into_iter().map(|values| Known::one_of(values).unwrap_or(Known::Is(ZEROS))).collect();
-        let size = Known::one_of(sizes).unwrap_or(Known::Is(0));
-        let kept = State { cells, size, gone: state.gone, log: Vec::new() };
-        let back = (state.gone && was_there).then(|| State { gone: false, ..kept.clone() });
+        kept.size = kept.size.or(&other.sizes);
+        let back = (state.gone && other.was_there).then(|| State { gone: false, ..kept.clone() });
         std::iter::once(kept).chain(back).collect()
     }
 
@@ -286,9 +310,9 @@ impl Model for File {
     }
 
     fn power_cut(&self, state: &State, at: Moment) -> Vec<State> {
-        match self.end_max <= INLINE_MAX {
-            true => self.lose_a_tail(state, at),
-            false => self.lose_tails(state, at),
+        match &state.undo {
+            Undo::Log(log) => self.lose_a_tail(state, log, at),
+            Undo::Else(other) => self.lose_tails(state, other),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::cells::{Grid, Palette};
 use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
+use super::rounds::Candidate;
 use super::told;
 use crate::checkers::linearize::Operation;
 use crate::checkers::windows::windows;
@@ -48,25 +49,31 @@ impl<'a> Draft<'a> {
     }
 
     /// The file and what happened to it.
-    pub fn finish(self) -> (File, Vec<Operation<Action>>) {
-        let last_cut = self.history.power_cuts().last().copied();
-        let grid = Grid::new(self.borders(last_cut.is_some()));
+    pub fn finish(self) -> (File, Vec<Candidate>) {
+        let power_cuts = self.history.power_cuts().to_vec();
+        let grid = Grid::new(self.borders(!power_cuts.is_empty()));
         let mut palette = Palette::new();
         // Writes first, so that what is read is known by its writer.
         let is_write = |said: &Said| matches!(said, Said::Write { .. });
         let (writes, others): (Vec<_>, Vec<_>) = self.said.iter().partition(|(_, said)| is_write(said));
-        let mut operations = Vec::new();
+        let mut candidates = Vec::new();
         let mut secured_at = BTreeMap::new();
         let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
         for (call, said) in writes.into_iter().chain(others) {
             if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.is_read_meanwhile(*call) {
                 let early = windows(self.history, *call, || seen_early(action(&grid, &mut palette, *call, said)));
-                operations.extend(early.into_iter().map(|early| Operation { required: false, ..early }));
+                let early = early.into_iter().map(|early| Operation { required: false, ..early });
+                candidates.extend(early.map(|operation| Candidate { operation, early: true }));
             }
-            operations.extend(windows(self.history, *call, || action(&grid, &mut palette, *call, said)));
+            let mut own = windows(self.history, *call, || action(&grid, &mut palette, *call, said));
+            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.may_lose_its_bytes(*call) {
+                own.iter_mut().for_each(|own| own.action = seen_early(own.action.clone()));
+                own.extend(windows(self.history, *call, || size_only(*call, said)));
+            }
+            candidates.extend(own.into_iter().map(|operation| Candidate { operation, early: false }));
             secured_at.extend(self.history.secured_at(*call).map(|at| (*call, at)));
         }
-        (File { grid, palette, secured_at, keeps_log: last_cut.is_some(), end_max }, operations)
+        (File { grid, palette, secured_at, power_cuts, end_max }, candidates)
     }
 
     /// Whether bytes were read while the call was under way.
@@ -78,6 +85,15 @@ impl<'a> Draft<'a> {
         };
         let reads = self.said.iter().filter(|(_, said)| matches!(said, Said::Read { .. }));
         reads.into_iter().any(|(reader, _)| overlaps(self.history.call(*reader)))
+    }
+
+    /// Whether the power failed between a write to shards and the word to the inode's leader, perhaps: its bytes may be
+    /// gone by then, and its size stays. The loss count of a view is to tell the client of it, as fsync (DESIGN section 6).
+    fn may_lose_its_bytes(&self, call: CallNumber) -> bool {
+        let writer = self.history.call(call);
+        let in_flight =
+            |cut: &Moment| writer.returned().is_some_and(|returned| (writer.invoked..=returned).contains(cut));
+        !writer.durable && self.history.power_cuts().iter().any(in_flight)
     }
 
     /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of great writes do.
@@ -195,6 +211,12 @@ fn seen_early(action: Action) -> Action {
         }
         other => other,
     }
+}
+
+/// What a write whose bytes are gone does.
+fn size_only(call: CallNumber, said: &Said) -> Action {
+    let part = WritePart { cells: 0..0, contents: Vec::new(), end: said.end(), large: false };
+    Action::Write { call, parts: vec![part] }
 }
 
 fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> Action {
