@@ -430,9 +430,12 @@ class Worker:
 def work(mnt, record, seconds, workers, seed):
     end = time.monotonic() + seconds
     children = []
+    # All of them before any begins: whoever sees an op done may kill the mount.
+    for worker in range(workers):
+        os.makedirs(f"{mnt}/worker{worker}", exist_ok=True)
+        open(f"{record}/worker{worker}.log", "a").close()
     for worker in range(workers):
         top = f"{mnt}/worker{worker}"
-        os.makedirs(top, exist_ok=True)
         log = Record(f"{record}/worker{worker}.log")
         if log.open_op is not None:
             sys.exit(f"{log.path} ends in the middle of an op: verify first")

@@ -7,6 +7,7 @@
 
 mod brick;
 mod checksum;
+mod digest;
 mod disk;
 mod entry;
 #[cfg(test)]

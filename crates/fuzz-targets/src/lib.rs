@@ -74,6 +74,8 @@ targets! {
     packet = link::packet, link::packet_seeds;
     /// Packets, one after the other, to a link.
     link_received = link::received, link::received_seeds;
+    /// What a replica says to another.
+    envelope = values::envelope, values::envelope_seeds;
     /// The header of a journal's segment.
     segment_header = journal::segment_header, journal::segment_header_seeds;
     /// The header of a journal's record.

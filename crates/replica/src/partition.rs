@@ -53,6 +53,8 @@ pub struct Out {
     pub wants_room: bool,
     /// Inodes that lost their last name and may be open.
     pub orphans: Vec<(VolumeId, InodeId)>,
+    /// For the operator.
+    pub notes: Vec<String>,
     /// Ways that are seldom taken, for counters.
     pub branches: Vec<&'static str>,
 }
@@ -303,6 +305,14 @@ impl Partition {
         match &self.role {
             Role::Leader(leader) => leader.stable,
             Role::Follower(follower) => follower.stable,
+        }
+    }
+
+    /// Entries that a leader has compared with the members' so far, while it does.
+    pub fn compared(&self) -> Option<u64> {
+        match &self.role {
+            Role::Leader(leader) => leader.compared_entries(),
+            Role::Follower(_) => None,
         }
     }
 

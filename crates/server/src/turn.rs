@@ -87,6 +87,7 @@ impl<'a> Turn<'a> {
                 false => self.node.tickets.answer(token, answer),
             }
         }
+        out.notes.iter().for_each(|note| eprintln!("hekate-serve: {note}"));
         if out.wants_room {
             self.node.wants_checkpoint();
         }
