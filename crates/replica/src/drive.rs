@@ -63,6 +63,8 @@ pub(crate) struct Driven {
     recorded: bool,
     /// There was no room for its next record: it goes on when there is.
     stalled: bool,
+    /// The legs follow what is in the log up to here.
+    follow: Sequence,
     /// When legs that nobody answered are sent again, in ticks.
     resend_at: u64,
     /// Directories in which it changes names.
@@ -84,6 +86,7 @@ impl Driven {
             marked: Vec::new(),
             recorded: false,
             stalled: false,
+            follow: Sequence(0),
             resend_at: 0,
             dirs,
         }
@@ -236,12 +239,16 @@ impl Leader {
     /// Legs go once what came before them is settled, and durable if they rest on other bricks.
     fn legs_when_stable(&mut self, at: &Place, intent: IntentId, positions: &[Position], around: &Around) {
         let elsewhere = positions.iter().any(|position| !same_bricks(at, position.partition(at.count), around));
-        self.when(self.last, elsewhere && !is_planted(7), Then::SendLegs(intent));
+        if let Some(driven) = self.driven.get_mut(&intent) {
+            driven.follow = self.last;
+        }
+        self.when(self.last, elsewhere && !is_planted(7), Then::SendLegs(intent, self.last));
     }
 
-    pub fn send_legs(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) {
+    pub fn send_legs(&mut self, at: &Place, intent: IntentId, upto: Sequence, around: &Around, out: &mut Out) {
         let ticks = self.ticks;
-        let Some(driven) = self.driven.get_mut(&intent) else { return };
+        // What was to be sent again before these legs were there does not wait for what they follow.
+        let Some(driven) = self.driven.get_mut(&intent).filter(|driven| driven.follow <= upto) else { return };
         driven.resend_at = ticks + RESEND_TICKS;
         let (session, op_id) = match &driven.aim {
             Aim::Op(ask, _) => (ask.session, ask.op_id),
@@ -375,7 +382,7 @@ impl Leader {
             if driven.pending.is_empty() {
                 self.end_intent(at, intent, around, out)?;
             } else {
-                self.send_legs(at, intent, around, out);
+                self.send_legs(at, intent, self.last, around, out);
             }
             return Ok(());
         }
@@ -566,7 +573,7 @@ impl Leader {
             .map(|(intent, _)| *intent)
             .collect();
         // After what they follow: it may be that they were never sent.
-        waiting.into_iter().for_each(|intent| self.when(self.last, true, Then::SendLegs(intent)));
+        waiting.into_iter().for_each(|intent| self.when(self.last, true, Then::SendLegs(intent, self.last)));
     }
 
     /// What was put off is tried again, and legs that nobody answered are sent again.
@@ -580,7 +587,7 @@ impl Leader {
                 self.stalled_end(at, intent, around, out)?;
             } else if !driven.pending.is_empty() && driven.resend_at <= self.ticks {
                 out.branches.push("legs are sent again");
-                self.when(self.last, true, Then::SendLegs(intent));
+                self.when(self.last, true, Then::SendLegs(intent, self.last));
             }
         }
         Ok(())

@@ -31,15 +31,16 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) enum Then {
     Answer(Token, Result<Reply>),
-    SendLegs(IntentId),
+    /// Legs of an op that follow what is in the log up to here.
+    SendLegs(IntentId, Sequence),
     EndLeg(Address, IntentId, u16, Result<Reply>),
     Ended(IntentId),
     /// What its name leads to in another partition can not lose the name any more.
     Named(IntentId, Reply),
     Forget(IntentId),
     SayGone(Address, IntentId),
-    /// All that was in the log when the leader began is on stable storage.
-    Grounded,
+    /// Numbers below this are safe, and all that was in the log before their reservation.
+    Reserved(u64),
 }
 
 /// Everything that is settled put on stable storage of all members.
@@ -85,8 +86,8 @@ pub(crate) struct Leader {
     /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
     /// another partition would stay: nobody is shown them.
     pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
-    /// Whether a power cut can take nothing any more of what was in the log when this leader began.
-    pub grounded: bool,
+    /// Bytes were lost by every member: whether writes that are repeated were done is not known any more.
+    pub lost_writes: bool,
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
@@ -142,7 +143,7 @@ impl Leader {
             retry_wanted: false,
             prepared: BTreeSet::new(),
             unnamed: BTreeMap::new(),
-            grounded: false,
+            lost_writes: false,
             swept: Vec::new(),
             forgotten: Vec::new(),
             swept_at: Time(0),
@@ -306,6 +307,7 @@ impl Leader {
         }
         if let Some((upto, _)) = reservation {
             self.numbers.reserved(upto);
+            self.when(sequence, true, Then::Reserved(upto));
         }
         self.last = sequence;
         self.note(&entry, out);
@@ -423,7 +425,7 @@ impl Leader {
     fn fire(&mut self, at: &Place, then: Then, around: &Around, out: &mut Out) {
         match then {
             Then::Answer(token, reply) => out.answers.push((token, reply)),
-            Then::SendLegs(intent) => self.send_legs(at, intent, around, out),
+            Then::SendLegs(intent, upto) => self.send_legs(at, intent, upto, around, out),
             Then::EndLeg(to, intent, number, reply) => {
                 let outcome = match reply {
                     Ok(reply) => Outcome::Taken { reply },
@@ -434,7 +436,10 @@ impl Leader {
             Then::Ended(intent) => self.op_ended(at, intent, around, out),
             Then::Named(intent, reply) => self.named(at, intent, reply, around, out),
             Then::Forget(intent) => self.tell_forget(at, intent, around, out),
-            Then::Grounded => self.grounded = true,
+            Then::Reserved(upto) => {
+                self.numbers.made_safe(upto);
+                self.retry_wanted = true;
+            }
             Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
         }
     }

@@ -21,6 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Entries of one scan.
 const SCAN_AT_ONCE: usize = 512;
 
+/// Writes that one record forgets.
+const DOUBTED_AT_ONCE: usize = 1024;
+
 /// How far a leader is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -253,9 +256,16 @@ impl Leader {
             self.begin_comparison(at, around, out)?;
         } else if is_even {
             let blocks = std::mem::take(&mut self.lost_on);
-            let blocks = blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
+            let blocks: BTreeMap<BlockAt, Lost> =
+                blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
+            self.lost_writes = blocks.values().any(|lost| lost.by.len() > self.members.len());
             self.phase = Phase::Settling { blocks };
-            self.settle_blocks(at, around, out)?;
+            if !self.lost_writes {
+                self.settle_blocks(at, around, out)?;
+            }
+        }
+        if matches!(self.phase, Phase::Settling { .. }) && self.lost_writes && self.is_settled() {
+            self.doubt_writes(at, around, out)?;
         }
         self.end_comparison(at, around, out)?;
         if matches!(&self.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
@@ -265,10 +275,14 @@ impl Leader {
             }
             self.phase = Phase::Recovering;
             self.find_work(at, around, out)?;
-            self.when(self.last, true, Then::Grounded);
+        }
+        // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
+        // reserved by a record behind all of that.
+        if self.phase == Phase::Recovering && self.is_settled() && self.numbers.reservation().is_some() {
+            self.append_own(at, Commit::default(), around, out)?.ok();
         }
         let recovers = self.driven.values().any(Driven::is_recovered);
-        if self.phase == Phase::Recovering && self.grounded && !recovers && self.is_settled() {
+        if self.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
             self.phase = Phase::Serving;
             self.retry_wanted = true;
         }
@@ -279,6 +293,9 @@ impl Leader {
     /// and is zeros on all.
     fn settle_blocks(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
         let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+        if self.lost_writes {
+            return Ok(());
+        }
         let own = at.own.brick;
         let mut known = Vec::new();
         for (block, lost) in blocks.iter_mut().filter(|(_, lost)| !lost.asked) {
@@ -319,6 +336,36 @@ impl Leader {
                 blocks.insert(block, Lost { asked: false, ..lost });
                 Ok(())
             }
+            Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+
+    /// Records of writes outlived a power cut, their bytes did not: a write whose client still waits for its answer is not
+    /// answered from its slot but done again. That is in the log before the bytes become zeros.
+    fn doubt_writes(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        let mut commit = Commit::default();
+        let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
+        while commit.changes.len() < DOUBTED_AT_ONCE {
+            let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
+            let Some((last, _)) = found.last() else { break };
+            from = last.successor();
+            for (key, value) in found.into_iter().filter(|(key, _)| key.kind() == Some(Kind::Session)) {
+                let record = SessionRecord::from_bytes(value).map_err(Error::from)?;
+                if let Reply::Written { .. } = Reply::from_bytes(record.reply).map_err(Error::from)? {
+                    // As if the slot's op before it had been the last: what is older stays refused.
+                    let op_id = OpId(record.op_id.0.saturating_sub(SESSION_SLOTS as u64));
+                    commit.put(key, &SessionRecord { op_id, reply: Reply::Done.to_bytes() });
+                }
+            }
+        }
+        if commit.changes.is_empty() {
+            self.lost_writes = false;
+            return self.settle_blocks(at, around, out);
+        }
+        out.branches.push("levelling: writes whose bytes are lost are forgotten");
+        match self.append_own(at, commit, around, out)? {
+            // Settled, it is looked at again; without room, a little later.
+            Ok(_) | Err(Unmade::NoRoom) => Ok(()),
             Err(Unmade::Refused(error)) => Err(error),
         }
     }
@@ -371,7 +418,7 @@ impl Leader {
                 });
                 self.driven.insert(IntentId(id), Driven::recovered(record, at.count));
                 // A power cut must not take back what its legs follow.
-                self.when(self.last, true, Then::SendLegs(IntentId(id)));
+                self.when(self.last, true, Then::SendLegs(IntentId(id), self.last));
             }
             Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
             Some(Kind::LegDone) => drop(self.doubtful.insert(IntentId(id))),

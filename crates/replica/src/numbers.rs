@@ -4,11 +4,16 @@ use hekate_brick::Brick;
 use hekate_proto::*;
 
 /// Numbers reserved by one record: so many creates need no record of their own for it.
-const NUMBERS_AT_ONCE: u64 = 4096;
+const NUMBERS_AT_ONCE: u64 = 16_384;
+/// With less than this left, more are reserved.
+const NUMBERS_LOW: u64 = NUMBERS_AT_ONCE / 2;
+/// With less than this left, no op begins: those that have begun may draw some.
+const NUMBERS_MIN: u64 = 1024;
 /// Bits of a number below the partition's tag: 2^40 inodes a partition.
 const COUNTER_BITS: u32 = 40;
 
-/// Numbers that no inode, data id or intent of this ring's partitions has had or will have.
+/// Numbers that no inode, data id or intent of this ring's partitions has had or will have: only those are handed out
+/// whose reservation is on stable storage of all members, or a power cut would have them handed out again.
 #[derive(Debug, Clone)]
 pub struct Numbers {
     key: Key,
@@ -16,6 +21,8 @@ pub struct Numbers {
     next: u64,
     /// Numbers below this are reserved by a record.
     reserved: u64,
+    /// Numbers below this by one that is on stable storage.
+    safe: u64,
     time: Time,
 }
 
@@ -25,7 +32,7 @@ impl Numbers {
         let key = Key::partition(ring, number.first_position(count));
         let record = brick.get(&key)?.map(PartitionRecord::from_bytes).transpose()?;
         let reserved = record.map_or(1, |record| record.numbers_reserved);
-        Ok(Self { key, tag: u64::from(count | number.0), next: reserved, reserved, time: Time(0) })
+        Ok(Self { key, tag: u64::from(count | number.0), next: reserved, reserved, safe: reserved, time: Time(0) })
     }
 
     /// Tells this partition apart from the ring's others.
@@ -48,12 +55,17 @@ impl Numbers {
         (then <= count).then(|| PartitionNumber((tag - then) * (count / then)))
     }
 
-    /// What the next record must say for the numbers that were drawn to be reserved, and up to where.
+    /// Whether an op may begin.
+    pub fn has_room(&self) -> bool {
+        self.next + NUMBERS_MIN <= self.safe
+    }
+
+    /// What the next record says if numbers run low, and up to where it reserves them.
     pub fn reservation(&self) -> Option<(u64, Change)> {
-        if self.next <= self.reserved {
+        if self.next + NUMBERS_LOW <= self.reserved {
             return None;
         }
-        let upto = self.next + NUMBERS_AT_ONCE;
+        let upto = self.reserved + NUMBERS_AT_ONCE;
         let value = PartitionRecord { numbers_reserved: upto }.to_bytes();
         Some((upto, Change::Put { key: self.key.clone(), value }))
     }
@@ -61,6 +73,11 @@ impl Numbers {
     /// A record reserves them.
     pub fn reserved(&mut self, upto: u64) {
         self.reserved = self.reserved.max(upto);
+    }
+
+    /// It is on stable storage of all members.
+    pub fn made_safe(&mut self, upto: u64) {
+        self.safe = self.safe.max(upto);
     }
 
     /// The time of a change: the clock's, but never before that of an earlier change.

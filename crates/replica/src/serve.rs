@@ -224,7 +224,7 @@ impl Leader {
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
         let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op);
-        if links_cut || is_held || self.is_listed_soon(op) {
+        if links_cut || is_held || self.is_listed_soon(op) || !self.numbers.has_room() {
             out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
@@ -453,7 +453,9 @@ impl Leader {
 
     /// Data ids that were given up: each partition that may have shards of them drops them.
     fn collect(&mut self, at: &Place) {
-        while self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE {
+        while self.numbers.has_room()
+            && self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE
+        {
             let Some((key, record)) = self.garbage.pop_front() else { return };
             let (Some(place), Some(data)) = (key.place(), key.id()) else { continue };
             let shard = |index| ShardId { volume: place.volume, data: DataId(data), index };
@@ -469,7 +471,7 @@ impl Leader {
             let legs = partitions.into_iter().enumerate().map(leg).collect();
             let intent = IntentId(u128::from(self.numbers.next()));
             self.driven.insert(intent, Driven::collecting(key, record, legs, at.count));
-            self.when(self.last, true, Then::SendLegs(intent));
+            self.when(self.last, true, Then::SendLegs(intent, self.last));
         }
     }
 }

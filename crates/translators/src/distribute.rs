@@ -1,8 +1,9 @@
 //! `distribute`: which partition answers an op, and how a file's bytes are cut into shards.
 //!
-//! Invariants: a read of shards counts only if the file's layout, asked after it, is the one that it used; a write to
-//! shards counts only once the inode's leader, told after it, has agreed that the layout still stands. So a truncate
-//! that comes between is seen by both, and they are done again.
+//! Invariants: a read of shards counts only if the file's layout, asked after it, is the one that it used, and of bytes
+//! beyond the size that was known before it, only if the size is that one still; a write to shards counts only once the
+//! inode's leader, told after it, has agreed that the layout still stands. So a truncate that comes between is seen by
+//! both, a write that makes the file longer by the read, and they are done again. Under one layout a file never shrinks.
 
 use crate::replicate::{Replicate, Whom};
 use crate::unsynced::Unsynced;
@@ -17,10 +18,23 @@ const STALE_MAX: usize = 16;
 /// Layouts remembered; more are forgotten all at once, and asked for again.
 const LAYOUTS_MAX: usize = 50_000;
 
+/// What is known of a file whose bytes are in shards: it is this long at least, as long as the layout stands.
+#[derive(Clone)]
+struct Shape {
+    layout: Layout,
+    size: u64,
+}
+
+impl From<Attr> for Shape {
+    fn from(attr: Attr) -> Self {
+        Self { layout: attr.layout, size: attr.size }
+    }
+}
+
 /// The routing layer; holds nothing that cannot be asked for again, but for what is yet to be synced.
 pub struct Distribute {
     replicate: Replicate,
-    layouts: Mutex<HashMap<InodeId, Layout>>,
+    layouts: Mutex<HashMap<InodeId, Shape>>,
     unsynced: Mutex<Unsynced>,
 }
 
@@ -66,11 +80,11 @@ impl Distribute {
             if layouts.len() >= LAYOUTS_MAX {
                 layouts.clear();
             }
-            layouts.insert(attr.id, attr.layout.clone());
+            layouts.insert(attr.id, Shape { layout: attr.layout.clone(), size: attr.size });
         }
     }
 
-    fn known_layout(&self, inode: InodeId) -> Option<Layout> {
+    fn known_shape(&self, inode: InodeId) -> Option<Shape> {
         self.layouts.lock().get(&inode).cloned()
     }
 
@@ -139,35 +153,32 @@ impl Distribute {
 
     fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Reply> {
         let home = self.partition(inode.position());
-        let mut layout = match self.known_layout(inode) {
-            Some(layout) => layout,
+        let mut shape = match self.known_shape(inode) {
+            Some(shape) => shape,
             None => match self.pass(context, home, Op::Data { op: DataOp::Read { inode, offset, length } })? {
-                Reply::Node { attr, .. } => attr.layout,
+                Reply::Node { attr, .. } => attr.into(),
                 here => return Ok(here),
             },
         };
-        let mut size_known = 0;
         loop {
-            match self.read_shards(context, inode, &layout, offset, length as usize)? {
-                // Shards may end before the file does: a hole, if the size was known before they were read. If not,
-                // somebody may be writing there, so they are read again.
-                (attr, Some((bytes, whole))) if whole || attr.size <= size_known => {
+            match self.read_shards(context, inode, &shape.layout, offset, length as usize)? {
+                // Beyond the size that was known before them the shards may lack what the new size counts: once more.
+                (attr, Some(bytes)) if attr.size.min(offset.saturating_add(u64::from(length))) <= shape.size => {
                     return Ok(Reply::FileData { bytes, attr });
                 }
-                (attr, Some(_)) => size_known = attr.size,
                 (attr, None) if attr.layout.is_inline() => {
                     let op = Op::Data { op: DataOp::Read { inode, offset, length } };
                     match self.pass(context, home, op)? {
-                        Reply::Node { attr, .. } => layout = attr.layout,
+                        Reply::Node { attr, .. } => shape = attr.into(),
                         here => return Ok(here),
                     }
                 }
-                (attr, None) => layout = attr.layout,
+                (attr, _) => shape = attr.into(),
             }
         }
     }
 
-    /// The bytes and whether shards had all of them, or `None` if the layout has changed since.
+    /// The bytes, or `None` if the layout has changed since.
     fn read_shards(
         &self,
         context: &Context,
@@ -175,7 +186,7 @@ impl Distribute {
         layout: &Layout,
         offset: u64,
         length: usize,
-    ) -> Result<(Attr, Option<(Bytes, bool)>)> {
+    ) -> Result<(Attr, Option<Bytes>)> {
         let runs = layout.shard_runs(self.replicate.map().volume, offset, length);
         let mut batch: Vec<_> = runs
             .iter()
@@ -207,19 +218,13 @@ impl Distribute {
             return Ok((attr, None));
         }
         let wanted = (attr.size.saturating_sub(offset)).min(length as u64) as usize;
-        let mut missing = wanted;
-        let mut whole = true;
-        for (bytes, count) in &parts {
-            whole &= bytes.len() >= missing.min(*count);
-            missing -= missing.min(*count);
-        }
-        Ok((attr, Some((join(parts, wanted), whole))))
+        Ok((attr, Some(join(parts, wanted))))
     }
 
     fn write(&self, context: &Context, inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool) -> Result<Reply> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
         let home = self.partition(inode.position());
-        let mut layout = self.known_layout(inode);
+        let mut layout = self.known_shape(inode).map(|shape| shape.layout);
         loop {
             let Some(known) = layout else {
                 let op = if end <= INLINE_MAX {

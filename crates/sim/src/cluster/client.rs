@@ -27,6 +27,19 @@ enum Whom {
     Brick(BrickId),
 }
 
+/// What is known of a file whose bytes are in shards: it is this long at least, as long as the layout stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shape {
+    layout: Layout,
+    size: u64,
+}
+
+impl From<Attr> for Shape {
+    fn from(attr: Attr) -> Self {
+        Self { layout: attr.layout, size: attr.size }
+    }
+}
+
 /// How far a call is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Stage {
@@ -39,15 +52,13 @@ enum Stage {
     /// Bytes beside the inode.
     ReadHome,
     ReadShards {
-        layout: Layout,
+        shape: Shape,
         parts: Vec<Bytes>,
-        size_known: u64,
     },
     /// The layout, after the shards.
     ReadLayout {
-        layout: Layout,
+        shape: Shape,
         parts: Vec<Bytes>,
-        size_known: u64,
     },
     WriteHome,
     WriteShards {
@@ -75,7 +86,7 @@ struct Call {
 pub struct Client {
     pub session: SessionId,
     pub views: Vec<View>,
-    layouts: BTreeMap<InodeId, Layout>,
+    shapes: BTreeMap<InodeId, Shape>,
     op_count: u64,
     call: Option<Call>,
 }
@@ -84,7 +95,7 @@ type Sent = (Stage, Whom, Op);
 
 impl Client {
     pub fn new(session: SessionId, views: Vec<View>) -> Self {
-        Self { session, views, layouts: BTreeMap::new(), op_count: 0, call: None }
+        Self { session, views, shapes: BTreeMap::new(), op_count: 0, call: None }
     }
 
     /// Begins a call. `slot`: for its first change.
@@ -93,8 +104,8 @@ impl Client {
             Op::Name { op: name_op } => (Stage::Only, Whom::Leader(place_of(name_op)), op.clone()),
             Op::Inode { op: inode_op } => (Stage::Only, Whom::Leader(inode_op.inode().position()), op.clone()),
             Op::Data { op: DataOp::Read { inode, .. } } => self.begin_read(&op, *inode),
-            Op::Data { op: DataOp::Write { inode, .. } } => match self.layouts.get(inode).cloned() {
-                Some(layout) => write_shard(&op, layout, 0),
+            Op::Data { op: DataOp::Write { inode, .. } } => match self.shapes.get(inode).cloned() {
+                Some(shape) => write_shard(&op, shape.layout, 0),
                 None => write_home(&op),
             },
             Op::Data { op: DataOp::Fsync { .. } } => self.begin_fsync(),
@@ -104,8 +115,8 @@ impl Client {
     }
 
     fn begin_read(&self, op: &Op, inode: InodeId) -> Sent {
-        match self.layouts.get(&inode).cloned() {
-            Some(layout) => read_shard(op, layout, Vec::new(), 0),
+        match self.shapes.get(&inode).cloned() {
+            Some(shape) => read_shard(op, shape, Vec::new()),
             None => (Stage::ReadHome, Whom::Leader(inode.position()), op.clone()),
         }
     }
@@ -173,8 +184,8 @@ impl Client {
 
     fn learn(&mut self, attr: &Attr) {
         match attr.layout.is_inline() {
-            true => drop(self.layouts.remove(&attr.id)),
-            false => drop(self.layouts.insert(attr.id, attr.layout.clone())),
+            true => drop(self.shapes.remove(&attr.id)),
+            false => drop(self.shapes.insert(attr.id, attr.clone().into())),
         }
     }
 }
@@ -195,14 +206,14 @@ fn next(op: &Op, stage: Stage, asked: &Op, reply: Result<Reply>) -> std::result:
             other => Err(other),
         },
         Stage::ReadHome => match reply {
-            Ok(Reply::Node { attr, .. }) => Ok(read_shard(op, attr.layout, Vec::new(), 0)),
+            Ok(Reply::Node { attr, .. }) => Ok(read_shard(op, attr.into(), Vec::new())),
             other => Err(other),
         },
-        Stage::ReadShards { layout, mut parts, size_known } => {
+        Stage::ReadShards { shape, mut parts } => {
             parts.push(data_of(got(reply)?)?);
-            Ok(read_shard(op, layout, parts, size_known))
+            Ok(read_shard(op, shape, parts))
         }
-        Stage::ReadLayout { layout, parts, size_known } => read_layout(op, layout, &parts, size_known, got(reply)?),
+        Stage::ReadLayout { shape, parts } => read_layout(op, &shape, &parts, got(reply)?),
         Stage::WriteHome => match got(reply)? {
             Reply::Node { attr, .. } if attr.layout.is_inline() => Ok(write_home(op)),
             Reply::Node { attr, .. } => Ok(write_shard(op, attr.layout, 0)),
@@ -264,56 +275,39 @@ fn data_of(reply: Reply) -> std::result::Result<Bytes, Result<Reply>> {
 }
 
 /// The next shard of a read, or the layout after the last.
-fn read_shard(op: &Op, layout: Layout, parts: Vec<Bytes>, size_known: u64) -> Sent {
+fn read_shard(op: &Op, shape: Shape, parts: Vec<Bytes>) -> Sent {
     let Op::Data { op: DataOp::Read { inode, offset, length } } = op else { return write_home(op) };
-    let runs = layout.shard_runs(VOLUME, *offset, *length as usize);
+    let runs = shape.layout.shard_runs(VOLUME, *offset, *length as usize);
     match runs.get(parts.len()) {
         Some((shard, from, count)) => {
             let ShardId { data, index, .. } = *shard;
             let read = DataOp::ReadShard { data, index, offset: *from as u32, length: *count as u32 };
-            (Stage::ReadShards { layout, parts, size_known }, Whom::Leader(shard.position()), Op::Data { op: read })
+            (Stage::ReadShards { shape, parts }, Whom::Leader(shard.position()), Op::Data { op: read })
         }
-        None => {
-            let stage = Stage::ReadLayout { layout, parts, size_known };
-            (stage, Whom::Leader(inode.position()), getattr(*inode))
-        }
+        None => (Stage::ReadLayout { shape, parts }, Whom::Leader(inode.position()), getattr(*inode)),
     }
 }
 
-fn read_layout(
-    op: &Op,
-    layout: Layout,
-    parts: &[Bytes],
-    size_known: u64,
-    reply: Reply,
-) -> std::result::Result<Sent, Result<Reply>> {
+fn read_layout(op: &Op, shape: &Shape, parts: &[Bytes], reply: Reply) -> std::result::Result<Sent, Result<Reply>> {
     let (Op::Data { op: DataOp::Read { inode, offset, length } }, Reply::Node { attr, .. }) = (op, reply) else {
         return Err(Err(Error::Protocol { what: "a reply of another kind than the op's".into() }));
     };
     if attr.layout.is_inline() {
         return Ok((Stage::ReadHome, Whom::Leader(inode.position()), op.clone()));
     }
-    if attr.layout != layout {
-        return Ok(read_shard(op, attr.layout, Vec::new(), 0));
+    // Beyond the size that was known before them the shards may lack what the new size counts.
+    if attr.layout != shape.layout || attr.size.min(offset.saturating_add(u64::from(*length))) > shape.size {
+        return Ok(read_shard(op, attr.into(), Vec::new()));
     }
-    let runs = layout.shard_runs(VOLUME, *offset, *length as usize);
-    let wanted = attr.size.saturating_sub(*offset).min(u64::from(*length)) as usize;
-    let (mut missing, mut whole, mut start) = (wanted, true, 0);
-    let mut joined = BytesMut::new();
+    let runs = shape.layout.shard_runs(VOLUME, *offset, *length as usize);
+    let (mut start, mut joined) = (0, BytesMut::new());
     for (bytes, (_, _, count)) in parts.iter().zip(&runs) {
-        whole &= bytes.len() >= missing.min(*count);
-        missing -= missing.min(*count);
         joined.extend_from_slice(bytes);
         start += count;
         joined.resize(start, 0);
     }
-    // Shards that end before the file does: a hole, if the size was known before they were read.
-    if whole || attr.size <= size_known {
-        joined.truncate(wanted);
-        return Err(Ok(Reply::FileData { bytes: joined.freeze(), attr }));
-    }
-    let size = attr.size;
-    Ok(read_shard(op, layout, Vec::new(), size))
+    joined.truncate(attr.size.saturating_sub(*offset).min(u64::from(*length)) as usize);
+    Err(Ok(Reply::FileData { bytes: joined.freeze(), attr }))
 }
 
 fn write_home(op: &Op) -> Sent {

@@ -61,6 +61,7 @@ impl World {
         person.number += 1;
         person.at = server;
         let waiter = Waiter { client, connection: person.connection, number: person.number };
+        trace!(self, "client {client} sends to server {server} {:?} {}", request.op_id, briefly(&request.op));
         let delay = self.delay(self.settings.network.delay_max);
         self.after(delay, Event::Request { server, waiter, request });
     }
@@ -85,6 +86,7 @@ impl World {
         if !self.is_waiting(&waiter) {
             return;
         }
+        trace!(self, "client {} gets {}", waiter.client, briefly(&reply));
         self.note(&reply.to_bytes_for_digest());
         self.check_reply(&waiter, &reply);
         let person = &mut self.people[waiter.client as usize];
@@ -208,6 +210,11 @@ impl World {
         let brick = self.coordinator.views[partition.0 as usize].leader;
         Some((server_of(&self.servers, brick)?, hekate_replica::Address { partition, brick }))
     }
+}
+
+/// The beginning of what it is: bytes are long.
+fn briefly(what: &impl std::fmt::Debug) -> String {
+    format!("{what:?}").chars().take(240).collect()
 }
 
 /// Looks into every directory, and reads every file.

@@ -95,6 +95,11 @@ impl Palette {
         content
     }
 
+    /// Whether two contents, perhaps of two cells, come from one writer.
+    pub fn is_same_writer(&self, one: Content, other: Content) -> bool {
+        self.writers[one as usize] == self.writers[other as usize] && (one == ZEROS) == (other == ZEROS)
+    }
+
     /// A content in words.
     pub fn describe(&self, content: Content) -> String {
         match self.writers[content as usize] {

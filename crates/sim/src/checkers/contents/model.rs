@@ -43,10 +43,14 @@ pub enum Action {
 pub struct WritePart {
     pub cells: Range<usize>,
     pub contents: Vec<Content>,
-    /// The file reaches at least to here.
+    /// The file reaches at least to here from then on.
     pub end: u64,
+    /// As the inode's leader is told in the end.
+    pub told: u64,
     /// It may go straight home.
     pub large: bool,
+    /// Each of its bytes may be lost by now, or not.
+    pub unsure: bool,
 }
 
 /// The part of a read in one shard.
@@ -154,7 +158,12 @@ impl File {
                 Known::one_of(sizes.iter().map(|size| part.end.max(*size)).collect()).unwrap_or(Known::Is(part.end))
             }
         };
-        self.changed(state, call, part.cells.clone().zip(part.contents.iter().copied()), size, false, part.large)
+        let cells = part.cells.clone().zip(part.contents.iter().copied());
+        let mut next = self.changed(state, call, cells, size, false, part.large);
+        for cell in part.cells.clone().filter(|_| part.unsure) {
+            next.cells[cell] = next.cells[cell].or(&state.cells[cell].values().into_iter().collect());
+        }
+        next
     }
 
     fn truncate(&self, state: &State, call: CallNumber, size: u64) -> State {
@@ -246,16 +255,36 @@ impl File {
         std::iter::once(kept).chain(back).collect()
     }
 
+    /// What a read was given, run by run.
+    fn describe(&self, part: &ReadPart) -> String {
+        let mut runs: Vec<(u64, u64, Content)> = Vec::new();
+        for (cell, content) in part.cells.clone().zip(&part.contents) {
+            let Range { start, end } = self.grid.bytes(cell);
+            match runs.last_mut() {
+                Some(run) if self.palette.is_same_writer(run.2, *content) => run.1 = end,
+                _ => runs.push((start, end, *content)),
+            }
+        }
+        let run =
+            |(start, end, content): &(u64, u64, Content)| format!("{start}..{end} {}", self.palette.describe(*content));
+        runs.iter().map(run).collect::<Vec<_>>().join(", ")
+    }
+
     fn explain_read(&self, state: &State, part: &ReadPart) -> String {
         if state.size.that(|size| part.size.fits(*size)).is_none() {
-            return format!("the file has {:?} bytes then, but the answer needs {:?}", state.size.values(), part.size);
+            let (sizes, all) = (state.size.values(), self.describe(part));
+            return format!(
+                "the file has {sizes:?} bytes then, but the answer needs {:?}; all of it: {all}",
+                part.size
+            );
         }
         for (cell, seen) in part.cells.clone().zip(&part.contents) {
             if state.cells[cell].that(|known| known == seen).is_none() {
                 let Range { start, end } = self.grid.bytes(cell);
                 let there: Vec<_> = state.cells[cell].values().into_iter().map(|c| self.palette.describe(c)).collect();
                 let (there, seen) = (there.join(" or "), self.palette.describe(*seen));
-                return format!("bytes {start}..{end} are {there} then, but it was given {seen}");
+                let all = self.describe(part);
+                return format!("bytes {start}..{end} are {there} then, but it was given {seen}; all of it: {all}");
             }
         }
         "it fits".into()

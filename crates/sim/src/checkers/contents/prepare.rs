@@ -2,7 +2,7 @@
 
 use super::cells::{Grid, Palette};
 use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
-use super::rounds::Candidate;
+use super::rounds::{ALL, Candidate, EARLY, SPLIT, WHOLE};
 use super::told;
 use crate::checkers::linearize::Operation;
 use crate::checkers::windows::windows;
@@ -16,9 +16,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a call says about a file, before it is cut into cells.
 enum Said {
-    Write { offset: u64, data: Bytes },
-    Truncate { size: u64 },
-    Read { offset: u64, length: u64, bytes: Bytes },
+    Write {
+        offset: u64,
+        data: Bytes,
+    },
+    /// A write that was refused since the file was gone: bytes in shards may be seen by who still has it open.
+    Left {
+        offset: u64,
+        data: Bytes,
+    },
+    Truncate {
+        size: u64,
+    },
+    Read {
+        offset: u64,
+        length: u64,
+        bytes: Bytes,
+    },
     Size(u64),
     Gone,
 }
@@ -54,23 +68,31 @@ impl<'a> Draft<'a> {
         let grid = Grid::new(self.borders(!power_cuts.is_empty()));
         let mut palette = Palette::new();
         // Writes first, so that what is read is known by its writer.
-        let is_write = |said: &Said| matches!(said, Said::Write { .. });
+        let is_write = |said: &Said| matches!(said, Said::Write { .. } | Said::Left { .. });
         let (writes, others): (Vec<_>, Vec<_>) = self.said.iter().partition(|(_, said)| is_write(said));
         let mut candidates = Vec::new();
         let mut secured_at = BTreeMap::new();
         let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
         for (call, said) in writes.into_iter().chain(others) {
-            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.is_read_meanwhile(*call) {
-                let early = windows(self.history, *call, || seen_early(action(&grid, &mut palette, *call, said)));
-                let early = early.into_iter().map(|early| Operation { required: false, ..early });
-                candidates.extend(early.map(|operation| Candidate { operation, early: true }));
+            let shards = end_max > INLINE_MAX;
+            let own = windows(self.history, *call, || action(&grid, &mut palette, *call, said));
+            let all = |rounds, own: Vec<Operation<Action>>, change: fn(Action) -> Action| {
+                own.into_iter()
+                    .map(move |own| Candidate { operation: Operation { action: change(own.action), ..own }, rounds })
+            };
+            match said {
+                Said::Left { .. } => candidates.extend(all(EARLY, own, bytes_only).map(Candidate::optional)),
+                Said::Write { .. } if shards && self.may_lose_its_bytes(*call) => {
+                    candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
+                    candidates.extend(all(ALL, own, unsure));
+                }
+                Said::Write { .. } if shards && self.is_read_meanwhile(*call) => {
+                    candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
+                    candidates.extend(all(SPLIT, own.clone(), split));
+                    candidates.extend(all(WHOLE, own, |action| action));
+                }
+                _ => candidates.extend(all(ALL, own, |action| action)),
             }
-            let mut own = windows(self.history, *call, || action(&grid, &mut palette, *call, said));
-            if matches!(said, Said::Write { .. }) && end_max > INLINE_MAX && self.may_lose_its_bytes(*call) {
-                own.iter_mut().for_each(|own| own.action = seen_early(own.action.clone()));
-                own.extend(windows(self.history, *call, || size_only(*call, said)));
-            }
-            candidates.extend(own.into_iter().map(|operation| Candidate { operation, early: false }));
             secured_at.extend(self.history.secured_at(*call).map(|at| (*call, at)));
         }
         (File { grid, palette, secured_at, power_cuts, end_max }, candidates)
@@ -119,7 +141,7 @@ impl Said {
     /// The bytes that it names or shows.
     fn range(&self) -> (u64, u64) {
         match self {
-            Said::Write { offset, data } => (*offset, offset + data.len() as u64),
+            Said::Write { offset, data } | Said::Left { offset, data } => (*offset, offset + data.len() as u64),
             Said::Read { offset, bytes, .. } => (*offset, offset + bytes.len() as u64),
             Said::Truncate { size } => (*size, *size),
             Said::Size(_) | Said::Gone => (0, 0),
@@ -130,7 +152,7 @@ impl Said {
     fn end(&self) -> u64 {
         match self {
             Said::Write { .. } | Said::Truncate { .. } => self.range().1,
-            Said::Read { .. } | Said::Size(_) | Said::Gone => 0,
+            Said::Read { .. } | Said::Left { .. } | Said::Size(_) | Said::Gone => 0,
         }
     }
 }
@@ -144,6 +166,15 @@ fn unknown(op: &Op) -> Vec<Said> {
             changes.size.map(|size| Said::Truncate { size }).into_iter().collect()
         }
         _ => Vec::new(),
+    }
+}
+
+fn left(op: &Op) -> Option<Said> {
+    match op {
+        Op::Data { op: DataOp::Write { offset, data, .. } } if !data.is_empty() => {
+            Some(Said::Left { offset: *offset, data: data.clone() })
+        }
+        _ => None,
     }
 }
 
@@ -180,7 +211,7 @@ fn refused(history: &History, call: &Call, error: &Error) -> Result<Vec<Said>, S
             changes.size.is_some_and(|size| size > FILE_BYTES_MAX)
         }
         (_, Error::Stale) => match may_be_removed(history, call.returned()) {
-            true => return Ok(vec![Said::Gone]),
+            true => return Ok(left(&call.op).into_iter().chain([Said::Gone]).collect()),
             false => return Err("the file is gone, but nobody had asked to remove or replace anything".into()),
         },
         _ => false,
@@ -201,9 +232,21 @@ fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
         })
 }
 
-/// Bytes in shards are seen before the inode's leader has been told of them: before the size is, and, if a truncate comes
-/// between, once more after it. Grants are to end that (DESIGN section 6).
-fn seen_early(action: Action) -> Action {
+/// Bytes in shards are seen before the inode's leader has been told of them: before the size is. Grants are to end that
+/// (DESIGN section 6).
+fn split(action: Action) -> Action {
+    match bytes_only(action) {
+        Action::Write { call, mut parts } => {
+            let end = parts.iter().map(|part| part.told).max().unwrap_or(0);
+            parts.push(WritePart { cells: 0..0, contents: Vec::new(), end, told: end, large: false, unsure: false });
+            Action::Write { call, parts }
+        }
+        other => other,
+    }
+}
+
+/// What a write has done that was not told: a truncate came between, so it is done again.
+fn bytes_only(action: Action) -> Action {
     match action {
         Action::Write { call, parts } => {
             let parts = parts.into_iter().map(|part| WritePart { end: 0, ..part }).collect();
@@ -213,10 +256,15 @@ fn seen_early(action: Action) -> Action {
     }
 }
 
-/// What a write whose bytes are gone does.
-fn size_only(call: CallNumber, said: &Said) -> Action {
-    let part = WritePart { cells: 0..0, contents: Vec::new(), end: said.end(), large: false };
-    Action::Write { call, parts: vec![part] }
+/// A write of which each byte may be lost by the time that it counts.
+fn unsure(action: Action) -> Action {
+    match action {
+        Action::Write { call, parts } => {
+            let parts = parts.into_iter().map(|part| WritePart { unsure: true, ..part }).collect();
+            Action::Write { call, parts }
+        }
+        other => other,
+    }
 }
 
 fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> Action {
@@ -224,13 +272,13 @@ fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> 
         Said::Truncate { size } => Action::Truncate { call, size: *size },
         Said::Size(size) => Action::Size(*size),
         Said::Gone => Action::Gone { call },
-        Said::Write { offset, data } => {
+        Said::Write { offset, data } | Said::Left { offset, data } => {
             let large = data.len() > JOURNALED_BYTES_MAX;
             let part = |(from, to): (u64, u64)| {
                 let cells = grid.cells(from, to);
                 let bytes = data.slice((from - offset) as usize..(to - offset) as usize);
                 let contents = palette.contents(grid, cells.clone(), &bytes, Some(call));
-                WritePart { cells, contents, end: to, large }
+                WritePart { cells, contents, end: to, told: to, large, unsure: false }
             };
             Action::Write { call, parts: in_shards(*offset, offset + data.len() as u64).map(part).collect() }
         }

@@ -27,11 +27,25 @@ pub fn operations(history: &History) -> (Vec<Operation<Action>>, Vec<Wrong>) {
             Some(Err(error)) => Ok(refused(call, error)),
         };
         match actions {
-            Ok(actions) => operations.extend(actions.into_iter().flat_map(|action| place(history, number, action))),
+            Ok(actions) => {
+                let judged = actions.into_iter().filter(|action| !is_between(history, call, action));
+                operations.extend(judged.flat_map(|action| place(history, number, action)));
+            }
             Err(why) => wrong.push((number, why)),
         }
     }
     (operations, wrong)
+}
+
+/// Whether a count of links was told while a link was under way: the inode counts it before the name is made, and takes it
+/// back if the name is taken by then or the driver dies (DESIGN section 6: the inode first).
+fn is_between(history: &History, look: &Call, action: &Action) -> bool {
+    let Action::Look(Look::Links { inode: told, kind: NodeKind::File, .. }) = action else { return false };
+    history.calls().any(|(_, call)| {
+        let overlaps = look.returned().is_none_or(|returned| call.invoked <= returned)
+            && call.answer.as_ref().is_none_or(|answer| answer.at >= look.invoked);
+        matches!(&call.op, Op::Name { op: NameOp::Link { inode, .. } } if inode == told) && overlaps
+    })
 }
 
 fn place(history: &History, number: CallNumber, action: Action) -> Vec<Operation<Action>> {
