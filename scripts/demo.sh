@@ -13,8 +13,9 @@ demo=$(readlink -m "${HEKATE_DEMO:-/var/tmp/hekate-demo}")
 state=$demo/state mnt=$demo/mnt record=$demo/record
 rounds=${ROUNDS:-5} servers=${SERVERS:-1}
 files_min=3000 files_max=10000 bytes_max=$((150 << 20))
+git_files=1000 transactions=300
 # Each file takes several trips over TCP.
-[ "$servers" = 1 ] || files_max=$files_min
+[ "$servers" = 1 ] || { files_max=$files_min git_files=200 transactions=100; }
 
 say() { echo "demo: $*"; }
 fail() { echo "demo: $*" >&2; exit 1; }
@@ -222,11 +223,11 @@ row "compare $files checksums" "$(since "$begun")" "all equal"
 
 work_with_git() {
   local git="git -c user.name=demo -c user.email=demo@localhost -c init.defaultBranch=main -c gc.auto=0"
-  # A repository of a thousand of these files, then a clone, changes, a merge, and git's own checks.
+  # A repository of some of these files, then a clone, changes, a merge, and git's own checks.
   mkdir "$mnt/origin" && cd "$mnt/origin"
   $git init -q .
-  head -z -n 1000 "$demo/names" | tar -C "$source" --null --no-recursion -T - -cf - | tar -xf -
-  $git add -A -f . && $git commit -q -m "a thousand files"
+  head -z -n "$git_files" "$demo/names" | tar -C "$source" --null --no-recursion -T - -cf - | tar -xf -
+  $git add -A -f . && $git commit -q -m "$git_files files"
   cd "$mnt" && $git clone -q --no-local origin clone && cd clone
   $git checkout -q -b change
   for number in $(seq 20); do
@@ -244,7 +245,7 @@ work_with_git() {
 }
 begun=$(seconds)
 patiently "git" work_with_git
-row "git: commit, clone, push, gc, fsck" "$(since "$begun")" "1,000 files, 22 commits, fsck clean"
+row "git: commit, clone, push, gc, fsck" "$(since "$begun")" "$git_files files, 22 commits, fsck clean"
 
 # --- SQLite ---
 
@@ -253,12 +254,12 @@ work_with_sqlite() {
   {
     echo "PRAGMA journal_mode=$mode; PRAGMA synchronous=FULL;"
     echo "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT); CREATE INDEX i ON t (word);"
-    for number in $(seq 300); do
+    for number in $(seq "$transactions"); do
       echo "BEGIN; INSERT INTO t (word) VALUES (hex(randomblob(200))), (hex(randomblob(200))); COMMIT;"
     done
     echo "DELETE FROM t WHERE id % 5 = 0;"
   } | sqlite3 -bail "$database" >/dev/null
-  [ "$(sqlite3 "$database" 'SELECT count(*) FROM t')" = 480 ] &&
+  [ "$(sqlite3 "$database" 'SELECT count(*) FROM t')" = $((transactions * 8 / 5)) ] &&
     [ "$(sqlite3 "$database" 'PRAGMA integrity_check')" = ok ] &&
     [ "$(sqlite3 "$database" 'PRAGMA journal_mode')" = "$mode" ]
 }
@@ -266,7 +267,7 @@ for mode in wal delete; do
   begun=$(seconds)
   patiently "SQLite, $mode" work_with_sqlite "$mode"
   took=$(since "$begun")
-  row "SQLite, journal_mode=$mode" "$took" "300 durable transactions, $(per_second 300 "$took")/s, integrity ok"
+  row "SQLite, journal_mode=$mode" "$took" "$transactions durable transactions, $(per_second "$transactions" "$took")/s, integrity ok"
 done
 
 # --- killed in the middle of writes ---

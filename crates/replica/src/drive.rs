@@ -304,6 +304,7 @@ impl Leader {
             }
         };
         self.remember_slot(ask);
+        self.collisions = 0;
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         driven.marked = marks_of(driven, &legs, at.count);
         driven.undo.clear();

@@ -81,13 +81,16 @@ pub(crate) struct Leader {
     pub ticks: u64,
     /// Something was let go: those who wait are asked again.
     pub retry_wanted: bool,
+    /// Ops that were undone for a hold elsewhere since one came to its commit point, up to a limit.
+    pub collisions: u32,
     /// Names and moves that ops of other partitions hold.
     pub prepared: BTreeSet<Key>,
     /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
     /// another partition would stay: nobody is shown them.
     pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
-    /// Bytes were lost by every member: whether writes that are repeated were done is not known any more.
-    pub lost_writes: bool,
+    /// Whether every member has lost some bytes, so that it is not known any more which writes that are repeated were done;
+    /// none once no such write counts as done.
+    pub lost_writes: Option<bool>,
     /// Intents of ops that are over, and marks of such intents: to be removed.
     pub swept: Vec<IntentId>,
     pub forgotten: Vec<Key>,
@@ -141,9 +144,10 @@ impl Leader {
             garbage: VecDeque::new(),
             ticks: 0,
             retry_wanted: false,
+            collisions: 0,
             prepared: BTreeSet::new(),
             unnamed: BTreeMap::new(),
-            lost_writes: false,
+            lost_writes: None,
             swept: Vec::new(),
             forgotten: Vec::new(),
             swept_at: Time(0),

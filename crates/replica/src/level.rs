@@ -133,7 +133,7 @@ impl Leader {
             Message::FetchEnd { .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
                 self.decide(at, around, out)
             }
-            Message::Block { at: block, bytes } => self.settle_block(at, block, bytes, around, out),
+            Message::Block { at: block, bytes } => self.settle_block(at, from.brick, block, bytes, around, out),
             Message::Compared { portion, sum, count } => {
                 self.compared(at, from.brick, portion, (sum, count), around, out)
             }
@@ -194,6 +194,7 @@ impl Leader {
             blocks.entry(block).or_default().by.extend(by);
         }
         self.phase = Phase::Settling { blocks };
+        self.lost_writes = Some(false);
         Ok(())
     }
 
@@ -258,13 +259,11 @@ impl Leader {
             let blocks = std::mem::take(&mut self.lost_on);
             let blocks: BTreeMap<BlockAt, Lost> =
                 blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
-            self.lost_writes = blocks.values().any(|lost| lost.by.len() > self.members.len());
             self.phase = Phase::Settling { blocks };
-            if !self.lost_writes {
-                self.settle_blocks(at, around, out)?;
-            }
+            self.lost_writes = Some(false);
+            self.settle_blocks(at, around, out)?;
         }
-        if matches!(self.phase, Phase::Settling { .. }) && self.lost_writes && self.is_settled() {
+        if matches!(self.phase, Phase::Settling { .. }) && self.lost_writes == Some(true) && self.is_settled() {
             self.doubt_writes(at, around, out)?;
         }
         self.end_comparison(at, around, out)?;
@@ -293,7 +292,7 @@ impl Leader {
     /// and is zeros on all.
     fn settle_blocks(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
         let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
-        if self.lost_writes {
+        if self.lost_writes == Some(true) {
             return Ok(());
         }
         let own = at.own.brick;
@@ -308,19 +307,34 @@ impl Leader {
                 known.push((*block, None));
             }
         }
-        known.into_iter().try_for_each(|(block, bytes)| self.settle_block(at, block, bytes, around, out))
+        known.into_iter().try_for_each(|(block, bytes)| self.settle_block(at, own, block, bytes, around, out))
     }
 
     fn settle_block(
         &mut self,
         at: &Place,
+        from: BrickId,
         block: BlockAt,
         bytes: Option<Bytes>,
         around: &Around,
         out: &mut Out,
     ) -> Result<()> {
         let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
-        let Some(lost) = blocks.remove(&block) else { return Ok(()) };
+        let Some(mut lost) = blocks.remove(&block) else { return Ok(()) };
+        if bytes.is_none() {
+            // A member that was fed the record by one that had lost its bytes lacks them too, and did not know.
+            let is_new = lost.by.insert(from);
+            let all_lack_it = lost.by.len() > self.members.len();
+            if is_new && !all_lack_it {
+                blocks.insert(block, Lost { asked: false, ..lost });
+                return self.settle_blocks(at, around, out);
+            }
+            if let Some(lost_writes) = &mut self.lost_writes {
+                *lost_writes = true;
+                blocks.insert(block, Lost { asked: false, ..lost });
+                return Ok(());
+            }
+        }
         out.branches.push("levelling: a lost block is settled");
         let Some(before) = around.brick.shard(at.ring, block.shard)? else { return Ok(()) };
         let bytes = bytes.filter(|bytes| bytes.len() == BLOCK_BYTES).unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
@@ -359,7 +373,7 @@ impl Leader {
             }
         }
         if commit.changes.is_empty() {
-            self.lost_writes = false;
+            self.lost_writes = None;
             return self.settle_blocks(at, around, out);
         }
         out.branches.push("levelling: writes whose bytes are lost are forgotten");

@@ -31,6 +31,9 @@ impl Waiting {
 /// Data ids whose shards are collected at the same time, and shards that one record drops.
 const COLLECT_AT_ONCE: usize = 8;
 
+/// An op that begins again waits for up to two to the power of this ticks.
+const COLLISIONS_MAX: u32 = 7;
+
 /// Between two records that remove what ops left: 200 ms.
 const SWEEP_PAUSE_NS: u64 = 200_000_000;
 
@@ -51,12 +54,14 @@ impl Leader {
         }
     }
 
-    /// An op that met a hold elsewhere: not before the next tick.
+    /// An op that met a hold elsewhere: not before the next tick. Drivers that hold what the other wants must not come back
+    /// at the same time for ever: the longer it goes on, the further apart (exponential backoff).
     pub fn wait_again(&mut self, tokens: Vec<Token>, ask: Ask, op: Op) {
+        self.collisions = (self.collisions + 1).min(COLLISIONS_MAX);
+        let mixed = (self.numbers.tag() ^ self.ticks.rotate_left(20) ^ self.last.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let apart = (mixed >> 32) % (1 << self.collisions);
         for token in tokens {
             let event = Event::Request { token, ask, op: op.clone() };
-            // Drivers that hold what the other wants do not come back at the same time for ever.
-            let apart = u64::from(self.numbers.tag() as u32 % 4);
             self.waiting.push_back(Waiting { event, not_before: self.ticks + 1 + apart });
         }
     }

@@ -29,6 +29,8 @@ struct TestRing {
     queue: VecDeque<Envelope>,
     answers: BTreeMap<Token, Result<Reply>>,
     notes: Vec<String>,
+    /// How often a leader has compared the members.
+    compared: usize,
     /// Messages until the process dies.
     messages_left: u64,
     op_id: u64,
@@ -62,9 +64,19 @@ fn open(storages: &[MemoryStorage]) -> TestRing {
     };
     let bricks: Vec<Brick> = storages.iter().enumerate().map(brick).collect();
     let (views, partitions) = (views(), BTreeMap::new());
-    let (queue, answers, notes) = Default::default();
-    let mut ring =
-        TestRing { bricks, views, partitions, queue, answers, notes, messages_left: u64::MAX, op_id: 0, clock: 0 };
+    let (queue, answers, notes, compared) = Default::default();
+    let mut ring = TestRing {
+        bricks,
+        views,
+        partitions,
+        queue,
+        answers,
+        notes,
+        compared,
+        messages_left: u64::MAX,
+        op_id: 0,
+        clock: 0,
+    };
     ring.start();
     if fresh {
         let changes = root_directory(&ring.ask(), 0, 0);
@@ -132,6 +144,7 @@ impl TestRing {
         self.queue.extend(out.sends);
         self.answers.extend(out.answers);
         self.notes.extend(out.notes);
+        self.compared += out.branches.iter().filter(|branch| branch.ends_with("replicas are compared")).count();
         for job in out.syncs {
             let brick = &self.bricks[job.replica.brick.0 as usize];
             let outcome = brick.sync_shards(&job.shards).and_then(|_| brick.sync(brick.end()));

@@ -19,6 +19,8 @@ pub fn windows<A>(history: &History, number: CallNumber, mut action: impl FnMut(
         }
     }
     // What happened may have happened at any time and outlived the failures; what may have, did so in one of the windows.
-    all.push(operation(if closes.is_some() { call.invoked } else { opens }, closes, closes.is_some()));
+    // Of what is not durable the answer may have been on its way when the power failed.
+    let happened = closes.is_some() && (all.is_empty() || call.durable);
+    all.push(operation(if closes.is_some() { call.invoked } else { opens }, closes, happened));
     all
 }

@@ -2,7 +2,7 @@
 
 use super::cells::{Grid, Palette};
 use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
-use super::rounds::{ALL, Candidate, EARLY, SPLIT, WHOLE};
+use super::rounds::{AGAIN, ALL, Candidate, EARLY, SPLIT, WHOLE};
 use super::told;
 use crate::checkers::linearize::Operation;
 use crate::checkers::windows::windows;
@@ -87,6 +87,7 @@ impl<'a> Draft<'a> {
                     candidates.extend(all(ALL, own, unsure));
                 }
                 Said::Write { .. } if shards && self.is_read_meanwhile(*call) => {
+                    candidates.extend(all(AGAIN, own.clone(), bytes_only).map(Candidate::optional));
                     candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
                     candidates.extend(all(SPLIT, own.clone(), split));
                     candidates.extend(all(WHOLE, own, |action| action));
