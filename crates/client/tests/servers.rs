@@ -1,6 +1,6 @@
 //! A volume whose partitions are led by two servers, each with a brick of its own: batches go to both, in order.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use hekate_brick::{Brick, BrickSettings};
 use hekate_client::proto::*;
