@@ -81,7 +81,8 @@ pub fn spill_with(here: &mut Here, id: InodeId, mut inode: InodeRecord, content:
         }
     }
     inode.size_high = inode.size;
-    inode.layout = Layout { version: inode.layout.version + 1, pieces: vec![Piece { data, length: u64::MAX }] };
+    let version = here.new_layout_version();
+    inode.layout = Layout { version, pieces: vec![Piece { data, length: u64::MAX }] };
     commit.reply = Some(node(attr_of(id, &inode, None)));
     commit.put(tree.key(id, Kind::Inode), &inode);
     commit.delete(tree.key(id, Kind::Content));

@@ -160,6 +160,11 @@ impl<'a> Here<'a> {
         }
     }
 
+    /// What tells a layout from all that the file had before, those included that a power cut took and some client knows.
+    pub fn new_layout_version(&mut self) -> u32 {
+        self.number(1) as u32
+    }
+
     /// A new data id, of the partition of an inode.
     pub fn new_data_id(&mut self, inode: InodeId) -> DataId {
         DataId((inode.bits() >> 64 << 64) | u128::from(self.number(0)))

@@ -36,10 +36,10 @@ pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) 
         }
     } else if size == 0 {
         give_up_data(ask.ring, ask.volume, &mut commit, id, &before);
-        inode.layout = Layout::inline(before.layout.version + 1);
+        inode.layout = Layout::inline(here.new_layout_version());
         inode.size_high = 0;
     } else if size < before.size && !is_planted(9) {
-        inode.layout.version += 1;
+        inode.layout.version = here.new_layout_version();
         legs = shrink(here, &mut commit, &before, size)?;
     }
     commit.put(tree.key(id, Kind::Inode), &inode);
