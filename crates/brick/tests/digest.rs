@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
-use hekate_brick::{Brick, BrickSettings, LogEntry, block_checksum};
+use hekate_brick::{Brick, BrickSettings, EntryHashes, LogEntry, block_checksum};
 use hekate_proto::*;
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ fn append(brick: &Brick, changes: Vec<Change>) {
     brick.append(&LogEntry::new(record)).unwrap();
 }
 
-fn all(brick: &Brick) -> (Vec<(Key, u128)>, Vec<(ShardId, u128)>) {
+fn all(brick: &Brick) -> (EntryHashes, Vec<(ShardId, u128)>) {
     let (mut from, to) = Key::object_range(RING, NUMBER, 1);
     let mut found = Vec::new();
     loop {
