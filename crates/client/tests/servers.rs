@@ -1,13 +1,14 @@
 //! A volume whose partitions are led by two servers, each with a brick of its own: batches go to both, in order.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use hekate_brick::{Brick, BrickSettings};
 use hekate_client::proto::*;
 use hekate_client::{Context, Endpoint, New, OpenOptions, Volume};
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry, ServerInfo};
 use hekate_server::{Membership, Node, NodeSettings, VolumeRequest};
-use hekate_transport::Server;
+use hekate_translators::{Distribute, Replicate};
+use hekate_transport::{Server, Servers};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -224,6 +225,54 @@ fn a_server_names_the_one_that_leads_a_partition() {
     };
     let replies = remote.call(&mut [request], &|| true).unwrap();
     assert_eq!(replies[0], Err(Error::OtherServer { server: FIRST_SERVER }));
+}
+
+/// Ops on a volume at the first server, by a client whose map is as this makes it.
+fn with_a_map(pair: &Pair, spoil: fn(&mut map::VolumeMap)) {
+    let (volume, _) = pair.open(0);
+    drop(volume);
+    let (servers, mut welcome) = Servers::open(pair.endpoint(0), "v").unwrap();
+    spoil(&mut welcome.map);
+    welcome.map.check().unwrap();
+    let replicate = Replicate::new(Arc::new(servers), welcome.session, welcome.map.clone());
+    let graph = hekate_graph::build(&[], hekate_translators::REGISTRY, Arc::new(Distribute::new(replicate))).unwrap();
+    let call = |op| graph.handle(&Context::default(), op);
+    let name = |text: String| Name::try_from(text.as_str()).unwrap();
+    // Directories are scattered over both servers; a second one of a name would be refused.
+    for number in 0..20 {
+        let (node, name) = (NewNode::Directory, name(format!("d{number}")));
+        let make = NameOp::Create { dir: ROOT, name, node, mode: 0o700, uid: 0, gid: 0, exclusive: true, seed: number };
+        let made = call(Op::Name { op: make }).unwrap();
+        assert!(matches!(made, Reply::Node { created: true, .. }), "{made:?}");
+    }
+    let lookup = Op::Name { op: NameOp::Lookup { dir: ROOT, name: name("file".into()) } };
+    let Reply::Node { attr, .. } = call(lookup).unwrap() else { panic!("no file") };
+    // Batches over several shards, on both servers.
+    let bytes = pattern(4 * MIB, 9);
+    for shard in 0..4 {
+        let offset = (shard * 8 + 2) * MIB as u64;
+        let data = bytes.clone().into();
+        call(Op::Data { op: DataOp::Write { inode: attr.id, offset, data, drop_set_id: false } }).unwrap();
+        let read = DataOp::Read { inode: attr.id, offset, length: 4 * MIB as u32 };
+        let Reply::FileData { bytes: found, .. } = call(Op::Data { op: read }).unwrap() else { panic!("no bytes") };
+        assert!(found == bytes, "shard {shard}");
+    }
+    call(Op::Data { op: DataOp::Fsync { inode: attr.id } }).unwrap();
+}
+
+#[test]
+fn a_client_whose_map_has_bricks_in_the_wrong_place_takes_another() {
+    let pair = Pair::new("misplaced");
+    with_a_map(&pair, |map| {
+        let (one, other) = (map.bricks[0].server, map.bricks[1].server);
+        (map.bricks[0].server, map.bricks[1].server) = (other, one);
+    });
+}
+
+#[test]
+fn a_client_whose_views_are_old_takes_the_new_ones() {
+    let pair = Pair::new("old-views");
+    with_a_map(&pair, |map| map.views.iter_mut().for_each(|view| view.epoch.0 -= 1));
 }
 
 #[test]

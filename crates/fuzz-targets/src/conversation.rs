@@ -93,13 +93,14 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
     let batch = |id| frame(REQUESTS, id, &requests().to_bytes());
     let batches = [batch(1), batch(2)].concat();
     let control = frame(CONTROL, 1, &String::from("{\"request\":\"status\"}").to_bytes());
-    let [open, resume, plain, listen] = hellos();
+    let [open, resume, plain, listen, server] = hellos();
     vec![
         conversation(0, open.clone(), batches.clone()),
         conversation(0, resume, batches),
         conversation(0, plain, control),
         conversation(0, listen, batch(1)),
         conversation(1, open, Vec::new()),
+        conversation(0, server, Vec::new()),
     ]
 }
 
@@ -137,8 +138,9 @@ fn challenge() -> Bytes {
     Challenge { version: 1, nonce: vec![5; 32].into(), proof_needed: false }.to_bytes()
 }
 
-fn hellos() -> [Bytes; 4] {
-    // As their encoding has them: 1 opens a volume, 2 resumes a session, 3 is for control, 5 listens for a session.
+fn hellos() -> [Bytes; 5] {
+    // As their encoding has them: 1 opens a volume, 2 resumes a session, 3 is for control, 5 listens for a session, 4 is a
+    // server's.
     let hello = |purpose: &[u8]| {
         let mut out = Vec::new();
         1u32.put(&mut out);
@@ -149,7 +151,13 @@ fn hellos() -> [Bytes; 4] {
     };
     let volume = [1, 0, 0, 0, b'v'];
     let of_session = |purpose: u8| hello(&[&[purpose][..], &volume, &[2, 0, 0, 0, 0, 0, 0, 0]].concat());
-    [hello(&[&[1][..], &volume].concat()), of_session(2), hello(&[3]), of_session(5)]
+    [
+        hello(&[&[1][..], &volume].concat()),
+        of_session(2),
+        hello(&[3]),
+        of_session(5),
+        hello(&[4, 2, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
+    ]
 }
 
 fn welcome() -> Bytes {

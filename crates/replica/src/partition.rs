@@ -56,6 +56,8 @@ pub struct Out {
     pub orphans: Vec<(VolumeId, InodeId)>,
     /// Lock ops that waited and have their answers now.
     pub told: Vec<Ticket>,
+    /// For the operator.
+    pub notes: Vec<String>,
     /// Ways that are seldom taken, for counters.
     pub branches: Vec<&'static str>,
 }
@@ -308,6 +310,14 @@ impl Partition {
         match &self.role {
             Role::Leader(leader) => leader.stable,
             Role::Follower(follower) => follower.stable,
+        }
+    }
+
+    /// Entries that a leader has compared with the members' so far, while it does.
+    pub fn compared(&self) -> Option<u64> {
+        match &self.role {
+            Role::Leader(leader) => leader.compared_entries(),
+            Role::Follower(_) => None,
         }
     }
 

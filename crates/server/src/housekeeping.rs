@@ -3,6 +3,7 @@
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::scrub;
+use crate::start;
 use crate::turn::Turn;
 use hekate_proto::*;
 use hekate_replica::{Commit, Event};
@@ -58,8 +59,12 @@ impl Housekeeping {
         })?;
         let ticks = spawn(node, &stopping, TICK_PAUSE, tick_who_waits)?;
         let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
+        let tell = spawn(node, &stopping, start::TELL_PAUSE, |node| {
+            node.tell_comparing();
+            Ok(())
+        })?;
         let learn = spawn(node, &stopping, LEARN_PAUSE, Node::learn)?;
-        Ok(Self { stopping, threads: vec![checkpoints, chores, space, ticks, scrub, learn] })
+        Ok(Self { stopping, threads: vec![checkpoints, chores, space, ticks, scrub, tell, learn] })
     }
 
     /// The checkpoints' thread does not wait for its time.

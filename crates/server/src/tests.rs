@@ -186,12 +186,16 @@ impl Served {
 
 impl Served {
     /// As a process that ends, and one that is started in its place.
-    pub fn restart(mut self) -> Self {
-        let directory = self.directory.clone();
-        self.stays = true;
-        drop(self);
+    pub fn restart(self) -> Self {
+        let directory = self.stopped();
         let node = start(&directory);
         Self { directory, node, stays: false }
+    }
+
+    /// As a process that ends. -> its directory, which stays.
+    pub fn stopped(mut self) -> PathBuf {
+        self.stays = true;
+        self.directory.clone()
     }
 }
 

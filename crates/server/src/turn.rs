@@ -88,6 +88,7 @@ impl<'a> Turn<'a> {
             }
         }
         self.node.tell_waiters(out.told);
+        out.notes.iter().for_each(|note| eprintln!("hekate-serve: {note}"));
         if out.wants_room {
             self.node.wants_checkpoint();
         }

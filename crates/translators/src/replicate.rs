@@ -199,10 +199,10 @@ impl Replicate {
         context.interrupted() || self.servers.is_closed()
     }
 
-    /// A server that is away may come back where it was, so the map is only asked for now and then. A view that has
-    /// changed is in the next map, or soon will be.
+    /// What is away may come back where it was, so the map is only asked for now and then. A view that has changed is in
+    /// the next map, or soon will be.
     fn wait_for_another_map(&self, failure: &Failure, used: &VolumeMap, asked: &mut Instant) {
-        let is_away = matches!(failure, Failure::Away(_));
+        let is_away = matches!(failure, Failure::Away(_) | Failure::Answer(Error::Unavailable { .. }));
         if is_away {
             std::thread::sleep(AGAIN_PAUSE);
             if asked.elapsed() < MAP_PAUSE {
@@ -257,9 +257,11 @@ fn first_failure(outcome: Result<Vec<Result<Reply>>>, replies: &mut Vec<Result<R
     Ok(None)
 }
 
-/// Whether the same request may succeed elsewhere or later.
+/// Whether the same request may succeed elsewhere or later. A leader that waits for a member says so after a while, for
+/// those who have to give up; all others go on waiting.
 fn is_passing(failure: &Failure) -> bool {
-    matches!(failure, Failure::Away(_) | Failure::Answer(Error::StaleView { .. } | Error::OtherServer { .. }))
+    let Failure::Answer(error) = failure else { return true };
+    matches!(error, Error::StaleView { .. } | Error::OtherServer { .. } | Error::Unavailable { .. })
 }
 
 /// An op's id, and its slot until it is dropped.

@@ -1,5 +1,6 @@
 //! The server's side: listeners, handshakes, and a thread a connection that hands batches to the [`Service`].
 
+use crate::credentials::{Peer, local_peer};
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::*;
 use crate::link::Boot;
@@ -24,38 +25,6 @@ const HELLO_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 const HELLO_BYTES_MAX: usize = 4096;
 /// After an accept that failed.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
-
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
-    /// As the kernel says.
-    Local {
-        /// User.
-        uid: u32,
-        /// Process.
-        pid: i32,
-    },
-    /// Somebody on this machine who proved the shared secret.
-    Secret,
-}
-
-impl Peer {
-    /// A server runs as our own user or as root, or it knows the secret.
-    pub(crate) fn may_be_server(&self) -> Result<()> {
-        match *self {
-            Peer::Local { uid, .. } if uid != 0 && uid != rustix::process::geteuid().as_raw() => Err(Error::Denied {
-                what: format!("a process of user {uid} is no server; run all servers as the same user"),
-            }),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Who is at the other end of a unix socket.
-pub(crate) fn local_peer(stream: &Stream) -> std::io::Result<Peer> {
-    let credentials = rustix::net::sockopt::socket_peercred(stream)?;
-    Ok(Peer::Local { uid: credentials.uid.as_raw(), pid: credentials.pid.as_raw_nonzero().get() })
-}
 
 /// What a server does with connections.
 pub trait Service: Send + Sync {
