@@ -4,6 +4,7 @@ BENCH_SYS ?= hekate:r2,gluster:r2,ptll
 BENCH_W   ?= abcdefgh
 REPS      ?= 3
 ONCE      ?=
+SERVERS   ?= 1
 MINUTES   ?= 60
 
 .DEFAULT_GOAL := help
@@ -12,9 +13,9 @@ MINUTES   ?= 60
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## a server, a volume with two copies, a mount and real work in it; ONCE=1 tears it down again
+demo: ## a volume with two copies, a mount and real work in it; SERVERS=3 for three servers; ONCE=1 tears it down again
 	scripts/setup.sh demo
-	ONCE=$(ONCE) scripts/demo.sh
+	ONCE=$(ONCE) SERVERS=$(SERVERS) scripts/demo.sh
 
 demo-stop: ## stop what make demo left running
 	scripts/demo.sh stop
@@ -26,6 +27,7 @@ test: ## everything that CI runs
 	cargo test --workspace
 	if [ -x tests/e2e/run.sh ]; then tests/e2e/run.sh; fi
 	$(MAKE) demo ONCE=1
+	$(MAKE) demo ONCE=1 SERVERS=3
 
 check: ## format, lints and tidy; writes nothing
 	cargo fmt --all --check

@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# Shows Hekate at work: a server with three bricks, a volume with two copies, a mount, and real work in it.
+# Shows Hekate at work: three bricks, of one server or of three, a volume with two copies, a mount, and real work in it.
 #
 #   demo.sh         runs all of it and leaves the volume mounted; ONCE=1 takes everything away in the end
 #   demo.sh stop    takes away what it left
 #
-# Environment: HEKATE_DEMO=DIR for everything that it makes [/var/tmp/hekate-demo], HEKATE=PROGRAM (else it is built),
+# Environment: SERVERS=1 or 3 [1], HEKATE_DEMO=DIR for everything that it makes [/var/tmp/hekate-demo], HEKATE=PROGRAM (else it is built),
 # ROUNDS=N times that server and mount are killed [5].
 set -eu
 cd "$(dirname "$0")/.."
 repository=$PWD
 demo=$(readlink -m "${HEKATE_DEMO:-/var/tmp/hekate-demo}")
 state=$demo/state mnt=$demo/mnt record=$demo/record
-rounds=${ROUNDS:-5}
+rounds=${ROUNDS:-5} servers=${SERVERS:-1}
 files_min=3000 files_max=10000 bytes_max=$((150 << 20))
+git_files=1000 transactions=300
+# Each file takes several trips over TCP.
+[ "$servers" = 1 ] || { files_max=$files_min git_files=200 transactions=100; }
 
 say() { echo "demo: $*"; }
 fail() { echo "demo: $*" >&2; exit 1; }
@@ -40,12 +43,12 @@ patiently() {
 
 # --- taking it all away ---
 
-# Processes of our program that were started with our state directory, and nothing else.
+# Processes of our program that were started with a state directory of ours, and nothing else.
 our_processes() {
   local file pid
   for file in /proc/[0-9]*/cmdline; do
     pid=${file#/proc/}; pid=${pid%/cmdline}
-    if tr '\0' '\n' <"$file" 2>/dev/null | grep -qxF -- "$state" &&
+    if tr '\0' '\n' <"$file" 2>/dev/null | grep -qxF -e "$state" -e "$demo/state2" -e "$demo/state3" &&
       [ "$(head -z -n 1 "$file" 2>/dev/null | tr -d '\0' | sed 's,.*/,,')" = "$program" ]; then
       echo "$pid"
     fi
@@ -74,7 +77,9 @@ unmount() {
 
 take_away() {
   unmount || true
-  timeout 60 "$HEKATE" --state "$state" stop >/dev/null 2>&1 || true
+  for one in "$demo/state3" "$demo/state2" "$state"; do
+    [ -d "$one" ] && timeout 60 "$HEKATE" --state "$one" stop >/dev/null 2>&1 || true
+  done
   end_processes $(our_processes)
   is_mounted && fail "$mnt is still mounted; is a shell in it? then: $0 stop"
   rm -rf "$demo"
@@ -97,6 +102,10 @@ if [ "${1:-}" = stop ]; then
   exit 0
 fi
 [ $# = 0 ] || { echo "usage: $0 [stop]" >&2; exit 2; }
+case $servers in
+1 | 3) ;;
+*) fail "SERVERS=$servers: there are demos with SERVERS=1 and with SERVERS=3" ;;
+esac
 
 # --- what it stands on ---
 
@@ -123,7 +132,7 @@ on_exit() {
   [ "$finished" = no ] || exit "$code"
   [ -z "$worker" ] || kill "$worker" 2>/dev/null || true
   [ "$code" = 0 ] && code=1
-  for log in "$state"/*.log; do
+  for log in "$demo/out" "$demo"/state*/*.log; do
     [ -e "$log" ] && { echo "--- $(basename "$log")" >&2; tail -n 8 "$log" >&2; }
   done
   say "that failed; cleaning up" >&2
@@ -139,14 +148,42 @@ row() { rows+=("$(printf '%-34s %9s s   %s' "$1" "$2" "$3")"); say "$1: $2 s, $3
 
 # --- a store ---
 
-start_server() { store --json serve --detach | json pid; }
+# -> the process of each server, the first one first: the others wait for it.
+start_servers() {
+  [ "$servers" = 3 ] || { store --json serve --detach | json pid; return; }
+  store --json serve --detach --listen "$address" | json pid
+  for number in 2 3; do
+    "$HEKATE" --state "$demo/state$number" --json serve --detach | json pid
+  done
+}
 mount_volume() { store --json mount demo "$mnt" | json pid; }
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+make_cluster() {
+  store init --brick "$demo/brick1" --brick "$demo/brick2" --brick "$demo/brick3" --volume demo --copies 2
+  pids=$(start_servers)
+}
+make_cluster_of_three() {
+  address=127.0.0.1:$(free_port)
+  store init --brick "$demo/brick1"
+  store serve --detach --listen "$address"
+  for number in 2 3; do
+    "$HEKATE" --state "$demo/state$number" join "$address" --secret-file "$state/secret" --brick "$demo/brick$number"
+    "$HEKATE" --state "$demo/state$number" serve --detach
+  done
+  store volume create demo --copies 2 --domain server
+  pids=$(for one in "$state" "$demo/state2" "$demo/state3"; do "$HEKATE" --state "$one" --json status | json pid; done)
+}
 
 begun=$(seconds)
-store init --brick "$demo/brick1" --brick "$demo/brick2" --brick "$demo/brick3" --volume demo --copies 2 2>/dev/null >/dev/null
-server=$(start_server)
+if [ "$servers" = 3 ]; then
+  make_cluster_of_three >"$demo/out" 2>&1
+  what="3 servers on TCP with a brick each, 2 copies of everything"
+else
+  make_cluster >"$demo/out" 2>&1
+  what="3 bricks, 2 copies of everything"
+fi
 mount=$(mount_volume)
-row "init, serve, mount" "$(since "$begun")" "3 bricks, 2 copies of everything"
+row "init, serve, mount" "$(since "$begun")" "$what"
 
 # --- a source tree of thousands of files ---
 
@@ -186,11 +223,11 @@ row "compare $files checksums" "$(since "$begun")" "all equal"
 
 work_with_git() {
   local git="git -c user.name=demo -c user.email=demo@localhost -c init.defaultBranch=main -c gc.auto=0"
-  # A repository of a thousand of these files, then a clone, changes, a merge, and git's own checks.
+  # A repository of some of these files, then a clone, changes, a merge, and git's own checks.
   mkdir "$mnt/origin" && cd "$mnt/origin"
   $git init -q .
-  head -z -n 1000 "$demo/names" | tar -C "$source" --null --no-recursion -T - -cf - | tar -xf -
-  $git add -A -f . && $git commit -q -m "a thousand files"
+  head -z -n "$git_files" "$demo/names" | tar -C "$source" --null --no-recursion -T - -cf - | tar -xf -
+  $git add -A -f . && $git commit -q -m "$git_files files"
   cd "$mnt" && $git clone -q --no-local origin clone && cd clone
   $git checkout -q -b change
   for number in $(seq 20); do
@@ -208,7 +245,7 @@ work_with_git() {
 }
 begun=$(seconds)
 patiently "git" work_with_git
-row "git: commit, clone, push, gc, fsck" "$(since "$begun")" "1,000 files, 22 commits, fsck clean"
+row "git: commit, clone, push, gc, fsck" "$(since "$begun")" "$git_files files, 22 commits, fsck clean"
 
 # --- SQLite ---
 
@@ -217,12 +254,12 @@ work_with_sqlite() {
   {
     echo "PRAGMA journal_mode=$mode; PRAGMA synchronous=FULL;"
     echo "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT); CREATE INDEX i ON t (word);"
-    for number in $(seq 300); do
+    for number in $(seq "$transactions"); do
       echo "BEGIN; INSERT INTO t (word) VALUES (hex(randomblob(200))), (hex(randomblob(200))); COMMIT;"
     done
     echo "DELETE FROM t WHERE id % 5 = 0;"
   } | sqlite3 -bail "$database" >/dev/null
-  [ "$(sqlite3 "$database" 'SELECT count(*) FROM t')" = 480 ] &&
+  [ "$(sqlite3 "$database" 'SELECT count(*) FROM t')" = $((transactions * 8 / 5)) ] &&
     [ "$(sqlite3 "$database" 'PRAGMA integrity_check')" = ok ] &&
     [ "$(sqlite3 "$database" 'PRAGMA journal_mode')" = "$mode" ]
 }
@@ -230,7 +267,7 @@ for mode in wal delete; do
   begun=$(seconds)
   patiently "SQLite, $mode" work_with_sqlite "$mode"
   took=$(since "$begun")
-  row "SQLite, journal_mode=$mode" "$took" "300 durable transactions, $(per_second 300 "$took")/s, integrity ok"
+  row "SQLite, journal_mode=$mode" "$took" "$transactions durable transactions, $(per_second "$transactions" "$took")/s, integrity ok"
 done
 
 # --- killed in the middle of writes ---
@@ -246,28 +283,28 @@ for round in $(seq "$rounds"); do
   sleep "$((1 + round % 2)).$((round * 37 % 10))"
   kill -0 "$worker" 2>/dev/null || fail "the writers stopped before anything was killed"
   # Either may be the first.
-  if [ $((round % 2)) = 0 ]; then kill -9 "$server" "$mount"; else kill -9 "$mount" "$server"; fi
+  if [ $((round % 2)) = 0 ]; then kill -9 $pids "$mount"; else kill -9 "$mount" $pids; fi
   wait "$worker" || fail "a writer met an error that a killed mount does not explain"
   worker=
-  for pid in $server $mount; do
+  for pid in $pids $mount; do
     for _ in $(seq 200); do gone "$pid" && break; sleep 0.05; done
   done
   store umount --lazy "$mnt" >/dev/null
   again=$(seconds)
-  server=$(start_server)
+  pids=$(start_servers)
   mount=$(mount_volume)
   took=$(since "$again")
   acked verify "$mnt" "$record" >"$demo/verdict" || { cat "$demo/verdict" >&2; fail "round $round: the record and the volume differ"; }
   acknowledged=$(json acknowledged <"$demo/verdict")
   in_doubt=$((in_doubt + $(json in_doubt <"$demo/verdict")))
-  echo "  round $round of $rounds: killed both, back after $took s; $acknowledged ops acknowledged so far, none lost"
+  echo "  round $round of $rounds: killed all, back after $took s; $acknowledged ops acknowledged so far, none lost"
 done
 after=$(checksum)
 [ "$before" = "$after" ] || fail "what was copied before has changed"
 for mode in wal delete; do
   [ "$(sqlite3 "$mnt/$mode.db" 'PRAGMA integrity_check')" = ok ] || fail "the database $mode.db is damaged"
 done
-row "kill -9 of server and mount" "$(since "$begun")" "$((2 * rounds)) kills, $acknowledged ops acknowledged, lost = 0, in doubt $in_doubt"
+row "kill -9 of $([ "$servers" = 1 ] && echo server || echo "$servers servers") and mount" "$(since "$begun")" "$(((servers + 1) * rounds)) kills, $acknowledged ops acknowledged, lost = 0, in doubt $in_doubt"
 
 finished=yes
 echo

@@ -7,7 +7,9 @@ Each worker has a directory of its own in MNT and a log in RECORD, which must be
 each op and one after its return. Whoever kills server and mount in between may go on with `work` after a `verify`.
 
 What holds: an op that returned is there, exactly; one that had begun is there wholly or not at all (one that crosses
-a shard border: its parts in file order); nothing else is there. Every 64 bytes written say which file, which place and
+a shard border: its parts in file order); nothing else is there. One thing is weaker until grants come (issue 5): the size
+follows the bytes, so a write in doubt that extends a file may have its bytes up to the old end and not its size; what it
+wrote beyond may show in place of a hole if the file grows over it. Every 64 bytes written say which file, which place and
 which op they are of, so that whatever is mixed up is seen and named.
 """
 
@@ -76,19 +78,32 @@ class Model:
         self.names = {}
         self.files = {}
 
-    def apply(self, number, op, part=None):
-        """Does an op; `part`: only so many of its parts."""
+    def apply(self, number, op, part=None, sized=True):
+        """Does an op; `part`: only so many of its parts; not `sized`: a write without the size that it makes."""
+        if not sized:
+            return self.write_unsized(number, part, **op)
         getattr(self, op["op"])(number, part, **{key: value for key, value in op.items() if key != "op"})
 
     def create(self, number, _, path, kind):
-        self.files[number] = {"kind": kind, "units": [], "mark": None}
+        self.files[number] = {"kind": kind, "units": [], "mark": None, "beyond": {}}
         self.names[path] = ["f", number]
 
     def write(self, number, part, path, first, count, durable):
         units = self.files[self.names[path][1]]["units"]
-        for index in range(first, first + count) if part is None else parts(first, count)[part - 1]:
+        for index in written(part, first, count):
             units.extend([0] * (index + 1 - len(units)))
             units[index] = number
+
+    def write_unsized(self, number, part, path, first, count, **_):
+        file = self.files[self.names[path][1]]
+        for index in written(part, first, count):
+            if index < len(file["units"]):
+                file["units"][index] = number
+            else:
+                file["beyond"].setdefault(index, []).append(number)
+
+    def is_extended_by(self, path, first, count, **_):
+        return first + count > len(self.files[self.names[path][1]]["units"])
 
     def append(self, number, _, path, durable):
         self.files[self.names[path][1]]["units"].append(number)
@@ -145,6 +160,10 @@ def parts(first, count):
     """A write's parts: atomic each, in file order. -> the blocks that are written after 1, 2, … of them."""
     ends = list(range((first // SHARD_BLOCKS + 1) * SHARD_BLOCKS, first + count, SHARD_BLOCKS))
     return [range(first, end) for end in [*ends, first + count]]
+
+
+def written(part, first, count):
+    return range(first, first + count) if part is None else parts(first, count)[part - 1]
 
 
 def look(top, model):
@@ -223,20 +242,21 @@ class Record:
             self.done += 1
         else:
             if entry["found"]:
-                self.model.apply(self.number, self.open_op, entry["part"])
+                self.model.apply(self.number, self.open_op, entry["part"], entry["sized"])
             self.open_op = None
 
     def candidates(self):
-        """States that may be: (found, part, model) each."""
-        states = [(False, None, self.model)]
+        """States that may be: ({found, part, sized}, model) each."""
+        states = [({"found": False, "part": None, "sized": True}, self.model)]
         if self.open_op is not None:
             steps = [None]
             if self.open_op["op"] == "write":
                 steps += range(1, len(parts(self.open_op["first"], self.open_op["count"])))
-            for part in steps:
+            extends = self.open_op["op"] == "write" and self.model.is_extended_by(**self.open_op)
+            for part, sized in [(part, sized) for part in steps for sized in ([True, False] if extends else [True])]:
                 model = Record(self.path).model
-                model.apply(self.number, self.open_op, part)
-                states.append((True, part, model))
+                model.apply(self.number, self.open_op, part, sized)
+                states.append(({"found": True, "part": part, "sized": sized}, model))
         return states
 
     def append(self, **entry):
@@ -410,9 +430,12 @@ class Worker:
 def work(mnt, record, seconds, workers, seed):
     end = time.monotonic() + seconds
     children = []
+    # All of them before any begins: whoever sees an op done may kill the mount.
+    for worker in range(workers):
+        os.makedirs(f"{mnt}/worker{worker}", exist_ok=True)
+        open(f"{record}/worker{worker}.log", "a").close()
     for worker in range(workers):
         top = f"{mnt}/worker{worker}"
-        os.makedirs(top, exist_ok=True)
         log = Record(f"{record}/worker{worker}.log")
         if log.open_op is not None:
             sys.exit(f"{log.path} ends in the middle of an op: verify first")
@@ -451,14 +474,15 @@ def verify(mnt, record):
 def one_worker(top, log, counts):
     """Compares; a state that an op in doubt allows is taken into the log."""
     best = None
-    for found, part, model in log.candidates():
+    for choice, model in log.candidates():
         real = look(top, model)
+        forget_what_was_beyond(model, real)
         different = differences(model.snapshot(), real)
         if best is None or len(different) < len(best[0]):
-            best = (different, found, part, len(real))
+            best = (different, choice, len(real))
         if not different:
             break
-    different, found, part, entries = best
+    different, choice, entries = best
     counts["entries"] += entries
     counts["differences"] += len(different)
     if different:
@@ -466,8 +490,18 @@ def one_worker(top, log, counts):
         for line in different[:20]:
             print(f"  {line}", file=sys.stderr)
     elif log.open_op is not None:
-        counts["in_doubt_done"] += found
-        log.append(number=log.number, found=found, part=part)
+        counts["in_doubt_done"] += choice["found"]
+        log.append(number=log.number, **choice)
+
+
+def forget_what_was_beyond(model, real):
+    """Where the file grew over what a write without its size had left, that may show in place of a hole."""
+    for what in real.values():
+        beyond = model.files.get(what[1], {}).get("beyond") if what[0] == "f" else None
+        for index, ops in (beyond or {}).items():
+            units = model.files[what[1]]["units"]
+            if index < min(len(units), len(what[4])) and units[index] == 0 and what[4][index] in ops:
+                what[4][index] = 0
 
 
 def differences(wanted, real):

@@ -1,10 +1,13 @@
 """Runs the tests that are named on the command line, or all of them."""
 
 import harness
+import test_apart
 import test_bricks
 import test_compare
 import test_crashes
 import test_files
+import test_kills
+import test_locks
 import test_mistakes
 import test_mounts
 import test_names
@@ -15,7 +18,7 @@ import test_servers
 import test_spread
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes]
+MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills]
 
 if __name__ == "__main__":
     harness.main(MODULES)

@@ -4,13 +4,10 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
 from harness import equal, raises, read, same_bytes, test, wait_until, write
-
-ACKED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "acked.py")
 
 
 def one_of_everything(mnt, worker, number):
@@ -170,22 +167,3 @@ def a_killed_server_starts_again_and_again(store):
         store.serve()
     for turn in range(8):
         equal(read(f"{mnt}/{turn}"), b"%d" % turn * 50_000, "content")
-
-
-@test(limit_s=180)
-def everything_acknowledged_survives_kills(store):
-    mnt = store.up(bricks=3)
-    record = store.directory("record")
-    for turn in range(3):
-        worker = subprocess.Popen([sys.executable, ACKED, "work", mnt, record, "--seconds", "60", "--seed", str(turn)])
-        time.sleep(2)
-        equal(worker.poll(), None, "the workload runs")
-        first, second = (store.kill_server, store.kill_mount) if turn % 2 else (store.kill_mount, store.kill_server)
-        first()
-        second()
-        worker.wait(timeout=30)
-        store.cli("umount", "--lazy", mnt)
-        store.serve()
-        store.mount()
-        done = subprocess.run([sys.executable, ACKED, "verify", mnt, record], capture_output=True, text=True)
-        equal(done.returncode, 0, f"round {turn}: {done.stdout}{done.stderr}")

@@ -7,17 +7,22 @@ import time
 from harness import equal, free_port, read, same_bytes, test, wait_until, write
 
 
-def three(store):
-    """Three servers with a brick each, and a volume with its copies on two of them -> the mount."""
+def three(store, listen=False, mount=True):
+    """Three servers with a brick each, and a volume with its copies on two of them -> the mount, if it is wanted.
+
+    `listen`: all of them on TCP, not the first alone.
+    """
     store.init(volume=None, bricks=1)
     store.address = f"127.0.0.1:{free_port()}"
     store.serve("--listen", store.address)
+    store.listens = {}
     for name in ["s2", "s3"]:
         store.join(name, store.address)
-        store.serve_other(name)
+        store.listens[name] = ["--listen", f"127.0.0.1:{free_port()}"] if listen else []
+        store.serve_other(name, *store.listens[name])
     store.cli("volume", "create", "v", "--copies", "2", "--domain", "server")
     wait_until(lambda: store.status()["health"] == "good", "all partitions serve", limit_s=20)
-    return store.mount()
+    return store.mount() if mount else None
 
 
 @test

@@ -7,6 +7,7 @@
 
 mod brick;
 mod checksum;
+mod digest;
 mod disk;
 mod entry;
 #[cfg(test)]
@@ -42,6 +43,7 @@ mod whole;
 
 pub use brick::{Brick, BrickStatus, Checkpoint, Reservation};
 pub use checksum::{CRC_BLOCKS, block_checksum};
+pub use digest::EntryHashes;
 pub use entry::LogEntry;
 pub use home::data_file_path;
 pub use identity::{BrickSettings, Identity};

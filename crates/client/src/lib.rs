@@ -46,6 +46,7 @@
 //! ```
 
 mod files;
+mod locks;
 mod volume;
 
 pub use hekate_graph::Context;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hekate_graph::{Context, LayerSpec, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
-use hekate_translators::{Distribute, REGISTRY, Replicate};
+use hekate_translators::{Distribute, Locks, REGISTRY, Replicate};
 use hekate_transport::{Endpoint, Servers};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -29,6 +29,7 @@ pub struct OpenOptions {
 pub struct Volume {
     shared: Arc<Shared>,
     top: Arc<dyn Translator>,
+    pub(crate) locks: Arc<Locks>,
     map: VolumeMap,
     session: SessionId,
 }
@@ -46,6 +47,7 @@ impl Volume {
         let servers = Arc::new(servers);
         let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
         let bottom = Arc::new(Distribute::new(replicate));
+        let locks = bottom.locks();
         let top = hekate_graph::build(&options.layers, REGISTRY, bottom)?;
         let shared = Arc::new(Shared { servers, opens: Mutex::default(), ended: AtomicBool::new(false) });
         let (beating, graph) = (shared.clone(), top.clone());
@@ -53,7 +55,7 @@ impl Volume {
             .name("hekate-beat".into())
             .spawn(move || beating.beat(&*graph))
             .map_err(|e| Error::io("start a thread", e))?;
-        Ok(Self { shared, top, map: welcome.map, session: welcome.session })
+        Ok(Self { shared, top, locks, map: welcome.map, session: welcome.session })
     }
 
     /// The map as it was handed out.
@@ -271,6 +273,7 @@ impl Volume {
         let context = Context { durable: false, interrupt: Some(&gave_up) };
         let _ = self.call(&context, Op::Volume { op: VolumeOp::EndSession });
         self.shared.servers.close();
+        self.locks.close();
     }
 }
 
@@ -288,7 +291,7 @@ impl Shared {
             let context = Context { durable: false, interrupt: Some(&self.ended) };
             let asked = graph.handle(&context, Op::Volume { op: VolumeOp::Heartbeat { unused } });
             unused = match asked {
-                Ok(Reply::Orphans { inodes }) => {
+                Ok(Reply::Orphans { inodes, .. }) => {
                     let opens = self.opens.lock();
                     inodes.into_iter().filter(|inode| !opens.contains_key(inode)).collect()
                 }
@@ -303,6 +306,6 @@ impl Shared {
     }
 }
 
-fn unexpected() -> Error {
+pub(crate) fn unexpected() -> Error {
     Error::Protocol { what: "a reply of another kind than the op's".into() }
 }

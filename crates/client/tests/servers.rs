@@ -1,13 +1,14 @@
 //! A volume whose partitions are led by two servers, each with a brick of its own: batches go to both, in order.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use hekate_brick::{Brick, BrickSettings};
 use hekate_client::proto::*;
 use hekate_client::{Context, Endpoint, New, OpenOptions, Volume};
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry, ServerInfo};
 use hekate_server::{Membership, Node, NodeSettings, VolumeRequest};
-use hekate_transport::Server;
+use hekate_translators::{Distribute, Replicate};
+use hekate_transport::{Server, Servers};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -229,6 +230,9 @@ fn a_directory_over_two_servers_is_one() {
         map.server_of(map.view(partition).unwrap().leader).unwrap()
     };
     let names: Vec<String> = (10..34).map(|number| number.to_string()).collect();
+    // What this client changed before may rest in the same partitions.
+    assert_eq!(other.find("wide").unwrap().spread, 8);
+    other.fsync(&context, wide.id).unwrap();
     for text in &names {
         other.create(&context, wide.id, name(text), new(NewNode::File)).unwrap();
         let before = [0, 1].map(|index| syncs(&pair, index));
@@ -288,6 +292,54 @@ fn a_server_names_the_one_that_leads_a_partition() {
     assert_eq!(replies[0], Err(Error::OtherServer { server: FIRST_SERVER }));
 }
 
+/// Ops on a volume at the first server, by a client whose map is as this makes it.
+fn with_a_map(pair: &Pair, spoil: fn(&mut map::VolumeMap)) {
+    let (volume, _) = pair.open(0);
+    drop(volume);
+    let (servers, mut welcome) = Servers::open(pair.endpoint(0), "v").unwrap();
+    spoil(&mut welcome.map);
+    welcome.map.check().unwrap();
+    let replicate = Replicate::new(Arc::new(servers), welcome.session, welcome.map.clone());
+    let graph = hekate_graph::build(&[], hekate_translators::REGISTRY, Arc::new(Distribute::new(replicate))).unwrap();
+    let call = |op| graph.handle(&Context::default(), op);
+    let name = |text: String| Name::try_from(text.as_str()).unwrap();
+    // Directories are scattered over both servers; a second one of a name would be refused.
+    for number in 0..20 {
+        let (node, name) = (NewNode::Directory, name(format!("d{number}")));
+        let make = NameOp::Create { dir: ROOT, name, node, mode: 0o700, uid: 0, gid: 0, exclusive: true, seed: number };
+        let made = call(Op::Name { op: make }).unwrap();
+        assert!(matches!(made, Reply::Node { created: true, .. }), "{made:?}");
+    }
+    let lookup = Op::Name { op: NameOp::Lookup { dir: ROOT, name: name("file".into()) } };
+    let Reply::Node { attr, .. } = call(lookup).unwrap() else { panic!("no file") };
+    // Batches over several shards, on both servers.
+    let bytes = pattern(4 * MIB, 9);
+    for shard in 0..4 {
+        let offset = (shard * 8 + 2) * MIB as u64;
+        let data = bytes.clone().into();
+        call(Op::Data { op: DataOp::Write { inode: attr.id, offset, data, drop_set_id: false } }).unwrap();
+        let read = DataOp::Read { inode: attr.id, offset, length: 4 * MIB as u32 };
+        let Reply::FileData { bytes: found, .. } = call(Op::Data { op: read }).unwrap() else { panic!("no bytes") };
+        assert!(found == bytes, "shard {shard}");
+    }
+    call(Op::Data { op: DataOp::Fsync { inode: attr.id } }).unwrap();
+}
+
+#[test]
+fn a_client_whose_map_has_bricks_in_the_wrong_place_takes_another() {
+    let pair = Pair::new("misplaced");
+    with_a_map(&pair, |map| {
+        let (one, other) = (map.bricks[0].server, map.bricks[1].server);
+        (map.bricks[0].server, map.bricks[1].server) = (other, one);
+    });
+}
+
+#[test]
+fn a_client_whose_views_are_old_takes_the_new_ones() {
+    let pair = Pair::new("old-views");
+    with_a_map(&pair, |map| map.views.iter_mut().for_each(|view| view.epoch.0 -= 1));
+}
+
 #[test]
 fn a_session_that_one_server_ended_is_over_on_all() {
     let pair = Pair::new("ended");
@@ -302,4 +354,55 @@ fn a_session_that_one_server_ended_is_over_on_all() {
             other => assert!(begun.elapsed() < Duration::from_secs(20), "{file:?}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn locks_at_one_server_do_not_wait_for_another_and_outlive_it() {
+    let mut pair = Pair::new("locks");
+    let ((holder, _), (waiter, _)) = (pair.open(0), pair.open(1));
+    let (holder, waiter) = (Arc::new(holder), Arc::new(waiter));
+    let files: Vec<InodeId> = (0..40)
+        .map(|number| {
+            let new = New { node: NewNode::Directory, mode: 0o700, uid: 0, gid: 0, exclusive: true };
+            let name = Name::try_from(format!("d{number}").as_str()).unwrap();
+            holder.create(&Context::default(), ROOT, name, new).unwrap().0.id
+        })
+        .collect();
+    let map = holder.map().clone();
+    let at = |server| {
+        let leads = |file: &&InodeId| {
+            let view = map.view(map.partition_of(file.position())).unwrap();
+            map.server_of(view.leader) == Some(server)
+        };
+        *files.iter().find(leads).unwrap()
+    };
+    let (first, second) = (at(FIRST_SERVER), at(SECOND));
+    let lock = |kind| {
+        let (style, start, end, owner, pid) = (LockStyle::Posix, 0, LOCK_END, LockOwner(1), 1);
+        Lock { kind, style, start, end, owner, pid }
+    };
+    let set = |volume: &Volume, file, kind| volume.lock(&Context::default(), file, lock(kind), false);
+    let wait = |file| {
+        let (volume, lock) = (waiter.clone(), lock(LockKind::Write));
+        std::thread::spawn(move || volume.lock(&Context::default(), file, lock, true))
+    };
+    set(&holder, first, LockKind::Write).unwrap();
+    set(&holder, second, LockKind::Write).unwrap();
+    let (one, two) = (wait(first), wait(second));
+    std::thread::sleep(Duration::from_millis(300));
+    pair.stop(1);
+    set(&holder, first, LockKind::Unlock).unwrap();
+    assert_eq!(one.join().unwrap(), Ok(()));
+    assert!(!two.is_finished());
+    pair.start(1);
+    let (third, _) = pair.open(0);
+    assert_eq!(set(&third, second, LockKind::Read), Err(Error::WouldBlock));
+    assert!(!two.is_finished());
+    set(&holder, second, LockKind::Unlock).unwrap();
+    assert_eq!(two.join().unwrap(), Ok(()));
+    assert_eq!(set(&holder, first, LockKind::Read), Err(Error::WouldBlock));
+    // The end of a session is heard of by the other server a moment later.
+    drop(waiter);
+    wait_until(|| set(&holder, first, LockKind::Write).is_ok(), "the lock of a session that ended");
+    wait_until(|| set(&holder, second, LockKind::Write).is_ok(), "the other lock of a session that ended");
 }

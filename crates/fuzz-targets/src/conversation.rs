@@ -93,12 +93,14 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
     let batch = |id| frame(REQUESTS, id, &requests().to_bytes());
     let batches = [batch(1), batch(2)].concat();
     let control = frame(CONTROL, 1, &String::from("{\"request\":\"status\"}").to_bytes());
-    let [open, resume, plain] = hellos();
+    let [open, resume, plain, listen, server] = hellos();
     vec![
         conversation(0, open.clone(), batches.clone()),
         conversation(0, resume, batches),
         conversation(0, plain, control),
+        conversation(0, listen, batch(1)),
         conversation(1, open, Vec::new()),
+        conversation(0, server, Vec::new()),
     ]
 }
 
@@ -136,8 +138,9 @@ fn challenge() -> Bytes {
     Challenge { version: 1, nonce: vec![5; 32].into(), proof_needed: false }.to_bytes()
 }
 
-fn hellos() -> [Bytes; 3] {
-    // As their encoding has them: 1 opens a volume, 2 resumes a session, 3 is for control.
+fn hellos() -> [Bytes; 5] {
+    // As their encoding has them: 1 opens a volume, 2 resumes a session, 3 is for control, 5 listens for a session, 4 is a
+    // server's.
     let hello = |purpose: &[u8]| {
         let mut out = Vec::new();
         1u32.put(&mut out);
@@ -147,7 +150,14 @@ fn hellos() -> [Bytes; 3] {
         Bytes::from(out)
     };
     let volume = [1, 0, 0, 0, b'v'];
-    [hello(&[&[1][..], &volume].concat()), hello(&[&[2][..], &volume, &[2, 0, 0, 0, 0, 0, 0, 0]].concat()), hello(&[3])]
+    let of_session = |purpose: u8| hello(&[&[purpose][..], &volume, &[2, 0, 0, 0, 0, 0, 0, 0]].concat());
+    [
+        hello(&[&[1][..], &volume].concat()),
+        of_session(2),
+        hello(&[3]),
+        of_session(5),
+        hello(&[4, 2, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
+    ]
 }
 
 fn welcome() -> Bytes {
@@ -177,8 +187,24 @@ pub fn fuse_request_seeds() -> Vec<Vec<u8>> {
         &[(1, 0), (6, 0), (8, 16), (9, 8), (10, 0), (11, 0), (12, 8), (13, 8), (24, 0), (35, 16), (45, 16)];
     let mut seeds: Vec<_> =
         sizes.iter().map(|(opcode, count)| request(*opcode, &[&vec![0; *count], names].concat())).collect();
-    let fixed: &[(u32, usize)] =
-        &[(2, 8), (3, 16), (4, 88), (5, 0), (14, 8), (15, 40), (17, 0), (18, 24), (23, 8), (27, 8), (28, 40), (36, 8)];
+    let fixed: &[(u32, usize)] = &[
+        (2, 8),
+        (3, 16),
+        (4, 88),
+        (5, 0),
+        (14, 8),
+        (15, 40),
+        (17, 0),
+        (18, 24),
+        (23, 8),
+        (27, 8),
+        (28, 40),
+        (36, 8),
+        (25, 24),
+        (31, 48),
+        (32, 48),
+        (33, 48),
+    ];
     seeds.extend(fixed.iter().map(|(opcode, count)| request(*opcode, &vec![0; *count])));
     let word = |number: u32| number.to_le_bytes();
     let init: Vec<u8> = [7, 40, 131_072, u32::MAX, 0x10, 0, 0, 0].into_iter().flat_map(word).collect();

@@ -18,6 +18,7 @@ mod conversation;
 mod corpus;
 mod generate;
 mod journal;
+mod link;
 pub mod mutate;
 mod text;
 mod values;
@@ -69,6 +70,12 @@ targets! {
     server_conversation = conversation::server, conversation::server_seeds;
     /// What a server may say to a client.
     client_conversation = conversation::client, conversation::client_seeds;
+    /// A packet between servers.
+    packet = link::packet, link::packet_seeds;
+    /// Packets, one after the other, to a link.
+    link_received = link::received, link::received_seeds;
+    /// What a replica says to another.
+    envelope = values::envelope, values::envelope_seeds;
     /// The header of a journal's segment.
     segment_header = journal::segment_header, journal::segment_header_seeds;
     /// The header of a journal's record.

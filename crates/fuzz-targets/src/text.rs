@@ -150,7 +150,10 @@ pub fn control_request_seeds() -> Vec<Vec<u8>> {
     };
     seeds([
         ControlRequest::Status,
-        ControlRequest::Coordinator(CoordinatorRequest::List { prefix: "/".into() }),
+        ControlRequest::Coordinator {
+            cluster: Some("c".into()),
+            asked: CoordinatorRequest::List { prefix: "/".into() },
+        },
         ControlRequest::PoolList,
         ControlRequest::VolumeList,
         ControlRequest::VolumeShow { name: "v".into() },

@@ -3,7 +3,9 @@
 use crate::allocation::bounded;
 use crate::generate::{Source, one_of_each};
 use bytes::Bytes;
+use hekate_brick::LogEntry;
 use hekate_proto::*;
+use hekate_replica::{Address, Envelope, Fresh, Message};
 use std::fmt::Debug;
 use std::sync::OnceLock;
 
@@ -86,6 +88,22 @@ pub fn record(bytes: &[u8]) {
 pub fn record_seeds() -> Vec<Vec<u8>> {
     let source = |n: u8| -> Vec<u8> { (0..200).map(|at: u8| at.wrapping_mul(n).wrapping_add(n)).collect() };
     encoded((1..5).map(|n| Source::new(&source(n)).record(true)))
+}
+
+pub fn envelope(bytes: &[u8]) {
+    if let Some(Envelope { message: Message::Append { entry, .. }, .. }) = value::<Envelope>(bytes) {
+        let _ = (entry.room_bytes(), entry.encoded_bytes());
+    }
+}
+
+pub fn envelope_seeds() -> Vec<Vec<u8>> {
+    let replica = |brick| Address { partition: PartitionNumber(3), brick: BrickId(brick) };
+    let shard = ShardId { volume: VolumeId(2), data: DataId(7), index: 8 };
+    let fresh = vec![Fresh { shard, first_block: 0, bytes: vec![6; 64].into() }];
+    let entry = LogEntry::new(Source::new(&[9; 200]).record(true));
+    let append = Message::Append { entry, fresh, copied: true };
+    let envelope = |message| Envelope { ring: RingId(1), from: replica(1), to: replica(2), epoch: Epoch(4), message };
+    encoded(one_of_each::<Message>(1).into_iter().chain([append]).map(envelope))
 }
 
 pub fn change(bytes: &[u8]) {

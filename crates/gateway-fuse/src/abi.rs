@@ -56,10 +56,14 @@ opcodes! {
 pub mod init {
     /// Several reads at once.
     pub const ASYNC_READ: u64 = 1 << 0;
+    /// fcntl locks are ours.
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     /// OPEN and CREATE carry O_TRUNC out.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// Writes of over 4 KiB.
     pub const BIG_WRITES: u64 = 1 << 5;
+    /// flock locks are ours.
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     /// The kernel drops cached pages when size or mtime changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     /// READDIRPLUS.
@@ -114,6 +118,17 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// WRITE: the caller may not keep set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+/// GETLK, SETLK, SETLKW: flock's rules, not fcntl's.
+pub const LK_FLOCK: u32 = 1 << 0;
+/// RELEASE: the open file's flock goes.
+pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// Kinds of locks as fcntl numbers them.
+pub const F_RDLCK: u32 = 0;
+/// Exclusive.
+pub const F_WRLCK: u32 = 1;
+/// None.
+pub const F_UNLCK: u32 = 2;
 
 macro_rules! structures {
     ($($(#[$meta:meta])* pub struct $name:ident[$size:literal] { $(pub $field:ident: $type:ty,)* })*) => {$(
@@ -329,6 +344,31 @@ structures! {
         pub lock_owner: u64,
         pub flags: u32,
         pub padding: u32,
+    }
+    /// `fuse_lk_in`: GETLK, SETLK, SETLKW. `kind`: see `F_RDLCK`; `end` is inclusive, `i64::MAX` for the end of the file.
+    pub struct LkIn[48] {
+        pub handle: u64,
+        pub owner: u64,
+        pub start: u64,
+        pub end: u64,
+        pub kind: u32,
+        pub pid: u32,
+        pub lk_flags: u32,
+        pub padding: u32,
+    }
+    /// `fuse_lk_out`: GETLK.
+    pub struct LkOut[24] {
+        pub start: u64,
+        pub end: u64,
+        pub kind: u32,
+        pub pid: u32,
+    }
+    /// `fuse_flush_in`.
+    pub struct FlushIn[24] {
+        pub handle: u64,
+        pub unused: u32,
+        pub padding: u32,
+        pub lock_owner: u64,
     }
     /// `fuse_setxattr_in` without FUSE_SETXATTR_EXT.
     pub struct SetXattrIn[8] {

@@ -2,12 +2,12 @@
 //!
 //! Invariants: what the kernel is told of is in [`Nodes`] before the answer goes out; an inode that is open here is
 //! marked so, in the library too, before the servers are asked whether it is there; permissions are the kernel's
-//! business (`default_permissions`). Byte-range and flock locks are the kernel's own for now: they hold among the
-//! processes of one mount, not between mounts.
+//! business (`default_permissions`).
 
 mod attributes;
 mod data;
 mod directories;
+mod locks;
 mod names;
 
 use crate::abi::*;
@@ -16,6 +16,7 @@ use crate::encode::{Outcome, bytes_of, entry_out};
 use crate::nodes::Nodes;
 use crate::removals::Removals;
 use crate::request::{Body, Request};
+use crate::session::Later;
 use bytes::Bytes;
 use hekate_client::{Context, Volume};
 use hekate_proto::{Attr, InodeId};
@@ -37,6 +38,7 @@ pub(crate) struct Filesystem {
     handles: Handles,
     removals: Removals,
     appends: [Mutex<()>; APPEND_LOCKS],
+    locks: locks::Locks,
 }
 
 /// For whom, and about which inode.
@@ -57,6 +59,7 @@ impl Filesystem {
             handles: Handles::default(),
             removals: Removals::default(),
             appends: std::array::from_fn(|_| Mutex::default()),
+            locks: locks::Locks::default(),
         }
     }
 
@@ -81,48 +84,68 @@ impl Filesystem {
 }
 
 impl crate::session::Answers for Filesystem {
-    fn answer(&self, request: Request, interrupt: &AtomicBool) -> Outcome {
+    fn answer(&self, request: Request, interrupt: &AtomicBool, later: Later) -> Option<Outcome> {
         let inode = match self.inode(request.node) {
             Ok(inode) => inode,
-            Err(_) if matches!(request.body, Body::Destroy) => return Ok(Bytes::new()),
-            Err(stale) => return Err(stale.into()),
+            Err(_) if matches!(request.body, Body::Destroy) => return Some(Ok(Bytes::new())),
+            Err(stale) => return Some(Err(stale.into())),
         };
         let context = Context { durable: false, interrupt: Some(interrupt) };
         let caller = Caller { inode, uid: request.uid, gid: request.gid, context, interrupt };
         match request.body {
-            Body::Lookup { name } => self.lookup(&caller, name),
-            Body::Mknod { name, mode, rdev } => self.mknod(&caller, name, mode, rdev),
-            Body::Mkdir { name, mode } => self.mkdir(&caller, name, mode),
-            Body::Symlink { name, target } => self.symlink(&caller, name, target),
-            Body::Create { create, name } => self.create(&caller, name, create),
-            Body::Link { inode, name } => self.link(&caller, name, inode),
-            Body::Unlink { name } => self.unlink(&caller, name),
-            Body::Rmdir { name } => self.rmdir(&caller, name),
-            Body::Rename { name, to_dir, to_name, flags } => self.rename(&caller, name, to_dir, to_name, flags),
-            Body::GetAttr => self.getattr(&caller),
-            Body::SetAttr { set } => self.setattr(&caller, &set),
-            Body::ReadLink => self.readlink(&caller),
-            Body::SetXattr { name, value, flags } => self.setxattr(&caller, name, value, flags),
-            Body::GetXattr { name, size } => self.getxattr(&caller, name, size),
-            Body::ListXattr { size } => self.listxattr(&caller, size),
-            Body::RemoveXattr { name } => self.removexattr(&caller, name),
-            Body::StatFs => self.statfs(&caller),
-            Body::Open { open } => self.open(&caller, open),
-            Body::Release => self.release(&caller),
-            Body::Read { offset, size } => self.read(&caller, offset, size),
-            Body::Write { offset, write_flags, flags, data } => self.write(&caller, offset, write_flags, flags, data),
-            Body::Fsync | Body::FsyncDir => self.fsync(&caller),
-            Body::OpenDir => self.opendir(&caller),
-            Body::ReadDir { handle, offset, size, plus } => self.readdir(&caller, handle, offset, size, plus),
+            Body::SetLk { lk, wait: true } => self.lock_later(&caller, &lk, later),
+            body => Some(self.answer_now(&caller, body)),
+        }
+    }
+
+    fn is_later(&self, unique: u64) -> bool {
+        self.locks.is_waiting(unique)
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.cancel_lock(unique);
+    }
+
+    fn forget(&self, forgotten: &[ForgetOne]) {
+        forgotten.iter().for_each(|one| self.nodes.forget(one.node, one.count));
+    }
+}
+
+impl Filesystem {
+    fn answer_now(&self, caller: &Caller, body: Body) -> Outcome {
+        match body {
+            Body::Lookup { name } => self.lookup(caller, name),
+            Body::Mknod { name, mode, rdev } => self.mknod(caller, name, mode, rdev),
+            Body::Mkdir { name, mode } => self.mkdir(caller, name, mode),
+            Body::Symlink { name, target } => self.symlink(caller, name, target),
+            Body::Create { create, name } => self.create(caller, name, create),
+            Body::Link { inode, name } => self.link(caller, name, inode),
+            Body::Unlink { name } => self.unlink(caller, name),
+            Body::Rmdir { name } => self.rmdir(caller, name),
+            Body::Rename { name, to_dir, to_name, flags } => self.rename(caller, name, to_dir, to_name, flags),
+            Body::GetAttr => self.getattr(caller),
+            Body::SetAttr { set } => self.setattr(caller, &set),
+            Body::ReadLink => self.readlink(caller),
+            Body::SetXattr { name, value, flags } => self.setxattr(caller, name, value, flags),
+            Body::GetXattr { name, size } => self.getxattr(caller, name, size),
+            Body::ListXattr { size } => self.listxattr(caller, size),
+            Body::RemoveXattr { name } => self.removexattr(caller, name),
+            Body::StatFs => self.statfs(caller),
+            Body::Open { open } => self.open(caller, open),
+            Body::Release { release } => self.release(caller, &release),
+            Body::Flush { owner } => self.flush(caller, owner),
+            Body::GetLk { lk } => self.test_lock(caller, &lk),
+            Body::SetLk { lk, .. } => self.lock(caller, &lk),
+            Body::Read { offset, size } => self.read(caller, offset, size),
+            Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
+            Body::Fsync | Body::FsyncDir => self.fsync(caller),
+            Body::OpenDir => self.opendir(caller),
+            Body::ReadDir { handle, offset, size, plus } => self.readdir(caller, handle, offset, size, plus),
             Body::ReleaseDir { handle } => self.releasedir(handle),
             Body::Destroy | Body::Forget { .. } | Body::Interrupt { .. } => Ok(Bytes::new()),
             Body::Init { .. } => Err(Errno::INVAL.into()),
             Body::Unserved => Err(Errno::NOSYS.into()),
         }
-    }
-
-    fn forget(&self, forgotten: &[ForgetOne]) {
-        forgotten.iter().for_each(|one| self.nodes.forget(one.node, one.count));
     }
 }
 

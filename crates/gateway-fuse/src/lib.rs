@@ -2,8 +2,7 @@
 //!
 //! The door is thin: it translates the kernel's requests into calls of `hekate_client` and keeps only what the kernel
 //! remembers. It is strict unless [`MountOptions::cache`] asks for less: names and attributes are asked for each time,
-//! and cached pages are dropped when the file has changed. Locks (flock, fcntl) hold among the processes of one mount
-//! for now; fallocate, SEEK_HOLE and O_TMPFILE are answered as not supported.
+//! and cached pages are dropped when the file has changed. Locks (flock, fcntl) hold between all mounts; fallocate, SEEK_HOLE and O_TMPFILE are answered as not supported.
 
 mod abi;
 mod buffers;

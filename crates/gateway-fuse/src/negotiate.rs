@@ -10,10 +10,11 @@ const PAGE_BYTES: u32 = 4096;
 
 /// What we take if it is offered.
 ///
-/// Not taken, with the reason: POSIX_LOCKS and FLOCK_LOCKS (locks are the kernel's own, of one mount, until Hekate has
-/// lock ops), WRITEBACK_CACHE (an acknowledged write is on the servers), DONT_MASK (the kernel applies umask),
+/// Not taken, with the reason: WRITEBACK_CACHE (an acknowledged write is on the servers), DONT_MASK (the kernel applies umask),
 /// EXPORT_SUPPORT (needs a look-up of `..`), CACHE_SYMLINKS and POSIX_ACL.
 const WANTED: u64 = init::ASYNC_READ
+    | init::POSIX_LOCKS
+    | init::FLOCK_LOCKS
     | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
     | init::AUTO_INVAL_DATA

@@ -95,7 +95,20 @@ pub enum Body {
         data: Bytes,
     },
     StatFs,
-    Release,
+    Release {
+        release: ReleaseIn,
+    },
+    /// A descriptor of an open file is closed; there may be more.
+    Flush {
+        owner: u64,
+    },
+    GetLk {
+        lk: LkIn,
+    },
+    SetLk {
+        lk: LkIn,
+        wait: bool,
+    },
     Fsync,
     SetXattr {
         name: Bytes,
@@ -170,7 +183,10 @@ fn body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
         Opcode::SetAttr => Ok(Body::SetAttr { set: input.fixed()? }),
         Opcode::ReadLink => Ok(Body::ReadLink),
         Opcode::Open => Ok(Body::Open { open: input.fixed()? }),
-        Opcode::Release => Ok(Body::Release),
+        Opcode::Release => Ok(Body::Release { release: input.fixed()? }),
+        Opcode::Flush => Ok(Body::Flush { owner: input.fixed::<FlushIn>()?.lock_owner }),
+        Opcode::GetLk => Ok(Body::GetLk { lk: input.fixed()? }),
+        Opcode::SetLk | Opcode::SetLkw => Ok(Body::SetLk { lk: input.fixed()?, wait: opcode == Opcode::SetLkw }),
         Opcode::Fsync => Ok(Body::Fsync),
         Opcode::OpenDir => Ok(Body::OpenDir),
         Opcode::FsyncDir => Ok(Body::FsyncDir),
@@ -328,6 +344,8 @@ pub(crate) mod tests {
             sample(28, 11, 1, &[ReadIn { handle: 3, size: 4096, ..Default::default() }.as_bytes()]),
             sample(35, 12, 1, &[CreateIn { flags: 0x42, mode: 0o100644, ..Default::default() }.as_bytes(), b"f\0"]),
             sample(36, 13, 0, &[9u64.as_bytes()]),
+            sample(33, 15, 7, &[LkIn { owner: 4, end: 9, kind: F_WRLCK, ..Default::default() }.as_bytes()]),
+            sample(25, 16, 7, &[FlushIn { lock_owner: 4, ..Default::default() }.as_bytes()]),
             sample(42, 14, 0, &[BatchForgetIn { count: 2, padding: 0 }.as_bytes(), forget.as_bytes()]),
         ]
     }
@@ -343,7 +361,9 @@ pub(crate) mod tests {
         assert!(matches!(&requests[7].body, Body::Rename { to_dir: 9, flags: 2, .. }));
         assert!(matches!(&requests[8].body, Body::Write { offset: 8192, data, .. } if &data[..] == b"hello"));
         assert!(matches!(&requests[9].body, Body::SetXattr { value, .. } if &value[..] == b"abc"));
-        assert!(matches!(&requests[13].body, Body::Forget { forgotten } if forgotten.len() == 2));
+        assert!(matches!(&requests[13].body, Body::SetLk { lk: LkIn { owner: 4, end: 9, .. }, wait: true }));
+        assert_eq!(requests[14].body, Body::Flush { owner: 4 });
+        assert!(matches!(&requests[15].body, Body::Forget { forgotten } if forgotten.len() == 2));
     }
 
     #[test]

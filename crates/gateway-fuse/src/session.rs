@@ -28,10 +28,33 @@ const MEMORY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Who answers.
 pub(crate) trait Answers: Send + Sync + 'static {
-    /// What the kernel is to be answered. `interrupt` is set when the caller gives up.
-    fn answer(&self, request: Request, interrupt: &AtomicBool) -> Outcome;
+    /// What the kernel is to be answered; `None`: `later` does it, so that no worker waits. `interrupt` is set when the
+    /// caller gives up.
+    fn answer(&self, request: Request, interrupt: &AtomicBool, later: Later) -> Option<Outcome>;
+    /// Whether a request is one that is answered later.
+    fn is_later(&self, unique: u64) -> bool;
+    /// The caller of such a request gives up.
+    fn interrupt(&self, unique: u64);
     /// The kernel forgets nodes; no answer.
     fn forget(&self, forgotten: &[ForgetOne]);
+}
+
+/// Answers one request, from any thread; whoever has it must.
+pub(crate) struct Later {
+    unique: u64,
+    device: Arc<Device>,
+    in_flight: Arc<InFlight>,
+}
+
+impl Later {
+    pub(crate) fn unique(&self) -> u64 {
+        self.unique
+    }
+
+    pub(crate) fn answer(self, outcome: &Outcome) {
+        self.in_flight.end(self.unique);
+        self.device.reply(self.unique, outcome);
+    }
 }
 
 /// See the module.
@@ -40,7 +63,7 @@ pub(crate) struct Session<A> {
     device: Arc<Device>,
     buffers: Arc<Buffers>,
     crew: Crew<Work>,
-    in_flight: InFlight,
+    in_flight: Arc<InFlight>,
     counters: Arc<Counters>,
     failure: Mutex<Option<Errno>>,
 }
@@ -68,7 +91,7 @@ impl<A: Answers> Session<A> {
             device: Arc::new(device),
             buffers: Buffers::new(REQUEST_BYTES_MAX),
             crew: Crew::new(workers_max),
-            in_flight: InFlight::default(),
+            in_flight: Arc::default(),
             counters,
             failure: Mutex::default(),
         })
@@ -193,7 +216,14 @@ impl<A: Answers> Session<A> {
         };
         self.counters.count(request.opcode);
         match &mut request.body {
-            Body::Interrupt { of } => self.interrupt(*of),
+            Body::Interrupt { of } => {
+                let of = *of;
+                self.interrupt(of);
+                // To end it takes asking its server, which is not for who reads.
+                if self.answers.is_later(of) {
+                    return Some(Work { request, device: device.clone(), gave_up: GaveUp::default() });
+                }
+            }
             Body::Forget { forgotten } => {
                 forgotten.iter_mut().filter(|one| one.node == 0).for_each(|one| one.node = request.node);
                 self.answers.forget(forgotten);
@@ -230,8 +260,13 @@ impl<A: Answers> Session<A> {
     fn answer(&self, work: Work) {
         let Work { request, device, gave_up } = work;
         let unique = request.unique;
-        let answered = catch_unwind(AssertUnwindSafe(|| self.answers.answer(request, &gave_up)));
-        let mut outcome = answered.unwrap_or(Err(Failed(Errno::IO)));
+        if let Body::Interrupt { of } = request.body {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.answers.interrupt(of)));
+            return;
+        }
+        let later = Later { unique, device: device.clone(), in_flight: self.in_flight.clone() };
+        let answered = catch_unwind(AssertUnwindSafe(|| self.answers.answer(request, &gave_up, later)));
+        let Some(mut outcome) = answered.unwrap_or(Some(Err(Failed(Errno::IO)))) else { return };
         // A server that is away answers so, and an op whose caller gave up does not wait for it.
         if outcome == Err(Failed(Errno::TIMEDOUT)) && gave_up.load(Ordering::SeqCst) {
             outcome = Err(Failed(Errno::INTR));

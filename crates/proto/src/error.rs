@@ -44,10 +44,12 @@ wire_enum! {
         28 = Interrupted,
         /// A file or a session has as many locks as it may.
         29 = TooManyLocks { what: String },
+        /// The partition's leader has begun anew and does not know this session's locks: `Restore` comes first.
+        37 = LocksUntold,
         /// The partition's leader is at another server.
         36 = OtherServer { server: ServerId },
         /// The directory's names are shared by so many partitions, and this one has no such name.
-        37 = OtherSpread { spread: u32 },
+        38 = OtherSpread { spread: u32 },
         /// Something that must answer is away; the same op may succeed later.
         30 = Unavailable { what: String },
         /// Stored bytes do not match their checksum.
@@ -127,6 +129,7 @@ impl Error {
             Error::Deadlock => entry(35, 75, FixRequest, "waiting for the lock would be a deadlock"),
             Error::Interrupted => entry(4, 75, FixRequest, "interrupted while waiting"),
             Error::TooManyLocks { .. } => entry(37, 75, FixRequest, "too many locks"),
+            Error::LocksUntold => entry(11, 75, Retry, "the locks must be told to the new leader first"),
             Error::OtherServer { .. } => entry(11, 75, Retry, "another server leads the partition"),
             Error::OtherSpread { .. } => entry(11, 75, Retry, "the name rests in another partition"),
             Error::Unavailable { .. } => entry(110, 69, Retry, "not available"),

@@ -21,7 +21,7 @@ pub use codec::{Input, Malformed, Wire};
 pub use error::{Error, Result};
 pub use ids::*;
 pub use key::{Key, Kind, Place};
-pub use lock::{HeldLock, LOCK_END, Lock, LockKind, LockOwner, LockStyle};
+pub use lock::{HeldLock, LOCK_END, Lock, LockHolder, LockKind, LockOwner, LockStyle, locks_with};
 pub use op::{DataOp, InodeOp, Leg, LockOp, NameOp, Op, RenameMode, Request, Target, VolumeOp};
 pub use reply::{Entry, Reply, StubView, VolumeSpace};
 

@@ -1,5 +1,9 @@
 //! Locks on files as fcntl(2) and flock(2) know them: what is locked, by whom, and who tells whom.
 
+mod ranges;
+
+pub use ranges::{LockHolder, locks_with};
+
 use crate::ids::SessionId;
 use crate::{wire_enum, wire_newtype, wire_struct};
 
@@ -71,9 +75,8 @@ impl Lock {
 impl HeldLock {
     /// Whether the two cannot be held at once: other owners, the same style, a common byte, and one of them exclusive.
     pub fn conflicts(&self, other: &Self) -> bool {
-        let owner = |held: &Self| (held.session, held.lock.owner);
         let (a, b) = (&self.lock, &other.lock);
-        owner(self) != owner(other)
+        self.holder() != other.holder()
             && a.style == b.style
             && a.overlaps(b)
             && (a.kind == LockKind::Write || b.kind == LockKind::Write)

@@ -100,8 +100,7 @@ wire_enum! {
     pub enum LockOp {
         /// The first lock that `lock` would conflict with. -> `Lock`.
         1 = Get { inode: InodeId, lock: Lock },
-        /// Takes, converts or lets go. -> `Done`. If another holds it: answered when it is granted, if it may `wait`;
-        /// else `WouldBlock`.
+        /// Takes, converts or lets go. -> `Done`. If another holds it: `Waiting`, if it may `wait`; else `WouldBlock`.
         2 = Set { inode: InodeId, lock: Lock, wait: bool },
         /// Ends a `Set` of this session that waits; that one answers `Interrupted`. -> `Cancelled`.
         3 = Cancel { inode: InodeId, op_id: OpId },

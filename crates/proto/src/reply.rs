@@ -1,7 +1,7 @@
 //! Every answer is one [`Reply`] value, or an [`crate::Error`].
 
 use crate::attr::{Attr, NodeKind, Time};
-use crate::ids::{InodeId, Name, Stamp};
+use crate::ids::{InodeId, Name, OpId, PartitionNumber, Stamp};
 use crate::lock::{HeldLock, Lock};
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
@@ -27,8 +27,9 @@ wire_enum! {
         8 = Written { stamp: Stamp },
         /// statfs.
         9 = Space { space: VolumeSpace },
-        /// Inodes without a name, collected once every session has said that it does not have them open.
-        10 = Orphans { inodes: Vec<InodeId> },
+        /// Inodes without a name, collected once every session has said that it does not have them open. `untold`:
+        /// partitions led there that wait for the session's `Restore`.
+        10 = Orphans { inodes: Vec<InodeId>, untold: Vec<PartitionNumber> },
         /// The name leads to an inode of another partition: ask there.
         11 = Elsewhere { inode: InodeId, kind: NodeKind },
         /// The first lock in the way, if there is one.
@@ -37,8 +38,11 @@ wire_enum! {
         13 = Cancelled { ended: bool },
         /// Which of the told locks this session has lost.
         14 = Restored { lost: Vec<(InodeId, Lock)> },
+        /// The lock waits. Its own answer is had by sending it again with the same op id, once the session was told
+        /// that it has come.
+        15 = Waiting { op_id: OpId },
         /// What one of the partitions that share a directory's names knows of it.
-        15 = Stub { stub: StubView },
+        16 = Stub { stub: StubView },
     }
 }
 

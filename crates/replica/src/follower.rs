@@ -1,5 +1,6 @@
 //! A member that follows: takes the leader's records in order, and says how far it is.
 
+use crate::compare::{digest, list};
 use crate::message::{Address, Fresh, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
 use hekate_brick::planted::is_planted;
@@ -116,6 +117,14 @@ impl Follower {
             Message::ReadBlock { at: block } => {
                 let bytes = crate::level::read_block(around, at.ring, block)?;
                 at.send_member(out, from.brick, Message::Block { at: block, bytes });
+            }
+            Message::Compare { portion } => {
+                let (sum, count) = digest(at, around.brick, &portion)?;
+                at.send_member(out, from.brick, Message::Compared { portion, sum, count });
+            }
+            Message::List { portion } => {
+                let entries = list(at, around.brick, &portion)?;
+                at.send_member(out, from.brick, Message::Listed { portion, entries });
             }
             Message::Sync { ticket, sequence, shards } => {
                 self.waiting.push(Asked { ticket, sequence, shards });

@@ -6,6 +6,7 @@
 use crate::drive::Driven;
 use crate::follower::append;
 use crate::level::Phase;
+use crate::locks::LockTable;
 use crate::message::{Address, BlockAt, Fresh, Message, Outcome};
 use crate::numbers::Numbers;
 use crate::partition::{Around, Event, Out, Place, SyncJob, Token};
@@ -88,6 +89,8 @@ pub(crate) struct Leader {
     /// Directories with the hold keys of new names in them that a power cut could still take, though what they lead to in
     /// another partition would stay: nobody is shown them.
     pub unnamed: BTreeMap<IntentId, Vec<(InodeId, Key)>>,
+    /// Directories made by legs of such intents: a power cut may have taken their names, then they are taken back.
+    pub unborn: BTreeMap<IntentId, InodeId>,
     /// Whether every member has lost some bytes, so that it is not known any more which writes that are repeated were done;
     /// none once no such write counts as done.
     pub lost_writes: Option<bool>,
@@ -99,6 +102,9 @@ pub(crate) struct Leader {
     pub doubtful: BTreeSet<IntentId>,
     /// Blocks that power cuts took, and from which members.
     pub lost_on: BTreeMap<BlockAt, BTreeSet<BrickId>>,
+    /// Nothing is granted before it is known who may hold locks of an earlier leader.
+    pub locks: LockTable,
+    pub knows_sessions: bool,
 }
 
 /// Data ids that are remembered; one is forgotten when as many others were dropped after it.
@@ -152,7 +158,10 @@ impl Leader {
             forgotten: Vec::new(),
             swept_at: Time(0),
             doubtful: BTreeSet::new(),
+            unborn: BTreeMap::new(),
             lost_on: BTreeMap::new(),
+            locks: LockTable::default(),
+            knows_sessions: false,
         })
     }
 
@@ -166,7 +175,7 @@ impl Leader {
                 let then = Then::Answer(token, Ok(Reply::Done));
                 self.round(at, self.last, shards, vec![then], out);
             }
-            Event::Stabilize => self.round(at, self.last, Vec::new(), Vec::new(), out),
+            Event::Stabilize => self.stabilize(at, out),
             Event::Synced { ticket, outcome } => {
                 outcome?;
                 self.synced(at, at.own.brick, ticket, out);
@@ -175,7 +184,11 @@ impl Leader {
             Event::Down { bricks } => self.down(&bricks),
             Event::Tick => self.tick(at, around, out)?,
             Event::Abandon { token } => self.abandon(token, out),
-            Event::SessionEnded { session } => self.forget_session(session),
+            Event::Sessions { sessions } => self.know_sessions(sessions),
+            Event::SessionEnded { session } => {
+                self.forget_session(session);
+                self.end_locks(session, out);
+            }
             Event::Room => self.has_room(at, around, out)?,
             Event::View | Event::Message(_) => {}
         }
@@ -193,7 +206,7 @@ impl Leader {
         match message {
             Message::Held { sequence, room } => self.member_holds(from.brick, sequence, room),
             Message::Synced { ticket } => self.synced(at, from.brick, ticket, out),
-            Message::WantStable => self.round(at, self.last, Vec::new(), Vec::new(), out),
+            Message::WantStable => self.stabilize(at, out),
             Message::Failed { error } => return Err(error),
             Message::Leg { intent, number, volume, session, op_id, leg } => {
                 let ask = Ask { session, op_id, ..self.ask(at, around, volume) };
@@ -446,6 +459,11 @@ impl Leader {
             }
             Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
         }
+    }
+
+    /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable.
+    fn stabilize(&mut self, at: &Place, out: &mut Out) {
+        self.round(at, self.settled.min(self.last), Vec::new(), Vec::new(), out);
     }
 
     /// Begins to put everything up to a record, and these shards, on stable storage of all members.

@@ -66,7 +66,11 @@ pub fn take(
         commit.delete(mark);
         return Ok(Taken { reply, commit: Some(commit), more: false });
     }
-    commit.put(mark, &0u8);
+    match leg {
+        // Until its intent is gone for good the directory may be taken back.
+        Leg::MakeDirectory { inode, .. } => commit.put(mark, inode),
+        _ => commit.put(mark, &0u8),
+    }
     Ok(Taken { reply, commit: Some(commit), more: false })
 }
 

@@ -4,6 +4,7 @@
 //! The member with the greatest (epoch, sequence) has everything that was acknowledged. A journal is given back only up
 //! to what all members have on stable storage, so what one lacks another still has.
 
+use crate::compare::Comparison;
 use crate::drive::Driven;
 use crate::follower::{append, copies_after};
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
@@ -36,6 +37,8 @@ pub(crate) enum Phase {
     },
     /// The members take the records that they lack.
     Feeding,
+    /// The members hold the same records; what they hold is compared.
+    Comparing(Box<Comparison>),
     /// The members agree on blocks that power cuts took: of each its content, as far as it is known.
     Settling {
         blocks: BTreeMap<BlockAt, Lost>,
@@ -131,6 +134,10 @@ impl Leader {
                 self.decide(at, around, out)
             }
             Message::Block { at: block, bytes } => self.settle_block(at, from.brick, block, bytes, around, out),
+            Message::Compared { portion, sum, count } => {
+                self.compared(at, from.brick, portion, (sum, count), around, out)
+            }
+            Message::Listed { portion, entries } => self.listed(at, from.brick, portion, entries, around, out),
             _ => Ok(()),
         }
     }
@@ -161,6 +168,10 @@ impl Leader {
                 if position.sequence > self.last {
                     let what = format!("brick {} has records that its living leader never made", brick.text());
                     return Err(Error::Bug { what });
+                }
+                if matches!(self.phase, Phase::Comparing(_)) {
+                    // From the beginning, once all have all records again.
+                    self.phase = Phase::Feeding;
                 }
                 self.feed(at, brick, position.sequence, around, out)?;
                 self.sync_again(at, brick, out);
@@ -241,7 +252,10 @@ impl Leader {
 
     /// From phase to phase, as far as it goes.
     pub fn go_on_levelling(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
-        if self.phase == Phase::Feeding && self.all_present() && self.is_settled() {
+        let is_even = self.phase == Phase::Feeding && self.all_present() && self.is_settled();
+        if is_even && self.is_to_compare(at, around) {
+            self.begin_comparison(at, around, out)?;
+        } else if is_even {
             let blocks = std::mem::take(&mut self.lost_on);
             let blocks: BTreeMap<BlockAt, Lost> =
                 blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
@@ -252,6 +266,7 @@ impl Leader {
         if matches!(self.phase, Phase::Settling { .. }) && self.lost_writes == Some(true) && self.is_settled() {
             self.doubt_writes(at, around, out)?;
         }
+        self.end_comparison(at, around, out)?;
         if matches!(&self.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
             at.lost.clear();
             for brick in self.members.keys() {
@@ -394,6 +409,7 @@ impl Leader {
         self.driven.retain(|_, driven| !driven.is_recovered());
         self.garbage.clear();
         self.prepared.clear();
+        self.unborn.clear();
         let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
         loop {
             let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
@@ -420,7 +436,12 @@ impl Leader {
                 self.when(self.last, true, Then::SendLegs(IntentId(id), self.last));
             }
             Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
-            Some(Kind::LegDone) => drop(self.doubtful.insert(IntentId(id))),
+            Some(Kind::LegDone) => {
+                self.doubtful.insert(IntentId(id));
+                if let Ok(directory) = InodeId::from_bytes(value.clone()) {
+                    self.unborn.insert(IntentId(id), directory);
+                }
+            }
             _ => self.note_work(key, value, out),
         }
         Ok(())

@@ -4,6 +4,7 @@
 //! The crate opens no socket, starts no thread, and reads no clock and no random source; it is given them.
 //! `docs/replication.md` is the document.
 
+mod compare;
 mod data;
 mod drive;
 mod follower;
@@ -11,6 +12,7 @@ mod inodes;
 mod leader;
 mod legs;
 mod level;
+mod locking;
 mod locks;
 mod message;
 mod names;
@@ -28,7 +30,7 @@ mod tree;
 mod truncate;
 
 pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait};
-pub use message::{Address, BlockAt, Envelope, Fresh, Message, Outcome};
+pub use message::{Address, BlockAt, Envelope, Fresh, Hashed, Message, Outcome, Portion};
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
 pub use read::answer;
 pub use retention::{Known, Need, Retention};

@@ -14,14 +14,12 @@ mod grant;
 mod graph;
 #[cfg(test)]
 mod model;
-mod ranges;
 mod recovery;
 #[cfg(test)]
 mod tests;
 
 use answers::Answers;
 use hekate_proto::*;
-use ranges::holder;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An inode of a volume: the ids of two volumes may be the same.
@@ -203,7 +201,7 @@ impl LockTable {
     fn holds(&self, file: &LockedFile, wanted: &HeldLock) -> bool {
         let same = |held: &HeldLock| {
             let (held_lock, lock) = (&held.lock, &wanted.lock);
-            holder(held) == holder(wanted) && held_lock.style == lock.style && held_lock.kind == lock.kind
+            held.holder() == wanted.holder() && held_lock.style == lock.style && held_lock.kind == lock.kind
         };
         self.files.get(file).is_some_and(|locks| locks.held.iter().any(same))
     }
@@ -254,7 +252,7 @@ impl LockTable {
 
     /// An owner closed the file: what it holds there, of both styles, goes. What it waits for stays, as in Linux.
     pub fn release(&mut self, session: SessionId, owner: LockOwner, file: LockedFile) {
-        self.drop_held(&file, |held| holder(held) == (session, owner));
+        self.drop_held(&file, |held| held.holder() == (session, owner));
         self.settle();
     }
 

@@ -42,6 +42,14 @@ wire_struct! {
         pub bytes: Bytes,
     }
 
+    /// An entry of the index, in short.
+    pub struct Hashed {
+        /// Its key.
+        pub key: Key,
+        /// XXH3-128 of the key's length (8 bytes), the key and the value.
+        pub hash: u128,
+    }
+
     /// A block of a shard.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct BlockAt {
@@ -87,6 +95,21 @@ wire_enum! {
         17 = WantStable,
         /// Leader to member: with the records up to this one, members agree on what power cuts took.
         18 = Settled { sequence: Sequence },
+        /// Leader to member, in a new view and at the same record: what do you hold of this? -> `Compared`
+        19 = Compare { portion: Portion },
+        /// The sum of the hashes of what the member holds of it, and how many there are.
+        20 = Compared { portion: Portion, sum: u128, count: u64 },
+        /// Leader to member, whose sum differs: entry by entry. -> `Listed`
+        21 = List { portion: Portion },
+        22 = Listed { portion: Portion, entries: Vec<Hashed> },
+    }
+
+    /// Part of what a replica holds.
+    pub enum Portion {
+        /// Entries of the index from a key to another (exclusive), without shards and checksums.
+        1 = Entries { from: Key, to: Key },
+        /// All shards: stamp and length of each.
+        2 = Shards,
     }
 
     /// What came of a leg.

@@ -8,6 +8,7 @@
 
 use crate::follower::Follower;
 use crate::leader::Leader;
+use crate::locks::Ticket;
 use crate::message::{Address, BlockAt, Envelope, Message};
 use crate::step::{Ask, Commit};
 use hekate_brick::Brick;
@@ -53,6 +54,10 @@ pub struct Out {
     pub wants_room: bool,
     /// Inodes that lost their last name and may be open.
     pub orphans: Vec<(VolumeId, InodeId)>,
+    /// Lock ops that waited and have their answers now.
+    pub told: Vec<Ticket>,
+    /// For the operator.
+    pub notes: Vec<String>,
     /// Ways that are seldom taken, for counters.
     pub branches: Vec<&'static str>,
 }
@@ -72,6 +77,8 @@ pub enum Event {
     Sync { token: Token, shards: Vec<ShardId> },
     /// Nobody waits for the answer any more: what has not begun is dropped.
     Abandon { token: Token },
+    /// All sessions that may hold locks of an earlier leader: until each has told them or ended, no other lock is granted.
+    Sessions { sessions: Vec<SessionId> },
     /// A session has ended: it sends nothing again.
     SessionEnded { session: SessionId },
     /// Everything that this replica holds is to become stable on every member: [`Partition::stable`] tells.
@@ -306,9 +313,27 @@ impl Partition {
         }
     }
 
+    /// Entries that a leader has compared with the members' so far, while it does.
+    pub fn compared(&self) -> Option<u64> {
+        match &self.role {
+            Role::Leader(leader) => leader.compared_entries(),
+            Role::Follower(_) => None,
+        }
+    }
+
     /// Whether something was put off that the next tick may let go on.
     pub fn wants_tick(&self) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.wants_tick())
+    }
+
+    /// Whether it is a leader that has not been told of the sessions.
+    pub fn wants_sessions(&self) -> bool {
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if !leader.knows_sessions)
+    }
+
+    /// Whether the session has yet to tell the locks that it held under an earlier leader.
+    pub fn awaits(&self, session: SessionId) -> bool {
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.awaits(session))
     }
 
     /// Data ids to collect, ops on their way, and what ops left that is to be removed.

@@ -92,6 +92,10 @@ impl Leader {
             return Ok(Some(event));
         }
         let done = match &event {
+            Event::Request { token, ask, op: Op::Lock { op } } => {
+                self.lock_op(at, *token, ask, op, around, out);
+                true
+            }
             Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(at, *token, ask, op, around),
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => self.begin_op(at, *token, ask, op, around, out)?,
@@ -120,7 +124,7 @@ impl Leader {
 
     /// Answers a read at once, if what it depends on is settled and nobody holds it.
     pub fn read(&self, at: &Place, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
-        if !self.serves() || self.is_prepared(at, ask, op) {
+        if !self.serves() || self.is_prepared(at, ask, op) || matches!(op, Op::Lock { .. }) {
             return None;
         }
         let found = match answer(around.brick, ask, at.own.partition, op) {
@@ -184,9 +188,9 @@ impl Leader {
     }
 
     /// Whether a rename of another partition has hold of a name of the op's, or of one that the directory counts; or one
-    /// that it asks for is not to be shown yet.
+    /// that it asks for is not to be shown yet, or its directory may be taken back.
     fn is_prepared(&self, at: &Place, ask: &Ask, op: &Op) -> bool {
-        if self.prepared.is_empty() && self.unnamed.is_empty() {
+        if self.prepared.is_empty() && self.unnamed.is_empty() && self.unborn.is_empty() {
             return false;
         }
         let at = at.own.partition;
@@ -199,14 +203,19 @@ impl Leader {
             // Without a name it is the volume's moves of directories that are held.
             self.prepared.range(all.successor()..all.prefix_end()).next().is_some()
         };
+        let lists = |dir: InodeId| self.is_unborn(dir) || self.unnamed.values().flatten().any(|(of, _)| *of == dir);
         let all_of_it = match op {
             Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => {
                 counts(*dir)
             }
-            _ => listed_by(op).is_some_and(|dir| self.unnamed.values().flatten().any(|(of, _)| *of == dir)),
+            _ => listed_by(op).is_some_and(lists),
         };
         let mut names = names_of(op).into_iter().flatten();
-        all_of_it || names.any(|(dir, name)| is_held(ask.hold_key(at, dir, name)))
+        all_of_it || names.any(|(dir, name)| self.is_unborn(dir) || is_held(ask.hold_key(at, dir, name)))
+    }
+
+    fn is_unborn(&self, dir: InodeId) -> bool {
+        self.unborn.values().any(|unborn| *unborn == dir)
     }
 
     /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
@@ -417,7 +426,9 @@ impl Leader {
     fn is_busy(&self, at: &Place, ask: &Ask, leg: &Leg) -> bool {
         match leg {
             Leg::AddLink { inode } => self.is_cutting(*inode),
-            Leg::HoldName { dir, name } => self.held.contains_key(&name_key(at, ask, *dir, name)),
+            Leg::HoldName { dir, name } => {
+                self.held.contains_key(&name_key(at, ask, *dir, name)) || self.is_unborn(*dir)
+            }
             _ => false,
         }
     }
@@ -429,6 +440,7 @@ impl Leader {
             Leg::ReleaseName { dir, name } | Leg::ReplaceName { dir, name, .. } => {
                 self.prepared.remove(&key(*dir, name));
             }
+            Leg::UnmakeDirectory { inode } => self.unborn.retain(|_, unborn| unborn != inode),
             _ => {}
         }
         self.retry_wanted |= !self.waiting.is_empty();
@@ -441,6 +453,7 @@ impl Leader {
         let found = around.brick.scan(&first, &last.successor(), usize::from(u16::MAX))?;
         self.forgotten.extend(found.into_iter().map(|(key, _)| key));
         self.doubtful.remove(&intent);
+        self.retry_wanted |= self.unborn.remove(&intent).is_some();
         Ok(())
     }
 

@@ -4,6 +4,8 @@
 //! link counts are the number of names, a directory's counts are its names, nothing is left that no name leads to, and
 //! both replicas of every partition hold the same.
 
+mod compare;
+
 use crate::*;
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
@@ -26,6 +28,9 @@ struct TestRing {
     partitions: BTreeMap<Address, Partition>,
     queue: VecDeque<Envelope>,
     answers: BTreeMap<Token, Result<Reply>>,
+    notes: Vec<String>,
+    /// How often a leader has compared the members.
+    compared: usize,
     /// Messages until the process dies.
     messages_left: u64,
     op_id: u64,
@@ -63,9 +68,21 @@ fn open(storages: &[MemoryStorage]) -> TestRing {
     };
     let bricks: Vec<Brick> = storages.iter().enumerate().map(brick).collect();
     let (views, partitions) = (views(), BTreeMap::new());
-    let (queue, answers) = (VecDeque::new(), BTreeMap::new());
-    let (messages_left, op_id, clock, spread, spreads) = (u64::MAX, 0, 0, 1, HashMap::new());
-    let mut ring = TestRing { bricks, views, partitions, queue, answers, messages_left, op_id, clock, spread, spreads };
+    let (queue, answers, notes, compared) = Default::default();
+    let mut ring = TestRing {
+        bricks,
+        views,
+        partitions,
+        queue,
+        answers,
+        notes,
+        compared,
+        messages_left: u64::MAX,
+        op_id: 0,
+        clock: 0,
+        spread: 1,
+        spreads: HashMap::new(),
+    };
     ring.start();
     if fresh {
         let changes = root_directory(&ring.ask(), 0, 0);
@@ -83,6 +100,13 @@ impl TestRing {
     }
 
     fn start(&mut self) {
+        self.start_all();
+        assert!(
+            self.partitions.values().filter(|one| one.address().brick == one.view().leader).all(|one| one.serves())
+        );
+    }
+
+    fn start_all(&mut self) {
         let all: Vec<BrickId> = (0..BRICKS).map(|brick| BrickId(u128::from(brick))).collect();
         for (number, view) in views().iter().enumerate() {
             for member in &view.members {
@@ -95,9 +119,6 @@ impl TestRing {
         addresses.iter().for_each(|address| self.tell(*address, Event::Start));
         addresses.iter().for_each(|address| self.tell(*address, Event::Up { bricks: all.clone() }));
         (0..20).for_each(|_| self.tick());
-        assert!(
-            self.partitions.values().filter(|one| one.address().brick == one.view().leader).all(|one| one.serves())
-        );
     }
 
     fn tick(&mut self) {
@@ -128,6 +149,8 @@ impl TestRing {
         partition.handle(event, &around, &mut out);
         self.queue.extend(out.sends);
         self.answers.extend(out.answers);
+        self.notes.extend(out.notes);
+        self.compared += out.branches.iter().filter(|branch| branch.ends_with("replicas are compared")).count();
         for job in out.syncs {
             let brick = &self.bricks[job.replica.brick.0 as usize];
             let outcome = brick.sync_shards(&job.shards).and_then(|_| brick.sync(brick.end()));

@@ -117,9 +117,6 @@ impl Node {
         (ring_id, partition, epoch): (RingId, PartitionNumber, Epoch),
         changed: &mut Changed,
     ) -> Result<Reply> {
-        if matches!(request.op, Op::Lock { .. }) {
-            return Err(Error::NotSupported { what: "locks between mounts".into() });
-        }
         let volume = self.volume(session.volume)?;
         if volume.ring != ring_id {
             return Err(Error::Denied { what: "the volume is not on that ring".into() });
@@ -138,6 +135,9 @@ impl Node {
             alone: ring.is_whole() && self.sessions.count(session.volume) == 1,
             spread: spread_of(&volume, &request.op),
         };
+        if matches!(request.op, Op::Lock { .. }) {
+            return self.lock_op(&ring, &ask, &request.op, to);
+        }
         if request.op.is_read() {
             return self.read_op(&ring, &ask, request, to);
         }
@@ -161,7 +161,7 @@ impl Node {
         }
     }
 
-    fn ask_replica(&self, ring: &Arc<HostedRing>, to: Address, ask: &Ask, op: &Op) -> Result<Reply> {
+    pub(crate) fn ask_replica(&self, ring: &Arc<HostedRing>, to: Address, ask: &Ask, op: &Op) -> Result<Reply> {
         let event = |token| Event::Request { token, ask: *ask, op: op.clone() };
         self.ask(ring, to, event).unwrap_or_else(|| Err(self.what_it_waits_for(ring, to)))
     }
@@ -244,7 +244,7 @@ impl Node {
                 let orphans = self.orphans.lock();
                 let orphans = orphans.iter().filter(|(_, volume, _)| *volume == session.volume);
                 let inodes = session.heartbeat(unused, orphans.map(|(_, _, inode)| *inode));
-                Ok(Reply::Orphans { inodes })
+                Ok(Reply::Orphans { inodes, untold: self.untold(session)? })
             }
             VolumeOp::EndSession => {
                 self.end_session(session.id)?;

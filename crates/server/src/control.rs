@@ -26,7 +26,14 @@ pub enum ControlRequest {
     /// Who answers: server, cluster, where it listens, and where the coordinator is.
     Identify,
     /// The coordinator, which the first server holds.
-    Coordinator(CoordinatorRequest),
+    Coordinator {
+        /// The cluster of the server that asks; none while it does not know it yet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<String>,
+        /// What of it.
+        #[serde(flatten)]
+        asked: CoordinatorRequest,
+    },
     /// Pools with their bricks and rings.
     PoolList,
     /// Volumes.
@@ -111,9 +118,9 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::Status => status(node),
         ControlRequest::ServerStatus => servers::own_report(node),
         ControlRequest::Identify => identify(node),
-        ControlRequest::Coordinator(request) => {
+        ControlRequest::Coordinator { cluster, asked } => {
             administrator(peer)?;
-            coordinator::answer(node, request)
+            coordinator::answer(node, cluster.as_deref(), asked)
         }
         ControlRequest::PoolList => pools(node),
         ControlRequest::VolumeList => volume_rows(node, &Reports::gather(node)?).map(Value::from),

@@ -3,6 +3,7 @@
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::scrub;
+use crate::start;
 use crate::turn::Turn;
 use hekate_proto::*;
 use hekate_replica::{Commit, Event};
@@ -58,8 +59,12 @@ impl Housekeeping {
         })?;
         let ticks = spawn(node, &stopping, TICK_PAUSE, tick_who_waits)?;
         let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
+        let tell = spawn(node, &stopping, start::TELL_PAUSE, |node| {
+            node.tell_comparing();
+            Ok(())
+        })?;
         let learn = spawn(node, &stopping, LEARN_PAUSE, Node::learn)?;
-        Ok(Self { stopping, threads: vec![checkpoints, chores, space, ticks, scrub, learn] })
+        Ok(Self { stopping, threads: vec![checkpoints, chores, space, ticks, scrub, tell, learn] })
     }
 
     /// The checkpoints' thread does not wait for its time.
@@ -145,6 +150,7 @@ fn chores(node: &Node) -> Result<()> {
         node.end_session(session)?;
     }
     tick_all(node);
+    rings(node).iter().for_each(|ring| node.tell_sessions(ring));
     collect_orphans(node)?;
     crate::volumes::go_on_deleting(node)
 }
@@ -171,6 +177,8 @@ fn collect_orphans(node: &Node) -> Result<()> {
 
 /// Results that a session's retries would have asked for.
 pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -> Result<()> {
+    // First what cannot fail: others wait for its locks.
+    node.session_ended(ring, session);
     for to in ring.leaders() {
         let prefix = Key::session_prefix(ring.ring, to.partition.first_position(ring.count()), session);
         let Some(hosted) = ring.replica(to) else { continue };
@@ -180,9 +188,6 @@ pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -
             entries.into_iter().for_each(|(key, _)| commit.delete(key));
             node.change(ring, to.partition, commit)?;
         }
-        let mut turn = Turn::new(node, ring);
-        turn.tell(to, Event::SessionEnded { session });
-        turn.run();
     }
     Ok(())
 }

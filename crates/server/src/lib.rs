@@ -11,6 +11,7 @@ mod checkpoint;
 mod control;
 mod housekeeping;
 mod links;
+mod locking;
 pub mod membership;
 mod node;
 mod partition;

@@ -51,10 +51,17 @@ impl Membership {
             .map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 
-    /// The records of the cluster, as the first server gives them.
+    /// The records of the cluster, as the first server gives them; of no other cluster.
     pub fn registry(&self, secret: Option<&Secret>) -> Result<Registry> {
         let endpoint = Endpoint::parse(&self.coordinator, secret)?;
-        Ok(Registry::of(Arc::new(RemoteCoordinator::new(endpoint)), self.server))
+        let coordinator = RemoteCoordinator::new(endpoint, Some(self.cluster.clone()));
+        Ok(Registry::of(Arc::new(coordinator), self.server))
+    }
+
+    /// The cluster whose first server answers there now.
+    pub fn cluster_there(&self, secret: Option<&Secret>) -> Result<String> {
+        let endpoint = Endpoint::parse(&self.coordinator, secret)?;
+        Registry::of(Arc::new(RemoteCoordinator::new(endpoint, None)), self.server).cluster()
     }
 }
 
@@ -81,8 +88,7 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<Reg
             state.display()
         )));
     };
-    let registry = membership.registry(secret)?;
-    let (found, at, server) = (registry.cluster()?, &membership.coordinator, membership.server);
+    let (found, at, server) = (membership.cluster_there(secret)?, &membership.coordinator, membership.server);
     if found != membership.cluster {
         return Err(Error::Denied {
             what: format!(
@@ -92,6 +98,7 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<Reg
             ),
         });
     }
+    let registry = membership.registry(secret)?;
     if registry.servers()?.iter().all(|info| info.server != server) {
         return Err(Error::Denied {
             what: format!(

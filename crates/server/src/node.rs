@@ -16,7 +16,7 @@ use hekate_cluster::{Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
 use hekate_transport::link::Boot;
-use hekate_transport::{Peer, Peers, Secret, Service};
+use hekate_transport::{Listener, Peer, Peers, Secret, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -148,6 +148,7 @@ impl Node {
         self.sessions.load(&self.registry)?;
         progress("making the replicas even");
         let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        rings.iter().for_each(|ring| self.tell_sessions(ring));
         self.begin_links()?;
         start::bring_into_step(self, &rings)?;
         self.make_missing_roots()?;
@@ -169,6 +170,7 @@ impl Node {
     /// Serves a new ring's partitions from now on.
     pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
         let ring = self.put_ring(info, &BTreeSet::new())?;
+        self.tell_sessions(&ring);
         start::bring_into_step(self, std::slice::from_ref(&ring))?;
         Ok(ring)
     }
@@ -319,6 +321,18 @@ impl Service for Node {
 
     fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>> {
         self.batch(session, &requests)
+    }
+
+    fn listening(&self, session: SessionId, listener: Arc<Listener>) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.listens(listener);
+        }
+    }
+
+    fn deaf(&self, session: SessionId, listener: &Arc<Listener>) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.is_deaf(listener);
+        }
     }
 
     fn disconnected(&self, session: SessionId) {

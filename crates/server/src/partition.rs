@@ -146,7 +146,10 @@ impl HostedRing {
         let away: Vec<String> = partition.away().into_iter().map(|brick| self.name(brick)).collect();
         match (away.is_empty(), partition.serves()) {
             (true, true) => None,
-            (true, false) => Some("its replicas to be brought into step".into()),
+            (true, false) => Some(match partition.compared() {
+                Some(entries) => format!("its replicas to be compared, {entries} entries so far"),
+                None => "its replicas to be brought into step".into(),
+            }),
             (false, _) => Some(format!("brick {}", away.join(", "))),
         }
     }

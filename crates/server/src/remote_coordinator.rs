@@ -17,16 +17,18 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// may have been done: it is not sent twice.
 pub struct RemoteCoordinator {
     control: Control,
+    cluster: Option<String>,
 }
 
 impl RemoteCoordinator {
-    /// Of the first server, which answers there.
-    pub fn new(endpoint: Endpoint) -> Self {
-        Self { control: Control::new(endpoint, Some(ANSWER_LIMIT)) }
+    /// Of the first server, which answers there; one of another cluster than this refuses.
+    pub fn new(endpoint: Endpoint, cluster: Option<String>) -> Self {
+        Self { control: Control::new(endpoint, Some(ANSWER_LIMIT)), cluster }
     }
 
     fn ask<T: DeserializeOwned>(&self, request: CoordinatorRequest) -> Result<T> {
-        let request = serde_json::to_string(&ControlRequest::Coordinator(request));
+        let request = ControlRequest::Coordinator { cluster: self.cluster.clone(), asked: request };
+        let request = serde_json::to_string(&request);
         let answer = self.control.ask(&request.map_err(|e| Error::bug(e.to_string()))?)?;
         let unreadable = |e: serde_json::Error| Error::Protocol {
             what: format!("the coordinator at {}: {e}", self.control.endpoint()),
@@ -87,7 +89,7 @@ mod tests {
         let endpoint = Endpoint::Unix(served.directory.join("server.sock"));
         let server = Server::new(served.node.clone());
         server.listen(&endpoint).unwrap();
-        let remote = RemoteCoordinator::new(endpoint.clone());
+        let remote = RemoteCoordinator::new(endpoint.clone(), Some(served.node.cluster.clone()));
         conforms(&remote);
         server.stop();
         drop(server);
@@ -111,8 +113,22 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_another_cluster_is_refused() {
+        let served = Served::new("coordinator-other");
+        let endpoint = Endpoint::Unix(served.directory.join("server.sock"));
+        let server = Server::new(served.node.clone());
+        server.listen(&endpoint).unwrap();
+        let stranger = RemoteCoordinator::new(endpoint, Some("theirs".into()));
+        let refused = stranger.transact(&[], &[("/suite/b", Some("2"))]).unwrap_err();
+        assert!(matches!(&refused, Error::Denied { what } if what.contains("theirs")), "{refused}");
+        assert!(matches!(stranger.get("/cluster"), Err(Error::Denied { .. })));
+        assert_eq!(served.node.registry.coordinator().get("/suite/b").unwrap(), None);
+        server.stop();
+    }
+
+    #[test]
     fn refusals_arrive_as_the_errors_that_they_were() {
-        let remote = RemoteCoordinator::new(Endpoint::Unix("/c".into()));
+        let remote = RemoteCoordinator::new(Endpoint::Unix("/c".into()), None);
         let denied = Error::Denied { what: "user 5".into() };
         let told = remote.refused(&denied.to_string(), denied.entry().exit);
         assert_eq!(told, Error::Denied { what: "the coordinator at unix:/c: user 5".into() });

@@ -2,6 +2,7 @@
 
 use hekate_cluster::{Registry, SessionInfo};
 use hekate_proto::*;
+use hekate_transport::Listener;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct Session {
     /// Ops hold it shared; a retry takes it alone, so that it begins when what it repeats has ended.
     pub gate: RwLock<()>,
     connections: AtomicUsize,
+    /// Connections on which it is told of ops that waited.
+    listeners: Mutex<Vec<Arc<Listener>>>,
     heard: Mutex<Instant>,
     /// Orphans that it does not have open.
     released: Mutex<HashSet<InodeId>>,
@@ -71,6 +74,7 @@ impl Sessions {
                 home: info.server,
                 gate: RwLock::new(()),
                 connections: AtomicUsize::new(0),
+                listeners: Mutex::default(),
                 heard: Mutex::new(Instant::now()),
                 released: Mutex::default(),
             })
@@ -102,6 +106,11 @@ impl Sessions {
         registry.end_session(id)?;
         self.all.write().remove(&id);
         Ok(())
+    }
+
+    /// Those on the volumes that `is_of` knows.
+    pub fn on(&self, is_of: impl Fn(VolumeId) -> bool) -> Vec<SessionId> {
+        self.all.read().values().filter(|session| is_of(session.volume)).map(|session| session.id).collect()
     }
 
     /// Sessions on a volume.
@@ -146,6 +155,21 @@ impl Session {
     pub fn disconnected(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         *self.heard.lock() = Instant::now();
+    }
+
+    /// It listens there.
+    pub fn listens(&self, listener: Arc<Listener>) {
+        self.listeners.lock().push(listener);
+    }
+
+    /// It does no more.
+    pub fn is_deaf(&self, listener: &Arc<Listener>) {
+        self.listeners.lock().retain(|known| !Arc::ptr_eq(known, listener));
+    }
+
+    /// Ops of its that waited have their answers.
+    pub fn tell(&self, op_ids: &[OpId]) {
+        self.listeners.lock().iter().for_each(|listener| listener.tell(op_ids));
     }
 
     /// A heartbeat: what it does not have open, and of which orphans it has not spoken yet.

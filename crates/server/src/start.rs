@@ -1,5 +1,8 @@
 //! Before a server serves: its replicas are brought into step, and ops that a crash cut short are undone or finished.
 
+#[cfg(test)]
+mod tests;
+
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::turn::Turn;
@@ -9,8 +12,11 @@ use hekate_proto::*;
 use hekate_replica::{Address, BlockAt, Event};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How often it is said how far the comparison of replicas is.
+pub const TELL_PAUSE: Duration = Duration::from_secs(2);
 /// Between two looks at partitions that do not serve yet.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -70,9 +76,41 @@ pub fn renew_incarnations(ring: &mut RingInfo, bricks: &HashMap<BrickId, Arc<Bri
     renewed
 }
 
+impl Node {
+    /// After a restart of a machine replicas are compared; whoever waits for it is told how far that is.
+    pub(crate) fn tell_comparing(&self) {
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        let compared = |ring: &Arc<HostedRing>| -> Vec<u64> {
+            ring.replicas().filter_map(|(_, hosted)| hosted.partition.read().compared()).collect()
+        };
+        let entries: Vec<u64> = rings.iter().flat_map(compared).collect();
+        if !entries.is_empty() {
+            let (count, sum) = (entries.len(), entries.iter().sum::<u64>());
+            eprintln!("hekate-serve: comparing the replicas of {count} partitions, {sum} of their entries so far");
+        }
+    }
+}
+
 /// Starts the replicas of rings, and returns when the leaders serve whose members are all here; the others serve once they
 /// have heard of theirs. A replica that cannot be brought into step is what is wrong with the server.
 pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let teller = scope.spawn(|| {
+            std::thread::park_timeout(TELL_PAUSE);
+            while !done.load(Ordering::Acquire) {
+                node.tell_comparing();
+                std::thread::park_timeout(TELL_PAUSE);
+            }
+        });
+        let outcome = start_replicas(node, rings);
+        done.store(true, Ordering::Release);
+        teller.thread().unpark();
+        outcome
+    })
+}
+
+fn start_replicas(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     let local: Vec<BrickId> = node.bricks.keys().copied().collect();
     for ring in rings {
         let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();

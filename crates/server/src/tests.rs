@@ -73,9 +73,17 @@ fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()
         while !ring.leaders().iter().all(|leader| ring.replica(*leader).unwrap().partition.read().serves()) {
             while let Some((to, event)) = queue.pop_front() {
                 ring.deliver(to, event);
-                let mut sends = Vec::new();
-                ring.work(to, Time(0), |out| sends.extend(out.sends));
+                let (mut sends, mut syncs) = (Vec::new(), Vec::new());
+                ring.work(to, Time(0), |out| {
+                    sends.extend(out.sends);
+                    syncs.extend(out.syncs);
+                });
                 queue.extend(sends.into_iter().map(|envelope| (envelope.to, Event::Message(envelope))));
+                for job in syncs {
+                    let brick = &bricks[&job.replica.brick];
+                    let outcome = brick.sync(brick.end());
+                    queue.push_back((job.replica, Event::Synced { ticket: job.ticket, outcome }));
+                }
             }
             for hosted in ring.replicas().map(|(_, hosted)| hosted) {
                 if let Some(error) = hosted.partition.read().failure() {
@@ -179,12 +187,16 @@ impl Served {
 
 impl Served {
     /// As a process that ends, and one that is started in its place.
-    pub fn restart(mut self) -> Self {
-        let directory = self.directory.clone();
-        self.stays = true;
-        drop(self);
+    pub fn restart(self) -> Self {
+        let directory = self.stopped();
         let node = start(&directory);
         Self { directory, node, stays: false }
+    }
+
+    /// As a process that ends. -> its directory, which stays.
+    pub fn stopped(mut self) -> PathBuf {
+        self.stays = true;
+        self.directory.clone()
     }
 }
 

@@ -87,6 +87,8 @@ impl<'a> Turn<'a> {
                 false => self.node.tickets.answer(token, answer),
             }
         }
+        self.node.tell_waiters(out.told);
+        out.notes.iter().for_each(|note| eprintln!("hekate-serve: {note}"));
         if out.wants_room {
             self.node.wants_checkpoint();
         }

@@ -112,8 +112,12 @@ impl Node {
         }
         self.maps.lock().retain(|number, _| recorded.iter().any(|volume| volume.volume == *number));
         self.volumes.write().retain(|number, _| recorded.iter().any(|volume| volume.volume == *number));
-        for ended in self.sessions.refresh(&self.registry)? {
-            let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        let ended = self.sessions.refresh(&self.registry)?;
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        for session in &ended {
+            rings.iter().for_each(|ring| self.session_ended(ring, *session));
+        }
+        for ended in ended {
             rings.iter().try_for_each(|ring| forget_session(self, ring, ended))?;
         }
         Ok(())

@@ -7,6 +7,7 @@
 
 mod wide;
 
+use crate::locks::Locks;
 use crate::replicate::{Replicate, Whom};
 use crate::unsynced::Unsynced;
 use bytes::{Bytes, BytesMut};
@@ -14,6 +15,7 @@ use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use wide::{Wide, is_wide};
 
 /// How often a name may lead to an inode that is gone by then; more often is damage.
@@ -36,7 +38,8 @@ impl From<Attr> for Shape {
 
 /// The routing layer; holds nothing that cannot be asked for again, but for what is yet to be synced.
 pub struct Distribute {
-    replicate: Replicate,
+    replicate: Arc<Replicate>,
+    locks: Arc<Locks>,
     layouts: Mutex<HashMap<InodeId, Shape>>,
     unsynced: Mutex<Unsynced>,
     wide: Mutex<Wide>,
@@ -45,7 +48,15 @@ pub struct Distribute {
 impl Distribute {
     /// On top of `replicate`.
     pub fn new(replicate: Replicate) -> Self {
-        Self { replicate, layouts: Mutex::default(), unsynced: Mutex::default(), wide: Mutex::default() }
+        let replicate = Arc::new(replicate);
+        let locks = Locks::new(replicate.clone());
+        let (layouts, unsynced, wide) = Default::default();
+        Self { replicate, locks, layouts, unsynced, wide }
+    }
+
+    /// The session's locks.
+    pub fn locks(&self) -> Arc<Locks> {
+        self.locks.clone()
     }
 
     fn partition(&self, position: Position) -> PartitionNumber {
@@ -151,18 +162,6 @@ impl Distribute {
             },
             reply => Ok(reply),
         }
-    }
-
-    /// Locks rest in a leader's memory: there is nothing to sync.
-    fn lock_op(&self, context: &Context, op: LockOp) -> Result<Reply> {
-        let inode = match &op {
-            LockOp::Get { inode, .. }
-            | LockOp::Set { inode, .. }
-            | LockOp::Cancel { inode, .. }
-            | LockOp::Release { inode, .. } => *inode,
-            LockOp::Restore { .. } => return Err(below()),
-        };
-        self.replicate.send(context, Whom::Leader(self.partition(inode.position())), Op::Lock { op })
     }
 
     fn data_op(&self, context: &Context, op: DataOp) -> Result<Reply> {
@@ -419,10 +418,16 @@ impl Translator for Distribute {
                 Ok(reply)
             }
             Op::Inode { op } => self.inode_op(context, op),
-            Op::Lock { op } => self.lock_op(context, op),
+            Op::Lock { op } => self.locks.handle(context, op),
             Op::Data { op } => self.data_op(context, op),
             Op::Volume { op: VolumeOp::EndSession } => self.replicate.send(context, Whom::Server, op),
-            Op::Volume { op } => self.ask_all(context, &op),
+            Op::Volume { op } => {
+                let reply = self.ask_all(context, &op)?;
+                if let Reply::Orphans { untold, .. } = &reply {
+                    self.locks.beat(untold);
+                }
+                Ok(reply)
+            }
             Op::Leg { .. } => Err(Error::invalid("legs are for servers")),
         }
     }
@@ -443,9 +448,10 @@ fn add(sum: Reply, more: Reply) -> Result<Reply> {
             let space = VolumeSpace { total: a.total + b.total, free: a.free + b.free, inodes: a.inodes + b.inodes };
             Ok(Reply::Space { space })
         }
-        (Reply::Orphans { mut inodes }, Reply::Orphans { inodes: more }) => {
+        (Reply::Orphans { mut inodes, mut untold }, Reply::Orphans { inodes: more, untold: also }) => {
             inodes.extend(more);
-            Ok(Reply::Orphans { inodes })
+            untold.extend(also);
+            Ok(Reply::Orphans { inodes, untold })
         }
         _ => Err(unexpected()),
     }

@@ -2,11 +2,13 @@
 //! which lane) over transport. On top, stackable: those of [`REGISTRY`].
 
 mod distribute;
+mod locks;
 mod replicate;
 mod trace;
 mod unsynced;
 
 pub use distribute::Distribute;
+pub use locks::Locks;
 pub use replicate::Replicate;
 pub use trace::Trace;
 

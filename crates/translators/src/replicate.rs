@@ -36,7 +36,7 @@ pub struct Replicate {
     servers: Arc<Servers>,
     session: SessionId,
     map: RwLock<Arc<VolumeMap>>,
-    slots: Slots,
+    slots: Arc<Slots>,
     op_count: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ impl Replicate {
     /// For a session on a volume.
     pub fn new(servers: Arc<Servers>, session: SessionId, map: VolumeMap) -> Self {
         let map = RwLock::new(Arc::new(map));
-        Self { servers, session, map, slots: Slots::new(), op_count: AtomicU64::new(1) }
+        Self { servers, session, map, slots: Arc::new(Slots::new()), op_count: AtomicU64::new(1) }
     }
 
     /// The map as last handed out.
@@ -77,11 +77,70 @@ impl Replicate {
         let changes = requests.iter().filter(|request| !request.op.is_read()).count();
         let slots = self.slots.take(changes);
         for (request, slot) in requests.iter_mut().filter(|request| !request.op.is_read()).zip(&slots) {
-            request.op_id = OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(*slot));
+            request.op_id = self.op_id(*slot);
         }
         let replies = self.send_runs(context, &whoms, &mut requests);
         self.slots.give_back(slots);
         replies
+    }
+
+    /// An op id, with its slot, for an op that is sent more than once by its own will.
+    pub(crate) fn ticket(&self) -> OpTicket {
+        let slot = self.slots.take(1);
+        let op_id = self.op_id(slot.first().copied().unwrap_or_default());
+        OpTicket { op_id, slot, slots: self.slots.clone() }
+    }
+
+    /// An id that no op has.
+    pub(crate) fn unused_id(&self) -> OpId {
+        self.op_id(0)
+    }
+
+    fn op_id(&self, slot: u8) -> OpId {
+        OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot))
+    }
+
+    /// As `send`, under this id.
+    pub(crate) fn send_as(&self, context: &Context, op_id: OpId, whom: Whom, op: Op) -> Result<Reply> {
+        let request = self.request(whom, op_id, op)?;
+        let mut replies = self.send_runs(context, &[whom], &mut [request])?;
+        replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
+    }
+
+    /// One attempt, which whoever asks makes again later. `retry`: it waits for all that the session has on its way there.
+    pub(crate) fn attempt(&self, op_id: OpId, retry: bool, whom: Whom, op: Op, limit: Duration) -> Result<Reply> {
+        let mut request = self.request(whom, op_id, op)?;
+        request.retry = retry;
+        let (server, _) = self.aim(&self.map(), whom)?;
+        let replies = self.servers.attempt(server, &mut [request], Some(limit))?;
+        let reply = replies.into_iter().next().unwrap_or(Err(Error::bug("a batch without a reply")));
+        if let Err(Error::StaleView { .. } | Error::OtherServer { .. }) = reply {
+            *self.map.write() = Arc::new(self.servers.map()?);
+            return Err(Error::Unavailable { what: "the partition has another view".into() });
+        }
+        reply
+    }
+
+    fn request(&self, whom: Whom, op_id: OpId, op: Op) -> Result<Request> {
+        let map = self.map();
+        let (_, target) = self.aim(&map, whom)?;
+        let (volume, session) = (map.volume, self.session);
+        Ok(Request { volume, target, session, op_id, durable: false, retry: false, op })
+    }
+
+    /// Where one who answers is, by the map as last handed out.
+    pub(crate) fn server_of(&self, whom: Whom) -> Result<ServerId> {
+        self.aim(&self.map(), whom).map(|(server, _)| server)
+    }
+
+    /// The volume's servers.
+    pub(crate) fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    /// Whose.
+    pub(crate) fn session(&self) -> SessionId {
+        self.session
     }
 
     fn send_runs(&self, context: &Context, whoms: &[Whom], requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
@@ -140,10 +199,10 @@ impl Replicate {
         context.interrupted() || self.servers.is_closed()
     }
 
-    /// A server that is away may come back where it was, so the map is only asked for now and then. A view that has
-    /// changed is in the next map, or soon will be.
+    /// What is away may come back where it was, so the map is only asked for now and then. A view that has changed is in
+    /// the next map, or soon will be.
     fn wait_for_another_map(&self, failure: &Failure, used: &VolumeMap, asked: &mut Instant) {
-        let is_away = matches!(failure, Failure::Away(_));
+        let is_away = matches!(failure, Failure::Away(_) | Failure::Answer(Error::Unavailable { .. }));
         if is_away {
             std::thread::sleep(AGAIN_PAUSE);
             if asked.elapsed() < MAP_PAUSE {
@@ -198,9 +257,24 @@ fn first_failure(outcome: Result<Vec<Result<Reply>>>, replies: &mut Vec<Result<R
     Ok(None)
 }
 
-/// Whether the same request may succeed elsewhere or later.
+/// Whether the same request may succeed elsewhere or later. A leader that waits for a member says so after a while, for
+/// those who have to give up; all others go on waiting.
 fn is_passing(failure: &Failure) -> bool {
-    matches!(failure, Failure::Away(_) | Failure::Answer(Error::StaleView { .. } | Error::OtherServer { .. }))
+    let Failure::Answer(error) = failure else { return true };
+    matches!(error, Error::StaleView { .. } | Error::OtherServer { .. } | Error::Unavailable { .. })
+}
+
+/// An op's id, and its slot until it is dropped.
+pub(crate) struct OpTicket {
+    pub op_id: OpId,
+    slot: Vec<u8>,
+    slots: Arc<Slots>,
+}
+
+impl Drop for OpTicket {
+    fn drop(&mut self) {
+        self.slots.give_back(std::mem::take(&mut self.slot));
+    }
 }
 
 /// Slots of unanswered changes: no two of them share one, so a server need only remember the last result of each.

@@ -34,12 +34,13 @@ pub(crate) enum FrameKind {
     Control = 6,
     ControlReply = 7,
     Packet = 8,
+    Told = 9,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::*;
-        let all = [Challenge, Hello, Welcome, Requests, Replies, Control, ControlReply, Packet];
+        let all = [Challenge, Hello, Welcome, Requests, Replies, Control, ControlReply, Packet, Told];
         all.into_iter().find(|k| *k as u8 == byte)
     }
 }
@@ -89,6 +90,8 @@ wire_enum! {
         3 = Control,
         /// Packets of the link between two servers: from which process, to whom.
         4 = Peer { server: ServerId, boot: Boot, to: ServerId },
+        /// A connection of a session on which only the server speaks: which ops that waited have their answers.
+        5 = Listen { volume: String, session: SessionId },
     }
 }
 

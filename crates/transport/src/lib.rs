@@ -7,19 +7,23 @@
 
 mod client;
 mod control;
+mod credentials;
 mod endpoint;
 mod frame;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod link;
+mod listen;
 mod peers;
 mod server;
 mod servers;
 
 pub use client::{Remote, Welcome};
 pub use control::{Control, control};
+pub use credentials::Peer;
 pub use endpoint::{Endpoint, Secret};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
+pub use listen::{Ears, Listener};
 pub use peers::{Cork, PeerHandler, Peers};
-pub use server::{Peer, Server, Service};
+pub use server::{Server, Service};
 pub use servers::Servers;

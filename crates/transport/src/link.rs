@@ -110,16 +110,9 @@ impl Link {
     /// The medium carries packets from now on. What was not acknowledged before goes again.
     pub fn connected(&mut self, now: Duration, out: &mut Vec<Output>) {
         self.connected = true;
-        match &mut self.pair {
-            None => self.open(now, out),
-            Some(flow) => {
-                let again = flow.resend(Duration::MAX, now);
-                match again.is_empty() {
-                    true => self.report(out),
-                    false => again.into_iter().for_each(|body| self.transmit(body, out)),
-                }
-            }
-        }
+        let Some(flow) = &mut self.pair else { return self.open(now, out) };
+        let again = flow.resend(Duration::MAX, now);
+        again.into_iter().for_each(|body| self.transmit(body, out));
     }
 
     /// The medium is gone; the generation goes on, if it comes back in time.
@@ -191,9 +184,6 @@ impl Link {
         if is_due(flow.give_up_due(&self.settings)) {
             self.end(Ended::Silence, out);
             return self.open(now, out);
-        }
-        if !self.connected {
-            return;
         }
         if is_due(flow.resend_due(&self.settings)) {
             let before = now.saturating_sub(self.settings.resend_after.unwrap_or_default());

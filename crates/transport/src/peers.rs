@@ -32,7 +32,8 @@ use std::time::{Duration, Instant};
 use timer::Alarm;
 
 /// Takes what peers send. For one peer, calls come one at a time and in order, on threads of [`Peers`]: what a call waits
-/// for must not be a message of the same peer. It may send.
+/// for must not be a message of the same peer. It may send; what it sends is written once everything is handled that one
+/// read has brought, or at [`Peers::flush`]. After a panic the generation begins anew.
 pub trait PeerHandler: Send + Sync {
     /// A generation begins: what is sent now arrives, in order and once, unless `down` is said.
     fn up(&self, from: ServerId, boot: Boot);

@@ -1,8 +1,10 @@
 //! The server's side: listeners, handshakes, and a thread a connection that hands batches to the [`Service`].
 
+use crate::credentials::{Peer, local_peer};
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::*;
 use crate::link::Boot;
+use crate::listen::Listener;
 use crate::peers::Peers;
 use bytes::Bytes;
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
@@ -24,44 +26,16 @@ const HELLO_BYTES_MAX: usize = 4096;
 /// After an accept that failed.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
-    /// As the kernel says.
-    Local {
-        /// User.
-        uid: u32,
-        /// Process.
-        pid: i32,
-    },
-    /// Somebody on this machine who proved the shared secret.
-    Secret,
-}
-
-impl Peer {
-    /// A server runs as our own user or as root, or it knows the secret.
-    pub(crate) fn may_be_server(&self) -> Result<()> {
-        match *self {
-            Peer::Local { uid, .. } if uid != 0 && uid != rustix::process::geteuid().as_raw() => Err(Error::Denied {
-                what: format!("a process of user {uid} is no server; run all servers as the same user"),
-            }),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Who is at the other end of a unix socket.
-pub(crate) fn local_peer(stream: &Stream) -> std::io::Result<Peer> {
-    let credentials = rustix::net::sockopt::socket_peercred(stream)?;
-    Ok(Peer::Local { uid: credentials.uid.as_raw(), pid: credentials.pid.as_raw_nonzero().get() })
-}
-
 /// What a server does with connections.
 pub trait Service: Send + Sync {
     /// May this peer use the volume? -> its id, the session (the given one, if it still lives) and the map as JSON.
     fn open(&self, peer: Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)>;
     /// Takes the requests in order; after one that fails the rest is `Skipped`.
     fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>>;
+    /// The session has a connection on which it is told of ops that waited.
+    fn listening(&self, _session: SessionId, _listener: Arc<Listener>) {}
+    /// That connection is about to go.
+    fn deaf(&self, _session: SessionId, _listener: &Arc<Listener>) {}
     /// A connection of the session has gone.
     fn disconnected(&self, session: SessionId);
     /// A request to the control interface, JSON to JSON.
@@ -208,6 +182,7 @@ impl Shared {
         let Some((purpose, proof)) = greet(&mut channel, secret.as_ref())? else { return Ok(()) };
         channel.wait_at_most(None)?;
         channel.limit(FRAME_BYTES_MAX);
+        let listens = matches!(purpose, Purpose::Listen { .. });
         let (volume, resume) = match purpose {
             Purpose::Control => {
                 let accepted = Accepted { proof, session: SessionId(0), map: String::new() };
@@ -216,7 +191,7 @@ impl Shared {
             }
             Purpose::Peer { server, boot, to } => return self.converse_peer(channel, peer, (server, boot), to, proof),
             Purpose::Open { volume } => (volume, None),
-            Purpose::Resume { volume, session } => (volume, Some(session)),
+            Purpose::Resume { volume, session } | Purpose::Listen { volume, session } => (volume, Some(session)),
         };
         match self.service.open(peer, &volume, resume) {
             Err(error) => channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(error).put(out)),
@@ -224,7 +199,10 @@ impl Shared {
                 let accepted = Accepted { proof, session, map };
                 let ended = std::panic::catch_unwind(AssertUnwindSafe(|| {
                     channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
-                    self.converse_ops(channel, volume, session)
+                    match listens {
+                        true => self.converse_listening(channel, session),
+                        false => self.converse_ops(channel, volume, session),
+                    }
                 }));
                 self.service.disconnected(session);
                 ended.unwrap_or_else(|_| Err(std::io::Error::other("a bug that the connection met")))
@@ -249,6 +227,17 @@ impl Shared {
             };
             channel.send(FrameKind::Replies, id, |out| replies.put(out))?;
         }
+    }
+
+    /// Until the client goes: it says nothing.
+    fn converse_listening(&self, mut channel: Channel, session: SessionId) -> std::io::Result<()> {
+        let listener = Arc::new(Listener::new(&channel)?);
+        self.service.listening(session, listener.clone());
+        // From here on nothing is missed: what the client asks for after it has heard this is told.
+        listener.begin();
+        let heard = channel.receive();
+        self.service.deaf(session, &listener);
+        heard.and(Err(malformed("a frame on a connection for listening")))
     }
 
     /// A connection that another server has made.

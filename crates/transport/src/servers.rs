@@ -5,6 +5,7 @@
 
 use crate::client::{Remote, Welcome};
 use crate::endpoint::Endpoint;
+use crate::listen::Ears;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId};
 use parking_lot::RwLock;
@@ -56,14 +57,21 @@ impl Servers {
         requests: &mut [Request],
         limit: Option<Duration>,
     ) -> Result<Vec<Result<Reply>>> {
-        let remote = self.all.read().get(&server).cloned();
-        let remote = remote.ok_or_else(|| Error::Unavailable {
-            what: format!(
-                "server {server} has no address of the kind of {}, where the session was opened",
-                self.opened_at
-            ),
-        })?;
-        remote.attempt(requests, limit)
+        self.remote(server)?.attempt(requests, limit)
+    }
+
+    fn remote(&self, server: ServerId) -> Result<Arc<Remote>> {
+        let known = self.all.read().get(&server).cloned();
+        let none = || {
+            let at = &self.opened_at;
+            format!("server {server} has no address of the kind of {at}, where the session was opened")
+        };
+        known.ok_or_else(|| Error::Unavailable { what: none() })
+    }
+
+    /// A connection to one of them, on which it tells of ops that waited.
+    pub fn listen(&self, server: ServerId) -> Result<Ears> {
+        self.remote(server)?.listen()
     }
 
     /// The map as it is now, from the first server that answers.

@@ -16,7 +16,7 @@ impl Filesystem {
         match self.opened_attr(caller, open) {
             Ok(attr) => {
                 let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
-                Ok(bytes_of(&Self::open_out(open.flags, unchanged && !self.cache.is_zero())))
+                Ok(bytes_of(&self.open_out(open.flags, unchanged && !self.cache.is_zero())))
             }
             Err(error) => {
                 self.unmark_open(caller.inode);
@@ -35,15 +35,18 @@ impl Filesystem {
         self.volume.setattr(&caller.context, caller.inode, changes)
     }
 
-    /// Files need no handle of ours: all that we keep is by inode. O_DIRECT bypasses the page cache, which also lets
-    /// writes to different places of a file go at once.
-    pub(super) fn open_out(flags: u32, keep_cache: bool) -> OpenOut {
-        let flags = match (flags & OFlags::DIRECT.bits() != 0, keep_cache) {
+    /// A handle is a number for its locks; all else that we keep is by inode.
+    pub(super) fn open_out(&self, flags: u32, keep_cache: bool) -> OpenOut {
+        OpenOut { handle: self.locks.new_handle(), flags: Self::open_flags(flags, keep_cache), padding: 0 }
+    }
+
+    /// O_DIRECT bypasses the page cache, which also lets writes to different places of a file go at once.
+    fn open_flags(flags: u32, keep_cache: bool) -> u32 {
+        match (flags & OFlags::DIRECT.bits() != 0, keep_cache) {
             (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
             (false, true) => FOPEN_KEEP_CACHE,
             (false, false) => 0,
-        };
-        OpenOut { handle: 0, flags, padding: 0 }
+        }
     }
 
     pub(super) fn mark_open(&self, inode: InodeId) {
@@ -56,7 +59,8 @@ impl Filesystem {
         self.volume.closed(inode);
     }
 
-    pub(super) fn release(&self, caller: &Caller) -> Outcome {
+    pub(super) fn release(&self, caller: &Caller, release: &ReleaseIn) -> Outcome {
+        self.release_open(caller, release);
         self.unmark_open(caller.inode);
         Ok(Bytes::new())
     }
@@ -105,9 +109,9 @@ mod tests {
     #[test]
     fn o_direct_bypasses_the_page_cache_and_nothing_else_does() {
         let direct = OFlags::DIRECT.bits() | OFlags::RDWR.bits();
-        assert_eq!(Filesystem::open_out(direct, true).flags, FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES);
-        assert_eq!(Filesystem::open_out(OFlags::RDWR.bits(), false).flags, 0);
-        assert_eq!(Filesystem::open_out(OFlags::RDONLY.bits(), true).flags, FOPEN_KEEP_CACHE);
+        assert_eq!(Filesystem::open_flags(direct, true), FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES);
+        assert_eq!(Filesystem::open_flags(OFlags::RDWR.bits(), false), 0);
+        assert_eq!(Filesystem::open_flags(OFlags::RDONLY.bits(), true), FOPEN_KEEP_CACHE);
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Filesystem {
         let entry = self.told(&attr);
         self.mark_open(attr.id);
         self.nodes.unchanged(attr.id.number(), attr.change);
-        Ok(bytes_of(&CreateOut { entry, open: Self::open_out(create.flags, false) }))
+        Ok(bytes_of(&CreateOut { entry, open: self.open_out(create.flags, false) }))
     }
 
     pub(super) fn link(&self, caller: &Caller, name: Name, node: u64) -> Outcome {

@@ -4,17 +4,23 @@ use super::*;
 use crate::abi::*;
 use crate::request::tests::sample;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::collections::HashMap;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// GETATTR waits until it is interrupted; MKDIR panics; READLINK answers; the rest is refused.
+/// GETATTR waits until it is interrupted, a lock until somebody answers it; MKDIR panics; READLINK answers; the rest is refused.
 #[derive(Default)]
 struct Fake {
     forgotten: Mutex<Vec<ForgetOne>>,
+    waiting: Mutex<HashMap<u64, Later>>,
 }
 
 impl Answers for Fake {
-    fn answer(&self, request: Request, interrupt: &AtomicBool) -> Outcome {
-        match request.body {
+    fn answer(&self, request: Request, interrupt: &AtomicBool, later: Later) -> Option<Outcome> {
+        let outcome = match request.body {
+            Body::SetLk { .. } => {
+                self.waiting.lock().insert(later.unique(), later);
+                return None;
+            }
             Body::GetAttr => {
                 while !interrupt.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(1));
@@ -25,6 +31,17 @@ impl Answers for Fake {
             Body::ReadLink => Ok(Bytes::from_static(b"target")),
             Body::Write { data, .. } => Ok(bytes::Bytes::copy_from_slice(&(data.len() as u64).to_ne_bytes())),
             _ => Err(Failed(Errno::NOSYS)),
+        };
+        Some(outcome)
+    }
+
+    fn is_later(&self, unique: u64) -> bool {
+        self.waiting.lock().contains_key(&unique)
+    }
+
+    fn interrupt(&self, unique: u64) {
+        if let Some(later) = self.waiting.lock().remove(&unique) {
+            later.answer(&Err(Failed(Errno::INTR)));
         }
     }
 
@@ -99,6 +116,26 @@ fn an_interrupted_wait_is_eintr_even_when_all_workers_wait() {
             assert_eq!(kernel.answer(), (unique, -4, vec![]));
         }
         assert!(session.workers() <= 3);
+    });
+}
+
+#[test]
+fn locks_that_wait_occupy_no_worker_and_are_answered_by_whoever_can() {
+    with_session(2, |kernel, session| {
+        let lk = LkIn { end: 9, kind: F_WRLCK, ..Default::default() };
+        for unique in [2, 4, 6, 8] {
+            kernel.send(33, unique, &[lk.as_bytes()]);
+        }
+        kernel.send(5, 10, &[]);
+        assert_eq!(kernel.answer(), (10, 0, b"target".to_vec()));
+        while session.answers.waiting.lock().len() < 4 {
+            std::thread::yield_now();
+        }
+        session.answers.waiting.lock().remove(&6).unwrap().answer(&Ok(Bytes::new()));
+        assert_eq!(kernel.answer(), (6, 0, vec![]));
+        kernel.send(36, 5, &[4u64.as_bytes()]);
+        assert_eq!(kernel.answer(), (4, -4, vec![]));
+        assert_eq!(session.answers.waiting.lock().len(), 2);
     });
 }
 

@@ -76,7 +76,7 @@ fn join_once(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result
         return Ok(());
     }
     let moved = Membership { coordinator: address.into(), ..membership };
-    let found = moved.registry(Some(&Secret::read(&paths.secret())?))?.cluster()?;
+    let found = moved.cluster_there(Some(&Secret::read(&paths.secret())?))?;
     if found != moved.cluster {
         return Err(Failure::new(
             77,
@@ -104,20 +104,30 @@ fn join_now(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<
 /// A server that was killed a moment ago may still hold its files, and the first server may start at the same time.
 fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
     let begun = Instant::now();
-    let patience = if paths.coordinator().exists() { IN_USE_PATIENCE } else { FIRST_SERVER_PATIENCE };
     let mut said = String::new();
     loop {
-        match Node::start(&NodeSettings { state: paths.state.clone() }, &|what| eprintln!("{what}")) {
-            Err(Error::Unavailable { what }) if begun.elapsed() < patience => {
-                if said != what && begun.elapsed() > IN_USE_PATIENCE {
-                    eprintln!("waiting: {what}");
-                    said = what;
-                }
-                std::thread::sleep(STOP_PAUSE);
-            }
+        let what = match Node::start(&NodeSettings { state: paths.state.clone() }, &|what| eprintln!("{what}")) {
+            Err(Error::Unavailable { what }) => what,
             settled => return settled,
+        };
+        let patience = if is_first_away(paths) { FIRST_SERVER_PATIENCE } else { IN_USE_PATIENCE };
+        if begun.elapsed() > patience {
+            return Err(Error::Unavailable { what });
         }
+        if said != what && begun.elapsed() > IN_USE_PATIENCE {
+            eprintln!("waiting: {what}");
+            said = what;
+        }
+        std::thread::sleep(STOP_PAUSE);
     }
+}
+
+/// Whether this server has joined, and the coordinator does not answer.
+fn is_first_away(paths: &Paths) -> bool {
+    let Ok(Some(membership)) = Membership::read(&paths.state) else { return false };
+    let secret = Secret::read(&paths.secret()).ok();
+    let asked = membership.cluster_there(secret.as_ref());
+    matches!(asked, Err(Error::Unavailable { .. }))
 }
 
 fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {

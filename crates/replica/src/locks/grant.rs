@@ -1,6 +1,5 @@
 //! What changes the table: holding, letting go, and granting what has become free.
 
-use super::ranges::with;
 use super::{LockTable, LockedFile, Ticket, Told};
 use hekate_proto::*;
 use std::collections::BTreeSet;
@@ -23,7 +22,7 @@ impl LockTable {
             change.lock.kind == LockKind::Unlock || !locks.held.iter().any(|held| held.conflicts(change)),
             "a lock that conflicts with one that is held: {change:?}"
         );
-        let after = with(&locks.held, change);
+        let after = locks_with(&locks.held, change);
         let of_session = self.held_by_session.entry(change.session).or_default();
         let of_session_after = (*of_session + after.len()).saturating_sub(locks.held.len());
         let grows = after.len() > locks.held.len();

@@ -1,7 +1,6 @@
 //! Who waits for whom: what holds a wait up, whether waiting would wait for itself, and who may pass whom.
 
 use super::LockTable;
-use super::ranges::{Holder, holder};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
@@ -21,7 +20,7 @@ impl LockTable {
         let Some(locks) = self.files.get(file) else { return true };
         let wait = &locks.waiting[place].lock;
         let held_up = |before: &HeldLock| {
-            before.conflicts(wait) && !self.leads_to(BTreeSet::from([holder(before)]), holder(wait), Edges::All)
+            before.conflicts(wait) && !self.leads_to(BTreeSet::from([before.holder()]), wait.holder(), Edges::All)
         };
         !locks.held.iter().any(|held| held.conflicts(wait))
             && !locks.waiting[..place].iter().any(|before| held_up(&before.lock))
@@ -30,14 +29,14 @@ impl LockTable {
     /// Whether somebody whom this wait waits for waits for its owner. flock(2) knows no deadlocks.
     pub(super) fn is_deadlock(&self, file: &super::LockedFile, wait: &HeldLock) -> bool {
         let Some(locks) = self.files.get(file) else { return false };
-        let blockers = locks.held.iter().filter(|held| held.conflicts(wait)).map(holder).collect();
-        wait.lock.style == LockStyle::Posix && self.leads_to(blockers, holder(wait), Edges::Held)
+        let blockers = locks.held.iter().filter(|held| held.conflicts(wait)).map(HeldLock::holder).collect();
+        wait.lock.style == LockStyle::Posix && self.leads_to(blockers, wait.holder(), Edges::Held)
     }
 
     /// Whether one of `from` is `to`, or waits for it, directly or through others.
-    fn leads_to(&self, from: BTreeSet<Holder>, to: Holder, edges: Edges) -> bool {
+    fn leads_to(&self, from: BTreeSet<LockHolder>, to: LockHolder, edges: Edges) -> bool {
         let mut seen = from.clone();
-        let mut open: Vec<Holder> = from.into_iter().collect();
+        let mut open: Vec<LockHolder> = from.into_iter().collect();
         while let Some(next) = open.pop() {
             if next == to {
                 return true;
@@ -47,18 +46,18 @@ impl LockTable {
         false
     }
 
-    fn waits_for(&self, waiter: Holder, edges: Edges) -> Vec<Holder> {
+    fn waits_for(&self, waiter: LockHolder, edges: Edges) -> Vec<LockHolder> {
         let mut found = Vec::new();
         for (_, file) in self.waits_of(waiter.0) {
             let Some(locks) = self.files.get(&file) else { continue };
             let own = |wait: &HeldLock| {
-                holder(wait) == waiter && (edges == Edges::All || wait.lock.style == LockStyle::Posix)
+                wait.holder() == waiter && (edges == Edges::All || wait.lock.style == LockStyle::Posix)
             };
             for (place, wait) in locks.waiting.iter().enumerate().filter(|(_, wait)| own(&wait.lock)) {
                 let before = locks.waiting[..place].iter().map(|before| &before.lock);
                 let before = before.filter(|_| edges == Edges::All);
                 let blockers = locks.held.iter().chain(before).filter(|other| other.conflicts(&wait.lock));
-                found.extend(blockers.map(holder));
+                found.extend(blockers.map(HeldLock::holder));
             }
         }
         found

@@ -22,8 +22,8 @@ impl LockTable {
     }
 
     /// Takes what a session held under the last leader, and answers what of it is lost: what conflicts with a lock that
-    /// another session told before (one of the two is wrong, and the first stands), what is over the limits, and all of
-    /// it once the session had told everything, for others may have held it since.
+    /// another session told before (one of the two is wrong, and the first stands), what is over the limits, and, once
+    /// the session had told everything, all that it does not hold by now, for others may have held it since.
     pub fn restore(
         &mut self,
         session: SessionId,
@@ -43,7 +43,8 @@ impl LockTable {
             let file = LockedFile { volume, inode: *inode };
             let told = HeldLock { session, lock: *lock };
             let is_free = is_awaited && self.conflict(&file, &told).is_none();
-            if !is_free || self.hold(file, &told).is_err() {
+            let is_lost = if is_free { self.hold(file, &told).is_err() } else { !self.has(&file, &told) };
+            if is_lost {
                 lost.push((*inode, *lock));
             }
         }
@@ -51,6 +52,16 @@ impl LockTable {
             self.settle();
         }
         Ok(lost)
+    }
+}
+
+impl LockTable {
+    /// Whether a lock is held as it is told.
+    fn has(&self, file: &LockedFile, told: &HeldLock) -> bool {
+        let kind = |one: &HeldLock| one.lock.kind == told.lock.kind && one.lock.style == told.lock.style;
+        let around = |one: &HeldLock| one.lock.start <= told.lock.start && told.lock.end <= one.lock.end;
+        let same = |one: &HeldLock| one.holder() == told.holder() && kind(one) && around(one);
+        self.files.get(file).is_some_and(|locks| locks.held.iter().any(same))
     }
 }
 

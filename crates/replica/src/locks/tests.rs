@@ -60,7 +60,7 @@ impl Bench {
     }
     /// Ranges of an owner, by first byte.
     fn held(&self, who: Who) -> Vec<(LockKind, u64, u64)> {
-        let own = |held: &&HeldLock| holder(held) == (SessionId(who / 10), LockOwner(who % 10));
+        let own = |held: &&HeldLock| held.holder() == (SessionId(who / 10), LockOwner(who % 10));
         let held = self.table.files.values().flat_map(|locks| locks.held.iter().filter(own));
         held.map(|held| (held.lock.kind, held.lock.start, held.lock.end)).collect()
     }

@@ -32,7 +32,11 @@ pub enum CoordinatorRequest {
     },
 }
 
-pub fn answer(node: &Node, request: CoordinatorRequest) -> Result<Value> {
+/// `cluster`: that of the server which asks. Another cluster's may answer at an address by now, with the same secret.
+pub fn answer(node: &Node, cluster: Option<&str>, request: CoordinatorRequest) -> Result<Value> {
+    if let Some(asked) = cluster.filter(|asked| *asked != node.cluster) {
+        return Err(Error::Denied { what: format!("it is of cluster {}, not of cluster {asked}", node.cluster) });
+    }
     let own = node.registry.server();
     if own != FIRST_SERVER {
         return Err(Error::invalid(format!("server {own} does not hold the coordinator; ask server {FIRST_SERVER}")));

@@ -15,7 +15,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 use std::rc::Rc;
 
 /// Configurations before a search gives up; a history of some hundred operations needs a few thousand.
-const CONFIGURATIONS_MAX: usize = 300_000;
+const CONFIGURATIONS_MAX: usize = 100_000;
 
 /// What the operations work on.
 pub trait Model {

@@ -19,8 +19,6 @@ pub fn windows<A>(history: &History, number: CallNumber, mut action: impl FnMut(
         }
     }
     // What happened may have happened at any time and outlived the failures; what may have, did so in one of the windows.
-    // Of what is not durable the answer may have been on its way when the power failed.
-    let happened = closes.is_some() && (all.is_empty() || call.durable);
-    all.push(operation(if closes.is_some() { call.invoked } else { opens }, closes, happened));
+    all.push(operation(if closes.is_some() { call.invoked } else { opens }, closes, closes.is_some()));
     all
 }

@@ -132,6 +132,43 @@ fn what_comes_early_is_kept_only_as_far_as_there_is_room() {
 }
 
 #[test]
+fn what_came_early_makes_room_again_when_it_is_delivered() {
+    let settings = LinkSettings { unacknowledged_bytes_max: 1000, report_after_messages: 2, ..LinkSettings::default() };
+    let mut medium = Medium::paired(settings);
+    for round in 1..100 {
+        assert!(medium.send(LEFT, b"first") && medium.send(LEFT, b"second"));
+        medium.deliver(1);
+        medium.deliver_all();
+        assert_eq!(medium.received(RIGHT).len(), 2 * round);
+    }
+}
+
+#[test]
+fn a_message_for_another_attempt_is_not_taken() {
+    let mut medium = Medium::paired(LinkSettings::default());
+    medium.send(LEFT, b"1");
+    let (_, mut packet) = medium.flying.remove(0);
+    packet.to = packet.to.map(|to| Attempt { number: to.number + 1, ..to });
+    medium.flying.push((RIGHT, packet));
+    medium.deliver_all();
+    assert_eq!(medium.received(RIGHT), [""; 0]);
+}
+
+#[test]
+fn a_lost_acknowledgement_is_sent_again_when_the_message_is() {
+    let mut medium = Medium::paired(medium::lossy());
+    medium.send(LEFT, b"1");
+    medium.deliver(0);
+    medium.advance(10 * MS);
+    medium.flying.clear();
+    medium.advance(90 * MS);
+    medium.deliver_all();
+    medium.advance(10 * MS);
+    medium.deliver_all();
+    assert_eq!((medium.next_tick(LEFT), medium.next_tick(RIGHT)), (None, None));
+}
+
+#[test]
 fn a_lost_packet_is_sent_again_by_the_timer() {
     let mut medium = Medium::paired(medium::lossy());
     medium.send(LEFT, b"1");

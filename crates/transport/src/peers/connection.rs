@@ -3,10 +3,11 @@
 use super::Shared;
 use super::peer::Peer;
 use crate::client::{HANDSHAKE_LIMIT, handshake};
+use crate::credentials::local_peer;
 use crate::endpoint::{Endpoint, Stream};
 use crate::frame::{Channel, FrameKind, Purpose, malformed};
 use crate::link::Packet;
-use crate::server::{local_peer, spawn};
+use crate::server::spawn;
 use hekate_proto::{Error, Result, Wire};
 use parking_lot::Condvar;
 use std::panic::AssertUnwindSafe;

@@ -23,6 +23,8 @@ pub(super) struct Outbox {
     pieces: VecDeque<Bytes>,
     tail: Vec<u8>,
     written: usize,
+    #[cfg(test)]
+    pub writes: u64,
 }
 
 impl Outbox {
@@ -51,6 +53,8 @@ impl Outbox {
     /// Writes as much as the socket takes at once; whether that was all.
     pub fn write(&mut self, stream: &Stream) -> std::io::Result<bool> {
         while !self.is_empty() {
+            #[cfg(test)]
+            (self.writes += 1);
             match self.write_some(stream) {
                 Ok(count) => self.take_off(count),
                 Err(Errno::INTR) => {}

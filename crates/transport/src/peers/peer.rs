@@ -184,6 +184,11 @@ impl Peer {
         }
     }
 
+    #[cfg(test)]
+    pub fn writes(&self) -> u64 {
+        self.state.lock().outbox.writes
+    }
+
     /// The writer thread of a connection: waits until the socket is full, and then for the socket.
     pub fn write_when_blocked(&self, id: u64, stream: &Stream, writer: &Condvar) {
         use rustix::event::{PollFd, PollFlags, poll};

@@ -1,8 +1,9 @@
 //! Links over real sockets, several servers in this process.
 
 use super::*;
+use crate::credentials::Peer as Client;
 use crate::endpoint::Secret;
-use crate::server::{Peer as Client, Server, Service};
+use crate::server::{Server, Service};
 use hekate_proto::{Reply, Request, SessionId, VolumeId};
 use parking_lot::{Condvar, Mutex};
 use std::sync::OnceLock;
@@ -97,6 +98,7 @@ struct Node {
     peers: Peers,
     recorder: Arc<Recorder>,
     server: Server,
+    endpoint: Endpoint,
 }
 
 impl Node {
@@ -111,7 +113,7 @@ impl Node {
         assert!(recorder.peers.set(peers.clone()).is_ok());
         let server = Server::new(Arc::new(Host(peers.clone())));
         server.listen(endpoint).unwrap();
-        Self { number, peers, recorder, server }
+        Self { number, peers, recorder, server, endpoint: endpoint.clone() }
     }
 
     fn answering(self) -> Self {
@@ -142,6 +144,9 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.peers.stop();
         self.server.stop();
+        if let Endpoint::Unix(path) = &self.endpoint {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -235,17 +240,29 @@ fn great_and_small_messages_keep_their_order_on_a_full_socket() {
 }
 
 #[test]
-fn what_is_corked_is_written_when_the_cork_goes() {
+fn what_is_corked_is_written_in_one_go() {
     let endpoint = unix("cork", 1);
     let (one, two) = two(&endpoint, &LinkSettings::default());
-    let cork = one.peers.cork();
+    let before = one.peers.shared.peer(ServerId(2)).writes();
+    for _ in 0..100 {
+        let _cork = one.peers.cork();
+        (0..16).for_each(|count| assert!(one.send(2, numbered(count, 0))));
+    }
+    let expected: Vec<_> = (0..1600).map(|count| numbered(count % 16, 0)).collect();
+    assert_eq!(two.wait_messages(1, 1600), expected);
+    // A socket that is full for a while, and acknowledgements, make some more.
+    let writes = one.peers.shared.peer(ServerId(2)).writes() - before;
+    assert!((1..800).contains(&writes), "{writes} writes");
+}
+
+#[test]
+fn a_cork_can_be_flushed_before_it_goes() {
+    let endpoint = unix("flush", 1);
+    let (one, two) = two(&endpoint, &LinkSettings::default());
+    let _cork = one.peers.cork();
     assert!(one.send(2, "a") && one.send(2, "b"));
-    // Until then it may be written by a thread that has something else to write.
     one.peers.flush();
     assert_eq!(two.wait_messages(1, 2), ["a", "b"]);
-    assert!(one.send(2, "c"));
-    drop(cork);
-    assert_eq!(two.wait_messages(1, 3), ["a", "b", "c"]);
 }
 
 #[test]
@@ -255,4 +272,20 @@ fn nothing_is_taken_for_a_server_that_is_not_there() {
     node.meet(4, &unix("nobody", 2));
     assert!(!node.send(4, "x"));
     assert!(node.peers.set_address(node.number, unix("nobody", 1)).is_err());
+}
+
+/// The timer's thread sleeps until something is due, also while something is always about to be.
+#[test]
+fn the_timer_wakes_seldom() {
+    let (one, two) = two(&unix("timer", 1), &LinkSettings::default());
+    let begun = Instant::now();
+    for count in 0..200 {
+        assert!(one.send(2, "x") && two.send(1, "y"));
+        one.wait_messages(2, count + 1);
+        two.wait_messages(1, count + 1);
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    let wakes = one.peers.shared.alarm.wakes.load(Ordering::SeqCst);
+    let allowed = 50 + begun.elapsed().as_millis() as u64 / 4;
+    assert!(wakes < allowed, "{wakes} wakes, {allowed} would be well");
 }

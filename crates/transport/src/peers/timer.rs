@@ -15,11 +15,18 @@ const NEVER: u64 = u64::MAX;
 pub(super) struct Alarm {
     at_ns: AtomicU64,
     thread: OnceLock<Thread>,
+    #[cfg(test)]
+    pub wakes: AtomicU64,
 }
 
 impl Default for Alarm {
     fn default() -> Self {
-        Self { at_ns: AtomicU64::new(NEVER), thread: OnceLock::new() }
+        Self {
+            at_ns: AtomicU64::new(NEVER),
+            thread: OnceLock::new(),
+            #[cfg(test)]
+            wakes: AtomicU64::new(0),
+        }
     }
 }
 
@@ -32,6 +39,11 @@ impl Alarm {
         }
     }
 
+    /// The thread's own way: it is awake, and an `unpark` would keep it so.
+    fn set_for_self(&self, due: Duration) {
+        self.at_ns.fetch_min(due.as_nanos() as u64, Ordering::SeqCst);
+    }
+
     /// The thread wakes now.
     pub fn ring(&self) {
         self.set(Duration::ZERO);
@@ -41,10 +53,12 @@ impl Alarm {
 pub(super) fn run(shared: &Shared) {
     shared.alarm.thread.get_or_init(std::thread::current);
     while !shared.stopping() {
+        #[cfg(test)]
+        shared.alarm.wakes.fetch_add(1, Ordering::SeqCst);
         // Whatever becomes due while the links are looked at sets the alarm, and the thread does not sleep.
         shared.alarm.at_ns.store(NEVER, Ordering::SeqCst);
         let peers: Vec<_> = shared.peers.read().values().cloned().collect();
-        peers.iter().filter_map(|peer| peer.tick(shared)).for_each(|due| shared.alarm.set(due));
+        peers.iter().filter_map(|peer| peer.tick(shared)).for_each(|due| shared.alarm.set_for_self(due));
         match shared.alarm.at_ns.load(Ordering::SeqCst) {
             NEVER => std::thread::park(),
             at_ns => std::thread::park_timeout(Duration::from_nanos(at_ns).saturating_sub(shared.now())),

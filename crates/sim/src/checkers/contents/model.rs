@@ -36,6 +36,8 @@ pub enum Action {
     Gone {
         call: CallNumber,
     },
+    /// Its answer was on its way when the power failed: it may be lost by then.
+    Maybe(Box<Action>),
 }
 
 /// The part of a write in one shard.
@@ -300,6 +302,7 @@ impl Model for File {
             Action::Write { parts, .. } => parts.len(),
             Action::Read { parts } => parts.len(),
             Action::Truncate { .. } | Action::Size(_) | Action::Gone { .. } => 1,
+            Action::Maybe(action) => self.parts(action),
         }
     }
 
@@ -308,6 +311,11 @@ impl Model for File {
     }
 
     fn steps(&self, state: &State, action: &Action, part: usize) -> Vec<State> {
+        if let Action::Maybe(action) = action {
+            let mut all = self.steps(state, action, part);
+            all.push(state.clone());
+            return all;
+        }
         if let Action::Gone { call } = action {
             return match state.gone {
                 true => vec![state.clone()],
@@ -325,7 +333,7 @@ impl Model for File {
                 let size = state.size.that(|size| size == seen);
                 size.map(|size| State { size, ..state.clone() }).into_iter().collect()
             }
-            Action::Gone { .. } => Vec::new(),
+            Action::Gone { .. } | Action::Maybe(_) => Vec::new(),
         }
     }
 

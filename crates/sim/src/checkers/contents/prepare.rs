@@ -82,9 +82,12 @@ impl<'a> Draft<'a> {
             };
             match said {
                 Said::Left { .. } => candidates.extend(all(EARLY, own, bytes_only).map(Candidate::optional)),
-                Said::Write { .. } if shards && self.may_lose_its_bytes(*call) => {
+                Said::Write { .. } if shards && self.may_be_lost_meanwhile(*call) => {
                     candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
-                    candidates.extend(all(ALL, own, unsure));
+                    candidates.extend(all(ALL, own, |action| maybe(unsure(action))));
+                }
+                Said::Write { .. } | Said::Truncate { .. } if self.may_be_lost_meanwhile(*call) => {
+                    candidates.extend(all(ALL, own, maybe));
                 }
                 Said::Write { .. } if shards && self.is_read_meanwhile(*call) => {
                     candidates.extend(all(AGAIN, own.clone(), bytes_only).map(Candidate::optional));
@@ -110,9 +113,10 @@ impl<'a> Draft<'a> {
         reads.into_iter().any(|(reader, _)| overlaps(self.history.call(*reader)))
     }
 
-    /// Whether the power failed between a write to shards and the word to the inode's leader, perhaps: its bytes may be
-    /// gone by then, and its size stays. The loss count of a view is to tell the client of it, as fsync (DESIGN section 6).
-    fn may_lose_its_bytes(&self, call: CallNumber) -> bool {
+    /// Whether the power failed while the answer was on its way, or between a write to shards and the word to the inode's
+    /// leader: its bytes may be gone by then, and its size stays. The loss count of a view is to tell the client of it, as
+    /// fsync (DESIGN section 6).
+    fn may_be_lost_meanwhile(&self, call: CallNumber) -> bool {
         let writer = self.history.call(call);
         let in_flight =
             |cut: &Moment| writer.returned().is_some_and(|returned| (writer.invoked..=returned).contains(cut));
@@ -255,6 +259,10 @@ fn bytes_only(action: Action) -> Action {
         }
         other => other,
     }
+}
+
+fn maybe(action: Action) -> Action {
+    Action::Maybe(Box::new(action))
 }
 
 /// A write of which each byte may be lost by the time that it counts.

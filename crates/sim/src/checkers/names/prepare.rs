@@ -28,7 +28,7 @@ pub fn operations(history: &History) -> (Vec<Operation<Action>>, Vec<Wrong>) {
         };
         match actions {
             Ok(actions) => {
-                let judged = actions.into_iter().filter(|action| !is_between(history, call, action));
+                let judged = actions.into_iter().filter_map(|action| judged(history, (number, call), action));
                 operations.extend(judged.flat_map(|action| place(history, number, action)));
             }
             Err(why) => wrong.push((number, why)),
@@ -37,15 +37,24 @@ pub fn operations(history: &History) -> (Vec<Operation<Action>>, Vec<Wrong>) {
     (operations, wrong)
 }
 
-/// Whether a count of links was told while a link was under way: the inode counts it before the name is made, and takes it
-/// back if the name is taken by then or the driver dies (DESIGN section 6: the inode first).
-fn is_between(history: &History, look: &Call, action: &Action) -> bool {
-    let Action::Look(Look::Links { inode: told, kind: NodeKind::File, .. }) = action else { return false };
-    history.calls().any(|(_, call)| {
-        let overlaps = look.returned().is_none_or(|returned| call.invoked <= returned)
-            && call.answer.as_ref().is_none_or(|answer| answer.at >= look.invoked);
-        matches!(&call.op, Op::Name { op: NameOp::Link { inode, .. } } if inode == told) && overlaps
-    })
+/// An action without the count of links that it was told if another link of the inode was under way: the inode counts that
+/// before its name is made, and takes it back if the name is taken by then or the driver dies (DESIGN section 6: the
+/// inode first).
+fn judged(history: &History, (number, look): (CallNumber, &Call), action: Action) -> Option<Action> {
+    let linked = |told: InodeId| {
+        history.calls().filter(|(other, _)| *other != number).any(|(_, call)| {
+            let overlaps = look.returned().is_none_or(|returned| call.invoked <= returned)
+                && call.answer.as_ref().is_none_or(|answer| answer.at >= look.invoked);
+            matches!(&call.op, Op::Name { op: NameOp::Link { inode, .. } } if *inode == told) && overlaps
+        })
+    };
+    match action {
+        Action::Look(Look::Links { inode, kind: NodeKind::File, .. }) if linked(inode) => None,
+        Action::Change { call, change: Change::Link { dir, name, inode, .. }, known } if linked(inode) => {
+            Some(Action::Change { call, change: Change::Link { dir, name, inode, told: None }, known })
+        }
+        other => Some(other),
+    }
 }
 
 fn place(history: &History, number: CallNumber, action: Action) -> Vec<Operation<Action>> {

@@ -171,7 +171,9 @@ impl Medium {
     /// No more faults: both ends come up, and all that was sent in that generation arrives.
     pub fn heal(&mut self) {
         for end in [LEFT, RIGHT] {
-            self.connect(end);
+            if !self.ends[end].connected {
+                self.connect(end);
+            }
         }
         self.settle();
         for number in 0..5 {

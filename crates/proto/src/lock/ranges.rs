@@ -1,21 +1,26 @@
-//! What is held on one file, and by the rules of fcntl(2) and flock(2) what a change makes of it.
+//! What is held on one file, and by the rules of fcntl(2) and flock(2) what a change makes of it: a leader reckons so,
+//! and so does a client that remembers what it holds.
 
-use hekate_proto::*;
+use crate::ids::SessionId;
+use crate::lock::{HeldLock, Lock, LockKind, LockOwner};
 
 /// One that holds locks or waits for them: a session's owner.
-pub(super) type Holder = (SessionId, LockOwner);
+pub type LockHolder = (SessionId, LockOwner);
 
-pub(super) fn holder(lock: &HeldLock) -> Holder {
-    (lock.session, lock.lock.owner)
+impl HeldLock {
+    /// Whose it is.
+    pub fn holder(&self) -> LockHolder {
+        (self.session, self.lock.owner)
+    }
 }
 
 /// The locks of a file once `change` is made: its owner's others of that style give way to it byte by byte, and merge
 /// with it where they touch and are of its kind. Sorted by first byte. What conflicts with it is the caller's to know.
-pub(super) fn with(held: &[HeldLock], change: &HeldLock) -> Vec<HeldLock> {
+pub fn locks_with(held: &[HeldLock], change: &HeldLock) -> Vec<HeldLock> {
     let mut merged = *change;
     let mut after = Vec::with_capacity(held.len() + 2);
     for one in held {
-        if holder(one) != holder(change) || one.lock.style != change.lock.style {
+        if one.holder() != change.holder() || one.lock.style != change.lock.style {
             after.push(*one);
         } else if one.lock.kind == change.lock.kind && touches(&one.lock, &merged.lock) {
             merged.lock.start = merged.lock.start.min(one.lock.start);
@@ -27,7 +32,7 @@ pub(super) fn with(held: &[HeldLock], change: &HeldLock) -> Vec<HeldLock> {
     if merged.lock.kind != LockKind::Unlock {
         after.push(merged);
     }
-    after.sort_by_key(|one| (one.lock.start, holder(one)));
+    after.sort_by_key(|one| (one.lock.start, one.holder()));
     after
 }
 

@@ -1,0 +1,208 @@
+//! flock and fcntl locks: the kernel asks for each, and keeps none itself.
+//!
+//! Invariants: a lock that waits has no worker; its answer goes to the kernel when it comes. Who holds a lock is a number
+//! of the kernel's: a process (fcntl), which lets go with FLUSH, or an open file (flock, OFD), which does with RELEASE. Of
+//! an OFD lock RELEASE says nothing, so each open file remembers who locked through it and has not flushed since.
+
+use super::{Caller, Filesystem};
+use crate::abi::*;
+use crate::encode::{Failed, Outcome, bytes_of};
+use crate::session::Later;
+use bytes::Bytes;
+use hekate_client::Context;
+use hekate_proto::{InodeId, LOCK_END, Lock, LockKind, LockOwner, LockStyle, OpId};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The last byte of a lock to the end of the file, as the kernel says it.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// An open file does not wait for its server before it is gone.
+static AT_ONCE: AtomicBool = AtomicBool::new(true);
+
+/// What is remembered of locks beside the library.
+#[derive(Debug, Default)]
+pub(super) struct Locks {
+    handles: AtomicU64,
+    /// Requests that wait, by their number: for which lock.
+    waiting: Arc<Mutex<HashMap<u64, (InodeId, OpId)>>>,
+    /// By inode and open file: who locked through it.
+    owners: Mutex<HashMap<InodeId, HashMap<u64, BTreeSet<LockOwner>>>>,
+}
+
+impl Locks {
+    /// A number for an open file.
+    pub fn new_handle(&self) -> u64 {
+        self.handles.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub fn is_waiting(&self, unique: u64) -> bool {
+        self.waiting.lock().contains_key(&unique)
+    }
+
+    fn locks_through(&self, inode: InodeId, handle: u64, owner: LockOwner) {
+        self.owners.lock().entry(inode).or_default().entry(handle).or_default().insert(owner);
+    }
+
+    /// A process closed the file: what it locked is let go, through whichever open file that was.
+    fn flushed(&self, inode: InodeId, owner: LockOwner) {
+        let mut owners = self.owners.lock();
+        let Some(handles) = owners.get_mut(&inode) else { return };
+        handles.values_mut().for_each(|owners| _ = owners.remove(&owner));
+        handles.retain(|_, owners| !owners.is_empty());
+        if handles.is_empty() {
+            owners.remove(&inode);
+        }
+    }
+
+    /// An open file is gone. -> who locked through it and has not flushed.
+    fn released(&self, inode: InodeId, handle: u64) -> BTreeSet<LockOwner> {
+        let mut owners = self.owners.lock();
+        let Some(handles) = owners.get_mut(&inode) else { return BTreeSet::new() };
+        let left = handles.remove(&handle).unwrap_or_default();
+        if handles.is_empty() {
+            owners.remove(&inode);
+        }
+        left
+    }
+}
+
+impl Filesystem {
+    /// GETLK.
+    pub(super) fn test_lock(&self, caller: &Caller, lk: &LkIn) -> Outcome {
+        let conflict = self.volume.test_lock(&caller.context, caller.inode, lock_of(lk)?)?;
+        Ok(bytes_of(&conflict.map_or(LkOut { kind: F_UNLCK, ..Default::default() }, |held| lk_of(&held.lock))))
+    }
+
+    /// SETLK.
+    pub(super) fn lock(&self, caller: &Caller, lk: &LkIn) -> Outcome {
+        let lock = self.asked(caller, lk)?;
+        self.volume.lock(&caller.context, caller.inode, lock, false)?;
+        Ok(Bytes::new())
+    }
+
+    /// SETLKW.
+    pub(super) fn lock_later(&self, caller: &Caller, lk: &LkIn, later: Later) -> Option<Outcome> {
+        let begun = self.asked(caller, lk).map_err(Failed::from).and_then(|lock| {
+            let begun = self.volume.begin_lock(&caller.context, caller.inode, lock);
+            begun.map_err(Failed::from)
+        });
+        let op_id = match begun {
+            Ok(Some(op_id)) => op_id,
+            Ok(None) => return Some(Ok(Bytes::new())),
+            Err(failed) => return Some(Err(failed)),
+        };
+        let unique = later.unique();
+        let waiting = self.locks.waiting.clone();
+        waiting.lock().insert(unique, (caller.inode, op_id));
+        self.volume.when_locked(op_id, move |answer| {
+            waiting.lock().remove(&unique);
+            later.answer(&answer.map(|()| Bytes::new()).map_err(Failed::from));
+        });
+        // An interrupt that came before it was known to wait.
+        if caller.interrupt.load(Ordering::SeqCst) {
+            self.cancel_lock(unique);
+        }
+        None
+    }
+
+    /// INTERRUPT of a SETLKW that waits.
+    pub(super) fn cancel_lock(&self, unique: u64) {
+        let waiting = self.locks.waiting.lock().get(&unique).copied();
+        if let Some((inode, op_id)) = waiting {
+            self.volume.cancel_lock(inode, op_id);
+        }
+    }
+
+    fn asked(&self, caller: &Caller, lk: &LkIn) -> Result<Lock, Errno> {
+        let lock = lock_of(lk)?;
+        if lock.kind != LockKind::Unlock {
+            self.locks.locks_through(caller.inode, lk.handle, lock.owner);
+        }
+        Ok(lock)
+    }
+
+    /// FLUSH: a process closes a descriptor, and with it lets go of all that it has locked in the file.
+    pub(super) fn flush(&self, caller: &Caller, owner: u64) -> Outcome {
+        self.locks.flushed(caller.inode, LockOwner(owner));
+        self.volume.release_locks(&caller.context, caller.inode, LockOwner(owner))?;
+        Ok(Bytes::new())
+    }
+
+    /// RELEASE: what was locked for the open file is let go. If its server is away that happens when it is back.
+    pub(super) fn release_open(&self, caller: &Caller, release: &ReleaseIn) {
+        let mut owners = self.locks.released(caller.inode, release.handle);
+        if release.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
+            owners.insert(LockOwner(release.lock_owner));
+        }
+        let context = Context { durable: false, interrupt: Some(&AT_ONCE) };
+        for owner in owners {
+            let _ = self.volume.release_locks(&context, caller.inode, owner);
+        }
+    }
+}
+
+fn lock_of(lk: &LkIn) -> Result<Lock, Errno> {
+    let kind = match lk.kind {
+        F_RDLCK => LockKind::Read,
+        F_WRLCK => LockKind::Write,
+        F_UNLCK => LockKind::Unlock,
+        _ => return Err(Errno::INVAL),
+    };
+    let (owner, pid) = (LockOwner(lk.owner), lk.pid);
+    if lk.lk_flags & LK_FLOCK != 0 {
+        return Ok(Lock { kind, style: LockStyle::Flock, start: 0, end: LOCK_END, owner, pid });
+    }
+    let end = if lk.end >= OFFSET_MAX { LOCK_END } else { lk.end };
+    if lk.start > end {
+        return Err(Errno::INVAL);
+    }
+    Ok(Lock { kind, style: LockStyle::Posix, start: lk.start, end, owner, pid })
+}
+
+fn lk_of(lock: &Lock) -> LkOut {
+    let kind = match lock.kind {
+        LockKind::Read => F_RDLCK,
+        LockKind::Write => F_WRLCK,
+        LockKind::Unlock => F_UNLCK,
+    };
+    LkOut { start: lock.start.min(OFFSET_MAX), end: lock.end.min(OFFSET_MAX), kind, pid: lock.pid }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeId = InodeId::new(1, 2, 3);
+
+    #[test]
+    fn ranges_reach_to_the_end_of_the_file_and_back() {
+        let lk = LkIn { start: 5, end: OFFSET_MAX, kind: F_WRLCK, owner: 7, pid: 9, ..Default::default() };
+        let lock = lock_of(&lk).unwrap();
+        assert_eq!((lock.start, lock.end, lock.kind, lock.style), (5, LOCK_END, LockKind::Write, LockStyle::Posix));
+        assert_eq!(lk_of(&lock), LkOut { start: 5, end: OFFSET_MAX, kind: F_WRLCK, pid: 9 });
+        let flock = lock_of(&LkIn { lk_flags: LK_FLOCK, end: OFFSET_MAX, ..lk }).unwrap();
+        assert_eq!((flock.start, flock.end, flock.style), (0, LOCK_END, LockStyle::Flock));
+    }
+
+    #[test]
+    fn nonsense_is_invalid() {
+        assert_eq!(lock_of(&LkIn { kind: 7, ..Default::default() }), Err(Errno::INVAL));
+        assert_eq!(lock_of(&LkIn { start: 9, end: 8, ..Default::default() }), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn an_open_file_lets_go_for_those_who_have_not_flushed() {
+        let locks = Locks::default();
+        locks.locks_through(FILE, 1, LockOwner(10));
+        locks.locks_through(FILE, 1, LockOwner(20));
+        locks.locks_through(FILE, 2, LockOwner(10));
+        locks.flushed(FILE, LockOwner(10));
+        assert_eq!(locks.released(FILE, 1), BTreeSet::from([LockOwner(20)]));
+        assert_eq!(locks.released(FILE, 2), BTreeSet::new());
+        assert!(locks.owners.lock().is_empty());
+    }
+}
