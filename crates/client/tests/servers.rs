@@ -49,6 +49,7 @@ impl Pair {
             domain: None,
             allowed_uids: vec![],
             owner_uid: Some(0),
+            spread: 8,
         };
         pair.running[0].as_ref().unwrap().0.make_volume(wanted).unwrap();
         pair
@@ -203,6 +204,70 @@ fn a_server_that_is_away_keeps_nobody_from_the_other() {
         waits.join().unwrap().unwrap();
     });
     assert!(volume.read(&context, file, there, 4096).unwrap() == bytes[..4096]);
+}
+
+/// Syncs that clients asked a server for.
+fn syncs(pair: &Pair, index: usize) -> u64 {
+    let status = hekate_transport::control(&pair.endpoint(index), r#"{"request":"status"}"#).unwrap();
+    let Some(at) = status.find(r#""sync":{"#) else { return 0 };
+    let of_syncs = &status[at..];
+    let done = &of_syncs[of_syncs.find(r#""done":"#).unwrap() + 7..];
+    done[..done.find(|c: char| !c.is_ascii_digit()).unwrap()].parse().unwrap()
+}
+
+#[test]
+fn a_directory_over_two_servers_is_one() {
+    let pair = Pair::new("wide");
+    let (volume, file) = pair.open(0);
+    let (other, _) = pair.open(1);
+    let (context, name) = (Context::default(), |text: &str| Name::try_from(text).unwrap());
+    let new = |node| New { node, mode: 0o755, uid: 0, gid: 0, exclusive: true };
+    let (wide, _) = volume.create(&context, ROOT, name("wide"), new(NewNode::Directory)).unwrap();
+    assert_eq!(wide.spread, 8);
+    let map = volume.map();
+    let server = |text: &str| {
+        let partition = map.partition_of(name_position(wide.id, &name(text), wide.spread));
+        map.server_of(map.view(partition).unwrap().leader).unwrap()
+    };
+    let names: Vec<String> = (10..34).map(|number| number.to_string()).collect();
+    // What this client changed before may rest in the same partitions.
+    assert_eq!(other.find("wide").unwrap().spread, 8);
+    other.fsync(&context, wide.id).unwrap();
+    for text in &names {
+        other.create(&context, wide.id, name(text), new(NewNode::File)).unwrap();
+        let before = [0, 1].map(|index| syncs(&pair, index));
+        other.fsync(&context, wide.id).unwrap();
+        let asked = server(text).0 as usize - 1;
+        let after = [0, 1].map(|index| syncs(&pair, index));
+        assert_eq!((after[asked], after[1 - asked]), (before[asked] + 1, before[1 - asked]), "fsync after {text}");
+    }
+    assert!(names.iter().any(|text| server(text) == FIRST_SERVER) && names.iter().any(|text| server(text) == SECOND));
+    let (entries, end) = volume.list(&context, wide.id, None, 1000, true).unwrap();
+    assert!(end && entries.iter().map(|entry| entry.name.clone()).eq(names.iter().map(|text| name(text))));
+    let changes = AttrChanges { mode: Some(0o2700), gid: Some(9), ..Default::default() };
+    volume.setattr(&context, wide.id, changes).unwrap();
+    for number in 0..4 {
+        let text = format!("d{number}");
+        let (made, _) = other.create(&context, wide.id, name(&text), new(NewNode::Directory)).unwrap();
+        assert_eq!((made.gid, made.spread), (9, 1), "as its parent, and one partition below the root");
+        assert_eq!(volume.getattr(&context, wide.id).unwrap().nlink, 3 + number);
+        let (from, to) = ((wide.id, name(&text)), (wide.id, name(&format!("e{number}"))));
+        volume.rename(&context, from, to, RenameMode::Replace, None).unwrap();
+        assert_eq!(other.getattr(&context, wide.id).unwrap().nlink, 3 + number);
+    }
+    other.link(&context, wide.id, name("link"), file).unwrap();
+    assert_eq!(volume.rmdir(&context, ROOT, name("wide")), Err(Error::NotEmpty));
+    for text in names.iter().map(String::as_str).chain(["link"]) {
+        volume.unlink(&context, wide.id, name(text), None).unwrap();
+    }
+    for number in 0..4 {
+        assert_eq!(volume.rmdir(&context, ROOT, name("wide")), Err(Error::NotEmpty));
+        other.rmdir(&context, wide.id, name(&format!("e{number}"))).unwrap();
+    }
+    volume.rmdir(&context, ROOT, name("wide")).unwrap();
+    assert_eq!(other.getattr(&context, wide.id), Err(Error::Stale));
+    assert_eq!(other.lookup(&context, wide.id, name("10")), Err(Error::NotFound));
+    drop((volume, other));
 }
 
 #[test]

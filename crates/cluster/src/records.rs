@@ -113,6 +113,13 @@ pub struct VolumeInfo {
     pub layers: Vec<String>,
     /// Being deleted: takes no sessions any more.
     pub deleting: bool,
+    /// Partitions that share the names of a directory made in its root.
+    #[serde(default = "one")]
+    pub spread: u32,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// `/sessions/NUMBER`

@@ -117,6 +117,7 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         allowed_uids: vec![1001],
         layers: Vec::new(),
         deleting: false,
+        spread: 4,
     };
     let ring = RingInfo { ring: RingId(1), pool: "p".into(), copies: 2, domain: Domain::Server, views: views(2) };
     let session = SessionInfo { session: SessionId(3), volume: VolumeId(1), uid: Some(1000), server: ServerId(1) };
@@ -145,6 +146,7 @@ pub fn control_request_seeds() -> Vec<Vec<u8>> {
         domain: Some(Domain::Server),
         allowed_uids: vec![1000],
         owner_uid: Some(1000),
+        spread: 4,
     };
     seeds([
         ControlRequest::Status,

@@ -194,6 +194,11 @@ pub struct VolumeCreate {
     /// What no two copies share [default: server if the pool has bricks on enough of them, else disk].
     #[arg(long, value_enum)]
     pub domain: Option<FailureDomain>,
+    /// Partitions that share the names of each directory made in the volume's root, such as a bucket: a power of two, at
+    /// most the partitions of the ring (`hekate pool list`). More take more names and creates; making, removing and
+    /// changing such a directory asks all of them.
+    #[arg(long, default_value_t = 1, value_name = "PARTITIONS")]
+    pub spread: u32,
     /// A user that may use the volume, beside root and its owner; may be given again.
     #[arg(long = "allow-uid", value_name = "UID")]
     pub allow_uids: Vec<u32>,

@@ -94,7 +94,7 @@ wire_struct! {
 
     /// Index: what each partition with names of a directory knows of it.
     pub struct StubRecord {
-        /// False once rmdir closed it: nothing is made in it any more.
+        /// False while rmdir closes it, or setattr holds it: no name is made or found in it.
         pub alive: bool,
         /// Permission bits (set-group-id is inherited).
         pub mode: u16,
@@ -108,7 +108,7 @@ wire_struct! {
         pub entries: u64,
         /// Of these, directories.
         pub directories: u32,
-        /// Last change of names in this partition.
+        /// Last change of names in this partition; the least `Time`: never, and the inode tells.
         pub mtime: Time,
         /// Change counter of this partition.
         pub change: u64,

@@ -48,6 +48,8 @@ wire_enum! {
         37 = LocksUntold,
         /// The partition's leader is at another server.
         36 = OtherServer { server: ServerId },
+        /// The directory's names are shared by so many partitions, and this one has no such name.
+        38 = OtherSpread { spread: u32 },
         /// Something that must answer is away; the same op may succeed later.
         30 = Unavailable { what: String },
         /// Stored bytes do not match their checksum.
@@ -129,6 +131,7 @@ impl Error {
             Error::TooManyLocks { .. } => entry(37, 75, FixRequest, "too many locks"),
             Error::LocksUntold => entry(11, 75, Retry, "the locks must be told to the new leader first"),
             Error::OtherServer { .. } => entry(11, 75, Retry, "another server leads the partition"),
+            Error::OtherSpread { .. } => entry(11, 75, Retry, "the name rests in another partition"),
             Error::Unavailable { .. } => entry(110, 69, Retry, "not available"),
             Error::Damaged { .. } => entry(5, 74, Repair, "stored bytes are damaged"),
             Error::Io { .. } => entry(5, 74, Repair, "input/output error"),

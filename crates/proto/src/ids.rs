@@ -190,9 +190,31 @@ pub fn name_position(directory: InodeId, name: &Name, spread: u32) -> Position {
     if spread <= 1 {
         return directory.position();
     }
-    let part = (xxh3_64(name.as_bytes()) >> 32) as u32 & (spread - 1);
+    turned(directory, (xxh3_64(name.as_bytes()) >> 32) as u32 & (spread - 1), spread)
+}
+
+/// Where the names of a directory rest, its own position first: one in each of the partitions that share them.
+pub fn name_positions(directory: InodeId, spread: u32) -> impl Iterator<Item = Position> {
+    (0..spread.max(1)).map(move |part| turned(directory, part, spread.max(1)))
+}
+
+fn turned(directory: InodeId, part: u32, spread: u32) -> Position {
     let step = (1u64 << 32) / u64::from(spread);
     Position(directory.position().0.wrapping_add((u64::from(part) * step) as u32))
+}
+
+impl PartitionNumber {
+    /// Where a directory's names rest in this partition of `count`, if there are any: they turn the top bits of its
+    /// position only, and no two of its parts share a partition. So a partition finds them whatever the spread is.
+    pub fn names_position(self, directory: InodeId, count: u32) -> Position {
+        let below = u32::MAX.checked_shr(count.trailing_zeros()).unwrap_or(0);
+        Position(self.first_position(count).0 | (directory.position().0 & below))
+    }
+}
+
+/// Whether a directory can have so many partitions on a ring of `count`.
+pub fn is_spread(spread: u32, count: u32) -> bool {
+    spread.is_power_of_two() && spread <= count
 }
 
 /// A name in a directory: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
@@ -259,6 +281,25 @@ mod tests {
         for p in [0u32, 0x1234_5678, 0x8fff_ffff, u32::MAX] {
             assert_eq!(Position(p).partition(32).0 / 2, Position(p).partition(16).0);
         }
+    }
+
+    #[test]
+    fn a_partition_finds_its_share_of_a_directory_whatever_the_spread() {
+        for (count, spread) in [(1, 1), (4, 1), (4, 2), (4, 4), (16, 8), (1 << 16, 1 << 16)] {
+            for position in [0u32, 0x1234_5678, 0x8fff_ffff, u32::MAX] {
+                let dir = InodeId::new(position, 1, 1);
+                let all: Vec<Position> = name_positions(dir, spread).collect();
+                assert_eq!((all.len(), all[0]), (spread as usize, Position(position)));
+                for at in &all {
+                    assert_eq!(at.partition(count).names_position(dir, count), *at);
+                }
+                let name = Name::try_from("some name").unwrap();
+                assert!(all.contains(&name_position(dir, &name, spread)));
+                let partitions: std::collections::BTreeSet<_> = all.iter().map(|at| at.partition(count)).collect();
+                assert_eq!(partitions.len(), all.len());
+            }
+        }
+        assert!(is_spread(1, 1) && is_spread(4, 16) && !is_spread(0, 4) && !is_spread(3, 4) && !is_spread(8, 4));
     }
 
     #[test]

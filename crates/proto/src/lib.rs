@@ -23,7 +23,7 @@ pub use ids::*;
 pub use key::{Key, Kind, Place};
 pub use lock::{HeldLock, LOCK_END, Lock, LockHolder, LockKind, LockOwner, LockStyle, locks_with};
 pub use op::{DataOp, InodeOp, Leg, LockOp, NameOp, Op, RenameMode, Request, Target, VolumeOp};
-pub use reply::{Entry, Reply, VolumeSpace};
+pub use reply::{Entry, Reply, StubView, VolumeSpace};
 
 /// Bytes of one shard of a file: 4 MiB. A read or write is atomic inside one.
 pub const SHARD_BYTES: u64 = 4 << 20;

@@ -2,7 +2,7 @@
 //!
 //! Ops come in families, so that a translator matches few arms. Numbers are kept for ever.
 
-use crate::attr::{AttrChanges, NewNode, NodeKind};
+use crate::attr::{AttrChanges, NewNode, NodeKind, Time};
 use crate::ids::*;
 use crate::lock::{Lock, LockOwner};
 use crate::{wire_enum, wire_struct};
@@ -30,7 +30,7 @@ wire_enum! {
         6 = Leg { intent: IntentId, number: u16, leg: Box<Leg> },
     }
 
-    /// Ops on a name in a directory; answered where the name lives.
+    /// Ops on a name in a directory; answered where the name lives, elsewhere with `OtherSpread`.
     pub enum NameOp {
         /// -> `Node`, `Elsewhere`, or `NotFound`.
         1 = Lookup { dir: InodeId, name: Name },
@@ -61,8 +61,13 @@ wire_enum! {
             mode: RenameMode,
             open_here: Option<InodeId>,
         },
-        /// Names after `after` in byte order, at most `limit`; with attributes where this partition has them. -> `List`.
+        /// Names after `after` in byte order, at most `limit`; with attributes where this partition has them. -> `List`,
+        /// or `OtherSpread` if there are names in other partitions as well.
         7 = List { dir: InodeId, after: Option<Name>, limit: u32, attributes: bool },
+        /// The same of the names in one of the `spread` partitions that share them. -> `List`.
+        8 = ListPart { dir: InodeId, spread: u32, after: Option<Name>, limit: u32, attributes: bool },
+        /// What one of these partitions knows of the directory. -> `Stub`.
+        9 = Stub { dir: InodeId, spread: u32 },
     }
 
     /// renameat2's flags.
@@ -138,17 +143,18 @@ wire_enum! {
     }
 
     /// One step of an op over several partitions, sent by its driver (DESIGN section 6), each taken once. Those before
-    /// the commit point have an undoing twin; those after it are repeated until taken.
+    /// the commit point have an undoing twin; those after it are repeated until taken. Those about a directory are sent to
+    /// each of the partitions that share its names, and do what is to be done there.
     pub enum Leg {
-        /// mkdir, before the name.
-        1 = MakeDirectory { inode: InodeId, parent: InodeId, mode: u16, uid: u32, gid: u32 },
+        /// mkdir, before the name: the inode where it lives, and in each partition the stub. -> `Node`, or `Done`.
+        1 = MakeDirectory { inode: InodeId, parent: InodeId, mode: u16, uid: u32, gid: u32, spread: u32 },
         /// Undoes it.
         2 = UnmakeDirectory { inode: InodeId },
         /// link, before the name.
         3 = AddLink { inode: InodeId },
         /// Undoes it.
         4 = TakeBackLink { inode: InodeId },
-        /// rmdir, before the name goes: refuses unless empty, and nothing is made in it from then on.
+        /// rmdir, before the name goes: refuses unless empty, and nothing is made in it from then on. -> `Stub`.
         5 = CloseDirectory { inode: InodeId },
         /// Undoes it.
         6 = ReopenDirectory { inode: InodeId },
@@ -168,7 +174,8 @@ wire_enum! {
         13 = CutShard { shard: ShardId, length: u32 },
         /// truncate: shards `from..to` of this partition are empty; the file may grow into them again.
         15 = EmptyShards { data: DataId, from: u64, to: u64 },
-        /// rename from another partition, first: the name stays as it is, and its readers wait. -> `Elsewhere`: where it leads.
+        /// rename from another partition, first: the name stays as it is, and its readers wait. -> `Elsewhere`: where it
+        /// leads; `Stub`: it rests in another partition, and nothing is held.
         16 = HoldName { dir: InodeId, name: Name },
         /// Undoes it.
         17 = ReleaseName { dir: InodeId, name: Name },
@@ -182,6 +189,11 @@ wire_enum! {
         21 = Parent { inode: InodeId },
         /// Collecting what was given up: shards `0..to` of this partition go.
         22 = DropShards { data: DataId, to: u64 },
+        /// setattr of a directory whose names are in several partitions: whoever asks here for a name waits; undone by
+        /// `ReopenDirectory`. -> `Stub`.
+        23 = HoldStub { dir: InodeId },
+        /// setattr, after the inode: what the stub has of it; those who wait go on.
+        24 = SetStub { dir: InodeId, mode: u16, uid: u32, gid: u32, mtime: Option<Time> },
     }
 }
 
@@ -205,6 +217,13 @@ wire_struct! {
     }
 }
 
+impl NameOp {
+    /// Whether it changes nothing.
+    pub fn is_read(&self) -> bool {
+        matches!(self, NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. })
+    }
+}
+
 impl InodeOp {
     /// The inode that it is about.
     pub fn inode(&self) -> InodeId {
@@ -224,7 +243,7 @@ impl Op {
     /// Whether it changes nothing.
     pub fn is_read(&self) -> bool {
         match self {
-            Op::Name { op } => matches!(op, NameOp::Lookup { .. } | NameOp::List { .. }),
+            Op::Name { op } => op.is_read(),
             Op::Inode { op } => matches!(
                 op,
                 InodeOp::GetAttr { .. }
@@ -250,6 +269,8 @@ impl Op {
                 NameOp::Rmdir { .. } => "rmdir",
                 NameOp::Rename { .. } => "rename",
                 NameOp::List { .. } => "list",
+                NameOp::ListPart { .. } => "list-part",
+                NameOp::Stub { .. } => "stub",
             },
             Op::Inode { op } => match op {
                 InodeOp::GetAttr { .. } => "getattr",

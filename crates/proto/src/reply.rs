@@ -1,6 +1,6 @@
 //! Every answer is one [`Reply`] value, or an [`crate::Error`].
 
-use crate::attr::{Attr, NodeKind};
+use crate::attr::{Attr, NodeKind, Time};
 use crate::ids::{InodeId, Name, OpId, PartitionNumber, Stamp};
 use crate::lock::{HeldLock, Lock};
 use crate::{wire_enum, wire_struct};
@@ -41,6 +41,8 @@ wire_enum! {
         /// The lock waits. Its own answer is had by sending it again with the same op id, once the session was told
         /// that it has come.
         15 = Waiting { op_id: OpId },
+        /// What one of the partitions that share a directory's names knows of it.
+        16 = Stub { stub: StubView },
     }
 }
 
@@ -55,6 +57,21 @@ wire_struct! {
         pub kind: NodeKind,
         /// Its attributes, if the partition of the name has them.
         pub attr: Option<Attr>,
+    }
+
+    /// A directory's share of one partition.
+    #[derive(Copy)]
+    pub struct StubView {
+        /// Partitions that share the names.
+        pub spread: u32,
+        /// Names in this one.
+        pub entries: u64,
+        /// Of these, directories.
+        pub directories: u32,
+        /// Last change of names in this one.
+        pub mtime: Time,
+        /// Grows with every change of them.
+        pub change: u64,
     }
 
     /// Space of a volume in bytes, as a user counts it: copies are taken off.

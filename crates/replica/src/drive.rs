@@ -5,10 +5,10 @@
 //! partitions rest on the same bricks, whose journals keep the order.
 
 use crate::leader::{Draft, Leader, Then, Unmade};
-use crate::legs::{UNDOING, undoes};
+use crate::legs::by_sent_number;
 use crate::message::{Address, Message, Outcome};
 use crate::numbers::Numbers;
-use crate::partition::{Around, Out, Place, Token};
+use crate::partition::{Around, Out, Place, Token, leader_of, same_bricks};
 use crate::serve::names_of;
 use crate::step::{Ask, Before, Commit, Here, Next, Progress, Stop, step};
 use hekate_brick::planted::is_planted;
@@ -67,15 +67,13 @@ pub(crate) struct Driven {
     follow: Sequence,
     /// When legs that nobody answered are sent again, in ticks.
     resend_at: u64,
-    /// Directories in which it changes names.
-    pub dirs: Vec<InodeId>,
 }
 
 /// Ticks after which a leg that was not answered is sent again: whoever is to take it may not have been ready.
 pub(crate) const RESEND_TICKS: u64 = 8;
 
 impl Driven {
-    pub fn new(aim: Aim, tokens: Vec<Token>, dirs: Vec<InodeId>, progress: Progress) -> Self {
+    pub fn new(aim: Aim, tokens: Vec<Token>, progress: Progress) -> Self {
         Self {
             aim,
             tokens,
@@ -88,19 +86,18 @@ impl Driven {
             stalled: false,
             follow: Sequence(0),
             resend_at: 0,
-            dirs,
         }
     }
 
     /// Of an intent that was found: its legs undo or finish.
     pub fn recovered(record: IntentRecord, count: u32) -> Self {
-        let none = Self::new(Aim::Recovered(record.volume), Vec::new(), Vec::new(), Progress::default());
+        let none = Self::new(Aim::Recovered(record.volume), Vec::new(), Progress::default());
         Self { recorded: true, ..none.after(record.legs, count) }
     }
 
     /// The shards of a data id go; what says so in the log is the key, not an intent.
     pub fn collecting(key: Key, record: GarbageRecord, legs: Vec<IntentLeg>, count: u32) -> Self {
-        let none = Self::new(Aim::Collect(key, record), Vec::new(), Vec::new(), Progress::default());
+        let none = Self::new(Aim::Collect(key, record), Vec::new(), Progress::default());
         Self { marked: Vec::new(), ..none.after(legs, count) }
     }
 
@@ -329,8 +326,7 @@ impl Leader {
         let elsewhere = self.is_marked_elsewhere(at, intent, around);
         let Some(driven) = self.driven.get_mut(&intent) else { return };
         if let (true, Aim::Op(ask, op)) = (elsewhere, &driven.aim) {
-            let hold =
-                |(dir, name): (InodeId, &Name)| (dir, Key::hold(ask.name_place(dir, name), dir, name.as_bytes()));
+            let hold = |(dir, name): (InodeId, &Name)| (dir, ask.hold_key(at.own.partition, dir, name));
             let names: Vec<(InodeId, Key)> = names_of(op).into_iter().flatten().map(hold).collect();
             if !names.is_empty() && !is_planted(15) {
                 self.unnamed.insert(intent, names);
@@ -350,17 +346,6 @@ impl Leader {
         out.answers.extend(tokens.into_iter().map(|token| (token, Ok(reply.clone()))));
         self.release(intent);
         self.tell_forget(at, intent, around, out);
-    }
-
-    /// What is kept for a retry.
-    pub fn session_change(&self, at: &Place, ask: &Ask, reply: &Reply) -> Option<Change> {
-        if ask.session == SYSTEM_SESSION {
-            return None;
-        }
-        let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
-        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, slot);
-        let record = SessionRecord { op_id: ask.op_id, reply: reply.to_bytes() };
-        Some(Change::Put { key, value: record.to_bytes() })
     }
 
     fn stall(&mut self, intent: IntentId) {
@@ -602,13 +587,6 @@ impl Leader {
     }
 }
 
-/// Legs by the number that they are sent with: one that undoes has the number of the one that it undoes and this bit, so
-/// that a late answer to that one, which may have been sent twice, does not pass for its own.
-fn by_sent_number(legs: Vec<IntentLeg>) -> BTreeMap<u16, IntentLeg> {
-    let number = |leg: &IntentLeg| leg.number | if undoes(&leg.leg) { UNDOING } else { 0 };
-    legs.into_iter().map(|leg| (number(&leg), leg)).collect()
-}
-
 /// Partitions that took legs and keep marks of them.
 fn marks_of(driven: &Driven, legs: &[IntentLeg], count: u32) -> Vec<PartitionNumber> {
     let positions = driven.undo.iter().chain(legs).map(|leg| leg.position);
@@ -616,23 +594,4 @@ fn marks_of(driven: &Driven, legs: &[IntentLeg], count: u32) -> Vec<PartitionNum
     partitions.sort_unstable();
     partitions.dedup();
     partitions
-}
-
-/// Where the leader of a partition is.
-pub(crate) fn leader_of(partition: PartitionNumber, around: &Around) -> Option<Address> {
-    around.views.get(partition.0 as usize).map(|view| Address { partition, brick: view.leader })
-}
-
-/// Whether a partition rests on the same bricks as this one.
-pub(crate) fn same_bricks(at: &Place, partition: PartitionNumber, around: &Around) -> bool {
-    let bricks = |view: &map::View| {
-        let mut bricks: Vec<BrickId> = view.members.iter().map(|member| member.brick).collect();
-        bricks.sort_unstable();
-        bricks
-    };
-    around.views.get(partition.0 as usize).is_some_and(|view| bricks(view) == bricks(&at.view))
-}
-
-pub(crate) fn slot_of(op_id: OpId) -> u8 {
-    (op_id.0 % SESSION_SLOTS as u64) as u8
 }

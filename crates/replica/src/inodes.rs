@@ -2,6 +2,7 @@
 
 use crate::read::node;
 use crate::step::{Commit, Here, Next, Stepped};
+use crate::stubs;
 use crate::tree::attr_of;
 use bytes::Bytes;
 use hekate_proto::*;
@@ -45,23 +46,32 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
     let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.inode(id)?;
     apply_changes(&mut inode, changes, now);
-    let mut commit = Commit::default();
+    let (mut commit, mut legs) = (Commit::default(), Vec::new());
     let stub = match inode.kind {
         NodeKind::Directory => {
             let mut stub = tree.any_stub(id)?;
             (stub.mode, stub.uid, stub.gid) = (inode.mode, inode.uid, inode.gid);
             // A directory shows the later of its own time and its names'; a time that is set must show.
-            if changes.mtime.is_some() {
-                stub.mtime = inode.mtime;
+            let mtime = changes.mtime.map(|_| inode.mtime);
+            stub.mtime = mtime.unwrap_or(stub.mtime);
+            if stub.spread > 1 && is_in_stubs(changes) {
+                stubs::hold(here, id, stub.spread)?;
+                legs = stubs::set(id, &stub, mtime);
             }
-            commit.put(tree.key(id, Kind::Stub), &stub);
+            commit.put(tree.stub_key(id), &stub);
             Some(stub)
         }
         _ => None,
     };
     commit.put(tree.key(id, Kind::Inode), &inode);
     commit.reply = Some(node(attr_of(id, &inode, stub.as_ref())));
-    Ok(Next::record(commit))
+    Ok(Next::Commit(commit, legs))
+}
+
+/// Whether stubs have something of what changes.
+fn is_in_stubs(changes: &AttrChanges) -> bool {
+    let AttrChanges { mode, uid, gid, mtime, drop_set_id, size: _, atime: _ } = changes;
+    mode.is_some() || uid.is_some() || gid.is_some() || mtime.is_some() || *drop_set_id
 }
 
 /// Sets (`value`) or removes an extended attribute.

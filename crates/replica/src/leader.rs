@@ -225,7 +225,7 @@ impl Leader {
     /// An ask of the server's own.
     pub fn ask(&self, at: &Place, around: &Around, volume: VolumeId) -> Ask {
         let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), around.now);
-        Ask { ring: at.ring, count: at.count, volume, session, op_id, now, alone: false }
+        Ask { ring: at.ring, count: at.count, volume, session, op_id, now, alone: false, spread: 1 }
     }
 
     fn member_holds(&mut self, brick: BrickId, sequence: Sequence, room: u64) {

@@ -3,11 +3,14 @@
 //! No leg waits: one that meets a hold is refused as busy, and its driver tries again; so nobody waits in a ring.
 
 use crate::data::fill_shard;
+use crate::read::stub_view;
 use crate::step::{Ask, Commit, Stepped, Stop};
-use crate::tree::{Tree, attr_of, drop_link, new_directory};
+use crate::stubs;
+use crate::tree::{Tree, attr_of, drop_link};
 use hekate_brick::Brick;
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
+use std::collections::BTreeMap;
 
 /// Shard numbers that are tried one by one; for more of them the partition's shards are gone through.
 const SHARDS_TRIED_MAX: u64 = 65_536;
@@ -39,7 +42,7 @@ pub fn take(
 ) -> Stepped<Taken> {
     let only = |reply| Taken { reply, commit: None, more: false };
     if let Leg::Parent { inode } = leg {
-        let parent = Tree::new(brick, ask).inode(*inode)?.parent;
+        let parent = Tree::new(brick, ask, at).inode(*inode)?.parent;
         return Ok(only(Reply::Elsewhere { inode: parent, kind: NodeKind::Directory }));
     }
     if let Leg::DropShards { data, to } = leg {
@@ -50,10 +53,13 @@ pub fn take(
         let commit = (!changes.is_empty()).then_some(Commit { changes, ..Commit::default() });
         return Ok(Taken { reply: Reply::Done, commit, more });
     }
+    if let Some(elsewhere) = rests_elsewhere(&Tree::new(brick, ask, at), ask, at, leg)? {
+        return Ok(only(elsewhere));
+    }
     let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number & !UNDOING);
     let taken = brick.get(&mark)?.is_some() && (undoes(leg) || !is_planted(3));
     if taken != undoes(leg) {
-        return Ok(only(answer_to(brick, ask, leg)?));
+        return Ok(only(answer_to(&Tree::new(brick, ask, at), leg)?));
     }
     let (mut commit, reply) = apply(brick, ask, at, intent, leg, now)?;
     if taken {
@@ -68,20 +74,31 @@ pub fn take(
     Ok(Taken { reply, commit: Some(commit), more: false })
 }
 
+/// The stub that says where a name that is to be held rests, if that is not here.
+fn rests_elsewhere(tree: &Tree, ask: &Ask, at: PartitionNumber, leg: &Leg) -> Stepped<Option<Reply>> {
+    let Leg::HoldName { dir, name } = leg else { return Ok(None) };
+    let stub = tree.found_stub(*dir)?;
+    let elsewhere = stub.filter(|stub| ask.partition(name_position(*dir, name, stub.spread)) != at);
+    Ok(elsewhere.map(|stub| Reply::Stub { stub: stub_view(&stub) }))
+}
+
 /// What a leg that was taken before had answered: what it answers with, it keeps from changing.
-fn answer_to(brick: &Brick, ask: &Ask, leg: &Leg) -> Stepped<Reply> {
-    let tree = Tree::new(brick, ask);
+fn answer_to(tree: &Tree, leg: &Leg) -> Stepped<Reply> {
     Ok(match leg {
+        Leg::MakeDirectory { inode, .. } if !tree.is_home(*inode) => Reply::Done,
         Leg::MakeDirectory { inode, .. } | Leg::AddLink { inode } => {
             Reply::Node { attr: tree.attr(*inode)?, created: false }
         }
-        Leg::HoldName { dir, name } => leads_to(&tree, ask, *dir, name)?,
+        Leg::CloseDirectory { inode: dir } | Leg::HoldStub { dir } => {
+            Reply::Stub { stub: stub_view(&tree.any_stub(*dir)?) }
+        }
+        Leg::HoldName { dir, name } => leads_to(tree, *dir, name)?,
         _ => Reply::Done,
     })
 }
 
-fn leads_to(tree: &Tree, ask: &Ask, dir: InodeId, name: &Name) -> Stepped<Reply> {
-    let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
+fn leads_to(tree: &Tree, dir: InodeId, name: &Name) -> Stepped<Reply> {
+    let found = tree.name(dir, name)?.ok_or(Error::NotFound)?;
     Ok(Reply::Elsewhere { inode: found.inode, kind: found.kind })
 }
 
@@ -108,8 +125,17 @@ pub fn undoes(leg: &Leg) -> bool {
         | Leg::ReleaseMoves
         | Leg::Parent { .. }
         | Leg::DropShards { .. }
-        | Leg::EmptyShards { .. } => false,
+        | Leg::EmptyShards { .. }
+        | Leg::HoldStub { .. }
+        | Leg::SetStub { .. } => false,
     }
+}
+
+/// Legs by the number that they are sent with: one that undoes has the number of the one that it undoes and this bit, so
+/// that a late answer to that one, which may have been sent twice, does not pass for its own.
+pub fn by_sent_number(legs: Vec<IntentLeg>) -> BTreeMap<u16, IntentLeg> {
+    let number = |leg: &IntentLeg| leg.number | if undoes(&leg.leg) { UNDOING } else { 0 };
+    legs.into_iter().map(|leg| (number(&leg), leg)).collect()
 }
 
 fn apply(
@@ -120,41 +146,29 @@ fn apply(
     leg: &Leg,
     now: Time,
 ) -> Stepped<(Commit, Reply)> {
-    let tree = Tree::new(brick, ask);
+    let tree = Tree::new(brick, ask, at);
     let mut commit = Commit::default();
     let mut reply = Reply::Done;
     match leg {
-        Leg::MakeDirectory { inode, parent, mode, uid, gid } => {
-            let (changes, attr) = new_directory(ask, *inode, *parent, (*mode, *uid, *gid), now);
-            commit.changes = changes;
-            reply = Reply::Node { attr, created: true };
-        }
-        Leg::UnmakeDirectory { inode } | Leg::DropDirectory { inode } => drop_directory(&tree, &mut commit, *inode)?,
+        Leg::MakeDirectory { .. }
+        | Leg::UnmakeDirectory { .. }
+        | Leg::CloseDirectory { .. }
+        | Leg::ReopenDirectory { .. }
+        | Leg::DropDirectory { .. }
+        | Leg::HoldStub { .. }
+        | Leg::SetStub { .. } => reply = stubs::take(&tree, ask, &mut commit, leg, now)?,
         Leg::AddLink { inode } => {
             let record = add_link(&tree, &mut commit, *inode, now)?;
             reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
         }
         // Its other names may be gone by now.
         Leg::TakeBackLink { inode } => drop_link(&tree, &mut commit, *inode, true, now)?,
-        Leg::CloseDirectory { inode } => {
-            let mut stub = tree.stub(*inode)?;
-            if stub.entries > 0 {
-                return Err(Error::NotEmpty.into());
-            }
-            stub.alive = false;
-            commit.put(tree.key(*inode, Kind::Stub), &stub);
-        }
-        Leg::ReopenDirectory { inode } => {
-            let mut stub = tree.any_stub(*inode)?;
-            stub.alive = true;
-            commit.put(tree.key(*inode, Kind::Stub), &stub);
-        }
         Leg::FillShard { shard, bytes } => commit = fill_shard(ask, *shard, bytes),
         Leg::UnfillShard { shard } => commit.changes.push(Change::DropShard { shard: *shard }),
         Leg::DropLink { inode, keep } => drop_link(&tree, &mut commit, *inode, *keep, now)?,
         Leg::ReplaceName { dir, name, new } => {
-            replace_name(&tree, ask, &mut commit, *dir, name, *new, now)?;
-            commit.delete(Key::hold(ask.name_place(*dir, name), *dir, name.as_bytes()));
+            replace_name(&tree, &mut commit, *dir, name, *new, now)?;
+            commit.delete(ask.hold_key(at, *dir, name));
         }
         Leg::SetParent { inode, parent } => set_parent(&tree, &mut commit, *inode, *parent)?,
         Leg::EmptyShards { data, from, to } => {
@@ -165,11 +179,11 @@ fn apply(
         Leg::CutShard { shard, length } => cut_shard(brick, ask, &mut commit, *shard, *length)?,
         Leg::HoldName { dir, name } => {
             tree.stub(*dir)?;
-            reply = leads_to(&tree, ask, *dir, name)?;
-            hold(brick, &mut commit, Key::hold(ask.name_place(*dir, name), *dir, name.as_bytes()), intent)?;
+            reply = leads_to(&tree, *dir, name)?;
+            hold(brick, &mut commit, ask.hold_key(at, *dir, name), intent)?;
         }
         Leg::ReleaseName { dir, name } => {
-            commit.delete(Key::hold(ask.name_place(*dir, name), *dir, name.as_bytes()));
+            commit.delete(ask.hold_key(at, *dir, name));
         }
         Leg::HoldMoves => hold(brick, &mut commit, moves_key(ask), intent)?,
         Leg::LetMoves | Leg::ReleaseMoves => commit.delete(moves_key(ask)),
@@ -191,10 +205,13 @@ fn hold(brick: &Brick, commit: &mut Commit, key: Key, intent: IntentId) -> Stepp
     Ok(())
 }
 
-/// The records of an empty directory go.
+/// What this partition has of an empty directory goes.
 pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> Stepped<()> {
+    commit.delete(tree.stub_key(id));
+    if !tree.is_home(id) {
+        return Ok(());
+    }
     commit.delete(tree.key(id, Kind::Inode));
-    commit.delete(tree.key(id, Kind::Stub));
     for key in tree.xattr_keys(id)? {
         commit.delete(key);
     }
@@ -227,18 +244,16 @@ pub fn set_parent(tree: &Tree, commit: &mut Commit, id: InodeId, parent: InodeId
 
 fn replace_name(
     tree: &Tree,
-    ask: &Ask,
     commit: &mut Commit,
     dir: InodeId,
     name: &Name,
     new: Option<(InodeId, NodeKind)>,
     now: Time,
 ) -> Stepped<()> {
-    let place = ask.name_place(dir, name);
-    let Some(old) = tree.name(place, dir, name)? else { return Ok(()) };
+    let Some(old) = tree.name(dir, name)? else { return Ok(()) };
     let mut stub = tree.any_stub(dir)?;
     stub.directories -= u32::from(old.kind == NodeKind::Directory);
-    let key = Key::name(place, dir, name.as_bytes());
+    let key = tree.name_key(dir, name);
     match new {
         Some((inode, kind)) => {
             stub.directories += u32::from(kind == NodeKind::Directory);
@@ -251,7 +266,7 @@ fn replace_name(
     }
     stub.mtime = now;
     stub.change += 1;
-    commit.put(tree.key(dir, Kind::Stub), &stub);
+    commit.put(tree.stub_key(dir), &stub);
     Ok(())
 }
 

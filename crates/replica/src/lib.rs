@@ -23,6 +23,7 @@ mod rename;
 mod retention;
 mod serve;
 mod step;
+mod stubs;
 #[cfg(test)]
 mod tests;
 mod tree;

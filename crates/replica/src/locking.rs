@@ -99,7 +99,7 @@ fn check_inode(at: &Place, ask: &Ask, inode: InodeId, around: &Around) -> Result
     if ask.partition(inode.position()) != at.own.partition {
         return Err(Error::invalid("an inode of another partition"));
     }
-    match Tree::new(around.brick, ask).inode(inode) {
+    match Tree::new(around.brick, ask, ask.partition(inode.position())).inode(inode) {
         Ok(_) => Ok(()),
         Err(Stop::Error(error)) => Err(error),
         Err(Stop::Wait | Stop::Leg(_)) => Err(Error::bug("looking at an inode that would wait")),

@@ -1,18 +1,11 @@
 //! Names: create, mkdir, link, unlink, rmdir.
 
 use crate::read::found_node;
-use crate::step::{Ask, Commit, Here, Next, Stepped};
-use crate::tree::{Tree, attr_of, drop_link, new_directory, new_inode};
+use crate::step::{Commit, Here, Next, Stepped};
+use crate::stubs;
+use crate::tree::{Owner, Tree, attr_of, drop_link, new_inode};
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
-
-/// Who will own a new inode.
-#[derive(Debug, Clone, Copy)]
-pub struct Owner {
-    pub mode: u16,
-    pub uid: u32,
-    pub gid: u32,
-}
 
 const SET_GROUP_ID: u16 = 0o2000;
 /// Bytes of a symlink's target: PATH_MAX of Linux with its NUL.
@@ -31,7 +24,6 @@ impl Owner {
 
 /// A name is new in the directory.
 fn add_name(
-    ask: &Ask,
     tree: &Tree,
     commit: &mut Commit,
     dir: (InodeId, StubRecord),
@@ -40,25 +32,17 @@ fn add_name(
     now: Time,
 ) {
     let ((dir, mut stub), (inode, kind)) = (dir, child);
-    commit.put(Key::name(ask.name_place(dir, name), dir, name.as_bytes()), &NameRecord { inode, kind });
+    commit.put(tree.name_key(dir, name), &NameRecord { inode, kind });
     stub.entries += 1;
     stub.directories += u32::from(kind == NodeKind::Directory);
     touch(tree, commit, dir, stub, now);
 }
 
 /// A name is gone from the directory.
-fn remove_name(
-    ask: &Ask,
-    tree: &Tree,
-    commit: &mut Commit,
-    dir: (InodeId, StubRecord),
-    name: &Name,
-    kind: NodeKind,
-    now: Time,
-) {
+fn remove_name(tree: &Tree, commit: &mut Commit, dir: (InodeId, StubRecord), name: &Name, kind: NodeKind, now: Time) {
     let (dir, mut stub) = dir;
     stub.entries += u64::from(is_planted(12));
-    commit.delete(Key::name(ask.name_place(dir, name), dir, name.as_bytes()));
+    commit.delete(tree.name_key(dir, name));
     stub.entries -= 1;
     stub.directories -= u32::from(kind == NodeKind::Directory);
     touch(tree, commit, dir, stub, now);
@@ -68,7 +52,7 @@ fn remove_name(
 pub fn touch(tree: &Tree, commit: &mut Commit, dir: InodeId, mut stub: StubRecord, now: Time) {
     stub.mtime = now;
     stub.change += 1;
-    commit.put(tree.key(dir, Kind::Stub), &stub);
+    commit.put(tree.stub_key(dir), &stub);
 }
 
 pub fn create(
@@ -80,19 +64,18 @@ pub fn create(
     exclusive: bool,
     seed: u64,
 ) -> Stepped<Next> {
-    let (ask, tree) = (here.ask, here.tree());
-    let place = ask.name_place(dir, name);
-    let stub = tree.stub(dir)?;
-    if let Some(found) = tree.name(place, dir, name)? {
+    let tree = here.tree();
+    let stub = tree.stub_of(dir, name)?;
+    if let Some(found) = tree.name(dir, name)? {
         return match found.kind {
             _ if exclusive => Err(Error::Exists.into()),
             NodeKind::Directory => Err(Error::IsDirectory.into()),
-            _ => Ok(Next::Reply(found_node(&tree, ask, dir, &found)?)),
+            _ => Ok(Next::Reply(found_node(&tree, &found)?)),
         };
     }
     let owner = owner.inherit(&stub, false);
     let mut commit = Commit::default();
-    let id = InodeId::new(place.position.0, seed as u32, here.number(0));
+    let id = InodeId::new(tree.names_place(dir).position.0, seed as u32, here.number(0));
     let mut inode = new_inode(node.kind(), owner.mode, owner.uid, owner.gid, here.now);
     match node {
         NewNode::Symlink { target } => {
@@ -106,7 +89,7 @@ pub fn create(
         NewNode::File | NewNode::Directory | NewNode::Fifo | NewNode::Socket => {}
     }
     commit.put(tree.key(id, Kind::Inode), &inode);
-    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, node.kind()), here.now);
+    add_name(&tree, &mut commit, (dir, stub), name, (id, node.kind()), here.now);
     commit.reply = Some(Reply::Node { attr: attr_of(id, &inode, None), created: true });
     Ok(Next::record(commit))
 }
@@ -119,32 +102,24 @@ fn node_of(reply: Reply) -> Stepped<Attr> {
 }
 
 pub fn mkdir(here: &mut Here, dir: InodeId, name: &Name, owner: Owner, seed: u64) -> Stepped<Next> {
-    let (ask, tree) = (here.ask, here.tree());
-    let position = Position((seed >> 32) as u32);
-    let stub = tree.stub(dir)?;
-    if tree.name(ask.name_place(dir, name), dir, name)?.is_some() {
+    let tree = here.tree();
+    let stub = tree.stub_of(dir, name)?;
+    if tree.name(dir, name)?.is_some() {
         return Err(Error::Exists.into());
     }
-    let Owner { mode, uid, gid } = owner.inherit(&stub, true);
-    let id = InodeId::new(position.0, seed as u32, here.number(0));
+    let id = InodeId::new((seed >> 32) as u32, seed as u32, here.number(0));
     let mut commit = Commit::default();
-    let attr = if here.owns(position) {
-        let (records, attr) = new_directory(ask, id, dir, (mode, uid, gid), here.now);
-        commit.changes = records;
-        attr
-    } else {
-        let make = Leg::MakeDirectory { inode: id, parent: dir, mode, uid, gid };
-        node_of(here.leg(position, make, Some(Leg::UnmakeDirectory { inode: id }))?)?
-    };
-    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, NodeKind::Directory), here.now);
+    let owner = here.one_owner(owner.inherit(&stub, true))?;
+    let attr = stubs::make(here, (id, dir), owner, &mut commit)?;
+    add_name(&tree, &mut commit, (dir, stub), name, (id, NodeKind::Directory), here.now);
     commit.reply = Some(Reply::Node { attr, created: true });
     Ok(Next::record(commit))
 }
 
 pub fn link(here: &mut Here, dir: InodeId, name: &Name, id: InodeId) -> Stepped<Next> {
-    let (ask, tree) = (here.ask, here.tree());
-    let stub = tree.stub(dir)?;
-    if tree.name(ask.name_place(dir, name), dir, name)?.is_some() {
+    let tree = here.tree();
+    let stub = tree.stub_of(dir, name)?;
+    if tree.name(dir, name)?.is_some() {
         return Err(Error::Exists.into());
     }
     let mut commit = Commit::default();
@@ -155,21 +130,21 @@ pub fn link(here: &mut Here, dir: InodeId, name: &Name, id: InodeId) -> Stepped<
         let undo = Some(Leg::TakeBackLink { inode: id });
         node_of(here.leg(id.position(), Leg::AddLink { inode: id }, undo)?)?
     };
-    add_name(ask, &tree, &mut commit, (dir, stub), name, (id, attr.kind), here.now);
+    add_name(&tree, &mut commit, (dir, stub), name, (id, attr.kind), here.now);
     commit.reply = Some(Reply::Node { attr, created: true });
     Ok(Next::record(commit))
 }
 
 pub fn unlink(here: &mut Here, dir: InodeId, name: &Name, open_here: Option<InodeId>) -> Stepped<Next> {
     let (ask, tree) = (here.ask, here.tree());
-    let stub = tree.stub(dir)?;
-    let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
+    let stub = tree.stub_of(dir, name)?;
+    let found = tree.name(dir, name)?.ok_or(Error::NotFound)?;
     if found.kind == NodeKind::Directory {
         return Err(Error::IsDirectory.into());
     }
     let keep = !ask.alone || open_here == Some(found.inode);
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
-    remove_name(ask, &tree, &mut commit, (dir, stub), name, found.kind, here.now);
+    remove_name(&tree, &mut commit, (dir, stub), name, found.kind, here.now);
     if here.owns(found.inode.position()) {
         drop_link(&tree, &mut commit, found.inode, keep, here.now)?;
         return Ok(Next::record(commit));
@@ -179,22 +154,15 @@ pub fn unlink(here: &mut Here, dir: InodeId, name: &Name, open_here: Option<Inod
 }
 
 pub fn rmdir(here: &mut Here, dir: InodeId, name: &Name) -> Stepped<Next> {
-    let (ask, tree) = (here.ask, here.tree());
-    let stub = tree.stub(dir)?;
-    let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
+    let tree = here.tree();
+    let stub = tree.stub_of(dir, name)?;
+    let found = tree.name(dir, name)?.ok_or(Error::NotFound)?;
     if found.kind != NodeKind::Directory {
         return Err(Error::NotDirectory.into());
     }
-    let (inode, position) = (found.inode, found.inode.position());
-    let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
-    remove_name(ask, &tree, &mut commit, (dir, stub), name, found.kind, here.now);
-    if here.owns(position) {
-        if tree.stub(inode)?.entries > 0 {
-            return Err(Error::NotEmpty.into());
-        }
-        crate::legs::drop_directory(&tree, &mut commit, inode)?;
-        return Ok(Next::record(commit));
-    }
-    here.leg(position, Leg::CloseDirectory { inode }, Some(Leg::ReopenDirectory { inode }))?;
-    Ok(Next::Commit(commit, vec![(position, Leg::DropDirectory { inode })]))
+    let closed = stubs::close(here, found.inode)?;
+    let (mut commit, mut legs) = (Commit { reply: Some(Reply::Done), ..Commit::default() }, Vec::new());
+    remove_name(&tree, &mut commit, (dir, stub), name, found.kind, here.now);
+    stubs::drop_closed(here, found.inode, closed, &mut commit, &mut legs)?;
+    Ok(Next::Commit(commit, legs))
 }

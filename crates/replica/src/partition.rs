@@ -254,7 +254,7 @@ impl Partition {
             return Some(Err(error.clone()));
         }
         match &self.role {
-            Role::Leader(leader) => leader.read(around, ask, op),
+            Role::Leader(leader) => leader.read(&self.at, around, ask, op),
             Role::Follower(_) => Some(Err(Error::StaleView { epoch: self.at.view.epoch })),
         }
     }
@@ -357,4 +357,19 @@ fn refuse(event: Event, error: &Error, out: &mut Out) {
     if let Event::Request { token, .. } | Event::Change { token, .. } | Event::Sync { token, .. } = event {
         out.answers.push((token, Err(error.clone())));
     }
+}
+
+/// Where the leader of a partition is.
+pub(crate) fn leader_of(partition: PartitionNumber, around: &Around) -> Option<Address> {
+    around.views.get(partition.0 as usize).map(|view| Address { partition, brick: view.leader })
+}
+
+/// Whether a partition rests on the same bricks as this one.
+pub(crate) fn same_bricks(at: &Place, partition: PartitionNumber, around: &Around) -> bool {
+    let bricks = |view: &View| {
+        let mut bricks: Vec<BrickId> = view.members.iter().map(|member| member.brick).collect();
+        bricks.sort_unstable();
+        bricks
+    };
+    around.views.get(partition.0 as usize).is_some_and(|view| bricks(view) == bricks(&at.view))
 }

@@ -10,12 +10,18 @@ use hekate_proto::*;
 const LIST_MAX: u32 = 4096;
 
 /// Answers a read. What it finds is on every member: changes hold the partition until then.
-pub fn answer(brick: &Brick, ask: &Ask, op: &Op) -> Stepped<Reply> {
-    let tree = Tree::new(brick, ask);
+pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped<Reply> {
+    let tree = Tree::new(brick, ask, at);
     match op {
-        Op::Name { op: NameOp::Lookup { dir, name } } => lookup(&tree, ask, *dir, name),
+        Op::Name { op: NameOp::Lookup { dir, name } } => lookup(&tree, *dir, name),
         Op::Name { op: NameOp::List { dir, after, limit, attributes } } => {
-            list(brick, &tree, ask, *dir, after.as_ref(), *limit, *attributes)
+            list(brick, &tree, (*dir, 1), after.as_ref(), *limit, *attributes)
+        }
+        Op::Name { op: NameOp::ListPart { dir, spread, after, limit, attributes } } => {
+            list(brick, &tree, (*dir, *spread), after.as_ref(), *limit, *attributes)
+        }
+        Op::Name { op: NameOp::Stub { dir, spread } } => {
+            Ok(Reply::Stub { stub: stub_view(&shared_by(tree.open_stub(*dir)?, *spread)?) })
         }
         Op::Inode { op: InodeOp::GetAttr { inode } } => Ok(node(tree.attr(*inode)?)),
         Op::Inode { op: InodeOp::ReadLink { inode } } => match tree.inode(*inode)?.kind {
@@ -47,15 +53,28 @@ pub(crate) fn node(attr: Attr) -> Reply {
     Reply::Node { attr, created: false }
 }
 
-fn lookup(tree: &Tree, ask: &Ask, dir: InodeId, name: &Name) -> Stepped<Reply> {
-    tree.stub(dir)?;
-    let found = tree.name(ask.name_place(dir, name), dir, name)?.ok_or(Error::NotFound)?;
-    found_node(tree, ask, dir, &found)
+/// The stub, if as many partitions share the names as who asks believes.
+fn shared_by(stub: StubRecord, spread: u32) -> Stepped<StubRecord> {
+    match stub.spread == spread {
+        true => Ok(stub),
+        false => Err(Error::OtherSpread { spread: stub.spread }.into()),
+    }
+}
+
+pub(crate) fn stub_view(stub: &StubRecord) -> StubView {
+    let StubRecord { spread, entries, directories, mtime, change, .. } = *stub;
+    StubView { spread, entries, directories, mtime, change }
+}
+
+fn lookup(tree: &Tree, dir: InodeId, name: &Name) -> Stepped<Reply> {
+    tree.stub_of(dir, name)?;
+    let found = tree.name(dir, name)?.ok_or(Error::NotFound)?;
+    found_node(tree, &found)
 }
 
 /// The inode under a name, if this partition has it.
-pub(crate) fn found_node(tree: &Tree, ask: &Ask, dir: InodeId, found: &NameRecord) -> Stepped<Reply> {
-    if ask.partition(found.inode.position()) == ask.partition(dir.position()) {
+pub(crate) fn found_node(tree: &Tree, found: &NameRecord) -> Stepped<Reply> {
+    if tree.is_home(found.inode) {
         return Ok(node(tree.attr(found.inode)?));
     }
     Ok(Reply::Elsewhere { inode: found.inode, kind: found.kind })
@@ -64,29 +83,28 @@ pub(crate) fn found_node(tree: &Tree, ask: &Ask, dir: InodeId, found: &NameRecor
 fn list(
     brick: &Brick,
     tree: &Tree,
-    ask: &Ask,
-    dir: InodeId,
+    (dir, spread): (InodeId, u32),
     after: Option<&Name>,
     limit: u32,
     attributes: bool,
 ) -> Stepped<Reply> {
-    tree.open_stub(dir).map_err(|stop| match stop {
+    let stub = tree.open_stub(dir).map_err(|stop| match stop {
         Stop::Error(Error::Stale) => Stop::Error(Error::NotDirectory),
         other => other,
     })?;
-    let place = Place { ring: ask.ring, position: dir.position(), volume: ask.volume };
-    let all = Key::name(place, dir, b"");
-    let from = after.map_or(all.clone(), |name| Key::name(place, dir, name.as_bytes()).successor());
+    shared_by(stub, spread)?;
+    let all = Key::name(tree.names_place(dir), dir, b"");
+    let from = after.map_or(all.clone(), |name| tree.name_key(dir, name).successor());
     let limit = limit.clamp(1, LIST_MAX) as usize;
     let found = brick.scan(&from, &all.prefix_end(), limit)?;
     let end = found.len() < limit;
     let mut entries = Vec::with_capacity(found.len());
     for (key, value) in found {
         let record = NameRecord::from_bytes(value)?;
-        let here = ask.partition(record.inode.position()) == ask.partition(dir.position());
-        let attr = match tree.attr(record.inode) {
-            Ok(attr) if attributes && here => Some(attr),
-            Err(Stop::Error(error)) if attributes && here && error != Error::Stale => return Err(error.into()),
+        let here = attributes && tree.is_home(record.inode);
+        let attr = match here.then(|| tree.attr(record.inode)) {
+            Some(Ok(attr)) => Some(attr),
+            Some(Err(Stop::Error(error))) if error != Error::Stale => return Err(error.into()),
             _ => None,
         };
         entries.push(Entry { name: Name::new(key.rest())?, inode: record.inode, kind: record.kind, attr });

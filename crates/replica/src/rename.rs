@@ -6,6 +6,7 @@
 
 use crate::names::touch;
 use crate::step::{Commit, Here, Next, Stepped};
+use crate::stubs;
 use crate::tree::drop_link;
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
@@ -22,8 +23,8 @@ pub struct Ends<'a> {
 struct Found {
     from: NameRecord,
     to: Option<NameRecord>,
-    /// The old name rests here too.
-    near: bool,
+    /// Where the old name rests, if not here too.
+    far: Option<Position>,
     exchange: bool,
 }
 
@@ -31,7 +32,7 @@ type Legs = Vec<(Position, Leg)>;
 
 pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<InodeId>) -> Stepped<Next> {
     let found = look(here, ends, mode)?;
-    if let Some(reply) = check(here, mode, &found)? {
+    if let Some(reply) = check(mode, &found)? {
         return Ok(Next::Reply(reply));
     }
     let directory = |record: &NameRecord| record.kind == NodeKind::Directory;
@@ -41,7 +42,10 @@ pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<
         hold_moves(here)?;
         not_below(here, ends, &found)?;
     }
-    close_replaced(here, &found)?;
+    let closed = match found.to.filter(|to| !found.exchange && to.kind == NodeKind::Directory) {
+        Some(to) => Some(stubs::close(here, to.inode)?),
+        None => None,
+    };
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     let mut legs = Vec::new();
     move_names(here, ends, &found, &mut commit, &mut legs)?;
@@ -50,7 +54,10 @@ pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<
     }
     if let Some(replaced) = found.to.filter(|_| !found.exchange) {
         let keep = !here.ask.alone || open_here.is_some();
-        drop_replaced(here, replaced, keep, &mut commit, &mut legs)?;
+        match closed {
+            Some(closed) => stubs::drop_closed(here, replaced.inode, closed, &mut commit, &mut legs)?,
+            None => drop_replaced(here, replaced.inode, keep, &mut commit, &mut legs)?,
+        }
     }
     if moves {
         legs.push((ROOT.position(), Leg::ReleaseMoves));
@@ -59,27 +66,36 @@ pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<
 }
 
 fn look(here: &mut Here, ends: &Ends, mode: RenameMode) -> Stepped<Found> {
-    let (ask, tree) = (here.ask, here.tree());
-    tree.stub(ends.to_dir)?;
-    let to = tree.name(ask.name_place(ends.to_dir, ends.to_name), ends.to_dir, ends.to_name)?;
-    let place = ask.name_place(ends.dir, ends.name);
-    let near = here.owns(place.position);
-    let from = if near {
-        tree.stub(ends.dir)?;
-        tree.name(place, ends.dir, ends.name)?.ok_or(Error::NotFound)?
-    } else {
+    let tree = here.tree();
+    tree.stub_of(ends.to_dir, ends.to_name)?;
+    let to = tree.name(ends.to_dir, ends.to_name)?;
+    let exchange = mode == RenameMode::Exchange;
+    // Who has no stub of the old name's directory asks its own partition, which has one.
+    let mut spread = tree.found_stub(ends.dir)?.map_or(1, |stub| stub.spread);
+    loop {
+        let position = name_position(ends.dir, ends.name, spread);
+        if here.owns(position) {
+            tree.stub_of(ends.dir, ends.name)?;
+            let from = tree.name(ends.dir, ends.name)?.ok_or(Error::NotFound)?;
+            return Ok(Found { from, to, far: None, exchange });
+        }
         let hold = Leg::HoldName { dir: ends.dir, name: ends.name.clone() };
         let undo = Leg::ReleaseName { dir: ends.dir, name: ends.name.clone() };
-        match here.leg(place.position, hold, Some(undo))? {
-            Reply::Elsewhere { inode, kind } => NameRecord { inode, kind },
+        match here.leg(position, hold, Some(undo))? {
+            Reply::Elsewhere { inode, kind } => {
+                let from = NameRecord { inode, kind };
+                return Ok(Found { from, to, far: Some(position), exchange });
+            }
+            Reply::Stub { stub } if stub.spread > spread && is_spread(stub.spread, here.ask.count) => {
+                spread = stub.spread;
+            }
             _ => return Err(Error::bug("a held name answers where it leads").into()),
         }
-    };
-    Ok(Found { from, to, near, exchange: mode == RenameMode::Exchange })
+    }
 }
 
 /// Whether it may be; `Some`: there is nothing to do.
-fn check(here: &Here, mode: RenameMode, found: &Found) -> Stepped<Option<Reply>> {
+fn check(mode: RenameMode, found: &Found) -> Stepped<Option<Reply>> {
     let is_directory = |record: &NameRecord| record.kind == NodeKind::Directory;
     let Some(target) = found.to else {
         return match mode {
@@ -95,10 +111,6 @@ fn check(here: &Here, mode: RenameMode, found: &Found) -> Stepped<Option<Reply>>
         RenameMode::Replace => match (is_directory(&found.from), is_directory(&target)) {
             (true, false) => Err(Error::NotDirectory.into()),
             (false, true) => Err(Error::IsDirectory.into()),
-            (true, true) if here.owns(target.inode.position()) => match here.tree().stub(target.inode)?.entries {
-                0 => Ok(None),
-                _ => Err(Error::NotEmpty.into()),
-            },
             _ => Ok(None),
         },
     }
@@ -130,30 +142,19 @@ fn not_below(here: &mut Here, ends: &Ends, found: &Found) -> Stepped<()> {
     Ok(())
 }
 
-/// A directory of another partition that is replaced must be empty and stay so.
-fn close_replaced(here: &mut Here, found: &Found) -> Stepped<()> {
-    let Some(to) = found.to.filter(|to| !found.exchange && to.kind == NodeKind::Directory) else { return Ok(()) };
-    let (inode, position) = (to.inode, to.inode.position());
-    if here.owns(position) {
-        return Ok(());
-    }
-    here.leg(position, Leg::CloseDirectory { inode }, Some(Leg::ReopenDirectory { inode })).map(|_| ())
-}
-
 fn move_names(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
-    let (ask, tree, now) = (here.ask, here.tree(), here.now);
-    let (from_place, to_place) = (ask.name_place(ends.dir, ends.name), ask.name_place(ends.to_dir, ends.to_name));
+    let (tree, now) = (here.tree(), here.now);
     let directory = |kind: NodeKind| u32::from(kind == NodeKind::Directory);
     let new = found.to.filter(|_| found.exchange);
     let mut to_stub = tree.stub(ends.to_dir)?;
     to_stub.entries += u64::from(found.to.is_none());
     to_stub.directories += directory(found.from.kind);
     to_stub.directories -= found.to.map_or(0, |to| directory(to.kind));
-    commit.put(Key::name(to_place, ends.to_dir, ends.to_name.as_bytes()), &found.from);
-    if !found.near {
+    commit.put(tree.name_key(ends.to_dir, ends.to_name), &found.from);
+    if let Some(position) = found.far {
         touch(&tree, commit, ends.to_dir, to_stub, now);
         let new = new.map(|new| (new.inode, new.kind));
-        legs.push((from_place.position, Leg::ReplaceName { dir: ends.dir, name: ends.name.clone(), new }));
+        legs.push((position, Leg::ReplaceName { dir: ends.dir, name: ends.name.clone(), new }));
         return Ok(());
     }
     let same = ends.dir == ends.to_dir;
@@ -162,7 +163,7 @@ fn move_names(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs
     from_stub.directories -= directory(found.from.kind);
     from_stub.directories += new.map_or(0, |new| directory(new.kind));
     from_stub.entries -= u64::from(new.is_none());
-    let key = Key::name(from_place, ends.dir, ends.name.as_bytes());
+    let key = tree.name_key(ends.dir, ends.name);
     match new {
         Some(new) => commit.put(key, &new),
         None => commit.delete(key),
@@ -188,17 +189,10 @@ fn set_parents(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, leg
     Ok(())
 }
 
-fn drop_replaced(here: &Here, replaced: NameRecord, keep: bool, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
-    let inode = replaced.inode;
-    let directory = replaced.kind == NodeKind::Directory;
-    if !here.owns(inode.position()) {
-        let leg = if directory { Leg::DropDirectory { inode } } else { Leg::DropLink { inode, keep } };
-        legs.push((inode.position(), leg));
-        return Ok(());
+fn drop_replaced(here: &Here, inode: InodeId, keep: bool, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
+    if here.owns(inode.position()) {
+        return drop_link(&here.tree(), commit, inode, keep, here.now);
     }
-    if directory {
-        crate::legs::drop_directory(&here.tree(), commit, inode)
-    } else {
-        drop_link(&here.tree(), commit, inode, keep, here.now)
-    }
+    legs.push((inode.position(), Leg::DropLink { inode, keep }));
+    Ok(())
 }

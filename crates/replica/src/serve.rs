@@ -1,10 +1,10 @@
 //! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
 
-use crate::drive::{Aim, Driven, RESEND_TICKS, same_bricks, slot_of};
+use crate::drive::{Aim, Driven, RESEND_TICKS};
 use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs;
 use crate::message::{Address, Message, Outcome};
-use crate::partition::{Around, Event, Out, Place, Token};
+use crate::partition::{Around, Event, Out, Place, Token, same_bricks};
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
 use crate::tree::purge_orphan;
@@ -96,7 +96,7 @@ impl Leader {
                 self.lock_op(at, *token, ask, op, around, out);
                 true
             }
-            Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(*token, ask, op, around),
+            Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(at, *token, ask, op, around),
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => self.begin_op(at, *token, ask, op, around, out)?,
             Event::Change { token, commit } => self.change(at, *token, (**commit).clone(), around, out)?,
@@ -123,11 +123,11 @@ impl Leader {
     }
 
     /// Answers a read at once, if what it depends on is settled and nobody holds it.
-    pub fn read(&self, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
-        if !self.serves() || self.is_prepared(ask, op) || matches!(op, Op::Lock { .. }) {
+    pub fn read(&self, at: &Place, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
+        if !self.serves() || self.is_prepared(at, ask, op) || matches!(op, Op::Lock { .. }) {
             return None;
         }
-        let found = match answer(around.brick, ask, op) {
+        let found = match answer(around.brick, ask, at.own.partition, op) {
             Ok(reply) => Ok(reply),
             Err(Stop::Error(error)) => Err(error),
             Err(_) => return None,
@@ -135,11 +135,11 @@ impl Leader {
         (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found)).then_some(found)
     }
 
-    fn try_read(&mut self, token: Token, ask: &Ask, op: &Op, around: &Around) -> bool {
-        if self.is_prepared(ask, op) {
+    fn try_read(&mut self, at: &Place, token: Token, ask: &Ask, op: &Op, around: &Around) -> bool {
+        if self.is_prepared(at, ask, op) {
             return false;
         }
-        match answer(around.brick, ask, op) {
+        match answer(around.brick, ask, at.own.partition, op) {
             Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return false,
             Ok(reply) => self.answer(token, Ok(reply)),
             Err(Stop::Error(error)) => self.answer(token, Err(error)),
@@ -169,7 +169,7 @@ impl Leader {
         }
         let mut ids: BTreeSet<u128> = BTreeSet::new();
         match op {
-            Op::Name { op: NameOp::Lookup { dir, .. } } => drop(ids.insert(dir.bits())),
+            Op::Name { op: NameOp::Lookup { dir, .. } | NameOp::Stub { dir, .. } } => drop(ids.insert(dir.bits())),
             Op::Data { op: DataOp::ReadShard { data, .. } } => drop(ids.insert(data.0)),
             Op::Data { op: DataOp::Read { inode, .. } } => drop(ids.insert(inode.bits())),
             Op::Inode { op } => drop(ids.insert(op.inode().bits())),
@@ -187,21 +187,31 @@ impl Leader {
         })
     }
 
-    /// Whether a rename of another partition has hold of a name of the op's, or one that it asks for is not to be shown yet, or
-    /// its directory may be taken back.
-    fn is_prepared(&self, ask: &Ask, op: &Op) -> bool {
+    /// Whether a rename of another partition has hold of a name of the op's, or of one that the directory counts; or one
+    /// that it asks for is not to be shown yet, or its directory may be taken back.
+    fn is_prepared(&self, at: &Place, ask: &Ask, op: &Op) -> bool {
         if self.prepared.is_empty() && self.unnamed.is_empty() && self.unborn.is_empty() {
             return false;
         }
+        let at = at.own.partition;
         let is_held = |key: Key| {
             self.prepared.contains(&key) && !is_planted(4)
                 || self.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
         };
+        let counts = |dir: InodeId| {
+            let all = Key::hold(ask.names_place(at, dir), dir, b"");
+            // Without a name it is the volume's moves of directories that are held.
+            self.prepared.range(all.successor()..all.prefix_end()).next().is_some()
+        };
         let lists = |dir: InodeId| self.is_unborn(dir) || self.unnamed.values().flatten().any(|(of, _)| *of == dir);
+        let all_of_it = match op {
+            Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => {
+                counts(*dir)
+            }
+            _ => listed_by(op).is_some_and(lists),
+        };
         let mut names = names_of(op).into_iter().flatten();
-        names.any(|(dir, name)| {
-            self.is_unborn(dir) || is_held(Key::hold(ask.name_place(dir, name), dir, name.as_bytes()))
-        }) || matches!(op, Op::Name { op: NameOp::List { dir, .. } } if lists(*dir))
+        all_of_it || names.any(|(dir, name)| self.is_unborn(dir) || is_held(ask.hold_key(at, dir, name)))
     }
 
     fn is_unborn(&self, dir: InodeId) -> bool {
@@ -211,7 +221,8 @@ impl Leader {
     /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
     fn is_listed_soon(&self, op: &Op) -> bool {
         let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
-        let lists = |waiting: &Waiting| matches!(&waiting.event, Event::Request { op: Op::Name { op: NameOp::List { dir: of, .. } }, .. } if of == dir);
+        let lists =
+            |waiting: &Waiting| matches!(&waiting.event, Event::Request { op, .. } if listed_by(op) == Some(*dir));
         !self.unnamed.is_empty() && self.waiting.iter().any(lists)
     }
 
@@ -238,7 +249,7 @@ impl Leader {
         }
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
-        let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(ask, op);
+        let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(at, ask, op);
         if links_cut || is_held || self.is_listed_soon(op) || !self.numbers.has_room() {
             out.branches.push("an op waits for what another holds");
             return Ok(false);
@@ -263,9 +274,8 @@ impl Leader {
             Ok(Next::Commit(..)) | Err(Stop::Leg(_)) => {
                 let intent = IntentId(u128::from(self.numbers.next()));
                 self.held.extend(keys.into_iter().map(|key| (key, intent)));
-                let dirs = names_of(op).into_iter().flatten().map(|(dir, _)| dir).collect();
                 let aim = Aim::Op(*ask, Box::new(op.clone()));
-                self.driven.insert(intent, Driven::new(aim, vec![token], dirs, progress));
+                self.driven.insert(intent, Driven::new(aim, vec![token], progress));
                 self.go_on(at, intent, around, out)?;
             }
             Err(Stop::Wait) => return Ok(false),
@@ -295,6 +305,17 @@ impl Leader {
             Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
         }
         Ok(true)
+    }
+
+    /// What is kept for a retry.
+    pub fn session_change(&self, at: &Place, ask: &Ask, reply: &Reply) -> Option<Change> {
+        if ask.session == SYSTEM_SESSION {
+            return None;
+        }
+        let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
+        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, slot);
+        let record = SessionRecord { op_id: ask.op_id, reply: reply.to_bytes() };
+        Some(Change::Put { key, value: record.to_bytes() })
     }
 
     pub fn remember_slot(&mut self, ask: &Ask) {
@@ -352,7 +373,7 @@ impl Leader {
             return Ok(());
         }
         let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
-        if self.is_busy(ask, leg) {
+        if self.is_busy(at, ask, leg) {
             out.branches.push("a leg meets a busy op");
             at.send(out, from, busy);
             return Ok(());
@@ -380,7 +401,7 @@ impl Leader {
                     if !matches!(leg, Leg::DropShards { .. }) {
                         self.doubtful.insert(intent);
                     }
-                    self.leg_taken(ask, leg);
+                    self.leg_taken(at, ask, leg);
                 }
                 Err(Unmade::NoRoom) => {
                     at.send(out, from, busy);
@@ -400,18 +421,20 @@ impl Leader {
         Ok(())
     }
 
-    /// Whether an op of this partition's own has hold of what the leg needs.
-    fn is_busy(&self, ask: &Ask, leg: &Leg) -> bool {
+    /// Whether an op of this partition's own has hold of what the leg needs. One that makes a name in a directory that is
+    /// closed meanwhile finds that out with its next step, and begins again.
+    fn is_busy(&self, at: &Place, ask: &Ask, leg: &Leg) -> bool {
         match leg {
             Leg::AddLink { inode } => self.is_cutting(*inode),
-            Leg::HoldName { dir, name } => self.held.contains_key(&name_key(ask, *dir, name)) || self.is_unborn(*dir),
-            Leg::CloseDirectory { inode } => self.driven.values().any(|driven| driven.dirs.contains(inode)),
+            Leg::HoldName { dir, name } => {
+                self.held.contains_key(&name_key(at, ask, *dir, name)) || self.is_unborn(*dir)
+            }
             _ => false,
         }
     }
 
-    fn leg_taken(&mut self, ask: &Ask, leg: &Leg) {
-        let key = |dir: InodeId, name: &Name| Key::hold(ask.name_place(dir, name), dir, name.as_bytes());
+    fn leg_taken(&mut self, at: &Place, ask: &Ask, leg: &Leg) {
+        let key = |dir: InodeId, name: &Name| ask.hold_key(at.own.partition, dir, name);
         match leg {
             Leg::HoldName { dir, name } => drop(self.prepared.insert(key(*dir, name))),
             Leg::ReleaseName { dir, name } | Leg::ReplaceName { dir, name, .. } => {
@@ -493,10 +516,22 @@ impl Leader {
     }
 }
 
+fn slot_of(op_id: OpId) -> u8 {
+    (op_id.0 % SESSION_SLOTS as u64) as u8
+}
+
 fn error_of(stop: Stop) -> Error {
     match stop {
         Stop::Error(error) => error,
         Stop::Wait | Stop::Leg(_) => Error::bug("housekeeping that would wait"),
+    }
+}
+
+/// The directory that an op lists.
+fn listed_by(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::Name { op: NameOp::List { dir, .. } | NameOp::ListPart { dir, .. } } => Some(*dir),
+        _ => None,
     }
 }
 
@@ -510,15 +545,15 @@ pub(crate) fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
         | NameOp::Unlink { dir, name, .. }
         | NameOp::Rmdir { dir, name } => [Some((*dir, name)), None],
         NameOp::Rename { dir, name, to_dir, to_name, .. } => [Some((*dir, name)), Some((*to_dir, to_name))],
-        NameOp::List { .. } => [None, None],
+        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => [None, None],
     }
 }
 
-fn name_key(ask: &Ask, dir: InodeId, name: &Name) -> Key {
-    Key::name(ask.name_place(dir, name), dir, name.as_bytes())
+fn name_key(at: &Place, ask: &Ask, dir: InodeId, name: &Name) -> Key {
+    Key::name(ask.names_place(at.own.partition, dir), dir, name.as_bytes())
 }
 
-/// What a change holds, or finds held, in this partition.
+/// What a change holds, or finds held, in this partition. A name that rests elsewhere holds nothing: nobody asks for it here.
 fn keys_of(at: &Place, ask: &Ask, op: &Op) -> Vec<Key> {
     let inode_key = |inode: InodeId| Key::inode(ask.ring, ask.volume, inode, Kind::Inode);
     match op {
@@ -526,11 +561,7 @@ fn keys_of(at: &Place, ask: &Ask, op: &Op) -> Vec<Key> {
         Op::Data { op: DataOp::Write { inode, .. } | DataOp::Spill { inode } | DataOp::Wrote { inode, .. } } => {
             vec![inode_key(*inode)]
         }
-        Op::Name { .. } => {
-            let own =
-                |(dir, name): &(InodeId, &Name)| ask.partition(ask.name_place(*dir, name).position) == at.own.partition;
-            names_of(op).into_iter().flatten().filter(own).map(|(dir, name)| name_key(ask, dir, name)).collect()
-        }
+        Op::Name { .. } => names_of(op).into_iter().flatten().map(|(dir, name)| name_key(at, ask, dir, name)).collect(),
         _ => Vec::new(),
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::message::Fresh;
 use crate::numbers::Numbers;
-use crate::tree::Tree;
+use crate::tree::{Owner, Tree};
 use crate::{data, inodes, names, rename, truncate};
 use hekate_brick::Brick;
 use hekate_proto::*;
@@ -27,6 +27,8 @@ pub struct Ask {
     pub now: Time,
     /// No other session uses the volume, so nobody else can have an inode open.
     pub alone: bool,
+    /// Partitions that share the names of a directory that this op makes.
+    pub spread: u32,
 }
 
 impl Ask {
@@ -35,9 +37,14 @@ impl Ask {
         position.partition(self.count)
     }
 
-    /// Where a name of a directory rests. Directories have one partition until they grow.
-    pub fn name_place(&self, dir: InodeId, name: &Name) -> Place {
-        Place { ring: self.ring, position: name_position(dir, name, 1), volume: self.volume }
+    /// Where a partition has its share of a directory's names.
+    pub fn names_place(&self, at: PartitionNumber, dir: InodeId) -> Place {
+        Place { ring: self.ring, position: at.names_position(dir, self.count), volume: self.volume }
+    }
+
+    /// What holds a name in its partition.
+    pub fn hold_key(&self, at: PartitionNumber, dir: InodeId, name: &Name) -> Key {
+        Key::hold(self.names_place(at, dir), dir, name.as_bytes())
     }
 }
 
@@ -112,6 +119,8 @@ pub struct Progress {
     pub answers: Vec<Reply>,
     /// Numbers that it drew: the same ones each time that it is asked.
     numbers: Vec<u64>,
+    /// Whom its legs have made the owner of what it makes.
+    owner: Option<Owner>,
 }
 
 /// What an op sees: its partition, as the leader has it.
@@ -135,7 +144,7 @@ pub struct Here<'a> {
 impl<'a> Here<'a> {
     /// The entries of its volume.
     pub fn tree(&self) -> Tree<'a> {
-        Tree::new(self.brick, self.ask)
+        Tree::new(self.brick, self.ask, self.at)
     }
 
     /// Whether this partition owns the position.
@@ -157,6 +166,15 @@ impl<'a> Here<'a> {
         match self.progress.answers.get(self.read - 1) {
             Some(answer) => Ok(answer.clone()),
             None => Err(Stop::Leg(Box::new(Before { position, leg, undo }))),
+        }
+    }
+
+    /// What it makes belongs to one owner in all partitions: if what it inherits has changed since its first leg, it begins
+    /// again.
+    pub fn one_owner(&mut self, owner: Owner) -> Stepped<Owner> {
+        match self.progress.owner.get_or_insert(owner) {
+            known if *known == owner => Ok(owner),
+            _ => Err(Stop::Wait),
         }
     }
 
@@ -208,10 +226,10 @@ pub fn step(here: &mut Here, op: &Op) -> Stepped<Next> {
 fn names_step(here: &mut Here, op: &NameOp) -> Stepped<Next> {
     match op {
         NameOp::Create { node: NewNode::Directory, dir, name, mode, uid, gid, seed, .. } => {
-            names::mkdir(here, *dir, name, names::Owner { mode: *mode, uid: *uid, gid: *gid }, *seed)
+            names::mkdir(here, *dir, name, Owner { mode: *mode, uid: *uid, gid: *gid }, *seed)
         }
         NameOp::Create { dir, name, node, mode, uid, gid, exclusive, seed } => {
-            let owner = names::Owner { mode: *mode, uid: *uid, gid: *gid };
+            let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
             names::create(here, *dir, name, node, owner, *exclusive, *seed)
         }
         NameOp::Link { dir, name, inode } => names::link(here, *dir, name, *inode),
@@ -221,7 +239,9 @@ fn names_step(here: &mut Here, op: &NameOp) -> Stepped<Next> {
             let ends = rename::Ends { dir: *dir, name, to_dir: *to_dir, to_name };
             rename::rename(here, &ends, *mode, *open_here)
         }
-        NameOp::Lookup { .. } | NameOp::List { .. } => Err(not_a_change()),
+        NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => {
+            Err(not_a_change())
+        }
     }
 }
 

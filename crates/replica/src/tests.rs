@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const RING: RingId = RingId(1);
 const VOLUME: VolumeId = VolumeId(1);
-const COUNT: u32 = 4;
+const COUNT: u32 = 8;
 const BRICKS: u32 = 3;
 
 /// All partitions, each on two of the bricks, in one process; what one says to another arrives in order.
@@ -35,6 +35,10 @@ struct TestRing {
     messages_left: u64,
     op_id: u64,
     clock: i64,
+    /// What directories that are made next begin with.
+    spread: u32,
+    /// As a client keeps it: what it does not know, it takes for 1.
+    spreads: HashMap<InodeId, u32>,
 }
 
 fn views() -> Vec<View> {
@@ -76,6 +80,8 @@ fn open(storages: &[MemoryStorage]) -> TestRing {
         messages_left: u64::MAX,
         op_id: 0,
         clock: 0,
+        spread: 1,
+        spreads: HashMap::new(),
     };
     ring.start();
     if fresh {
@@ -158,7 +164,7 @@ impl TestRing {
 
     fn ask(&self) -> Ask {
         let (session, op_id, now) = (SessionId(1), OpId(self.op_id), Time(self.op_id as i64));
-        Ask { ring: RING, count: COUNT, volume: VOLUME, session, op_id, now, alone: true }
+        Ask { ring: RING, count: COUNT, volume: VOLUME, session, op_id, now, alone: true, spread: self.spread }
     }
 
     fn leader(&self, position: Position) -> Address {
@@ -168,16 +174,17 @@ impl TestRing {
 
     /// As `distribute` finds it.
     fn place(&self, op: &Op) -> Address {
-        let ask = self.ask();
+        let known = |dir: InodeId| self.spreads.get(&dir).copied().unwrap_or(1);
         let position = match op {
             Op::Name { op } => match op {
-                NameOp::Rename { to_dir, to_name, .. } => ask.name_place(*to_dir, to_name).position,
-                NameOp::Lookup { dir, .. }
-                | NameOp::Create { dir, .. }
-                | NameOp::Link { dir, .. }
-                | NameOp::Unlink { dir, .. }
-                | NameOp::Rmdir { dir, .. }
-                | NameOp::List { dir, .. } => dir.position(),
+                NameOp::Rename { to_dir: dir, to_name: name, .. }
+                | NameOp::Lookup { dir, name }
+                | NameOp::Create { dir, name, .. }
+                | NameOp::Link { dir, name, .. }
+                | NameOp::Unlink { dir, name, .. }
+                | NameOp::Rmdir { dir, name } => name_position(*dir, name, known(*dir)),
+                NameOp::List { dir, .. } => dir.position(),
+                NameOp::ListPart { .. } | NameOp::Stub { .. } => panic!("{op:?} is sent to a partition"),
             },
             Op::Inode { op } => op.inode().position(),
             Op::Data { op } => match op {
@@ -196,8 +203,27 @@ impl TestRing {
     }
 
     fn execute(&mut self, op: Op) -> Result<Reply> {
+        match (self.execute_at(self.place(&op), op.clone()), &op) {
+            (Err(Error::OtherSpread { spread }), Op::Name { op: name_op }) => {
+                let dir = match name_op {
+                    NameOp::Rename { to_dir, .. } => *to_dir,
+                    NameOp::Lookup { dir, .. }
+                    | NameOp::Create { dir, .. }
+                    | NameOp::Link { dir, .. }
+                    | NameOp::Unlink { dir, .. }
+                    | NameOp::Rmdir { dir, .. } => *dir,
+                    _ => panic!("{op:?}"),
+                };
+                assert!(self.spreads.insert(dir, spread).is_none_or(|known| known < spread), "told twice");
+                self.execute(op)
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    fn execute_at(&mut self, at: Address, op: Op) -> Result<Reply> {
         self.op_id += 256;
-        let (token, at) = (Token(self.op_id), self.place(&op));
+        let token = Token(self.op_id);
         self.tell(at, Event::Request { token, ask: self.ask(), op });
         for _ in 0..50 {
             if let Some(answer) = self.answers.remove(&token) {
@@ -213,10 +239,33 @@ impl TestRing {
     }
 
     fn read(&mut self, op: Op) -> Result<Reply> {
-        let (ask, at) = (self.ask(), self.place(&op));
+        self.read_at(self.place(&op), op)
+    }
+
+    fn read_at(&mut self, at: Address, op: Op) -> Result<Reply> {
+        let ask = self.ask();
         let around = Self::around(&self.bricks, &self.views, at, 0);
         let read = self.partitions[&at].read(&around, &ask, &op);
-        read.unwrap_or_else(|| self.execute(op))
+        read.unwrap_or_else(|| self.execute_at(at, op))
+    }
+
+    /// The names of a directory, part by part.
+    fn list(&mut self, dir: InodeId) -> Vec<Name> {
+        let list = NameOp::List { dir, after: None, limit: 100, attributes: false };
+        let spread = match self.read(Op::Name { op: list }) {
+            Ok(Reply::List { entries, .. }) => return entries.into_iter().map(|entry| entry.name).collect(),
+            Err(Error::OtherSpread { spread }) => spread,
+            other => panic!("{other:?}"),
+        };
+        let mut names = Vec::new();
+        for position in name_positions(dir, spread) {
+            let op = NameOp::ListPart { dir, spread, after: None, limit: 100, attributes: false };
+            match self.read_at(self.leader(position), Op::Name { op }) {
+                Ok(Reply::List { entries, .. }) => names.extend(entries.into_iter().map(|entry| entry.name)),
+                other => panic!("{other:?}"),
+            }
+        }
+        names
     }
 
     /// Whatever is under way comes to its end.
@@ -250,18 +299,21 @@ impl TestRing {
     fn check(&self) {
         let mut names: HashMap<InodeId, Vec<(InodeId, NodeKind)>> = HashMap::new();
         let (mut stubs, mut inodes) = (HashMap::new(), HashMap::new());
-        let mut counts: HashMap<InodeId, (u64, u32)> = HashMap::new();
+        let mut counts: HashMap<(InodeId, Position), (u64, u32)> = HashMap::new();
+        let mut places: Vec<(InodeId, Position, Name)> = Vec::new();
         for (key, value) in self.entries() {
             let id = InodeId::from_bits(key.id().unwrap());
+            let at = (id, key.place().unwrap().position);
             match key.kind().unwrap() {
                 Kind::Name => {
                     let name = NameRecord::from_bytes(value).unwrap();
                     names.entry(name.inode).or_default().push((id, name.kind));
-                    let count = counts.entry(id).or_default();
+                    places.push((at.0, at.1, Name::new(key.rest()).unwrap()));
+                    let count = counts.entry(at).or_default();
                     count.0 += 1;
                     count.1 += u32::from(name.kind == NodeKind::Directory);
                 }
-                Kind::Stub => drop(stubs.insert(id, StubRecord::from_bytes(value).unwrap())),
+                Kind::Stub => drop(stubs.insert(at, StubRecord::from_bytes(value).unwrap())),
                 Kind::Inode => drop(inodes.insert(id, InodeRecord::from_bytes(value).unwrap())),
                 Kind::Intent | Kind::LegDone | Kind::Hold => panic!("{key:?} is left"),
                 _ => {}
@@ -281,9 +333,21 @@ impl TestRing {
         for inode in inodes.keys() {
             assert!(*inode == ROOT || names.contains_key(inode), "{inode:?} has no name");
         }
-        for (dir, stub) in &stubs {
-            assert!(inodes.contains_key(dir) && stub.alive, "a stub of {dir:?}, which is gone");
-            assert_eq!((stub.entries, stub.directories), counts.get(dir).copied().unwrap_or_default(), "{dir:?}");
+        for ((dir, position), stub) in &stubs {
+            let counted = counts.get(&(*dir, *position)).copied().unwrap_or_default();
+            assert_eq!((stub.entries, stub.directories), counted, "{dir:?} at {position:?}");
+            let inode = inodes.get(dir).unwrap_or_else(|| panic!("a stub of {dir:?}, which is gone"));
+            assert!(stub.alive, "the stub of {dir:?} at {position:?} is closed");
+            let told = (inode.spread, inode.mode, inode.uid, inode.gid);
+            assert_eq!((stub.spread, stub.mode, stub.uid, stub.gid), told, "{dir:?} at {position:?}");
+        }
+        for (dir, inode) in inodes.iter().filter(|(_, inode)| inode.kind == NodeKind::Directory) {
+            let wanted: BTreeSet<Position> = name_positions(*dir, inode.spread).collect();
+            let found = stubs.keys().filter(|(known, _)| known == dir).map(|(_, position)| *position);
+            assert_eq!(found.collect::<BTreeSet<_>>(), wanted, "the stubs of {dir:?}");
+        }
+        for (dir, position, name) in places {
+            assert_eq!(position, name_position(dir, &name, inodes[&dir].spread), "{name:?} in {dir:?}");
         }
         self.check_reachable(&names, &inodes);
     }
@@ -314,6 +378,7 @@ enum Step {
     Remove(usize),
     Rename(usize, usize, RenameMode),
     Link(usize, usize),
+    Change(usize, u16, bool),
 }
 
 fn paths() -> Vec<Vec<u8>> {
@@ -326,10 +391,11 @@ fn step() -> impl Strategy<Value = Step> {
     let path = || 0..paths().len();
     let mode = prop_oneof![Just(RenameMode::Replace), Just(RenameMode::NoReplace), Just(RenameMode::Exchange)];
     prop_oneof![
-        3 => (path(), any::<bool>()).prop_map(|(p, dir)| Step::Create(p, dir)),
+        4 => (path(), any::<bool>()).prop_map(|(p, dir)| Step::Create(p, dir)),
         2 => path().prop_map(Step::Remove),
         3 => (path(), path(), mode).prop_map(|(a, b, mode)| Step::Rename(a, b, mode)),
         1 => (path(), path()).prop_map(|(a, b)| Step::Link(a, b)),
+        1 => (path(), 0u16..0o1000, any::<bool>()).prop_map(|(p, mode, time)| Step::Change(p, mode, time)),
     ]
 }
 
@@ -390,6 +456,7 @@ fn run(ring: &mut TestRing, model: &mut Model, step: &Step, seed: u64) {
             let path = &all[*path];
             let Some(dir) = parent(model, path) else { return };
             let node = if *directory { NewNode::Directory } else { NewNode::File };
+            ring.spread = 1 << (seed % 4);
             let (mode, uid, gid) = (0o755, 1, 1);
             let made =
                 ring.name_op(NameOp::Create { dir, name: name(path), node, mode, uid, gid, exclusive: true, seed });
@@ -446,6 +513,14 @@ fn run(ring: &mut TestRing, model: &mut Model, step: &Step, seed: u64) {
             assert_eq!(linked.is_ok(), !model.contains_key(to), "link: {linked:?}");
             model.entry(to.clone()).or_insert((false, inode));
         }
+        Step::Change(path, mode, time) => {
+            let Some((_, inode)) = model.get(&all[*path]).copied() else { return };
+            let mtime = time.then_some(SetTime::At { time: Time(i64::from(*mode)) });
+            let changes = AttrChanges { mode: Some(*mode), mtime, ..Default::default() };
+            let changed = ring.execute(Op::Inode { op: InodeOp::SetAttr { inode, changes } });
+            let Ok(Reply::Node { attr, .. }) = changed else { panic!("{changed:?}") };
+            assert_eq!(attr.mode, *mode);
+        }
     }
 }
 
@@ -456,9 +531,8 @@ fn listed(ring: &mut TestRing, model: &Model) -> BTreeSet<Vec<u8>> {
     let roots =
         std::iter::once((Vec::new(), ROOT)).chain(directories.iter().map(|(path, (_, id))| ((*path).clone(), *id)));
     for (path, dir) in roots {
-        let op = NameOp::List { dir, after: None, limit: 100, attributes: false };
-        let Reply::List { entries, .. } = ring.read(Op::Name { op }).unwrap() else { panic!("no list") };
-        found.extend(entries.into_iter().map(|entry| [&path[..], entry.name.as_bytes()].concat()));
+        let names = ring.list(dir);
+        found.extend(names.into_iter().map(|name| [&path[..], name.as_bytes()].concat()));
     }
     found
 }
@@ -501,6 +575,43 @@ proptest! {
                 break;
             }
             prop_assert!(messages < 200, "{:?}", before);
+        }
+    }
+}
+
+fn make_directory(dir: InodeId, text: &[u8], seed: u64) -> Op {
+    let (name, node) = (name(text), NewNode::Directory);
+    Op::Name { op: NameOp::Create { dir, name, node, mode: 0o755, uid: 1, gid: 1, exclusive: true, seed } }
+}
+
+#[test]
+fn a_directory_has_one_owner_in_all_partitions_whatever_its_parent_becomes_meanwhile() {
+    for (parent_spread, seed) in [(1, 3 << 61), (8, 0)] {
+        for messages in (0..).step_by(3) {
+            let mut ring = open(&storages());
+            ring.spread = parent_spread;
+            let made = ring.execute(make_directory(ROOT, b"p", 5 << 61));
+            let Ok(Reply::Node { attr: Attr { id: parent, .. }, .. }) = made else { panic!("{made:?}") };
+            ring.spreads.insert(parent, parent_spread);
+            ring.spread = 8;
+            let op = make_directory(parent, b"d", seed);
+            // In a slot of its own.
+            let (at, ask) = (ring.place(&op), Ask { op_id: OpId(1), ..ring.ask() });
+            ring.handle(at, Event::Request { token: Token(1), ask, op });
+            let mut left = messages;
+            while left > 0 {
+                let Some(envelope) = ring.queue.pop_front() else { break };
+                left -= 1;
+                ring.handle(envelope.to, Event::Message(envelope));
+            }
+            let changes = AttrChanges { mode: Some(0o2755), gid: Some(7), ..Default::default() };
+            ring.execute(Op::Inode { op: InodeOp::SetAttr { inode: parent, changes } }).unwrap();
+            ring.rest();
+            ring.check();
+            assert!(matches!(ring.answers[&Token(1)], Ok(Reply::Node { .. })), "{:?}", ring.answers);
+            if left > 0 {
+                break;
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ use hekate_proto::*;
 /// A volume's entries in one partition.
 pub struct Tree<'a> {
     brick: &'a Brick,
-    ring: RingId,
-    volume: VolumeId,
+    ask: Ask,
+    at: PartitionNumber,
 }
 
 /// Entries of one scan.
@@ -17,8 +17,13 @@ const SCAN_AT_ONCE: usize = 256;
 
 impl<'a> Tree<'a> {
     /// Of the volume that the ask is about.
-    pub fn new(brick: &'a Brick, ask: &Ask) -> Self {
-        Self { brick, ring: ask.ring, volume: ask.volume }
+    pub fn new(brick: &'a Brick, ask: &Ask, at: PartitionNumber) -> Self {
+        Self { brick, ask: *ask, at }
+    }
+
+    /// Whether this partition has the inode itself.
+    pub fn is_home(&self, inode: InodeId) -> bool {
+        self.ask.partition(inode.position()) == self.at
     }
 
     fn value<T: Wire>(&self, key: &Key) -> Stepped<Option<T>> {
@@ -27,7 +32,22 @@ impl<'a> Tree<'a> {
 
     /// The key of one of an inode's entries.
     pub fn key(&self, inode: InodeId, kind: Kind) -> Key {
-        Key::inode(self.ring, self.volume, inode, kind)
+        Key::inode(self.ask.ring, self.ask.volume, inode, kind)
+    }
+
+    /// Where this partition has its share of a directory's names.
+    pub fn names_place(&self, dir: InodeId) -> Place {
+        self.ask.names_place(self.at, dir)
+    }
+
+    /// The key of this partition's stub of a directory.
+    pub fn stub_key(&self, dir: InodeId) -> Key {
+        Key::stub(self.names_place(dir), dir)
+    }
+
+    /// The key of a name in this partition.
+    pub fn name_key(&self, dir: InodeId, name: &Name) -> Key {
+        Key::name(self.names_place(dir), dir, name.as_bytes())
     }
 
     /// An inode, or `Stale`.
@@ -47,11 +67,11 @@ impl<'a> Tree<'a> {
 
     /// A directory's stub, if it is one that lives. Whether one that an op has closed is removed is not known yet.
     pub fn stub(&self, dir: InodeId) -> Stepped<StubRecord> {
-        let stub: Option<StubRecord> = self.value(&self.key(dir, Kind::Stub))?;
-        match stub {
+        match self.found_stub(dir)? {
             Some(stub) if stub.alive => Ok(stub),
             Some(_) => Err(Stop::Wait),
             // Either it is gone, or it never was a directory.
+            None if !self.is_home(dir) => Err(Error::NotFound.into()),
             None => match self.inode(dir) {
                 Ok(_) => Err(Error::NotDirectory.into()),
                 Err(Stop::Error(Error::Stale)) => Err(Error::NotFound.into()),
@@ -60,9 +80,24 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The directory's stub, if the name would rest here. Who asks here knows a smaller spread at most, and the partitions
+    /// of that are partitions of this one too: so there is a stub that tells the right one.
+    pub fn stub_of(&self, dir: InodeId, name: &Name) -> Stepped<StubRecord> {
+        let stub = self.stub(dir)?;
+        if self.ask.partition(name_position(dir, name, stub.spread)) != self.at {
+            return Err(Error::OtherSpread { spread: stub.spread }.into());
+        }
+        Ok(stub)
+    }
+
+    /// The stub, if there is one here.
+    pub fn found_stub(&self, dir: InodeId) -> Stepped<Option<StubRecord>> {
+        self.value(&self.stub_key(dir))
+    }
+
     /// The stub whether it lives or not.
     pub fn any_stub(&self, dir: InodeId) -> Stepped<StubRecord> {
-        self.value(&self.key(dir, Kind::Stub))?.ok_or(Stop::Error(Error::Stale))
+        self.found_stub(dir)?.ok_or(Stop::Error(Error::Stale))
     }
 
     /// The stub, unless an op has closed it: whether the directory is removed is not known yet.
@@ -72,8 +107,8 @@ impl<'a> Tree<'a> {
     }
 
     /// Where a name leads.
-    pub fn name(&self, place: Place, dir: InodeId, name: &Name) -> Stepped<Option<NameRecord>> {
-        self.value(&Key::name(place, dir, name.as_bytes()))
+    pub fn name(&self, dir: InodeId, name: &Name) -> Stepped<Option<NameRecord>> {
+        self.value(&self.name_key(dir, name))
     }
 
     /// Bytes that rest beside an inode.
@@ -83,7 +118,7 @@ impl<'a> Tree<'a> {
 
     /// Extended attributes: name and value.
     pub fn xattrs(&self, id: InodeId) -> Stepped<Vec<(Bytes, Bytes)>> {
-        let from = Key::xattr(self.ring, self.volume, id, b"");
+        let from = self.xattr_key(id, b"");
         let entries = self.brick.scan(&from, &from.prefix_end(), SCAN_AT_ONCE)?;
         Ok(entries.into_iter().map(|(key, value)| (key.rest(), value)).collect())
     }
@@ -91,10 +126,14 @@ impl<'a> Tree<'a> {
     /// Keys of extended attributes.
     pub fn xattr_keys(&self, id: InodeId) -> Stepped<Vec<Key>> {
         let names = self.xattrs(id)?.into_iter();
-        Ok(names.map(|(name, _)| Key::xattr(self.ring, self.volume, id, &name)).collect())
+        Ok(names.map(|(name, _)| self.xattr_key(id, &name)).collect())
     }
 
-    /// An inode's attributes, a directory's with those of its stub.
+    fn xattr_key(&self, id: InodeId, name: &[u8]) -> Key {
+        Key::xattr(self.ask.ring, self.ask.volume, id, name)
+    }
+
+    /// An inode's attributes, a directory's with those of its own partition's stub.
     pub fn attr(&self, id: InodeId) -> Stepped<Attr> {
         let inode = self.inode(id)?;
         let stub = match inode.kind {
@@ -160,36 +199,40 @@ pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> In
     }
 }
 
-/// The records of a new directory.
+/// Who will own a new inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// The records of a new directory where it lives.
 pub fn new_directory(
     ask: &Ask,
-    id: InodeId,
-    parent: InodeId,
-    owner: (u16, u32, u32),
+    (id, parent): (InodeId, InodeId),
+    owner: Owner,
+    spread: u32,
     now: Time,
 ) -> (Vec<Change>, Attr) {
-    let (mode, uid, gid) = owner;
-    let inode = InodeRecord { parent, ..new_inode(NodeKind::Directory, mode, uid, gid, now) };
-    let stub = StubRecord {
-        alive: true,
-        mode: inode.mode,
-        uid,
-        gid,
-        spread: 1,
-        entries: 0,
-        directories: 0,
-        mtime: now,
-        change: 0,
-        default_acl: Bytes::new(),
-    };
+    let inode = new_inode(NodeKind::Directory, owner.mode, owner.uid, owner.gid, now);
+    let inode = InodeRecord { parent, spread, ..inode };
+    let stub = new_stub(owner, spread, now);
     let attr = attr_of(id, &inode, Some(&stub));
     let put = |kind, value| Change::Put { key: Key::inode(ask.ring, ask.volume, id, kind), value };
     (vec![put(Kind::Inode, inode.to_bytes()), put(Kind::Stub, stub.to_bytes())], attr)
 }
 
-/// What a new volume begins with.
+/// What a partition knows of a new directory.
+pub fn new_stub(owner: Owner, spread: u32, mtime: Time) -> StubRecord {
+    let Owner { mode, uid, gid } = owner;
+    let (alive, entries, directories, change, default_acl) = (true, 0, 0, 0, Bytes::new());
+    StubRecord { alive, mode: mode & 0o7777, uid, gid, spread, entries, directories, mtime, change, default_acl }
+}
+
+/// What a new volume begins with: the names of its root are in one partition.
 pub fn root_directory(ask: &Ask, uid: u32, gid: u32) -> Vec<Change> {
-    new_directory(ask, ROOT, ROOT, (0o755, uid, gid), ask.now).0
+    new_directory(ask, (ROOT, ROOT), Owner { mode: 0o755, uid, gid }, 1, ask.now).0
 }
 
 impl Commit {
@@ -214,7 +257,7 @@ pub fn drop_link(tree: &Tree, commit: &mut Commit, id: InodeId, keep: bool, now:
         commit.put(tree.key(id, Kind::Inode), &inode);
     } else if keep {
         commit.put(tree.key(id, Kind::Inode), &inode);
-        commit.put(Key::orphan(tree.ring, tree.volume, id), &0u8);
+        commit.put(Key::orphan(tree.ask.ring, tree.ask.volume, id), &0u8);
     } else {
         purge(tree, commit, id, &inode)?;
     }
@@ -230,7 +273,7 @@ fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> 
     for key in tree.xattr_keys(id)? {
         commit.delete(key);
     }
-    give_up_data(tree.ring, tree.volume, commit, id, inode);
+    give_up_data(tree.ask.ring, tree.ask.volume, commit, id, inode);
     Ok(())
 }
 
@@ -245,7 +288,7 @@ pub fn give_up_data(ring: RingId, volume: VolumeId, commit: &mut Commit, id: Ino
 
 /// The record that collects an orphan: nothing, if it is none any more.
 pub fn purge_orphan(brick: &Brick, ask: &Ask, id: InodeId) -> Stepped<Option<Commit>> {
-    let tree = Tree::new(brick, ask);
+    let tree = Tree::new(brick, ask, ask.partition(id.position()));
     let key = Key::orphan(ask.ring, ask.volume, id);
     if brick.get(&key)?.is_none() {
         return Ok(None);

@@ -7,6 +7,7 @@ use crate::repair::mend_range;
 use crate::sessions::Session;
 use crate::syncer::Needs;
 use crate::turn::Turn;
+use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, Event};
 use std::collections::BTreeMap;
@@ -132,6 +133,7 @@ impl Node {
             now: Self::clock(),
             // A session that is not known here may have seen the name on another server.
             alone: ring.is_whole() && self.sessions.count(session.volume) == 1,
+            spread: spread_of(&volume, &request.op),
         };
         if matches!(request.op, Op::Lock { .. }) {
             return self.lock_op(&ring, &ask, &request.op, to);
@@ -149,22 +151,12 @@ impl Node {
                 }
                 Ok(reply) => {
                     if request.durable {
+                        // What legs changed elsewhere is on stable storage, or in the journals of the same bricks.
                         changed.note(&ring, partition, request);
-                        self.note_source(&ring, &ask, request, changed);
                     }
                     return Ok(reply);
                 }
                 failed => return failed,
-            }
-        }
-    }
-
-    /// A rename changes the old name's partition as well.
-    fn note_source(&self, ring: &Arc<HostedRing>, ask: &Ask, request: &Request, changed: &mut Changed) {
-        if let Op::Name { op: NameOp::Rename { dir, name, .. } } = &request.op {
-            let source = ask.partition(ask.name_place(*dir, name).position);
-            if ring.leader(source).is_ok() {
-                changed.note(ring, source, request);
             }
         }
     }
@@ -271,11 +263,21 @@ fn answer_bytes_max(op: &Op) -> usize {
     match op {
         Op::Lock { op: LockOp::Restore { locks, .. } } => locks.len() * LOCK + ENTRY,
         Op::Data { op: DataOp::Read { length, .. } | DataOp::ReadShard { length, .. } } => *length as usize + ENTRY,
-        Op::Name { op: NameOp::List { limit, .. } } => (*limit as usize).min(4096) * ENTRY,
+        Op::Name { op: NameOp::List { limit, .. } | NameOp::ListPart { limit, .. } } => {
+            (*limit as usize).min(4096) * ENTRY
+        }
         Op::Inode { op: InodeOp::GetXattr { .. } } => 65 << 10,
         Op::Inode { op: InodeOp::ListXattr { .. } } => 33 << 10,
         Op::Volume { .. } => 32 << 10,
         _ => ENTRY,
+    }
+}
+
+/// A directory in the root begins wide, if its volume says so.
+fn spread_of(volume: &VolumeInfo, op: &Op) -> u32 {
+    match op {
+        Op::Name { op: NameOp::Create { dir: ROOT, node: NewNode::Directory, .. } } => volume.spread,
+        _ => 1,
     }
 }
 

@@ -77,6 +77,13 @@ pub struct VolumeRequest {
     pub allowed_uids: Vec<u32>,
     /// Who owns its root directory; the caller, if none is named.
     pub owner_uid: Option<u32>,
+    /// Partitions that share the names of a directory made in its root: a power of two, at most those of its ring.
+    #[serde(default = "one")]
+    pub spread: u32,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// An answer: `ok` or `error`.
@@ -180,6 +187,7 @@ impl Node {
             allowed_uids: wanted.allowed_uids,
             layers: Vec::new(),
             deleting: false,
+            spread: wanted.spread,
         };
         let made = self.create_volume(volume, wanted.domain, owner_uid)?;
         volume_row(self, &made, &Reports::gather(self)?)

@@ -178,6 +178,7 @@ impl Served {
             domain: None,
             allowed_uids: vec![4242],
             owner_uid: Some(0),
+            spread: 1,
         };
         node.make_volume(wanted).unwrap();
         Self { directory, node, stays: false }
@@ -221,7 +222,7 @@ pub fn start(directory: &std::path::Path) -> Arc<Node> {
 fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op) {
     let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
     let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Time(1));
-    let ask = Ask { ring: ring.ring, count: ring.count(), volume, session, op_id, now, alone: false };
+    let ask = Ask { ring: ring.ring, count: ring.count(), volume, session, op_id, now, alone: false, spread: 1 };
     let (to, _) = ring.leader(at).unwrap();
     served.node.ask(ring, to, |token| Event::Request { token, ask, op }).unwrap().unwrap();
 }

@@ -26,6 +26,12 @@ impl Node {
             Ok(hosted) => hosted,
             Err(_) => self.host(&ring)?,
         };
+        if !is_spread(wanted.spread, hosted.count()) {
+            let (spread, count) = (wanted.spread, hosted.count());
+            let what =
+                format!("a spread of {spread}: say a power of two from 1 to {count}, the partitions of its ring");
+            return Err(Error::invalid(what));
+        }
         let volume = self.registry.create_volume(VolumeInfo { ring: ring.ring, ..wanted })?;
         let at = ROOT.position().partition(hosted.count());
         if hosted.is_all_here(at) {
@@ -39,7 +45,7 @@ impl Node {
         let at = ROOT.position().partition(ring.count());
         let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Self::clock());
         let (ring_id, count, volume_id) = (ring.ring, ring.count(), volume.volume);
-        let ask = Ask { ring: ring_id, count, volume: volume_id, session, op_id, now, alone: false };
+        let ask = Ask { ring: ring_id, count, volume: volume_id, session, op_id, now, alone: false, spread: 1 };
         let changes = root_directory(&ask, volume.owner_uid, gid);
         self.change(ring, at, Commit { changes, ..Commit::default() })?;
         let (to, _) = ring.leader(at)?;

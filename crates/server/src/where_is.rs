@@ -77,7 +77,7 @@ impl Search<'_> {
             "place": place,
         });
         if record.kind == NodeKind::Directory {
-            answer["names"] = self.names(inode)?;
+            answer["names"] = self.names(inode, record.spread)?;
         }
         if record.kind == NodeKind::File {
             answer["beside_the_inode"] = record.layout.is_inline().into();
@@ -138,10 +138,17 @@ impl Search<'_> {
         Ok((place, record))
     }
 
-    /// Where a directory's names rest.
-    fn names(&self, id: InodeId) -> Result<Value> {
-        let key = self.key(id, Kind::Stub);
-        self.place_of(id.position(), |brick| {
+    /// Where a directory's names rest: each partition that shares them.
+    fn names(&self, id: InodeId, spread: u32) -> Result<Value> {
+        if !is_spread(spread, self.ring.count()) {
+            return Err(Error::Damaged { what: format!("a directory with names in {spread} partitions") });
+        }
+        name_positions(id, spread).map(|position| self.stub(id, position)).collect()
+    }
+
+    fn stub(&self, id: InodeId, position: Position) -> Result<Value> {
+        let key = Key::stub(Place { ring: self.ring.ring, position, volume: self.volume.volume }, id);
+        self.place_of(position, |brick| {
             let held: Option<StubRecord> = brick.get(&key)?.map(StubRecord::from_bytes).transpose()?;
             Ok(held
                 .map(|held| json!({ "change": held.change, "entries": held.entries, "directories": held.directories })))

@@ -148,7 +148,9 @@ impl ChangedPlaces for Op {
     fn changed_places(&self) -> Vec<InodeId> {
         match self {
             Op::Name { op } => match op {
-                NameOp::Lookup { .. } | NameOp::List { .. } => Vec::new(),
+                NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => {
+                    Vec::new()
+                }
                 NameOp::Create { dir, .. }
                 | NameOp::Link { dir, .. }
                 | NameOp::Unlink { dir, .. }

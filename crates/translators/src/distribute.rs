@@ -5,6 +5,8 @@
 //! inode's leader, told after it, has agreed that the layout still stands. So a truncate that comes between is seen by
 //! both, a write that makes the file longer by the read, and they are done again. Under one layout a file never shrinks.
 
+mod wide;
+
 use crate::locks::Locks;
 use crate::replicate::{Replicate, Whom};
 use crate::unsynced::Unsynced;
@@ -14,6 +16,7 @@ use hekate_proto::*;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use wide::{Wide, is_wide};
 
 /// How often a name may lead to an inode that is gone by then; more often is damage.
 const STALE_MAX: usize = 16;
@@ -39,6 +42,7 @@ pub struct Distribute {
     locks: Arc<Locks>,
     layouts: Mutex<HashMap<InodeId, Shape>>,
     unsynced: Mutex<Unsynced>,
+    wide: Mutex<Wide>,
 }
 
 impl Distribute {
@@ -46,7 +50,8 @@ impl Distribute {
     pub fn new(replicate: Replicate) -> Self {
         let replicate = Arc::new(replicate);
         let locks = Locks::new(replicate.clone());
-        Self { replicate, locks, layouts: Mutex::default(), unsynced: Mutex::default() }
+        let (layouts, unsynced, wide) = Default::default();
+        Self { replicate, locks, layouts, unsynced, wide }
     }
 
     /// The session's locks.
@@ -58,9 +63,9 @@ impl Distribute {
         self.replicate.map().partition_of(position)
     }
 
-    /// Directories have one partition until they grow (DESIGN section 4).
+    /// As far as it is known how many partitions share the directory's names; their leaders know better.
     fn name_partition(&self, dir: InodeId, name: &Name) -> PartitionNumber {
-        self.partition(name_position(dir, name, 1))
+        self.partition(name_position(dir, name, self.spread_of(dir)))
     }
 
     fn bricks(&self, partition: PartitionNumber) -> Vec<BrickId> {
@@ -83,6 +88,10 @@ impl Distribute {
     }
 
     fn learn(&self, attr: &Attr) {
+        if is_wide(attr) && attr.spread > self.spread_of(attr.id) {
+            // One that cannot be is refused when it is used.
+            let _ = self.learn_spread(attr.id, attr.spread);
+        }
         let mut layouts = self.layouts.lock();
         if attr.layout.is_inline() {
             layouts.remove(&attr.id);
@@ -99,41 +108,60 @@ impl Distribute {
     }
 
     fn name_op(&self, context: &Context, op: NameOp) -> Result<Reply> {
-        let partition = match &op {
+        let (dir, name) = match &op {
             NameOp::Lookup { dir, name }
             | NameOp::Create { dir, name, .. }
             | NameOp::Link { dir, name, .. }
             | NameOp::Unlink { dir, name, .. }
-            | NameOp::Rmdir { dir, name } => self.name_partition(*dir, name),
+            | NameOp::Rmdir { dir, name } => (*dir, name),
             // The new name's leader drives a rename.
-            NameOp::Rename { to_dir, to_name, .. } => self.name_partition(*to_dir, to_name),
-            NameOp::List { dir, .. } => self.partition(dir.position()),
-        };
-        let also = match &op {
-            NameOp::Rename { dir, name, .. } => Some(self.name_partition(*dir, name)),
-            _ => None,
+            NameOp::Rename { to_dir, to_name, .. } => (*to_dir, to_name),
+            NameOp::List { dir, after, limit, attributes } => {
+                return self.list(context, *dir, after.as_ref(), *limit, *attributes);
+            }
+            NameOp::ListPart { .. } | NameOp::Stub { .. } => return Err(below()),
         };
         let mut tries = 0..STALE_MAX;
         let reply = loop {
-            match self.pass(context, partition, Op::Name { op: op.clone() })? {
+            let found = match self.pass(context, self.name_partition(dir, name), Op::Name { op: op.clone() }) {
+                Err(Error::OtherSpread { spread }) => {
+                    self.learn_spread(dir, spread)?;
+                    continue;
+                }
+                settled => settled?,
+            };
+            let whole = match found {
                 // A name that was moved or linked here, or a directory: the inode's own leader knows it. If it is gone
                 // by then, the name leads somewhere else by now, or nowhere.
-                Reply::Elsewhere { inode, .. } => match self.inode_op(context, InodeOp::GetAttr { inode }) {
-                    Err(Error::Stale) if tries.next().is_some() => {}
-                    settled => break settled?,
-                },
+                Reply::Elsewhere { inode, .. } => self.inode_op(context, InodeOp::GetAttr { inode }),
+                Reply::Node { attr, created: false } if is_wide(&attr) => self.whole(context, attr.id),
                 here => break here,
+            };
+            match whole {
+                Err(Error::Stale) if tries.next().is_some() => {}
+                settled => break settled?,
             }
         };
-        if let Some(partition) = also.filter(|_| !context.durable) {
-            self.unsynced.lock().changed(partition);
+        if let NameOp::Rename { dir, name, .. } = &op
+            && !context.durable
+        {
+            let mut unsynced = self.unsynced.lock();
+            self.may_rest_in(*dir, name).into_iter().for_each(|partition| unsynced.changed(partition));
         }
         Ok(reply)
     }
 
     fn inode_op(&self, context: &Context, op: InodeOp) -> Result<Reply> {
         let inode = op.inode();
-        self.pass(context, self.partition(inode.position()), Op::Inode { op })
+        let changes = matches!(op, InodeOp::SetAttr { .. });
+        match self.pass(context, self.partition(inode.position()), Op::Inode { op })? {
+            Reply::Node { attr, created } if is_wide(&attr) => match self.whole(context, inode) {
+                // It was changed, and removed right after it.
+                Err(Error::Stale) if changes => Ok(Reply::Node { attr, created }),
+                settled => settled,
+            },
+            reply => Ok(reply),
+        }
     }
 
     fn data_op(&self, context: &Context, op: DataOp) -> Result<Reply> {
@@ -145,7 +173,7 @@ impl Distribute {
             | DataOp::ReadShard { .. }
             | DataOp::WriteShard { .. }
             | DataOp::Wrote { .. }
-            | DataOp::Sync { .. } => Err(Error::invalid("an op of the layers below distribute")),
+            | DataOp::Sync { .. } => Err(below()),
         }
     }
 
@@ -296,9 +324,9 @@ impl Distribute {
     }
 
     fn fsync(&self, context: &Context, inode: InodeId) -> Result<Reply> {
-        let home = self.partition(inode.position());
+        let homes = self.homes(inode);
         let place = |shard: ShardId| self.partition(shard.position());
-        let plan = self.unsynced.lock().begin_sync(inode, home, place, |partition| self.bricks(partition));
+        let plan = self.unsynced.lock().begin_sync(inode, &homes, place, |partition| self.bricks(partition));
         if plan.targets.is_empty() {
             return Ok(Reply::Done);
         }
@@ -366,6 +394,12 @@ impl Distribute {
                 }
             }
         }
+        for entry in entries.iter_mut().filter(|entry| entry.attr.as_ref().is_some_and(is_wide)) {
+            entry.attr = match self.whole(context, entry.inode) {
+                Ok(Reply::Node { attr, .. }) => Some(attr),
+                _ => None,
+            };
+        }
         Ok(())
     }
 }
@@ -397,6 +431,10 @@ impl Translator for Distribute {
             Op::Leg { .. } => Err(Error::invalid("legs are for servers")),
         }
     }
+}
+
+fn below() -> Error {
+    Error::invalid("an op of the layers below distribute")
 }
 
 fn unexpected() -> Error {

@@ -46,19 +46,22 @@ impl Unsynced {
         self.shard_count > SHARDS_MAX
     }
 
-    /// The bricks to sync for this inode, each with the shards to name to it.
+    /// The bricks to sync for this inode, each with the shards to name to it. `homes`: where its metadata is, of a
+    /// directory its names as well.
     pub(crate) fn begin_sync(
         &self,
         inode: InodeId,
-        home: PartitionNumber,
+        homes: &[PartitionNumber],
         place: impl Fn(ShardId) -> PartitionNumber,
         bricks: impl Fn(PartitionNumber) -> Vec<BrickId>,
     ) -> SyncPlan {
         let mut targets: BTreeMap<BrickId, Vec<ShardId>> = BTreeMap::new();
-        let changed = self.changed_at.get(&home).copied().unwrap_or(0);
-        for brick in bricks(home) {
-            if self.synced_at.get(&brick).copied().unwrap_or(0) < changed {
-                targets.entry(brick).or_default();
+        for home in homes {
+            let changed = self.changed_at.get(home).copied().unwrap_or(0);
+            for brick in bricks(*home) {
+                if self.synced_at.get(&brick).copied().unwrap_or(0) < changed {
+                    targets.entry(brick).or_default();
+                }
             }
         }
         for shard in self.shards.get(&inode).into_iter().flat_map(BTreeMap::keys) {
@@ -121,7 +124,7 @@ mod tests {
 
     fn plan(unsynced: &mut Unsynced) -> SyncPlan {
         let bricks = |p: PartitionNumber| vec![BrickId(p.0.into()), BrickId(u128::from(p.0) + 1)];
-        unsynced.begin_sync(INODE, HOME, |s| PartitionNumber(s.index as u32 + 10), bricks)
+        unsynced.begin_sync(INODE, &[HOME], |s| PartitionNumber(s.index as u32 + 10), bricks)
     }
 
     #[test]

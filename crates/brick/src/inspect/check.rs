@@ -96,6 +96,8 @@ struct Group {
     stub: Option<StubRecord>,
     names: u64,
     directories: u64,
+    /// Names that belong into another partition.
+    strays: u64,
     /// An entry of it cannot be read, so nothing can be said of those that miss it.
     damaged: bool,
 }
@@ -103,7 +105,7 @@ struct Group {
 impl Group {
     fn new(place: Place, id: u128) -> Self {
         let (inode, content_bytes, stub) = (None, None, None);
-        Self { place, id, inode, content_bytes, xattrs: 0, stub, names: 0, directories: 0, damaged: false }
+        Self { place, id, inode, content_bytes, xattrs: 0, stub, names: 0, directories: 0, strays: 0, damaged: false }
     }
 }
 
@@ -154,7 +156,9 @@ impl Survey<'_, '_> {
             Entry::Content { bytes, .. } => group.content_bytes = Some(bytes.len()),
             Entry::Xattr { .. } => group.xattrs += 1,
             Entry::Stub { record, .. } => group.stub = Some(record),
-            Entry::Name { record, .. } => {
+            Entry::Name { directory, name, record } => {
+                let spread = group.stub.as_ref().map_or(1, |stub| stub.spread);
+                group.strays += u64::from(name_position(directory, &name, spread) != place.position);
                 group.names += 1;
                 group.directories += u64::from(record.kind == NodeKind::Directory);
             }
@@ -208,6 +212,12 @@ impl Survey<'_, '_> {
     }
 }
 
+/// Whether one of the partitions that share a directory's names has them here.
+fn rests_here(group: &Group, spread: u32) -> bool {
+    let turned = group.place.position.0.wrapping_sub(InodeId::from_bits(group.id).position().0);
+    spread.is_power_of_two() && u64::from(turned) % ((1 << 32) / u64::from(spread)) == 0
+}
+
 fn faults_of(group: &Group) -> Vec<String> {
     let mut faults = Vec::new();
     let mut fault = |is: bool, what: String| {
@@ -232,11 +242,19 @@ fn faults_of(group: &Group) -> Vec<String> {
     } else {
         fault(group.content_bytes.is_some(), "content without an inode".into());
         fault(group.xattrs > 0, "extended attributes without an inode".into());
-        fault(group.stub.is_some(), "a stub without an inode".into());
+        let at_home = InodeId::from_bits(group.id).position() == group.place.position;
+        fault(group.stub.is_some() && at_home, "a stub without an inode".into());
     }
     match &group.stub {
         Some(stub) => {
             let Group { names, directories, .. } = group;
+            let told = group.inode.as_ref().map_or(stub.spread, |inode| inode.spread);
+            fault(stub.spread != told, format!("the stub says a spread of {}, the inode {told}", stub.spread));
+            fault(
+                !rests_here(group, stub.spread),
+                format!("a stub where no name of a spread of {} rests", stub.spread),
+            );
+            fault(group.strays > 0, format!("{} names rest where the spread does not put them", group.strays));
             fault(stub.entries != *names, format!("the stub counts {} names, there are {names}", stub.entries));
             fault(
                 u64::from(stub.directories) != *directories,

@@ -216,6 +216,28 @@ fn a_torn_tail_is_no_damage() {
 }
 
 #[test]
+fn a_share_of_a_directory_that_lives_elsewhere_is_no_problem_and_a_name_in_the_wrong_one_is() {
+    let (dir, spread) = (InodeId::new(0, 5, 90), 2);
+    let position = Position(1 << 31);
+    let there = |name: &&str| name_position(dir, &Name::try_from(*name).unwrap(), spread) == position;
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let (right, wrong): (Vec<&str>, Vec<&str>) = names.into_iter().partition(there);
+    for (name, expected) in [(right[0], 0), (wrong[0], 1)] {
+        let storage = new_brick();
+        let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap();
+        let place = Place { position, ..PLACE };
+        let leads_to = NameRecord { inode: FILE, kind: NodeKind::File };
+        let stub = StubRecord { spread, ..stub(1) };
+        let changes = vec![put(Key::stub(place, dir), &stub), put(Key::name(place, dir, name.as_bytes()), &leads_to)];
+        append(&brick, changes);
+        drop(brick);
+        let found = problems(&stopped(&storage, false));
+        let strays = found.iter().filter(|what| what.contains("rest where the spread does not put them")).count();
+        assert_eq!((found.len(), strays), (expected, expected), "{found:?}");
+    }
+}
+
+#[test]
 fn entries_that_contradict_each_other_are_named() {
     let piece = Piece { data: shard().data, length: u64::MAX };
     let twin = InodeId::new(0, 5, 78);
@@ -224,6 +246,13 @@ fn entries_that_contradict_each_other_are_named() {
     for (change, words) in [
         (put(object(ROOT, Kind::Stub), &stub(2)), "the stub counts 2 names, there are 1"),
         (Change::Delete { key: object(ROOT, Kind::Stub) }, "a directory without a stub"),
+        (
+            put(object(ROOT, Kind::Stub), &StubRecord { spread: 2, ..stub(1) }),
+            "the stub says a spread of 2, the inode 1",
+        ),
+        (put(object(ROOT, Kind::Stub), &StubRecord { spread: 3, ..stub(1) }), "where no name of a spread of 3 rests"),
+        (put(Key::stub(Place { position: Position(1 << 31), ..PLACE }, unnamed), &stub(0)), "a spread of 1 rests"),
+        (put(Key::stub(PLACE, unnamed), &stub(0)), "a stub without an inode"),
         (content(FILE), "content beside an inode whose bytes rest in shards"),
         (content(unnamed), "content without an inode"),
         (put(object(twin, Kind::Inode), &inode(NodeKind::File, vec![piece])), "is in the layouts of"),

@@ -17,6 +17,11 @@ pub struct Scratch {
 impl Scratch {
     /// `name` tells apart the scratch clusters of one process.
     pub fn new(name: &str) -> Self {
+        Self::wide(name, 1)
+    }
+
+    /// Directories in its root have their names in `spread` partitions.
+    pub fn wide(name: &str, spread: u32) -> Self {
         let directory = std::env::temp_dir().join(format!("hekate-scratch-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
@@ -43,6 +48,7 @@ impl Scratch {
             domain: None,
             allowed_uids: vec![],
             owner_uid: Some(0),
+            spread,
         };
         scratch.running.as_ref().unwrap().0.make_volume(wanted).unwrap();
         scratch

@@ -68,6 +68,7 @@ fn volume(registry: &Registry, ring: RingId) -> VolumeInfo {
             allowed_uids: Vec::new(),
             layers: Vec::new(),
             deleting: false,
+            spread: 1,
         })
         .unwrap()
 }

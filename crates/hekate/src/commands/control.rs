@@ -184,6 +184,7 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
             domain: options.domain.map(Domain::from),
             allowed_uids: options.allow_uids.clone(),
             owner_uid: options.owner,
+            spread: options.spread,
         }),
         Volume::Delete { name, confirm } => {
             if confirm.as_ref() != Some(name) {
@@ -215,6 +216,9 @@ fn show_volume(volume: &Value) {
     print_volumes(&Value::Array(vec![volume.clone()]));
     println!("no two copies on one {}", text(&volume["domain"]));
     println!("owner {}   may also use it: {}", text(&volume["owner_uid"]), text(&volume["allowed_uids"]));
+    if volume["spread"] != 1 {
+        println!("directories in its root: names in {} partitions each", text(&volume["spread"]));
+    }
     let weaker = rows(&volume["weaker"]);
     match weaker.is_empty() {
         true => println!("promises: all of the contract (docs/semantics.md); nothing weaker is in force"),

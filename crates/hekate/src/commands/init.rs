@@ -56,6 +56,7 @@ fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure>
         domain: None,
         allowed_uids: Vec::new(),
         owner_uid: Some(rustix::process::geteuid().as_raw()),
+        spread: 1,
     });
     node.shut_down()?;
     Ok(made.map(|_| ())?)

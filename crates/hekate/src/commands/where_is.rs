@@ -57,8 +57,8 @@ fn show(place: &str, found: &Value) {
     }
     let mut lines = Vec::new();
     add(&mut lines, "inode".into(), &found["place"]);
-    if found["names"].is_object() {
-        add(&mut lines, "names in it".into(), &found["names"]);
+    for names in rows(&found["names"]) {
+        add(&mut lines, "names in it".into(), names);
     }
     for shard in rows(&found["shards"]) {
         add(&mut lines, format!("shard {} at byte {}", shard["index"], shard["file_offset"]), shard);

@@ -251,6 +251,8 @@ fn place_of(op: &NameOp) -> Position {
         | NameOp::Unlink { dir, .. }
         | NameOp::Rmdir { dir, .. }
         | NameOp::List { dir, .. }
+        | NameOp::ListPart { dir, .. }
+        | NameOp::Stub { dir, .. }
         | NameOp::Rename { to_dir: dir, .. } => dir.position(),
     }
 }

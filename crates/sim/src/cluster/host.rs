@@ -377,7 +377,8 @@ impl Process {
         }
         let Request { session, op_id, durable, op, .. } = request;
         let count = self.views.len() as u32;
-        let ask = Ask { ring: RING, count, volume: VOLUME, session, op_id, now: self.time(now), alone: false };
+        let ask =
+            Ask { ring: RING, count, volume: VOLUME, session, op_id, now: self.time(now), alone: false, spread: 1 };
         if op.is_read() {
             let around =
                 hekate_replica::Around { brick: &self.bricks[&address.brick], views: &self.views, now: ask.now };

@@ -81,6 +81,7 @@ fn begin(world: &mut World) -> std::result::Result<(), String> {
         op_id: OpId(0),
         now: Time(0),
         alone: false,
+        spread: 1,
     };
     let commit = Commit { changes: root_directory(&ask, 0, 0), ..Commit::default() };
     let root = ROOT.position().partition(world.settings.partitions);

@@ -13,9 +13,10 @@ pub fn entry(place: Place, entry: &Entry) -> String {
             format!("attribute {:?} of {inode:?} of {of}: {} bytes", lossy(name), value.len())
         }
         Entry::Stub { directory, record } => format!(
-            "stub of {directory:?} of {of}: {} names, {} of them directories{}",
+            "stub of {directory:?} of {of}: {} names, {} of them directories{}{}",
             record.entries,
             record.directories,
+            if record.spread > 1 { format!(", one of {}", record.spread) } else { String::new() },
             if record.alive { "" } else { ", closed" }
         ),
         Entry::Name { directory, name, record } => {

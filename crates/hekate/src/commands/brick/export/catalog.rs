@@ -24,6 +24,8 @@ pub struct Inodes {
     pub directories: BTreeSet<InodeId>,
     /// All else, but for what has no names any more.
     pub files: BTreeSet<InodeId>,
+    /// Where names of directories rest, if not at the directory's own position.
+    pub shares: BTreeMap<InodeId, BTreeSet<Position>>,
     /// What a name here leads to.
     pub named: HashSet<InodeId>,
 }
@@ -68,6 +70,11 @@ impl Catalog {
             _ => return,
         };
         inodes.ring = place.ring;
+        if let Entry::Stub { directory, .. } | Entry::Name { directory, .. } = entry
+            && directory.position() != place.position
+        {
+            inodes.shares.entry(*directory).or_default().insert(place.position);
+        }
         match entry {
             Entry::Inode { inode, record } => {
                 if record.kind == NodeKind::Directory {

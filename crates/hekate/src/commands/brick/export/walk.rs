@@ -103,27 +103,35 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Where this brick may have names of a directory.
+    fn places(&self, id: InodeId) -> Vec<Place> {
+        let shares = self.inodes.shares.get(&id).into_iter().flatten().copied();
+        let place = |position| Place { ring: self.ring, position, volume: self.volume };
+        std::iter::once(id.position()).chain(shares).map(place).collect()
+    }
+
     fn stub_time(&self, id: InodeId) -> Time {
-        let stub = self.source.contents.get(&Key::inode(self.ring, self.volume, id, Kind::Stub)).ok().flatten();
-        stub.and_then(|stub| StubRecord::from_bytes(stub).ok()).map_or(Time(i64::MIN), |stub| stub.mtime)
+        let stub = |place| self.source.contents.get(&Key::stub(place, id)).ok().flatten();
+        let time = |place| stub(place).and_then(|stub| StubRecord::from_bytes(stub).ok()).map(|stub| stub.mtime);
+        self.places(id).into_iter().filter_map(time).max().unwrap_or(Time(i64::MIN))
     }
 
     /// A directory's names that are names: what a damaged brick calls `..` is none.
     fn names(&mut self, id: InodeId, path: &[u8]) -> Vec<(Name, NameRecord)> {
-        let place = Place { ring: self.ring, position: id.position(), volume: self.volume };
-        let all = Key::name(place, id, b"");
         let (mut names, mut problems) = (Vec::new(), Vec::new());
-        let gone_through = self.source.contents.scan(&all, &all.prefix_end(), &mut |key, value| {
-            let record = value.and_then(|value| Ok(NameRecord::from_bytes(value)?));
-            match (Name::new(key.rest()), record) {
-                (Ok(name), Ok(record)) => names.push((name, record)),
-                (Ok(name), Err(error)) => problems.push((name.as_bytes().to_vec(), error.to_string())),
-                (Err(error), _) => problems.push((Vec::new(), format!("{:?}: {error}", key.rest()))),
+        for all in self.places(id).into_iter().map(|place| Key::name(place, id, b"")) {
+            let gone_through = self.source.contents.scan(&all, &all.prefix_end(), &mut |key, value| {
+                let record = value.and_then(|value| Ok(NameRecord::from_bytes(value)?));
+                match (Name::new(key.rest()), record) {
+                    (Ok(name), Ok(record)) => names.push((name, record)),
+                    (Ok(name), Err(error)) => problems.push((name.as_bytes().to_vec(), error.to_string())),
+                    (Err(error), _) => problems.push((Vec::new(), format!("{:?}: {error}", key.rest()))),
+                }
+                true
+            });
+            if let Err(error) = gone_through {
+                problems.push((Vec::new(), format!("names of the directory: {error}")));
             }
-            true
-        });
-        if let Err(error) = gone_through {
-            problems.push((Vec::new(), format!("names of the directory: {error}")));
         }
         for (name, what) in problems {
             let path = [path, b"/", &name].concat();

@@ -9,6 +9,8 @@ use std::sync::Mutex;
 
 /// Directories above a file that are followed; more is a circle that only damage makes.
 const DEPTH_MAX: usize = 256;
+/// Partitions that share a directory's names and are looked through; more is damage.
+const SPREAD_MAX: u32 = 4096;
 
 /// Finds the paths of everything that differs and is part of a file.
 pub fn find(contents: &[Contents], compared: &mut [Compared], progress: &Mutex<Progress>) {
@@ -120,20 +122,26 @@ impl Files<'_> {
 
     /// By its parent, whose names are gone through.
     fn name_of_directory(&self, ring: RingId, volume: VolumeId, id: InodeId) -> Option<(InodeId, Vec<u8>)> {
-        let value = |contents: &Contents| contents.get(&Key::inode(ring, volume, id, Kind::Inode)).ok().flatten();
-        let parent = InodeRecord::from_bytes(self.contents.iter().find_map(value)?).ok()?.parent;
-        let place = Place { ring, position: parent.position(), volume };
-        let all = Key::name(place, parent, b"");
+        let parent = self.record(ring, volume, id)?.parent;
+        let spread = self.record(ring, volume, parent).map_or(1, |record| record.spread).min(SPREAD_MAX);
+        let places = name_positions(parent, spread).map(|position| Place { ring, position, volume });
         let mut name = None;
-        for contents in self.contents {
-            let _ = contents.scan(&all, &all.prefix_end(), &mut |key, value| {
-                let record = value.ok().and_then(|value| NameRecord::from_bytes(value).ok());
-                if record.is_some_and(|record| record.inode == id) {
-                    name = Some(key.rest().to_vec());
-                }
-                name.is_none()
-            });
+        for all in places.map(|place| Key::name(place, parent, b"")) {
+            for contents in self.contents {
+                let _ = contents.scan(&all, &all.prefix_end(), &mut |key, value| {
+                    let record = value.ok().and_then(|value| NameRecord::from_bytes(value).ok());
+                    if record.is_some_and(|record| record.inode == id) {
+                        name = Some(key.rest().to_vec());
+                    }
+                    name.is_none()
+                });
+            }
         }
         Some((parent, name?))
+    }
+
+    fn record(&self, ring: RingId, volume: VolumeId, id: InodeId) -> Option<InodeRecord> {
+        let value = |contents: &Contents| contents.get(&Key::inode(ring, volume, id, Kind::Inode)).ok().flatten();
+        InodeRecord::from_bytes(self.contents.iter().find_map(value)?).ok()
     }
 }

@@ -1,0 +1,253 @@
+//! Directories whose names several partitions share: how many do, what their parts are together, their names in order.
+//!
+//! A leader refuses a name that rests elsewhere and says how many partitions there are, so what is known here may be
+//! forgotten or too little: that costs a round trip. It is never too much, since a directory does not shrink.
+
+use super::{Distribute, unexpected};
+use crate::replicate::Whom;
+use hekate_graph::Context;
+use hekate_proto::*;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+/// Directories remembered; more are forgotten all at once.
+const WIDE_MAX: usize = 10_000;
+/// Times that the parts of a directory are asked while anything changes in it, and while subdirectories come and go.
+const EXACT_MAX: usize = 4;
+const COLLECTS_MAX: usize = 16;
+/// Parts asked with one batch.
+const PARTS_AT_ONCE: usize = 256;
+/// Names in one answer, as leaders limit them.
+const LIST_MAX: u32 = 4096;
+
+/// The directories that are known to be shared.
+#[derive(Debug, Default)]
+pub(super) struct Wide {
+    known: HashMap<InodeId, Known>,
+    /// Some were forgotten: one that is not known may be shared all the same.
+    forgotten: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    spread: u32,
+    /// The change counters of its parts when they were asked last.
+    changes: Vec<u64>,
+}
+
+/// Whether an inode's attributes are only those of its own partition.
+pub(super) fn is_wide(attr: &Attr) -> bool {
+    attr.kind == NodeKind::Directory && attr.spread > 1
+}
+
+/// The names of a part that were fetched and not given out.
+struct Part {
+    position: Position,
+    entries: VecDeque<Entry>,
+    after: Option<Name>,
+    end: bool,
+}
+
+impl Part {
+    fn is_dry(&self) -> bool {
+        self.entries.is_empty() && !self.end
+    }
+}
+
+impl Distribute {
+    /// How many partitions share a directory's names, as far as it is known.
+    pub(super) fn spread_of(&self, dir: InodeId) -> u32 {
+        self.wide.lock().known.get(&dir).map_or(1, |known| known.spread)
+    }
+
+    /// A leader says how many. One that says less than is known, or the same, would be asked for ever.
+    pub(super) fn learn_spread(&self, dir: InodeId, spread: u32) -> Result<()> {
+        let mut wide = self.wide.lock();
+        let known = wide.known.get(&dir).map_or(1, |known| known.spread);
+        if spread <= known || !is_spread(spread, self.replicate.map().partitions()) {
+            let what = format!("names of {dir:?} in {spread} partitions, of which {known} were known");
+            return Err(Error::Protocol { what });
+        }
+        if wide.known.len() >= WIDE_MAX {
+            wide.known.clear();
+            wide.forgotten = true;
+        }
+        wide.known.insert(dir, Known { spread, changes: Vec::new() });
+        Ok(())
+    }
+
+    /// Partitions that may have a name, whether it is known how many share them or not.
+    pub(super) fn may_rest_in(&self, dir: InodeId, name: &Name) -> BTreeSet<PartitionNumber> {
+        let known = self.wide.lock().known.get(&dir).map(|known| known.spread);
+        let count = self.replicate.map().partitions();
+        let all = (0..=count.trailing_zeros()).map(|bits| 1 << bits);
+        let spreads = all.filter(|spread| known.is_none_or(|known| known == *spread));
+        spreads.map(|spread| self.partition(name_position(dir, name, spread))).collect()
+    }
+
+    /// Partitions that have what an fsync of an inode is about: its attributes, and a directory's names.
+    pub(super) fn homes(&self, inode: InodeId) -> Vec<PartitionNumber> {
+        let wide = self.wide.lock();
+        let spread = match wide.known.get(&inode) {
+            Some(known) => known.spread,
+            None if wide.forgotten => self.replicate.map().partitions(),
+            None => 1,
+        };
+        name_positions(inode, spread).map(|position| self.partition(position)).collect()
+    }
+
+    /// A directory's attributes, those of all of its parts together.
+    ///
+    /// Parts are asked one after the other, so they are asked until they are the same twice: then there was a moment at
+    /// which all were so. In a directory in which files come and go all the time it is enough after some tries that the
+    /// subdirectories are the same; times and change counter may be of several moments then.
+    pub(super) fn whole(&self, context: &Context, dir: InodeId) -> Result<Reply> {
+        let mut changes = self.wide.lock().known.get(&dir).map(|known| known.changes.clone()).unwrap_or_default();
+        let mut subdirectories: Option<Vec<u32>> = None;
+        let mut collects = 0;
+        loop {
+            let (home, parts) = match self.collect(context, dir) {
+                Err(Error::OtherSpread { spread }) => {
+                    self.learn_spread(dir, spread)?;
+                    continue;
+                }
+                collected => collected?,
+            };
+            collects += 1;
+            let now: Vec<u64> = std::iter::once(home.change).chain(parts.iter().map(|part| part.change)).collect();
+            let counts = std::iter::once(home.nlink).chain(parts.iter().map(|part| part.directories)).collect();
+            let same = now == changes || collects >= EXACT_MAX && subdirectories.as_ref() == Some(&counts);
+            (changes, subdirectories) = (now, Some(counts));
+            if same || collects == COLLECTS_MAX {
+                if let Some(known) = self.wide.lock().known.get_mut(&dir) {
+                    known.changes = changes;
+                }
+                return Ok(Reply::Node { attr: together(home, &parts), created: false });
+            }
+        }
+    }
+
+    /// The inode with its own part, and the other parts.
+    fn collect(&self, context: &Context, dir: InodeId) -> Result<(Attr, Vec<StubView>)> {
+        let spread = self.spread_of(dir);
+        let stub = |position| (position, Op::Name { op: NameOp::Stub { dir, spread } });
+        let home = (dir.position(), Op::Inode { op: InodeOp::GetAttr { inode: dir } });
+        let others = name_positions(dir, spread).skip(1).map(stub);
+        let mut replies = self.ask_parts(context, std::iter::once(home).chain(others).collect())?.into_iter();
+        let Some(Reply::Node { attr, .. }) = replies.next() else { return Err(unexpected()) };
+        if attr.spread != spread {
+            return Err(Error::OtherSpread { spread: attr.spread });
+        }
+        let view = |reply| match reply {
+            Reply::Stub { stub } => Ok(stub),
+            _ => Err(unexpected()),
+        };
+        Ok((attr, replies.map(view).collect::<Result<_>>()?))
+    }
+
+    /// Asks partitions, those of one server together. -> their answers in the order of the questions.
+    fn ask_parts(&self, context: &Context, questions: Vec<(Position, Op)>) -> Result<Vec<Reply>> {
+        let map = self.replicate.map();
+        let server = |position: Position| {
+            map.view(map.partition_of(position)).and_then(|view| map.server_of(view.leader)).map(|server| server.0)
+        };
+        let mut answers: Vec<Option<Reply>> = questions.iter().map(|_| None).collect();
+        let mut questions: Vec<_> = questions.into_iter().enumerate().collect();
+        questions.sort_by_key(|(_, (position, _))| server(*position));
+        for some in questions.chunks(PARTS_AT_ONCE) {
+            let batch = some.iter().map(|(_, (at, op))| (Whom::Leader(self.partition(*at)), op.clone())).collect();
+            for ((number, _), reply) in some.iter().zip(self.replicate.send_all(context, batch)?) {
+                answers[*number] = Some(reply?);
+            }
+        }
+        answers.into_iter().collect::<Option<_>>().ok_or_else(|| Error::bug("a batch without a reply"))
+    }
+
+    /// Names after `after` in byte order, of all partitions that share them.
+    pub(super) fn list(
+        &self,
+        context: &Context,
+        dir: InodeId,
+        after: Option<&Name>,
+        limit: u32,
+        attributes: bool,
+    ) -> Result<Reply> {
+        loop {
+            let listed = match self.spread_of(dir) {
+                1 => {
+                    let op = NameOp::List { dir, after: after.cloned(), limit, attributes };
+                    self.pass(context, self.partition(dir.position()), Op::Name { op })
+                }
+                spread => self.merged(context, (dir, spread), after, limit.clamp(1, LIST_MAX), attributes),
+            };
+            match listed {
+                Err(Error::OtherSpread { spread }) => self.learn_spread(dir, spread)?,
+                settled => return settled,
+            }
+        }
+    }
+
+    fn merged(
+        &self,
+        context: &Context,
+        (dir, spread): (InodeId, u32),
+        after: Option<&Name>,
+        limit: u32,
+        attributes: bool,
+    ) -> Result<Reply> {
+        let part = |position| Part { position, entries: VecDeque::new(), after: after.cloned(), end: false };
+        let mut parts: Vec<Part> = name_positions(dir, spread).map(part).collect();
+        let mut entries = Vec::with_capacity(limit as usize);
+        // Names are even over the parts: with some more than its share of each, hardly one is asked twice.
+        let share = limit / spread + limit / spread / 4 + 8;
+        while entries.len() < limit as usize {
+            if parts.iter().any(Part::is_dry) {
+                self.refill(context, (dir, spread), &mut parts, share.min(limit), attributes)?;
+            }
+            let least = parts.iter_mut().filter(|part| !part.entries.is_empty());
+            let least = least.min_by(|a, b| a.entries[0].name.cmp(&b.entries[0].name));
+            match least.and_then(|part| part.entries.pop_front()) {
+                Some(entry) => entries.push(entry),
+                None => break,
+            }
+        }
+        let end = parts.iter().all(|part| part.end && part.entries.is_empty());
+        Ok(Reply::List { entries, end })
+    }
+
+    /// Fetches more of the parts that have none left.
+    fn refill(
+        &self,
+        context: &Context,
+        (dir, spread): (InodeId, u32),
+        parts: &mut [Part],
+        limit: u32,
+        attributes: bool,
+    ) -> Result<()> {
+        let mut dry: Vec<&mut Part> = parts.iter_mut().filter(|part| part.is_dry()).collect();
+        let question = |part: &&mut Part| {
+            let op = NameOp::ListPart { dir, spread, after: part.after.clone(), limit, attributes };
+            (part.position, Op::Name { op })
+        };
+        let replies = self.ask_parts(context, dry.iter().map(question).collect())?;
+        for (part, reply) in dry.iter_mut().zip(replies) {
+            let Reply::List { entries, end } = reply else { return Err(unexpected()) };
+            if entries.is_empty() && !end {
+                return Err(unexpected());
+            }
+            part.after = entries.last().map(|entry| entry.name.clone()).or(part.after.take());
+            (part.entries, part.end) = (entries.into(), end);
+        }
+        Ok(())
+    }
+}
+
+/// The parts of a directory as one.
+fn together(home: Attr, parts: &[StubView]) -> Attr {
+    parts.iter().fold(home, |sum, part| Attr {
+        nlink: sum.nlink.saturating_add(part.directories),
+        mtime: sum.mtime.max(part.mtime),
+        ctime: sum.ctime.max(part.mtime),
+        change: sum.change.saturating_add(part.change),
+        ..sum
+    })
+}
