@@ -1,5 +1,6 @@
 //! Seeds.
 
+use super::judge::UNDECIDED;
 use super::*;
 
 fn number(name: &str) -> Option<u64> {
@@ -101,6 +102,8 @@ fn faults_stop_and_it_becomes_whole() {
     );
     let missed: Vec<&str> = REACHED.into_iter().filter(|what| sum.of(what) == 0).collect();
     assert!(count < 300 || missed.is_empty(), "never reached: {missed:?}");
+    let undecided = sum.of(UNDECIDED);
+    assert!(undecided <= 2 + count / 50, "{undecided} searches gave up in {count} seeds");
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
 }
 
