@@ -109,7 +109,7 @@ fn faults_stop_and_it_becomes_whole() {
 
 /// What each planted bug is.
 #[cfg(feature = "planted")]
-const PLANTED: [&str; 14] = [
+const PLANTED: [&str; 15] = [
     "answers before the members have the record",
     "a retry is done again",
     "a leg that was taken is taken again",
@@ -124,6 +124,7 @@ const PLANTED: [&str; 14] = [
     "an entry that goes is still counted",
     "a moved directory keeps its parent",
     "a leader does not fetch what it lacks",
+    "a name is shown before it is stable",
 ];
 
 #[cfg(feature = "planted")]
