@@ -131,7 +131,7 @@ const PLANTED: [&str; 15] = [
 const STARTS: [u64; 5] = [0, 1_000, 2_000, 3_000, 4_000];
 
 #[cfg(feature = "planted")]
-const SEEDS_MAX: u64 = 200;
+const SEEDS_MAX: u64 = 1000;
 
 /// So many seeds until a checker complains, and what of.
 #[cfg(feature = "planted")]
