@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The long tests: what `make test` runs, more often and on a larger scale. About four hours on 2 cores; each part can be
-# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills.
+# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -19,6 +19,10 @@ fuzz() { # libFuzzer for an hour, all decoders
 replica() { # random name ops, and crashes after any record, 5,000 cases each
   PROPTEST_CASES=5000 cargo test --release -p hekate-replica
 }
+seeds() { # 5,000 simulated clusters under faults, and the planted bugs: some ten minutes
+  HEKATE_SEEDS=5000 cargo test -p hekate-sim faults_stop -- --nocapture
+  cargo test -p hekate-sim --features planted planted_bugs_are_found -- --nocapture
+}
 rounds() { # the tests of brick, server and library ten times
   for round in $(seq 10); do
     echo "soak: round $round of 10"
@@ -35,9 +39,9 @@ kills() { # 500 processes killed under load, with one server and with three, and
   done
 }
 
-for part in ${*:-replica rounds order creates kills histories fuzz}; do
+for part in ${*:-replica seeds rounds order creates kills histories fuzz}; do
   case $part in
-  histories | order | creates | fuzz | replica | rounds | kills) "$part" ;;
-  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills" >&2; exit 64 ;;
+  histories | order | creates | fuzz | replica | rounds | kills | seeds) "$part" ;;
+  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds" >&2; exit 64 ;;
   esac
 done

@@ -57,6 +57,12 @@ impl Leader {
         Ok(())
     }
 
+    /// If this portion is compared now; an answer may be to an earlier question.
+    fn comparing(&mut self, portion: &Portion) -> Option<&mut Comparison> {
+        let Phase::Comparing(comparison) = &mut self.phase else { return None };
+        (comparison.portion.as_ref() == Some(portion)).then_some(comparison)
+    }
+
     pub fn compared(
         &mut self,
         at: &Place,
@@ -66,10 +72,7 @@ impl Leader {
         around: &Around,
         out: &mut Out,
     ) -> Result<()> {
-        let Phase::Comparing(comparison) = &mut self.phase else { return Ok(()) };
-        if comparison.portion.as_ref() != Some(&portion) {
-            return Ok(());
-        }
+        let Some(comparison) = self.comparing(&portion) else { return Ok(()) };
         match portion {
             _ if theirs == comparison.own => comparison.answered(at, brick, around, out),
             Portion::Entries { .. } => {
@@ -89,10 +92,7 @@ impl Leader {
         around: &Around,
         out: &mut Out,
     ) -> Result<()> {
-        let Phase::Comparing(comparison) = &mut self.phase else { return Ok(()) };
-        if comparison.portion.as_ref() != Some(&portion) {
-            return Ok(());
-        }
+        let Some(comparison) = self.comparing(&portion) else { return Ok(()) };
         out.branches.push("levelling: replicas differ");
         comparison.take_over(at, brick, &portion, theirs, around.brick)?;
         comparison.answered(at, brick, around, out)

@@ -415,8 +415,7 @@ impl Leader {
                     }
                     (false, true) => self.end_intent(at, intent, around, out),
                     (false, false) => {
-                        let last = driven.pending.values().all(|left| left.leg == Leg::ReleaseMoves);
-                        if last && driven.stage != Stage::Before {
+                        if driven.pending.values().all(|left| left.leg == Leg::ReleaseMoves) {
                             self.legs_when_stable(at, intent, &[ROOT.position()], around);
                         }
                         Ok(())

@@ -278,7 +278,10 @@ impl Leader {
         // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
         // reserved by a record behind all of that.
         if self.phase == Phase::Recovering && self.is_settled() && self.numbers.reservation().is_some() {
-            self.append_own(at, Commit::default(), around, out)?.ok();
+            // Without room for it: a little later.
+            if let Err(Unmade::Refused(error)) = self.append_own(at, Commit::default(), around, out)? {
+                return Err(error);
+            }
         }
         let recovers = self.driven.values().any(Driven::is_recovered);
         if self.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
@@ -322,10 +325,11 @@ impl Leader {
         let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
         let Some(mut lost) = blocks.remove(&block) else { return Ok(()) };
         if bytes.is_none() {
-            // A member that was fed the record by one that had lost its bytes lacks them too, and did not know.
-            let is_new = lost.by.insert(from);
+            // A member that was fed the record by one that had lost its bytes lacks them too, and did not know. It may say so
+            // twice, if it was asked twice.
+            lost.by.insert(from);
             let all_lack_it = lost.by.len() > self.members.len();
-            if is_new && !all_lack_it {
+            if !all_lack_it {
                 blocks.insert(block, Lost { asked: false, ..lost });
                 return self.settle_blocks(at, around, out);
             }

@@ -28,7 +28,7 @@ impl Waiting {
     }
 }
 
-/// Data ids whose shards are collected at the same time, and shards that one record drops.
+/// Data ids whose shards are collected at the same time.
 const COLLECT_AT_ONCE: usize = 8;
 
 /// An op that begins again waits for up to two to the power of this ticks.

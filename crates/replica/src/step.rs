@@ -218,8 +218,7 @@ pub fn step(here: &mut Here, op: &Op) -> Stepped<Next> {
             }
             _ => Err(not_a_change()),
         },
-        Op::Lock { .. } => Err(Error::NotSupported { what: "locks are not served yet".into() }.into()),
-        Op::Leg { .. } | Op::Volume { .. } => Err(not_a_change()),
+        Op::Lock { .. } | Op::Leg { .. } | Op::Volume { .. } => Err(not_a_change()),
     }
 }
 

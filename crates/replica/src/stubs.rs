@@ -4,7 +4,7 @@
 //! after it; between the two whoever asks a stub for a name waits. So a crash leaves it done or undone on all.
 
 use crate::read::stub_view;
-use crate::step::{Ask, Commit, Here, Stepped};
+use crate::step::{Ask, Commit, Here, Stepped, Stop};
 use crate::tree::{Owner, Tree, new_directory, new_stub};
 use hekate_proto::*;
 
@@ -52,10 +52,10 @@ pub fn make(here: &mut Here, (id, parent): (InodeId, InodeId), owner: Owner, com
 pub fn close(here: &mut Here, inode: InodeId) -> Stepped<Closed> {
     let tree = here.tree();
     if here.owns(inode.position()) {
-        // What this op itself has closed is no reason to wait.
         let stub = tree.any_stub(inode)?;
-        if stub.spread == 1 {
-            tree.stub(inode)?;
+        // What this op itself has closed, which it does with a leg to each of several, is no reason to wait.
+        if stub.spread == 1 && !stub.alive {
+            return Err(Stop::Wait);
         }
         match stub.entries {
             0 if stub.spread == 1 => return Ok(Closed::Here),

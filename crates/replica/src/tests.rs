@@ -5,6 +5,7 @@
 //! both replicas of every partition hold the same.
 
 mod compare;
+mod lost_blocks;
 
 use crate::*;
 use bytes::Bytes;

@@ -241,10 +241,12 @@ impl Node {
         match op {
             VolumeOp::StatFs => Ok(Reply::Space { space: self.volume_space(session.volume)? }),
             VolumeOp::Heartbeat { unused } => {
+                // Before the orphans: whoever has a partition's lock may wait for theirs.
+                let untold = self.untold(session)?;
                 let orphans = self.orphans.lock();
                 let orphans = orphans.iter().filter(|(_, volume, _)| *volume == session.volume);
                 let inodes = session.heartbeat(unused, orphans.map(|(_, _, inode)| *inode));
-                Ok(Reply::Orphans { inodes, untold: self.untold(session)? })
+                Ok(Reply::Orphans { inodes, untold })
             }
             VolumeOp::EndSession => {
                 self.end_session(session.id)?;

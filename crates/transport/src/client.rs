@@ -14,6 +14,9 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// A handshake that takes longer than this is given up; ops themselves have no time limit.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
+/// The same for who tries again: no signal ends the wait.
+const RESUME_LIMIT: Duration = Duration::from_secs(4);
+
 /// What a server granted.
 #[derive(Debug, Clone)]
 pub struct Welcome {
@@ -93,7 +96,7 @@ impl Remote {
                 }
             }
         }
-        let (channel, _) = self.resume(limit.unwrap_or(HANDSHAKE_LIMIT))?;
+        let (channel, _) = self.resume(limit.unwrap_or(RESUME_LIMIT))?;
         match self.exchange(channel, requests, limit) {
             Ok(replies) => replies,
             Err(error) => {

@@ -15,7 +15,10 @@ use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 use std::rc::Rc;
 
 /// Configurations before a search gives up; a history of some hundred operations needs a few thousand.
-const CONFIGURATIONS_MAX: usize = 100_000;
+const CONFIGURATIONS_MAX: usize = 30_000;
+
+/// Steps before it gives up, those included that lead to a configuration which it knows.
+const STEPS_MAX: usize = 30_000;
 
 /// What the operations work on.
 pub trait Model {
@@ -118,6 +121,7 @@ struct Search<'a, M: Model> {
     states: HashMap<Rc<M::State>, usize, Fixed>,
     seen: HashSet<(usize, usize, Placed), Fixed>,
     furthest: Option<Node<M::State>>,
+    steps: usize,
 }
 
 impl<'a, M: Model> Search<'a, M> {
@@ -125,7 +129,7 @@ impl<'a, M: Model> Search<'a, M> {
         let events = events::in_order(operations, power_cuts);
         let open = events::open_at(operations, &events);
         let (states, seen) = (HashMap::default(), HashSet::default());
-        Self { model, operations, events, open, states, seen, furthest: None }
+        Self { model, operations, events, open, states, seen, furthest: None, steps: 0 }
     }
 
     fn run(mut self, initial: M::State) -> Result<Vec<CallNumber>, Stuck> {
@@ -136,7 +140,7 @@ impl<'a, M: Model> Search<'a, M> {
             if self.furthest.as_ref().is_none_or(|best| best.event < node.event) {
                 self.furthest = Some(node.clone());
             }
-            if self.seen.len() > CONFIGURATIONS_MAX {
+            if self.seen.len() > CONFIGURATIONS_MAX || self.steps > STEPS_MAX {
                 return Err(self.stuck(true));
             }
             let before = stack.len();
@@ -144,6 +148,7 @@ impl<'a, M: Model> Search<'a, M> {
                 Event::PowerCut => self.after_power_cut(&node, at, &mut stack),
                 Event::Open(index) | Event::Close(index) => self.placements(&node, index, &mut stack),
             }
+            self.steps += stack.len() - before;
             // The first that was pushed is tried first.
             stack[before..].reverse();
         }

@@ -83,7 +83,7 @@ impl<'a> Draft<'a> {
             match said {
                 Said::Left { .. } => candidates.extend(all(EARLY, own, bytes_only).map(Candidate::optional)),
                 Said::Write { .. } if shards && self.may_be_lost_meanwhile(*call) => {
-                    candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
+                    candidates.extend(all(EARLY, own.clone(), |one| unsure(bytes_only(one))).map(Candidate::optional));
                     candidates.extend(all(ALL, own, |action| maybe(unsure(action))));
                 }
                 Said::Write { .. } | Said::Truncate { .. } if self.may_be_lost_meanwhile(*call) => {
@@ -119,8 +119,9 @@ impl<'a> Draft<'a> {
     fn may_be_lost_meanwhile(&self, call: CallNumber) -> bool {
         let writer = self.history.call(call);
         let in_flight =
-            |cut: &Moment| writer.returned().is_some_and(|returned| (writer.invoked..=returned).contains(cut));
-        !writer.durable && self.history.power_cuts().iter().any(in_flight)
+            |cut: &Moment| writer.invoked <= *cut && writer.returned().is_none_or(|returned| *cut <= returned);
+        let is_sure = writer.durable && writer.returned().is_some();
+        !is_sure && self.history.power_cuts().iter().any(in_flight)
     }
 
     /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of great writes do.

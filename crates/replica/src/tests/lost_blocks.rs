@@ -1,0 +1,124 @@
+//! Blocks that power cuts took from some of three members: from whom the leader gets them.
+
+use crate::*;
+use bytes::Bytes;
+use hekate_brick::storage::MemoryStorage;
+use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, block_checksum};
+use hekate_proto::map::{Member, View};
+use hekate_proto::*;
+use std::sync::Arc;
+
+const RING: RingId = RingId(1);
+const NUMBER: PartitionNumber = PartitionNumber(0);
+const SHARD: ShardId = ShardId { volume: VolumeId(1), data: DataId(7), index: 0 };
+const LOST: BlockAt = BlockAt { shard: SHARD, block: 0 };
+
+/// The leader, brick 0, in memory; its members 1 and 2 are the test.
+struct Led {
+    brick: Brick,
+    views: Vec<View>,
+    leader: Partition,
+}
+
+fn block(of: u8) -> Bytes {
+    Bytes::from(vec![of; BLOCK_BYTES])
+}
+
+impl Led {
+    /// It has one shard of one block, and has lost that block.
+    fn new() -> Self {
+        let settings = BrickSettings {
+            journal_segments: 4,
+            segment_bytes: 512 << 10,
+            index_cache_bytes: 1 << 20,
+            reserve_bytes: 0,
+        };
+        let identity = Identity::new(BrickId(0), "c", settings);
+        let storage = MemoryStorage::new();
+        Brick::create_on(&storage, &identity).unwrap();
+        let brick = Brick::open_on(Arc::new(storage), &identity, Incarnation(1), false).unwrap().0;
+        let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
+        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1 };
+        let run = BlockRun { first: 0, checksums: vec![block_checksum(SHARD, 0, &block(9))] };
+        let changes = vec![Change::WriteBlocks { shard: SHARD, record, run, bytes: block(9) }];
+        let (session, op_id, epoch, sequence) = (SessionId(1), OpId(1), Epoch(1), Sequence(1));
+        brick
+            .append(&LogEntry::new(Record { ring: RING, partition: NUMBER, epoch, sequence, session, op_id, changes }))
+            .unwrap();
+        let member = |brick| Member { brick: BrickId(brick), incarnation: Incarnation(1) };
+        let views = vec![View { epoch, leader: BrickId(0), members: (0..3).map(member).collect() }];
+        let around = Around { brick: &brick, views: &views, now: Time(0) };
+        let own = Address { partition: NUMBER, brick: BrickId(0) };
+        let leader = Partition::new(RING, own, &around, vec![LOST]).unwrap();
+        Self { brick, views, leader }
+    }
+
+    /// -> whom it asks for the block.
+    fn tell(&mut self, event: Event) -> Vec<BrickId> {
+        let (around, mut out) = (Around { brick: &self.brick, views: &self.views, now: Time(1) }, Out::default());
+        self.leader.handle(event, &around, &mut out);
+        let asked = |sent: &Envelope| (sent.message == Message::ReadBlock { at: LOST }).then_some(sent.to.brick);
+        out.sends.iter().filter_map(asked).collect()
+    }
+
+    fn hear(&mut self, from: u128, message: Message) -> Vec<BrickId> {
+        let at = |brick| Address { partition: NUMBER, brick: BrickId(brick) };
+        self.tell(Event::Message(Envelope { ring: RING, from: at(from), to: at(0), epoch: Epoch(1), message }))
+    }
+
+    fn answers(&mut self, from: u128, bytes: Option<Bytes>) -> Vec<BrickId> {
+        self.hear(from, Message::Block { at: LOST, bytes })
+    }
+
+    /// All members have come, with all records and all blocks, as they say.
+    fn levelled(&mut self) -> Vec<BrickId> {
+        self.tell(Event::Start);
+        let position = Message::Position { epoch: Epoch(1), sequence: Sequence(1), room: 1 << 30, lost: Vec::new() };
+        [self.hear(1, position.clone()), self.hear(2, position)].concat()
+    }
+
+    fn content(&self) -> u8 {
+        self.brick.read_shard(RING, SHARD, 0, 1).unwrap()[0]
+    }
+
+    /// Records of the log after the first.
+    fn settled(&self) -> usize {
+        self.brick.records_since(RING, NUMBER, Sequence(1)).unwrap().len()
+    }
+}
+
+#[test]
+fn a_lost_block_is_asked_of_every_member() {
+    let mut led = Led::new();
+    assert_eq!(led.levelled(), [BrickId(1)]);
+    assert_eq!(led.answers(1, None), [BrickId(2)], "it was fed the record without the bytes");
+    assert_eq!((led.settled(), led.answers(2, Some(block(5)))), (0, vec![]));
+    assert_eq!(led.content(), 5);
+}
+
+#[test]
+fn a_member_that_says_twice_that_it_lacks_a_block_does_not_speak_for_the_others() {
+    let mut led = Led::new();
+    led.levelled();
+    led.answers(1, None);
+    led.answers(1, None);
+    led.answers(1, None);
+    (0..3).for_each(|_| drop(led.tell(Event::Tick)));
+    assert_eq!((led.settled(), led.content()), (0, 9), "nothing is decided");
+    led.answers(2, Some(block(5)));
+    assert_eq!(led.content(), 5);
+}
+
+#[test]
+fn what_no_member_has_is_zeros() {
+    let mut led = Led::new();
+    led.levelled();
+    led.answers(1, None);
+    led.answers(2, None);
+    // That no write counts as done by its slot alone comes first; then all are asked once more.
+    led.tell(Event::Tick);
+    led.answers(1, None);
+    led.answers(2, None);
+    led.tell(Event::Tick);
+    assert_eq!((led.settled(), led.content()), (1, 0));
+}
