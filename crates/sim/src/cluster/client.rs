@@ -200,6 +200,11 @@ impl Client {
         }
     }
 
+    /// Whether an op lists names that several partitions share: each part at a moment of its own.
+    pub fn lists_parts(&self, op: &Op) -> bool {
+        matches!(op, Op::Name { op: NameOp::List { dir, .. } } if self.spreads.contains_key(dir))
+    }
+
     /// A leader says how many partitions share the names.
     fn told_spread(&mut self, op: &NameOp, spread: u32) -> Result<Sent> {
         let dir = dir_of(op);

@@ -69,6 +69,7 @@ pub struct Process {
     /// The newest connection of each client: what an older one brings comes too late.
     connections: BTreeMap<u32, u64>,
     clock_offset: i64,
+    spread_max: u32,
     pub effects: Vec<Effect>,
 }
 
@@ -81,12 +82,13 @@ pub struct Parts {
     pub places: BTreeMap<BrickId, ServerId>,
     pub link: LinkSettings,
     pub clock_offset: i64,
+    pub spread_max: u32,
 }
 
 impl Process {
     /// Its replicas are not started yet.
     pub fn new(parts: Parts) -> Self {
-        let Parts { server, boot, bricks, views, places, link, clock_offset } = parts;
+        let Parts { server, boot, bricks, views, places, link, clock_offset, spread_max } = parts;
         let mut peers = BTreeMap::new();
         for (brick, at) in places.iter().filter(|(_, at)| **at != server) {
             let new =
@@ -107,6 +109,7 @@ impl Process {
             checkpointing: BTreeMap::new(),
             connections: BTreeMap::new(),
             clock_offset,
+            spread_max,
             effects: Vec::new(),
         }
     }
@@ -343,7 +346,7 @@ impl Process {
             op_id,
             now: self.time(now),
             alone: false,
-            spread: spread_of(&op, count),
+            spread: spread_of(&op, count.min(self.spread_max)),
         };
         if op.is_read() {
             let around =
@@ -409,10 +412,10 @@ fn away() -> Error {
     Error::Unavailable { what: "it is not here".into() }
 }
 
-/// Directories begin as wide as their ids have it, up to eight partitions.
-fn spread_of(op: &Op, count: u32) -> u32 {
+/// Directories begin as wide as their ids have it.
+fn spread_of(op: &Op, most: u32) -> u32 {
     match op {
-        Op::Name { op: NameOp::Create { node: NewNode::Directory, seed, .. } } => (1 << (seed % 4)).min(count),
+        Op::Name { op: NameOp::Create { node: NewNode::Directory, seed, .. } } => (1 << (seed % 4)).min(most),
         _ => 1,
     }
 }

@@ -88,8 +88,7 @@ fn name_op(settings: &Settings, known: &Known, random: &mut Random) -> NameOp {
             None => NameOp::Lookup { dir, name: name_at },
         },
         17 | 18 => NameOp::Lookup { dir, name: name_at },
-        // A list of a directory that several partitions share is no read of one moment.
-        _ => NameOp::Lookup { dir, name: name_at },
+        _ => NameOp::List { dir, after: None, limit: 100, attributes: random.once_in(2) },
     }
 }
 
