@@ -175,6 +175,7 @@ impl Client {
 
     /// The request under way is answered.
     pub fn answered(&mut self, reply: Result<Reply>) -> Step {
+        let reply = reply.map(without_parts);
         let Some(call) = self.call.take() else { return Step::Finished(Err(Error::bug("no call is under way"))) };
         if let Ok(Reply::Node { attr, .. }) = &reply {
             self.learn(attr);
@@ -287,6 +288,14 @@ fn next(
 
 fn got(reply: Result<Reply>) -> std::result::Result<Reply, Result<Reply>> {
     reply.map_err(Err)
+}
+
+/// What a list says of a directory that several partitions share is its own partition's part.
+fn without_parts(mut reply: Reply) -> Reply {
+    if let Reply::List { entries, .. } = &mut reply {
+        entries.iter_mut().for_each(|entry| entry.attr = entry.attr.take().filter(|attr| !wide::is_wide(attr)));
+    }
+    reply
 }
 
 fn of_parts(then: wide::Then) -> std::result::Result<Sent, Result<Reply>> {
