@@ -213,7 +213,7 @@ impl Client {
             return Err(Error::Protocol { what: format!("names in {spread} partitions, which was known") });
         }
         if let NameOp::List { attributes, .. } = op {
-            return of_parts(wide::list(dir, spread, *attributes)).or_else(|_| Err(Error::bug("a list of nothing")));
+            return of_parts(wide::list(dir, spread, *attributes)).map_err(|_| Error::bug("a list of nothing"));
         }
         Ok((Stage::Only, Whom::Leader(place_of(op, &self.spreads)), Op::Name { op: op.clone() }))
     }
