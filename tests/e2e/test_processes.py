@@ -45,6 +45,41 @@ def files_of_three_processes(store):
     same_bytes(read(f"{mnt}/big"), big[:5 << 20], "a file of several shards")
 
 
+def places(found):
+    """Every place that `hekate where` lists of a file or directory."""
+    return [found["place"]] + found.get("names", []) + found.get("shards", [])
+
+
+@test
+def where_files_of_three_processes_rest(store):
+    mnt = three(store)
+    os.makedirs(f"{mnt}/a/b")
+    write(f"{mnt}/a/b/big", os.urandom(64 << 20))
+    found = [store.cli("--json", "where", place).json() for place in ["v:/", "v:/a", "v:/a/b", "v:/a/b/big"]]
+    everywhere = [place for one in found for place in places(one)]
+    assert len(found[-1]["shards"]) == 16, f"{len(found[-1]['shards'])} shards"
+    for place in everywhere:
+        equal((len(place["replicas"]), place["equal"]), (2, True), f"replicas that are equal in {place}")
+        assert all(replica["has"] and not replica["error"] for replica in place["replicas"]), place
+    bricks = {replica["brick"] for place in everywhere for replica in place["replicas"]}
+    equal(len(bricks), 3, "bricks of three servers")
+    store.kill_other("s3")
+    wait_until(lambda: store.status()["health"] == "degraded", "the loss is seen", limit_s=20)
+    # What another server leads cannot be found while that one is away, and it is named.
+    for place in ["v:/", "v:/a/b/big"]:
+        asked = store.try_cli("--json", "where", place)
+        if asked.exit == 0:
+            errors = [replica["error"] for place in places(asked.json()) for replica in place["replicas"] if replica["error"]]
+            assert all("server-3" in error for error in errors), errors
+        else:
+            assert "server-3" in asked.text, asked.text
+    store.serve_other("s3")
+    wait_until(lambda: store.status()["health"] == "good", "it is whole again", limit_s=20)
+    again = store.cli("--json", "where", "v:/a/b/big").json()
+    stamps = lambda one: [[replica["has"] for replica in shard["replicas"]] for shard in one["shards"]]
+    equal(stamps(again), stamps(found[-1]), "what was there before")
+
+
 @test
 def a_process_that_is_away_is_waited_for_and_named(store):
     mnt = three(store)

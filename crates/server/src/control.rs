@@ -6,13 +6,15 @@ mod servers;
 pub use coordinator::CoordinatorRequest;
 
 use crate::node::Node;
-use crate::where_is::{WhereRequest, where_is};
+use crate::where_is::{HeldRequest, WhereRequest, held_here, where_is};
 use hekate_cluster::{BrickInfo, Domain, FIRST_SERVER, VolumeInfo};
 use hekate_proto::*;
 use hekate_transport::Peer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use servers::Reports;
+
+pub(crate) use servers::ask as ask_server;
 use std::sync::atomic::Ordering;
 
 /// A request.
@@ -57,6 +59,8 @@ pub enum ControlRequest {
     },
     /// Where a file or directory rests, and the stamps of each replica.
     Where(WhereRequest),
+    /// What the replicas on this one server have of something.
+    Held(HeldRequest),
     /// Ends the server in order.
     Stop,
 }
@@ -150,6 +154,11 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::Where(wanted) => {
             administrator(peer)?;
             where_is(node, &wanted)
+        }
+        ControlRequest::Held(wanted) => {
+            administrator(peer)?;
+            let held = held_here(node, &wanted)?;
+            Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "held": json(&held)? }))
         }
         ControlRequest::Stop => {
             administrator(peer)?;

@@ -1,29 +1,24 @@
 //! Where a file or directory rests: its partition, replicas, pieces and shards, with what each replica has of them.
-//!
-//! Whatever is asked of several replicas is read under the partition's lock, so a write that is on its way is on all of
-//! them or on none. Different shards may be of different moments.
+//! Different shards may be of different moments.
+
+mod held;
+
+pub use held::{HeldRequest, held_here};
 
 use crate::node::Node;
-use crate::partition::{Hosted, HostedRing};
-use hekate_brick::Brick;
+use crate::partition::HostedRing;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
-use hekate_replica::Partition;
-use parking_lot::RwLockReadGuard;
+use held::{Held, Holders, LOOKS_MAX, Look, What};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Shards in one answer: some 600 bytes each with three replicas, in a frame of 16 MiB.
 const SHARDS_MAX: usize = 2048;
 /// Shards that one answer looks for, there or not: 256 GiB of a file with holes.
 const SHARDS_TRIED_MAX: usize = 65_536;
-
-/// How long what is on its way to the members is waited for.
-const SETTLED_LIMIT: Duration = Duration::from_secs(1);
-const SETTLED_PAUSE: Duration = Duration::from_millis(1);
 
 /// What is looked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -42,7 +37,8 @@ pub fn where_is(node: &Node, wanted: &WhereRequest) -> Result<Value> {
     let ring = node.ring(volume.ring)?;
     let infos = node.registry.bricks()?.into_iter();
     let directories = infos.map(|info| (info.brick, info.directory)).collect();
-    Search { volume: &volume, ring: &ring, directories }.answer(wanted)
+    let holders = Holders { node, ring: &ring, servers: node.registry.servers()? };
+    Search { volume: &volume, ring: &ring, directories, holders }.answer(wanted)
 }
 
 fn volume_called(node: &Node, name: &str) -> Result<Arc<VolumeInfo>> {
@@ -59,6 +55,7 @@ struct Search<'a> {
     volume: &'a VolumeInfo,
     ring: &'a HostedRing,
     directories: HashMap<BrickId, String>,
+    holders: Holders<'a>,
 }
 
 impl Search<'_> {
@@ -120,21 +117,27 @@ impl Search<'_> {
         position.partition(self.ring.count())
     }
 
+    fn look(&self, position: Position, what: What) -> Look {
+        Look { partition: self.partition_of(position), what }
+    }
+
     /// The value of a key, as the leader of its partition has it.
     fn value<T: Wire>(&self, key: &Key) -> Result<Option<T>> {
         let place = key.place().ok_or_else(|| Error::bug("a key without a place"))?;
-        let (_, leader) = self.ring.leader(self.partition_of(place.position))?;
-        Ok(leader.brick.get(key)?.map(T::from_bytes).transpose()?)
+        let look = self.look(place.position, What::Key(key.as_bytes().to_vec()));
+        let found = self.holders.by_leader(look)?;
+        Ok(found.map(|value| T::from_bytes(value.into())).transpose()?)
     }
 
     /// The inode as its leader has it, and where that is.
     fn inode(&self, id: InodeId) -> Result<(Value, InodeRecord)> {
         let key = self.key(id, Kind::Inode);
         let record = self.value(&key)?.ok_or(Error::NotFound)?;
-        let place = self.place_of(id.position(), |brick| {
-            let held: Option<InodeRecord> = brick.get(&key)?.map(InodeRecord::from_bytes).transpose()?;
-            Ok(held.map(|held| json!({ "change": held.change, "size": held.size, "mtime": held.mtime })))
-        })?;
+        let place = self.place_of_key(
+            id.position(),
+            &key,
+            |held: InodeRecord| json!({ "change": held.change, "size": held.size, "mtime": held.mtime }),
+        )?;
         Ok((place, record))
     }
 
@@ -143,16 +146,13 @@ impl Search<'_> {
         if !is_spread(spread, self.ring.count()) {
             return Err(Error::Damaged { what: format!("a directory with names in {spread} partitions") });
         }
-        name_positions(id, spread).map(|position| self.stub(id, position)).collect()
-    }
-
-    fn stub(&self, id: InodeId, position: Position) -> Result<Value> {
-        let key = Key::stub(Place { ring: self.ring.ring, position, volume: self.volume.volume }, id);
-        self.place_of(position, |brick| {
-            let held: Option<StubRecord> = brick.get(&key)?.map(StubRecord::from_bytes).transpose()?;
-            Ok(held
-                .map(|held| json!({ "change": held.change, "entries": held.entries, "directories": held.directories })))
-        })
+        let stub = |position| {
+            let key = Key::stub(Place { ring: self.ring.ring, position, volume: self.volume.volume }, id);
+            self.place_of_key(position, &key, |held: StubRecord| {
+                json!({ "change": held.change, "entries": held.entries, "directories": held.directories })
+            })
+        };
+        name_positions(id, spread).map(stub).collect()
     }
 
     /// The shards of a file from a byte on, and where to go on if that is not all.
@@ -160,71 +160,75 @@ impl Search<'_> {
         let (mut found, mut tried) = (Vec::new(), 0);
         let mut at = offset;
         while at < record.size {
-            if found.len() == SHARDS_MAX || tried == SHARDS_TRIED_MAX {
+            if found.len() >= SHARDS_MAX || tried >= SHARDS_TRIED_MAX {
                 return Ok((found, Some(at)));
             }
-            let runs = record.layout.shard_runs(self.volume.volume, at, SHARD_BYTES as usize);
-            let Some((shard, in_shard, length)) = runs.first() else { break };
-            if let Some(mut row) = self.shard(*shard)? {
-                row["file_offset"] = (at - in_shard).into();
-                found.push(row);
+            let mut next = Vec::new();
+            while at < record.size && next.len() < LOOKS_MAX {
+                let runs = record.layout.shard_runs(self.volume.volume, at, SHARD_BYTES as usize);
+                let Some((shard, in_shard, length)) = runs.first() else { break };
+                next.push((*shard, at - in_shard));
+                at += *length as u64;
             }
-            (at, tried) = (at + *length as u64, tried + 1);
+            if next.is_empty() {
+                break;
+            }
+            tried += next.len();
+            let look =
+                |(shard, _): &(ShardId, u64)| self.look(shard.position(), What::Shard(shard.to_bytes().to_vec()));
+            let rows = self.holders.by_all(&next.iter().map(look).collect::<Vec<_>>())?;
+            for ((shard, from), held) in next.into_iter().zip(rows) {
+                found.extend(self.shard(shard, from, held)?);
+            }
         }
         Ok((found, None))
     }
 
     /// `None`: no replica has it, so it is a hole.
-    fn shard(&self, shard: ShardId) -> Result<Option<Value>> {
-        let mut row = self.place_of(shard.position(), |brick| {
-            let held = brick.shard(self.ring.ring, shard)?;
-            Ok(held.map(|held| json!({ "stamp": stamp_text(held.stamp), "length": held.length })))
-        })?;
-        let replicas = row["replicas"].as_array().into_iter().flatten();
-        if replicas.clone().all(|replica| replica["has"].is_null()) {
+    fn shard(&self, shard: ShardId, from: u64, held: Vec<Held>) -> Result<Option<Value>> {
+        if held.iter().all(|replica| replica.has.is_none() && replica.error.is_none()) {
             return Ok(None);
         }
+        let mut row = self.place_of(
+            shard.position(),
+            held,
+            |held: ShardRecord| json!({ "stamp": stamp_text(held.stamp), "length": held.length }),
+        )?;
         row["data"] = format!("{:032x}", shard.data.0).into();
         row["index"] = shard.index.into();
+        row["file_offset"] = from.into();
         Ok(Some(row))
     }
 
+    fn place_of_key<T: Wire>(&self, position: Position, key: &Key, show: impl Fn(T) -> Value) -> Result<Value> {
+        let looks = [self.look(position, What::Key(key.as_bytes().to_vec()))];
+        let held = self.holders.by_all(&looks)?.pop().unwrap_or_default();
+        self.place_of(position, held, show)
+    }
+
     /// A partition with its replicas, and what each has of something.
-    fn place_of(&self, position: Position, has: impl Fn(&Brick) -> Result<Option<Value>>) -> Result<Value> {
+    fn place_of<T: Wire>(&self, position: Position, held: Vec<Held>, show: impl Fn(T) -> Value) -> Result<Value> {
         let number = self.partition_of(position);
-        let (leader, hosted) = self.ring.leader(number)?;
-        let (leader, members) = (leader.brick, self.ring.members(number)?);
+        let view = self.ring.view(number)?;
         let mut replicas = Vec::new();
-        let settled = settled(hosted);
-        for brick in &members {
-            // One replica that cannot be read does not hide what the others have.
-            let (held, error) = match has(brick) {
-                Ok(held) => (held, None),
-                Err(error) => (None, Some(error.to_string())),
+        for Held { brick, sequence, has, mut error } in held {
+            let has = match has.map(|has| T::from_bytes(has.into())).transpose() {
+                Ok(has) => has.map(&show),
+                Err(malformed) => {
+                    error = Some(malformed.0.into());
+                    None
+                }
             };
             replicas.push(json!({
-                "brick": brick.id(), "directory": self.directories.get(&brick.id()), "leader": brick.id() == leader,
-                "has": held, "error": error, "sequence": brick.position(self.ring.ring, number).sequence,
+                "brick": brick, "directory": self.directories.get(&brick), "leader": brick == view.leader,
+                "has": has, "error": error, "sequence": sequence,
             }));
         }
         let equal = replicas.iter().all(|one| one["error"].is_null() && one["has"] == replicas[0]["has"]);
         Ok(json!({
-            "partition": number, "position": format!("{:08x}", position.0), "epoch": settled.view().epoch,
+            "partition": number, "position": format!("{:08x}", position.0), "epoch": view.epoch,
             "replicas": replicas, "equal": equal,
         }))
-    }
-}
-
-/// The leader, when its members have what it has; one that waits for a member is shown as it is.
-fn settled(hosted: &Hosted) -> RwLockReadGuard<'_, Partition> {
-    let begun = Instant::now();
-    loop {
-        let partition = hosted.partition.read();
-        if partition.is_settled() || begun.elapsed() > SETTLED_LIMIT {
-            return partition;
-        }
-        drop(partition);
-        std::thread::sleep(SETTLED_PAUSE);
     }
 }
 

@@ -21,7 +21,7 @@ impl Reports {
         let infos = node.registry.servers()?;
         let ask = |info: &ServerInfo| match info.server == own {
             true => own_report(node).map_err(|error| error.to_string()),
-            false => ask(node, info),
+            false => ask(node, info, &ControlRequest::ServerStatus),
         };
         let reports = std::thread::scope(|scope| {
             let asked: Vec<_> = infos.iter().map(|info| scope.spawn(move || ask(info))).collect();
@@ -104,8 +104,9 @@ impl Reports {
     }
 }
 
-fn ask(node: &Node, info: &ServerInfo) -> std::result::Result<Value, String> {
-    let request = serde_json::to_string(&ControlRequest::ServerStatus).map_err(|e| e.to_string())?;
+/// What another server answers, which is to say who it is. `Err`: why it did not.
+pub fn ask(node: &Node, info: &ServerInfo, request: &ControlRequest) -> std::result::Result<Value, String> {
+    let request = serde_json::to_string(request).map_err(|e| e.to_string())?;
     let mut why = "it has never been served".to_string();
     for text in &info.endpoints {
         let asked = Endpoint::parse(text, node.secret.as_ref())
