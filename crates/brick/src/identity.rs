@@ -118,11 +118,12 @@ pub fn lock(directory: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The life that an opened brick is in; recorded only once what the last one left is settled, so that a process that
-/// dies before begins with the same knowledge.
+/// The life that an opened brick is in. Its number is recorded when it begins, its boot and mount only once what the last
+/// one left is settled: a process that dies before is reborn again, in another life.
 pub struct NextLife {
     path: PathBuf,
     life: Life,
+    before: Life,
     new: bool,
 }
 
@@ -137,12 +138,21 @@ impl NextLife {
         self.new
     }
 
-    /// Records it.
+    /// Records its number, before anybody is told of it.
+    pub fn begin(&self) -> Result<()> {
+        self.record(&Life { incarnation: self.life.incarnation, ..self.before.clone() })
+    }
+
+    /// Records it as settled.
     pub fn settle(&self) -> Result<()> {
+        self.record(&self.life)
+    }
+
+    fn record(&self, life: &Life) -> Result<()> {
         if !self.new {
             return Ok(());
         }
-        write_file_durably(&self.path, &toml::to_string(&self.life).map_err(|e| Error::bug(e.to_string()))?)
+        write_file_durably(&self.path, &toml::to_string(life).map_err(|e| Error::bug(e.to_string()))?)
     }
 }
 
@@ -157,11 +167,11 @@ pub fn next_life(directory: &Path) -> Result<NextLife> {
     };
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_err(|e| Error::io("read /proc/sys/kernel/random/boot_id", e))?;
-    let now = Life { boot: boot.trim().into(), mount: mount_id(directory)?, ..before };
+    let now = Life { boot: boot.trim().into(), mount: mount_id(directory)?, ..before.clone() };
     // What had stopped itself can trust its caches no more than after a boot.
     let new = now != before || directory.join(crate::stopped::FILE).exists();
     let life = Life { incarnation: before.incarnation + u64::from(new), ..now };
-    Ok(NextLife { path, life, new })
+    Ok(NextLife { path, life, before, new })
 }
 
 fn mount_id(directory: &Path) -> Result<u64> {

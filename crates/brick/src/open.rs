@@ -49,6 +49,7 @@ impl Brick {
         }
         let lock = identity::lock(directory)?;
         let life = identity::next_life(directory)?;
+        life.begin()?;
         let storage = Arc::new(RealStorage::new(directory));
         let (mut brick, report) = Self::open_on(storage, &identity, life.incarnation(), life.is_new())?;
         brick.hold(lock, life);

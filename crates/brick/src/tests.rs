@@ -493,6 +493,23 @@ fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
     assert_eq!(sequences, [2, 3]);
 }
 
+/// The simulator's seed 3958: a disk that failed again before its life was settled came back as if nothing had been.
+#[test]
+fn lives_that_were_not_settled_do_not_pass_for_one() {
+    let directory = std::env::temp_dir().join(format!("hekate-brick-lives-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    Brick::create(&directory, BrickId(5), "c1", identity().settings).unwrap();
+    let open = || Brick::open(&directory, "c1").unwrap().0;
+    let life = || open().incarnation().0;
+    assert_eq!([life(), life()], [1, 2]);
+    let brick = open();
+    brick.checkpoint().unwrap();
+    brick.settle_life().unwrap();
+    drop(brick);
+    assert_eq!([life(), life()], [3, 3]);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 #[test]
 fn brick_invariant_2_a_real_brick_is_locked_and_remembers_its_life() {
     let directory = std::env::temp_dir().join(format!("hekate-brick-test-{}", std::process::id()));

@@ -18,7 +18,7 @@ pub struct Disk {
     pub identity: Identity,
     medium: PowerCutStorage,
     state: Arc<Mutex<State>>,
-    /// `life.toml`: the incarnation that is recorded, and in which boot of its machine.
+    /// `life.toml`: the last incarnation, and the boot of the machine in which one was settled last.
     recorded: (u64, u64),
     /// The boot of the machine.
     boot: u64,
@@ -53,7 +53,9 @@ impl Disk {
             file.write_at(&[&note], 0).map_err(|e| Error::io("the note", e))?;
         }
         let storage = DiskStorage { inner: self.medium.clone(), state: self.state.clone() };
-        Brick::open_on(Arc::new(storage), &self.identity, self.incarnation(), self.is_new_life())
+        let is_new = self.is_new_life();
+        self.recorded.0 += u64::from(is_new);
+        Brick::open_on(Arc::new(storage), &self.identity, Incarnation(self.recorded.0), is_new)
     }
 
     fn has_stopped(&self) -> bool {
@@ -72,13 +74,9 @@ impl Disk {
         self.recorded.1 != self.boot || self.has_stopped()
     }
 
-    pub fn incarnation(&self) -> Incarnation {
-        Incarnation(self.recorded.0 + u64::from(self.is_new_life()))
-    }
-
     /// What the last life left is settled.
-    pub fn record_life(&mut self, incarnation: Incarnation) {
-        self.recorded = (incarnation.0, self.boot);
+    pub fn record_life(&mut self) {
+        self.recorded.1 = self.boot;
     }
 
     /// The process that has it open dies.

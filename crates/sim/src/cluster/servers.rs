@@ -230,7 +230,7 @@ impl World {
             if let Some(Ok(())) = done {
                 trace!(self, "brick {} is settled in its new life", id.0);
                 self.report.count("lives settled");
-                self.disk(id).record_life(brick.incarnation());
+                self.disk(id).record_life();
                 self.coordinator.clear_lost(id);
             }
         }
