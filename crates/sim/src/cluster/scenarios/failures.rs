@@ -1,0 +1,32 @@
+//! What is over must be over, and what failed must serve again.
+
+use super::ops::*;
+use super::stage::Stage;
+use hekate_proto::*;
+use hekate_replica::Message;
+
+/// 083f4b1. A member whose disk fails takes the partition down; it comes back with it, though no other server restarts.
+#[test]
+fn a_partition_that_failed_with_a_members_disk_serves_again_when_that_one_is_back() {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let ann = stage.client();
+    stage.fail_sync(1);
+    let made = stage.ask_durably(ann, file(ROOT, "f"));
+    assert!(stage.answer(made).is_ok());
+    stage.whole_and_judged();
+}
+
+/// 1c9f7ad. That an op is over is told once to whoever took its legs; with that word lost, their marks would stay for ever.
+#[test]
+fn the_marks_of_an_op_go_though_the_word_that_it_is_over_is_lost() {
+    let mut stage = Stage::new(&[&[0], &[1]]);
+    let ann = stage.client();
+    stage.lose(|sent| matches!(sent.message, Message::Forget { .. }));
+    stage.does(ann, directory(ROOT, "d", 1, 2));
+    stage.pass(50_000);
+    assert_eq!(stage.marks(1), 1);
+    stage.release();
+    stage.pass(1_000_000);
+    assert_eq!(stage.marks(1), 0);
+    stage.whole_and_judged();
+}

@@ -1,0 +1,24 @@
+//! Reads while somebody writes.
+
+use super::ops::*;
+use super::stage::Stage;
+use hekate_proto::*;
+
+/// 424bf05. Shards are read before the size that says how much of them counts.
+#[test]
+fn a_read_that_learns_of_a_longer_file_reads_its_bytes_again() {
+    let mut stage = Stage::new(&[&[0], &[1]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let inode = inode_in(stage.does(ann, file(ROOT, "f")));
+    stage.does(ann, truncate(inode, 200_000));
+    stage.does(ann, truncate(inode, 1000));
+    stage.does(bob, attributes(inode));
+    stage.hold_requests(bob, |op| matches!(op, Op::Inode { op: InodeOp::GetAttr { .. } }));
+    let asked = stage.ask(bob, read(inode, 0, 5000));
+    stage.until("the read's last step", |stage| stage.holds_request(bob));
+    stage.does(ann, write(inode, 1000, 4000, 9));
+    stage.release();
+    let expected = [vec![0; 1000], vec![9; 4000]].concat();
+    assert_eq!(bytes_in(stage.answer(asked).unwrap()), expected);
+    stage.whole_and_judged();
+}
