@@ -15,6 +15,7 @@ fn a_directory_on_other_bricks_is_shown_to_nobody_before_its_name_is_on_stable_s
     stage.until("the directory's leg", |stage| stage.holds(|message| matches!(message, Message::LegEnded { .. })));
     stage.release();
     stage.hold_syncs(0);
+    stage.hold_syncs(1);
     let shown = stage.ask(bob, lookup(ROOT, "d"));
     stage.pass(100_000);
     let was_shown = stage.is_answered(shown);

@@ -77,13 +77,3 @@ pub fn bytes_in(reply: Reply) -> Bytes {
         other => panic!("no bytes: {other:?}"),
     }
 }
-
-/// Where in a file a shard begins that rests in `partition` of `count`.
-pub fn offset_in(layout: &Layout, partition: u32, count: u32) -> u64 {
-    let data = layout.pieces[0].data;
-    let rests = |index: &u64| {
-        let shard = ShardId { volume: VolumeId(1), data, index: *index };
-        shard.position().partition(count) == PartitionNumber(partition)
-    };
-    (0..1000).find(rests).unwrap() * SHARD_BYTES
-}

@@ -72,6 +72,20 @@ impl Stage {
         Asked(self.world.people[client as usize].call.expect("a client asks one thing at a time"))
     }
 
+    /// A client asks one thing after the other.
+    pub fn ask_all(&mut self, client: u32, ops: impl Iterator<Item = Op>) {
+        self.world.people[client as usize].script.extend(ops);
+        self.world.next_call(client);
+    }
+
+    /// A client dies.
+    pub fn dies(&mut self, client: u32) {
+        let person = &mut self.world.people[client as usize];
+        person.script.clear();
+        (person.call, person.op) = (None, None);
+        person.connection += 1;
+    }
+
     /// What a client is told, when it is.
     pub fn answer(&mut self, asked: Asked) -> Result<Reply> {
         self.until("an answer", |stage| stage.is_answered(asked));
