@@ -16,6 +16,20 @@ fn a_partition_that_failed_with_a_members_disk_serves_again_when_that_one_is_bac
     stage.whole_and_judged();
 }
 
+/// 54d1984 (seed 4128). What a brick that has stopped cannot say is no reason to say that there is nothing.
+#[test]
+fn who_lists_a_directory_on_a_disk_that_failed_is_not_told_that_it_is_none() {
+    let mut stage = Stage::new(&[&[0], &[0]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let dir = inode_in(stage.does(ann, directory(ROOT, "d", 1, 2)));
+    stage.fail_sync(0);
+    stage.ask_durably(ann, file(ROOT, "f"));
+    stage.until("a brick that has stopped", |stage| stage.has_stopped(0));
+    let listed = stage.ask(bob, list(dir));
+    assert!(stage.answer(listed).is_ok());
+    stage.whole_and_judged();
+}
+
 /// 1c9f7ad. That an op is over is told once to whoever took its legs; with that word lost, their marks would stay for ever.
 #[test]
 fn the_marks_of_an_op_go_though_the_word_that_it_is_over_is_lost() {

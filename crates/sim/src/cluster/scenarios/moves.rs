@@ -12,9 +12,8 @@ fn nobody_moves_a_directory_before_the_move_before_it_has_set_its_parent() {
     let (ann, bob) = (stage.client(), stage.client());
     let one = inode_in(stage.does(ann, directory(ROOT, "one", 1, 4)));
     let other = inode_in(stage.does(ann, directory(ROOT, "other", 2, 4)));
-    stage.hold(|sent| matches!(leg_of(sent), Some(Leg::SetParent { .. })));
     let moved = stage.ask(ann, rename((ROOT, "one"), (other, "one")));
-    stage.until("a leg", |stage| stage.holds(|message| matches!(message, Message::Leg { .. })));
+    stage.catch("the leg", |sent| matches!(leg_of(sent), Some(Leg::SetParent { .. })));
     let back = stage.ask(bob, rename((ROOT, "other"), (one, "other")));
     stage.pass(200_000);
     stage.release();
@@ -33,15 +32,12 @@ fn a_leg_is_sent_when_its_intent_is_stable_even_if_an_earlier_one_was_to_be_sent
     stage.does(ann, directory(ROOT, "other", 0, 2));
     stage.does(ann, fsync(ROOT));
     // The first leg's answer takes so long that it is to be sent again, as soon as all that there is is stable.
-    stage.hold(|sent| matches!(sent.message, Message::LegEnded { .. }));
     stage.ask(ann, rename((ROOT, "moved"), (dir, "moved")));
-    stage.until("a leg's answer", |stage| stage.holds(|message| matches!(message, Message::LegEnded { .. })));
-    stage.hold(|sent| matches!(sent.message, Message::Synced { .. }));
-    stage.until("a member's sync", |stage| stage.holds(|message| matches!(message, Message::Synced { .. })));
+    stage.catch("the first leg's answer", |sent| matches!(sent.message, Message::LegEnded { .. }));
+    stage.catch("a member's sync", |sent| matches!(sent.message, Message::Synced { .. }));
     stage.release();
     // Now comes the second leg, with an intent that a slow disk does not have yet.
-    stage.hold_syncs(1);
-    stage.hold_syncs(2);
+    stage.hold_syncs(&[1, 2]);
     stage.pass(1_000);
     stage.cut_power(&[1, 2]);
     stage.release();

@@ -13,8 +13,7 @@ fn numbers_handed_out_before_a_power_cut_are_not_handed_out_again() {
     let inode = inode_in(stage.does(ann, file(ROOT, "f")));
     stage.does(ann, fsync(inode));
     // A leader that begins reserves numbers of its own.
-    stage.hold_syncs(0);
-    stage.hold_syncs(1);
+    stage.hold_syncs(&[0, 1]);
     stage.restart(&[0]);
     let writes = (0..SHARDS).map(|index| write(inode, index * SHARD_BYTES, 5000, 9));
     stage.ask_all(ann, std::iter::once(truncate(inode, SHARDS * SHARD_BYTES)).chain(writes));
@@ -63,9 +62,8 @@ fn a_write_under_a_layout_that_a_power_cut_took_does_not_count_under_the_next() 
     let inode = inode_in(stage.does(ann, file(ROOT, "f")));
     stage.does(ann, fsync(inode));
     // Bob has made the file one with shards, has written to them, and has yet to tell the file's leader of that.
-    stage.hold_requests(bob, |op| matches!(op, Op::Data { op: DataOp::Wrote { .. } }));
     let written = stage.ask(bob, write(inode, 0, 100_000, 9));
-    stage.until("the write's last step", |stage| stage.holds_request(bob));
+    stage.catch_request(bob, |op| matches!(op, Op::Data { op: DataOp::Wrote { .. } }));
     stage.cut_power(&[0, 1]);
     stage.come_back(&[0, 1]);
     stage.does(ann, truncate(inode, SHARD_BYTES));

@@ -13,9 +13,8 @@ fn a_read_that_learns_of_a_longer_file_reads_its_bytes_again() {
     stage.does(ann, truncate(inode, 200_000));
     stage.does(ann, truncate(inode, 1000));
     stage.does(bob, attributes(inode));
-    stage.hold_requests(bob, |op| matches!(op, Op::Inode { op: InodeOp::GetAttr { .. } }));
     let asked = stage.ask(bob, read(inode, 0, 5000));
-    stage.until("the read's last step", |stage| stage.holds_request(bob));
+    stage.catch_request(bob, |op| matches!(op, Op::Inode { op: InodeOp::GetAttr { .. } }));
     stage.does(ann, write(inode, 1000, 4000, 9));
     stage.release();
     let bytes = bytes_in(stage.answer(asked).unwrap());

@@ -2,7 +2,7 @@
 //! number. Every delay is 1 µs but for those of ticks and of clients that try again.
 
 use crate::cluster::coordinator::{RING, brick_id};
-use crate::cluster::host::HostMessage;
+use crate::cluster::host::{HostMessage, Waiter};
 use crate::cluster::run::{become_whole, begin, examine};
 use crate::cluster::settings::{FaultSettings, Micros, NetworkSettings, Settings};
 use crate::cluster::world::{Event, World};
@@ -86,6 +86,13 @@ impl Stage {
         person.connection += 1;
     }
 
+    /// A client's connection is gone: it asks again.
+    pub fn cut_connection(&mut self, client: u32) {
+        let person = &self.world.people[client as usize];
+        let waiter = Waiter { client, connection: person.connection, number: person.number };
+        self.world.connection_lost(waiter);
+    }
+
     /// What a client is told, when it is.
     pub fn answer(&mut self, asked: Asked) -> Result<Reply> {
         self.until("an answer", |stage| stage.is_answered(asked));
@@ -121,15 +128,34 @@ impl Stage {
         self.rule(Fate::Held, move |event| envelope_of(event).is_some_and(&is_meant));
     }
 
+    /// The same; it waits for the first of them.
+    pub fn catch(&mut self, what: &str, is_meant: impl Fn(&Envelope) -> bool + 'static) {
+        self.hold(is_meant);
+        self.until_one_is_held(what);
+    }
+
     /// Messages between replicas are lost, as with a link that begins anew.
     pub fn lose(&mut self, is_meant: impl Fn(&Envelope) -> bool + 'static) {
         self.rule(Fate::Lost, move |event| envelope_of(event).is_some_and(&is_meant));
     }
 
-    /// Requests of a client are held back.
-    pub fn hold_requests(&mut self, client: u32, is_meant: impl Fn(&Op) -> bool + 'static) {
-        let its = move |event: &Event| matches!(event, Event::Request { waiter, request, .. } if waiter.client == client && is_meant(&request.op));
-        self.rule(Fate::Held, its);
+    /// A client's request of this kind does not arrive yet; it waits until one is on its way.
+    pub fn catch_request(&mut self, client: u32, is_meant: impl Fn(&Op) -> bool + 'static) {
+        let is_request = move |event: &Event| match event {
+            Event::Request { waiter, request, .. } => waiter.client == client && is_meant(&request.op),
+            _ => false,
+        };
+        self.rule(Fate::Held, is_request);
+        self.until_one_is_held("a request");
+    }
+
+    /// By the newest rule.
+    fn until_one_is_held(&mut self, what: &str) {
+        let before = self.held.len();
+        self.until(what, |stage| {
+            let newest = stage.rules.last();
+            stage.held[before..].iter().any(|event| newest.is_some_and(|rule| (rule.is_meant)(event)))
+        });
     }
 
     /// Answers to a client are lost; it asks again when it notices that its connection is gone.
@@ -137,11 +163,11 @@ impl Stage {
         self.rule(Fate::Lost, move |event| matches!(event, Event::Answer { waiter, .. } if waiter.client == client));
     }
 
-    /// A disk takes its time: nothing comes onto its stable storage.
-    pub fn hold_syncs(&mut self, brick: u32) {
-        self.rule(Fate::Held, move |event| match event {
+    /// Disks take their time: nothing comes onto their stable storage.
+    pub fn hold_syncs(&mut self, bricks: &'static [u32]) {
+        self.rule(Fate::Held, |event| match event {
             Event::Sync { server, .. } | Event::SyncJournal { server, .. } | Event::SyncAll { server, .. } => {
-                *server == brick
+                bricks.contains(server)
             }
             _ => false,
         });
@@ -149,16 +175,6 @@ impl Stage {
 
     fn rule(&mut self, fate: Fate, is_meant: impl Fn(&Event) -> bool + 'static) {
         self.rules.push(Rule { fate, is_meant: Box::new(is_meant) });
-    }
-
-    /// Whether a message is held back, or lost already.
-    pub fn holds(&self, is_meant: impl Fn(&Message) -> bool) -> bool {
-        self.held.iter().filter_map(envelope_of).any(|envelope| is_meant(&envelope.message))
-    }
-
-    /// Whether a request of a client is held back.
-    pub fn holds_request(&self, client: u32) -> bool {
-        self.held.iter().any(|event| matches!(event, Event::Request { waiter, .. } if waiter.client == client))
     }
 
     /// All rules end, and what was held back comes.
@@ -182,6 +198,12 @@ impl Stage {
     /// A brick's next sync fails.
     pub fn fail_sync(&mut self, brick: u32) {
         self.world.disk(brick_id(brick)).fail_sync(0);
+    }
+
+    /// Whether a brick trusts its disk no more; its process ends with the next tick.
+    pub fn has_stopped(&self, brick: u32) -> bool {
+        let process = self.world.servers[brick as usize].process.as_ref();
+        process.is_some_and(|process| process.bricks.values().any(|brick| brick.status().unwrap().poisoned.is_some()))
     }
 
     /// Processes end, and begin anew at once: nothing that they wrote is lost.
