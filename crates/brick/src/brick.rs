@@ -396,13 +396,13 @@ impl Brick {
         self.machine.read().wants_checkpoint()
     }
 
-    /// From now on checkpoints give nothing of the journal back, or do again: another brick may lack what it says.
-    pub fn keep_journal(&self, keep: bool) {
-        self.machine.write().keep_journal(keep);
+    /// Bytes of the whole journal.
+    pub fn journal_bytes(&self) -> u64 {
+        self.geometry.segments * self.geometry.segment_bytes
     }
 
-    /// What is in the journal from here on is kept, though a checkpoint covers it; what is before it may go. A brick that
-    /// shares partitions with others on other servers says so at once when it is opened (`replica/retention.rs`).
+    /// What is in the journal from here on is kept, though a checkpoint covers it; what is before it may go. The host of a
+    /// brick that shares partitions with others says so at once when it has opened it (`replica/retention.rs`).
     pub fn retain_from(&self, from: Lsn) {
         self.machine.write().retain_from(from);
         self.wake_writers();

@@ -78,8 +78,6 @@ pub struct Machine {
     unsettled: bool,
     /// Somebody waits for a checkpoint.
     waited_for: bool,
-    /// Segments are kept beyond a checkpoint, since another brick may lack what they say.
-    keeps_journal: bool,
     /// Nothing behind this is given back: another brick may not have it on stable storage yet.
     retained: Lsn,
     /// What the last checkpoint wrote home; let go of outside of the lock.
@@ -115,7 +113,6 @@ impl Machine {
             applied: Lsn(meta.applied),
             unsettled: false,
             waited_for: false,
-            keeps_journal: false,
             retained: Lsn(u64::MAX),
             retired: None,
             failed: None,
@@ -407,7 +404,7 @@ impl Machine {
     pub fn wants_checkpoint(&self) -> bool {
         let (used, all) = self.log.fill();
         let active = &self.state.active;
-        let full = used > all / 2 && !self.keeps_journal;
+        let full = used > all / 2 && self.log.could_recycle(self.retained);
         full || self.waited_for || active.bytes > OVERLAY_BYTES_MAX || self.room.wants_checkpoint(active.promised)
     }
 

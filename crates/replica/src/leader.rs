@@ -175,7 +175,7 @@ impl Leader {
                 let then = Then::Answer(token, Ok(Reply::Done));
                 self.round(at, self.last, shards, vec![then], out);
             }
-            Event::Stabilize => self.stabilize(at, out),
+            Event::Stabilize => self.stabilize(at, at.own.brick, out),
             Event::Synced { ticket, outcome } => {
                 outcome?;
                 self.synced(at, at.own.brick, ticket, out);
@@ -206,7 +206,7 @@ impl Leader {
         match message {
             Message::Held { sequence, room } => self.member_holds(from.brick, sequence, room),
             Message::Synced { ticket } => self.synced(at, from.brick, ticket, out),
-            Message::WantStable => self.stabilize(at, out),
+            Message::WantStable => self.stabilize(at, from.brick, out),
             Message::Failed { error } => return Err(error),
             Message::Leg { intent, number, volume, session, op_id, leg } => {
                 let ask = Ask { session, op_id, ..self.ask(at, around, volume) };
@@ -461,9 +461,18 @@ impl Leader {
         }
     }
 
-    /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable.
-    fn stabilize(&mut self, at: &Place, out: &mut Out) {
-        self.round(at, self.settled.min(self.last), Vec::new(), Vec::new(), out);
+    /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable. Members
+    /// ask again and again; what is known is said again, what is under way is not begun again. A sync of shards is no help:
+    /// it waits for room in journals that wait for this.
+    fn stabilize(&mut self, at: &Place, asked_by: BrickId, out: &mut Out) {
+        let upto = self.settled.min(self.last);
+        if upto <= self.stable {
+            if asked_by != at.own.brick {
+                at.send_member(out, asked_by, Message::Stable { sequence: self.stable });
+            }
+        } else if self.rounds.values().all(|round| round.sequence < upto || !round.shards.is_empty()) {
+            self.round(at, upto, Vec::new(), Vec::new(), out);
+        }
     }
 
     /// Begins to put everything up to a record, and these shards, on stable storage of all members.

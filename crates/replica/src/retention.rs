@@ -4,128 +4,116 @@
 //! One for each brick, asked and told by its host, which
 //!
 //! - says [`Brick::retain_from`](hekate_brick::Brick::retain_from) 0 when it opens the brick;
-//! - with each checkpoint begins a round: where the journal ends and up to which record of each partition;
-//! - asks the hosts of the other members for [`Retention::asks`], now and again while the round lasts. A host that is
-//!   asked syncs its brick's journal (no data files: a block that a power cut takes is found here) once it holds the
-//!   record, and answers;
-//! - retains from [`Retention::free_to`] on when that moves.
+//! - marks where the journal ends with each checkpoint, and when it has grown ([`Retention::wants_mark`]);
+//! - while it waits, tells the partitions of [`Retention::behind`] [`Event::Stabilize`](crate::Event::Stabilize), and
+//!   retains from what [`Retention::free_to`] answers.
+//!
+//! A journal has several marks: a record that some member has no room for yet keeps what is behind it, not what is before.
 
 use hekate_brick::{LogPosition, Lsn};
-use hekate_proto::map::View;
 use hekate_proto::*;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
-wire_struct! {
-    /// A brick is to have (or has) a partition's records up to this one on stable storage.
-    #[derive(Copy, PartialOrd, Ord)]
-    pub struct Need {
-        /// Ring.
-        pub ring: RingId,
-        /// Partition of it.
-        pub partition: PartitionNumber,
-        /// Whose journal.
-        pub brick: BrickId,
-        /// The last record.
-        pub sequence: Sequence,
-    }
-}
+/// Where a brick's journal ends, and with which record of each partition.
+pub type Ends = (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>);
 
-/// Where a brick's journal ends, and what it says.
-pub type Known = (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>);
+/// Marks of a journal, evenly spread over it, but for the newest, which follows its end.
+const MARKS: u64 = 8;
 
 /// See the module.
-#[derive(Debug, Default)]
-pub struct Retention {
-    stable: BTreeMap<(RingId, PartitionNumber, BrickId), Sequence>,
-    round: Option<Round>,
-    free_to: Lsn,
-}
-
 #[derive(Debug)]
-struct Round {
-    upto: Lsn,
-    needs: Vec<Need>,
+pub struct Retention {
+    step: u64,
+    free_to: Lsn,
+    marks: VecDeque<Ends>,
 }
 
 impl Retention {
-    /// Whether a round is under way.
+    /// Of a journal of so many bytes, of which nothing may go yet.
+    pub fn new(journal_bytes: u64) -> Self {
+        Self { step: journal_bytes / MARKS, free_to: Lsn(0), marks: VecDeque::new() }
+    }
+
+    /// Whether the journal has grown so much that it should be marked before the next checkpoint does.
+    pub fn wants_mark(&self, end: Lsn) -> bool {
+        let newest = self.marks.back().map_or(self.free_to, |(upto, _)| *upto);
+        end.0 >= newest.0 + self.step
+    }
+
+    /// The journal ends there now.
+    pub fn mark(&mut self, ends: Ends) {
+        let before = self.marks.iter().rev().nth(1).map_or(self.free_to, |(upto, _)| *upto);
+        match self.marks.back_mut() {
+            Some(newest) if newest.0.0 - before.0 < self.step => *newest = ends,
+            _ => self.marks.push_back(ends),
+        }
+    }
+
+    /// Whether something is kept that was marked.
     pub fn is_waiting(&self) -> bool {
-        self.round.is_some()
+        !self.marks.is_empty()
     }
 
-    /// Begins a round, unless one is under way. `view`: of a partition, if it is known.
-    pub fn begin<'a>(&mut self, own: BrickId, ends: Known, view: impl Fn(RingId, PartitionNumber) -> Option<&'a View>) {
-        if self.round.is_some() {
-            return;
-        }
-        let mut needs = Vec::new();
-        for (ring, partition, LogPosition { sequence, .. }) in ends.1 {
-            let members = view(ring, partition).map(|view| view.members.as_slice()).unwrap_or_default();
-            let others = members.iter().filter(|member| member.brick != own);
-            needs.extend(others.map(|member| Need { ring, partition, brick: member.brick, sequence }));
-        }
-        self.round = Some(Round { upto: ends.0, needs });
-        self.go_on();
+    /// Partitions of which a marked record is not known to be on stable storage everywhere. `stable`: up to which record
+    /// that is known; `None` of a partition that is not here any more, and needs nothing.
+    pub fn behind(
+        &self,
+        stable: impl Fn(RingId, PartitionNumber) -> Option<Sequence>,
+    ) -> Vec<(RingId, PartitionNumber)> {
+        let newest = self.marks.back().map(|(_, ends)| ends.as_slice()).unwrap_or_default();
+        newest.iter().filter(|end| !is_stable(end, &stable)).map(|(ring, partition, _)| (*ring, *partition)).collect()
     }
 
-    /// What is still to be heard, for each brick.
-    pub fn asks(&self) -> BTreeMap<BrickId, Vec<Need>> {
-        let mut asks: BTreeMap<BrickId, Vec<Need>> = BTreeMap::new();
-        for need in self.round.iter().flat_map(|round| &round.needs) {
-            asks.entry(need.brick).or_default().push(*need);
+    /// Everything before this may go, once a checkpoint has covered it. `stable`: see [`Retention::behind`].
+    pub fn free_to(&mut self, stable: impl Fn(RingId, PartitionNumber) -> Option<Sequence>) -> Lsn {
+        while self.marks.front().is_some_and(|(_, ends)| ends.iter().all(|end| is_stable(end, &stable))) {
+            self.free_to = self.marks.pop_front().map_or(self.free_to, |(upto, _)| upto);
         }
-        asks
-    }
-
-    /// A host says what a brick of its has on stable storage.
-    pub fn heard(&mut self, stable: &[Need]) {
-        for Need { ring, partition, brick, sequence } in stable {
-            let known = self.stable.entry((*ring, *partition, *brick)).or_default();
-            *known = (*known).max(*sequence);
-        }
-        self.go_on();
-    }
-
-    /// Everything before this may go, once a checkpoint has covered it.
-    pub fn free_to(&self) -> Lsn {
         self.free_to
     }
+}
 
-    fn go_on(&mut self) {
-        let Some(round) = &mut self.round else { return };
-        let stable = &self.stable;
-        let known = |need: &Need| stable.get(&(need.ring, need.partition, need.brick)).copied().unwrap_or_default();
-        round.needs.retain(|need| known(need) < need.sequence);
-        if round.needs.is_empty() {
-            self.free_to = self.free_to.max(round.upto);
-            self.round = None;
-        }
-    }
+fn is_stable(
+    (ring, partition, end): &(RingId, PartitionNumber, LogPosition),
+    stable: impl Fn(RingId, PartitionNumber) -> Option<Sequence>,
+) -> bool {
+    stable(*ring, *partition).is_none_or(|stable| end.sequence <= stable)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hekate_proto::map::Member;
 
-    const OWN: BrickId = BrickId(1);
-    const OTHER: BrickId = BrickId(2);
+    const AT: (RingId, PartitionNumber) = (RingId(1), PartitionNumber(0));
+
+    fn ends(upto: u64, sequence: u64) -> Ends {
+        (Lsn(upto), vec![(AT.0, AT.1, LogPosition { epoch: Epoch(1), sequence: Sequence(sequence) })])
+    }
 
     #[test]
     fn a_journal_goes_only_up_to_what_every_member_has_stable() {
-        let member = |brick| Member { brick, incarnation: Incarnation(1) };
-        let view = View { epoch: Epoch(1), leader: OWN, members: vec![member(OWN), member(OTHER)] };
-        let (ring, partition) = (RingId(1), PartitionNumber(0));
-        let position = LogPosition { epoch: Epoch(1), sequence: Sequence(5) };
-        let mut retention = Retention::default();
-        retention.begin(OWN, (Lsn(100), vec![(ring, partition, position)]), |_, _| Some(&view));
-        let need = |sequence| Need { ring, partition, brick: OTHER, sequence: Sequence(sequence) };
-        assert_eq!(retention.asks(), BTreeMap::from([(OTHER, vec![need(5)])]));
-        retention.heard(&[need(4)]);
-        assert_eq!((retention.free_to(), retention.is_waiting()), (Lsn(0), true));
-        retention.heard(&[need(6)]);
-        assert_eq!((retention.free_to(), retention.is_waiting()), (Lsn(100), false));
-        retention.begin(OWN, (Lsn(200), vec![(ring, partition, position)]), |_, _| Some(&view));
-        assert_eq!(retention.free_to(), Lsn(200), "what is known to be stable is not asked for again");
+        let mut retention = Retention::new(800);
+        let known = |upto| move |_, _| Some(Sequence(upto));
+        retention.mark(ends(100, 5));
+        assert_eq!(retention.free_to(known(4)), Lsn(0));
+        assert_eq!(retention.behind(known(4)), vec![AT]);
+        assert_eq!(retention.free_to(known(6)), Lsn(100));
+        assert!(!retention.is_waiting() && retention.behind(known(6)).is_empty());
+        retention.mark(ends(200, 6));
+        assert_eq!(retention.free_to(known(6)), Lsn(200), "what is known to be stable is not waited for");
+        retention.mark(ends(300, 7));
+        assert_eq!(retention.free_to(|_, _| None), Lsn(300), "a partition that has gone keeps nothing");
+    }
+
+    #[test]
+    fn what_comes_before_a_record_that_a_member_lacks_may_go() {
+        let mut retention = Retention::new(800);
+        for end in 1..=40 {
+            retention.mark(ends(end * 25, end));
+        }
+        assert!(retention.marks.len() <= MARKS as usize + 3, "{} marks", retention.marks.len());
+        let free_to = retention.free_to(|_, _| Some(Sequence(20)));
+        assert!(free_to.0 <= 500 && free_to.0 > 500 - 2 * retention.step, "{free_to:?}");
+        assert_eq!(retention.free_to(|_, _| Some(Sequence(40))), Lsn(1000));
     }
 }

@@ -198,18 +198,13 @@ impl Leader {
             self.prepared.contains(&key) && !is_planted(4)
                 || self.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
         };
-        let counts = |dir: InodeId| {
+        let is_moving = |dir: InodeId| {
             let all = Key::hold(ask.names_place(at, dir), dir, b"");
             // Without a name it is the volume's moves of directories that are held.
             self.prepared.range(all.successor()..all.prefix_end()).next().is_some()
         };
-        let lists = |dir: InodeId| self.is_unborn(dir) || self.unnamed.values().flatten().any(|(of, _)| *of == dir);
-        let all_of_it = match op {
-            Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => {
-                counts(*dir)
-            }
-            _ => listed_by(op).is_some_and(lists),
-        };
+        let is_made = |dir: InodeId| self.is_unborn(dir) || self.unnamed.values().flatten().any(|(of, _)| *of == dir);
+        let all_of_it = counted_by(op).is_some_and(is_moving) || listed_by(op).is_some_and(is_made);
         let mut names = names_of(op).into_iter().flatten();
         all_of_it || names.any(|(dir, name)| self.is_unborn(dir) || is_held(ask.hold_key(at, dir, name)))
     }
@@ -221,9 +216,12 @@ impl Leader {
     /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
     fn is_listed_soon(&self, op: &Op) -> bool {
         let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
-        let lists =
-            |waiting: &Waiting| matches!(&waiting.event, Event::Request { op, .. } if listed_by(op) == Some(*dir));
-        !self.unnamed.is_empty() && self.waiting.iter().any(lists)
+        !self.unnamed.is_empty() && self.is_awaited(|op| listed_by(op) == Some(*dir))
+    }
+
+    /// Whether a request waits, an op that is so.
+    fn is_awaited(&self, is_so: impl Fn(&Op) -> bool) -> bool {
+        self.waiting.iter().any(|waiting| matches!(&waiting.event, Event::Request { op, .. } if is_so(op)))
     }
 
     /// -> whether it has begun, or was answered.
@@ -421,13 +419,17 @@ impl Leader {
         Ok(())
     }
 
-    /// Whether an op of this partition's own has hold of what the leg needs. One that makes a name in a directory that is
-    /// closed meanwhile finds that out with its next step, and begins again.
+    /// Whether an op of this partition's own has hold of what the leg needs, or waits for holds on names of the directory
+    /// to end, so that its turn comes. One that makes a name in a directory that is closed meanwhile finds that out with its
+    /// next step, and begins again.
     fn is_busy(&self, at: &Place, ask: &Ask, leg: &Leg) -> bool {
         match leg {
             Leg::AddLink { inode } => self.is_cutting(*inode),
             Leg::HoldName { dir, name } => {
-                self.held.contains_key(&name_key(at, ask, *dir, name)) || self.is_unborn(*dir)
+                let is_new = !self.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));
+                self.held.contains_key(&name_key(at, ask, *dir, name))
+                    || self.is_unborn(*dir)
+                    || is_new && self.is_awaited(|op| counted_by(op) == Some(*dir))
             }
             _ => false,
         }
@@ -532,6 +534,14 @@ fn listed_by(op: &Op) -> Option<InodeId> {
     match op {
         Op::Name { op: NameOp::List { dir, .. } | NameOp::ListPart { dir, .. } } => Some(*dir),
         _ => None,
+    }
+}
+
+/// The directory whose names an op counts or lists.
+fn counted_by(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => Some(*dir),
+        _ => listed_by(op),
     }
 }
 

@@ -1,24 +1,34 @@
-//! Checkpoints of all bricks: a journal is given back only up to what every replica has on stable storage, so that one
-//! that lost its tail finds it in another's journal.
+//! Checkpoints of all bricks, and what of their journals may go: only what every replica has on stable storage, so that
+//! one that lost its tail finds it in another's journal.
 
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::turn::Turn;
 use hekate_brick::Brick;
 use hekate_proto::*;
-use hekate_replica::{Address, Event};
+use hekate_replica::{Address, Event, Retention};
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long records that are on their way are waited for; then their brick keeps its journal this once.
-const ARRIVAL_LIMIT: Duration = Duration::from_millis(200);
-/// How long other servers are waited for; if they do not answer, the bricks concerned keep their journals this once.
+/// How long a checkpoint waits for what others have on stable storage; then what they lack is kept, and looked after.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 const LOOK_PAUSE: Duration = Duration::from_micros(200);
 
-/// Where a partition's log ended on each of its bricks.
-type Ends = HashMap<(RingId, PartitionNumber), HashMap<BrickId, Sequence>>;
+/// Of each brick.
+pub struct Journals(HashMap<BrickId, Mutex<Retention>>);
+
+impl Journals {
+    /// Of bricks that have just been opened: nothing of their journals may go yet.
+    pub fn new<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Self {
+        let retained = |brick: &'a Arc<Brick>| {
+            brick.retain_from(hekate_brick::Lsn(0));
+            (brick.id(), Mutex::new(Retention::new(brick.journal_bytes())))
+        };
+        Self(bricks.map(retained).collect())
+    }
+}
 
 impl Node {
     /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
@@ -33,80 +43,73 @@ impl Node {
 
     /// The same, with pauses as long as the checkpoint is ahead of the journal.
     pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
-        let begun: Vec<_> = self.bricks.values().map(|brick| (brick, brick.begin_checkpoint())).collect();
-        let ends = self.ends();
-        self.await_arrival(&ends);
-        let held = self.ends();
-        let synced: Vec<Result<()>> = self.bricks.values().map(|brick| brick.sync(brick.end())).collect();
-        // A brick that stopped lacks what it had not synced: the others' journals are where the next start finds it.
-        let stopped = synced.iter().any(|outcome| outcome.is_err());
-        let unknown = self.not_stable_elsewhere(&ends);
-        let finished: Vec<Result<()>> = begun
-            .into_iter()
-            .map(|(brick, checkpoint)| {
-                brick.keep_journal(stopped || !all_have(brick, &ends, &held) || unknown.contains(&brick.id()));
-                checkpoint.finish(pause)
-            })
-            .collect();
+        let begun: Vec<_> = self.bricks.values().map(|brick| brick.begin_checkpoint()).collect();
+        self.retained().for_each(|(brick, retention)| retention.lock().mark(brick.ends()));
+        self.stabilize();
+        let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
+        let waiting_since = Instant::now();
+        while self.free_journals() && waiting_since.elapsed() < ANSWER_LIMIT {
+            std::thread::sleep(LOOK_PAUSE);
+        }
         let rings: Vec<_> = self.rings.read().values().cloned().collect();
         rings.iter().for_each(|ring| self.tell_all(ring, || Event::Room));
-        synced.into_iter().chain(finished).collect()
+        finished.into_iter().collect()
     }
 
-    /// Bricks with records that replicas on other servers are not known to have on stable storage; they are asked.
-    fn not_stable_elsewhere(&self, ends: &Ends) -> BTreeSet<BrickId> {
-        let rings: Vec<_> = self.rings.read().values().filter(|ring| !ring.is_whole()).cloned().collect();
-        let shared = |ring: &Arc<HostedRing>| -> Vec<Address> {
-            ring.replicas().map(|(to, _)| *to).filter(|to| !ring.is_all_here(to.partition)).collect()
-        };
-        for ring in &rings {
-            let mut turn = Turn::new(self, ring);
-            shared(ring).into_iter().for_each(|to| turn.tell(to, Event::Stabilize));
-            turn.run_without_syncs();
-        }
-        let begun = Instant::now();
-        loop {
-            let mut unknown = BTreeSet::new();
-            for ring in &rings {
-                for to in shared(ring) {
-                    let end = ends.get(&(ring.ring, to.partition)).and_then(|on| on.get(&to.brick));
-                    let stable = ring.replica(to).map(|hosted| hosted.partition.read().stable());
-                    if stable < end.copied() {
-                        unknown.insert(to.brick);
-                    }
-                }
-            }
-            if unknown.is_empty() || begun.elapsed() > ANSWER_LIMIT {
-                return unknown;
-            }
-            std::thread::sleep(LOOK_PAUSE);
-        }
-    }
-
-    fn ends(&self) -> Ends {
-        let mut ends = Ends::new();
-        for ring in self.rings.read().values() {
-            for (address, hosted) in ring.replicas() {
-                let end = hosted.brick.position(ring.ring, address.partition).sequence;
-                ends.entry((ring.ring, address.partition)).or_default().insert(address.brick, end);
+    /// Between checkpoints: journals that have grown are marked, and of marked ones goes what may.
+    pub(crate) fn look_after_journals(&self) {
+        for (brick, retention) in self.retained() {
+            let mut retention = retention.lock();
+            if retention.wants_mark(brick.end()) {
+                retention.mark(brick.ends());
             }
         }
-        ends
-    }
-
-    /// Until every member has what some member has.
-    fn await_arrival(&self, ends: &Ends) {
-        let begun = Instant::now();
-        while begun.elapsed() < ARRIVAL_LIMIT && !self.bricks.values().all(|brick| all_have(brick, ends, &self.ends()))
-        {
-            std::thread::sleep(LOOK_PAUSE);
+        if self.free_journals() {
+            self.stabilize();
+            self.free_journals();
         }
     }
-}
 
-/// Whether all members of its partitions hold what a brick had.
-fn all_have(brick: &Arc<Brick>, had: &Ends, held: &Ends) -> bool {
-    had.iter()
-        .filter_map(|(partition, on)| Some((partition, on.get(&brick.id())?)))
-        .all(|(partition, end)| held.get(partition).is_some_and(|members| members.values().all(|held| held >= end)))
+    fn retained(&self) -> impl Iterator<Item = (&Arc<Brick>, &Mutex<Retention>)> {
+        self.journals.0.iter().filter_map(|(id, retention)| Some((self.bricks.get(id)?, retention)))
+    }
+
+    /// What all members of a brick's replica are known to have on stable storage.
+    fn stable(&self, brick: BrickId) -> impl Fn(RingId, PartitionNumber) -> Option<Sequence> {
+        move |ring, partition| {
+            let ring = self.ring(ring).ok()?;
+            Some(ring.replica(Address { partition, brick })?.partition.read().stable())
+        }
+    }
+
+    /// Gives back what may go. -> whether something that was marked is still kept
+    fn free_journals(&self) -> bool {
+        let mut waiting = false;
+        for (brick, retention) in self.retained() {
+            let mut retention = retention.lock();
+            brick.retain_from(retention.free_to(self.stable(brick.id())));
+            waiting |= retention.is_waiting();
+        }
+        waiting
+    }
+
+    /// Lets what is marked become stable; what other servers answer comes later.
+    fn stabilize(&self) {
+        let mut behind: HashMap<RingId, BTreeSet<Address>> = HashMap::new();
+        for (brick, retention) in self.retained() {
+            for (ring, partition) in retention.lock().behind(self.stable(brick.id())) {
+                behind.entry(ring).or_default().insert(Address { partition, brick: brick.id() });
+            }
+        }
+        for (ring, addresses) in behind {
+            let Ok(ring) = self.ring(ring) else { continue };
+            self.tell_stabilize(&ring, addresses);
+        }
+    }
+
+    fn tell_stabilize(&self, ring: &Arc<HostedRing>, addresses: BTreeSet<Address>) {
+        let mut turn = Turn::new(self, ring);
+        addresses.into_iter().for_each(|address| turn.tell(address, Event::Stabilize));
+        turn.run();
+    }
 }

@@ -40,6 +40,7 @@ impl Housekeeping {
     pub fn start(node: &Arc<Node>) -> Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let checkpoints = spawn(node, &stopping, CHECKPOINT_PAUSE, |node| {
+            node.look_after_journals();
             if node.bricks.values().any(|brick| brick.wants_checkpoint()) {
                 let mut pauses = 0;
                 node.checkpoint_all_paced(&mut || {

@@ -1,5 +1,6 @@
 //! A server process: what it opens when it starts, and the service that connections use.
 
+use crate::checkpoint::Journals;
 use crate::control;
 use crate::housekeeping::Housekeeping;
 use crate::membership;
@@ -37,6 +38,7 @@ pub struct Node {
     pub(crate) secret: Option<Secret>,
     pub(crate) cluster: String,
     pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
+    pub(crate) journals: Journals,
     pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
     pub(crate) rings: RwLock<HashMap<RingId, Arc<HostedRing>>>,
     pub(crate) volumes: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
@@ -101,12 +103,14 @@ impl Node {
             bricks.insert(info.brick, Arc::new(brick));
         }
         let syncers = Syncers::start(bricks.values())?;
+        let journals = Journals::new(bricks.values());
         let node = Arc::new_cyclic(|own| Self {
             sessions: Sessions::new(registry.server()),
             registry,
             secret,
             cluster,
             bricks,
+            journals,
             recoveries,
             rings: RwLock::default(),
             volumes: RwLock::default(),

@@ -130,20 +130,13 @@ impl Machine {
     }
 
     fn recycle(&mut self) {
-        if !self.keeps_journal {
-            self.log.recycle(self.applied.min(self.retained));
-        }
+        self.log.recycle(self.applied.min(self.retained));
     }
 
     /// What rests at `from` and behind it is kept, though a checkpoint covers it; what is before it may go.
     pub fn retain_from(&mut self, from: Lsn) {
         self.retained = from;
         self.recycle();
-    }
-
-    /// From now on segments are kept though a checkpoint has covered them, or are not.
-    pub fn keep_journal(&mut self, keep: bool) {
-        self.keeps_journal = keep;
     }
 
     /// What the last checkpoint wrote home.

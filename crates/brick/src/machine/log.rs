@@ -153,6 +153,11 @@ impl Log {
         self.oldest = self.oldest.max(self.geometry.number_of(applied).saturating_sub(1));
     }
 
+    /// Whether a checkpoint up to there would free a segment.
+    pub fn could_recycle(&self, upto: Lsn) -> bool {
+        self.geometry.number_of(upto.min(self.end)).saturating_sub(1) > self.oldest
+    }
+
     /// Where the next record goes.
     pub fn end(&self) -> Lsn {
         self.end

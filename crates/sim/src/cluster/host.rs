@@ -5,21 +5,11 @@ use super::coordinator::{RING, VOLUME};
 use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::*;
-use hekate_replica::{Address, Ask, Envelope, Event, Need, Out, Partition, Retention, SyncJob, Token};
+use hekate_replica::{Address, Ask, Envelope, Event, Out, Partition, Retention, SyncJob, Token};
 use hekate_transport::link::{self, Boot, Generation, Link, LinkSettings, Output, Packet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-wire_enum! {
-    /// What servers tell each other.
-    pub enum HostMessage {
-        1 = Replica { envelope: Envelope },
-        /// Have this on stable storage, for the journal of that brick. -> `Stable`
-        2 = NeedStable { by: BrickId, needs: Vec<Need> },
-        3 = Stable { to: BrickId, needs: Vec<Need> },
-    }
-}
 
 /// Who waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,14 +24,8 @@ pub struct Waiter {
 pub enum Effect {
     Transmit(ServerId, Packet),
     /// Arrived, or sent inside of the process: to be delivered when it pleases.
-    Deliver(Option<(ServerId, Generation)>, HostMessage),
+    Deliver(Option<(ServerId, Generation)>, Envelope),
     Sync(SyncJob),
-    /// The brick's journal, for somebody who needs it.
-    SyncJournal {
-        brick: BrickId,
-        by: BrickId,
-        needs: Vec<Need>,
-    },
     /// Everything of a brick, for a client.
     SyncAll {
         brick: BrickId,
@@ -109,7 +93,7 @@ impl Process {
                 || Peer { link: Link::new((server, boot), *at, link.clone()), generation: None, bricks: Vec::new() };
             peers.entry(*at).or_insert_with(new).bricks.push(*brick);
         }
-        let retention = bricks.keys().map(|brick| (*brick, Retention::default())).collect();
+        let retention = bricks.iter().map(|(id, brick)| (*id, Retention::new(brick.journal_bytes()))).collect();
         Self {
             boot,
             bricks,
@@ -155,10 +139,7 @@ impl Process {
         if out.wants_room {
             self.wants_checkpoint(address.brick);
         }
-        for envelope in out.sends {
-            let to = envelope.to.brick;
-            self.send(to, HostMessage::Replica { envelope }, now);
-        }
+        out.sends.into_iter().for_each(|envelope| self.send(envelope, now));
         self.effects.extend(out.branches.into_iter().map(Effect::Branch));
         self.effects.extend(out.syncs.into_iter().map(Effect::Sync));
         self.effects.extend(out.orphans.into_iter().map(|(volume, inode)| Effect::Orphan(volume, inode)));
@@ -166,15 +147,16 @@ impl Process {
     }
 
     /// To whoever has a brick.
-    fn send(&mut self, to: BrickId, message: HostMessage, now: u64) {
+    fn send(&mut self, envelope: Envelope, now: u64) {
+        let to = envelope.to.brick;
         if self.bricks.contains_key(&to) {
-            return self.effects.push(Effect::Deliver(None, message));
+            return self.effects.push(Effect::Deliver(None, envelope));
         }
         let Some(server) = self.places.get(&to).copied() else { return };
         let Some(peer) = self.peers.get_mut(&server) else { return };
         let mut out = Vec::new();
         // What is not taken is asked for again when the link is up.
-        let _ = peer.link.send(message.to_bytes(), Duration::from_micros(now), &mut out);
+        let _ = peer.link.send(envelope.to_bytes(), Duration::from_micros(now), &mut out);
         self.link_outputs(server, out, now);
     }
 
@@ -212,8 +194,8 @@ impl Process {
             }
             link::Event::Message(bytes) => {
                 let Some(generation) = peer.generation else { return };
-                if let Ok(message) = HostMessage::from_bytes(bytes) {
-                    self.effects.push(Effect::Deliver(Some((server, generation)), message));
+                if let Ok(envelope) = Envelope::from_bytes(bytes) {
+                    self.effects.push(Effect::Deliver(Some((server, generation)), envelope));
                 }
             }
         }
@@ -237,46 +219,24 @@ impl Process {
     }
 
     /// A message is delivered, unless the generation that brought it is over.
-    pub fn deliver(&mut self, from: Option<(ServerId, Generation)>, message: HostMessage, now: u64) {
+    pub fn deliver(&mut self, from: Option<(ServerId, Generation)>, envelope: Envelope, now: u64) {
         if let Some((server, generation)) = from
             && self.peers.get(&server).and_then(|peer| peer.generation) != Some(generation)
         {
             return;
         }
-        match message {
-            HostMessage::Replica { envelope } => self.event(envelope.to, Event::Message(envelope), now),
-            HostMessage::NeedStable { by, needs } => self.need_stable(by, needs),
-            HostMessage::Stable { to, needs } => {
-                if let Some(retention) = self.retention.get_mut(&to) {
-                    retention.heard(&needs);
-                    self.retain(to, now);
-                }
-            }
-        }
+        self.event(envelope.to, Event::Message(envelope), now);
     }
 
-    fn need_stable(&mut self, by: BrickId, needs: Vec<Need>) {
-        let Some(brick) = needs.first().map(|need| need.brick) else { return };
-        let Some(held) = self.bricks.get(&brick) else { return };
-        // What it lacks comes by and by, and is asked for again.
-        let has = |need: &Need| held.position(need.ring, need.partition).sequence >= need.sequence;
-        let needs: Vec<Need> = needs.into_iter().filter(has).collect();
-        if !needs.is_empty() {
-            self.effects.push(Effect::SyncJournal { brick, by, needs });
-        }
-    }
-
-    /// A journal was synced for another's sake.
-    pub fn journal_synced(&mut self, by: BrickId, needs: Vec<Need>, now: u64) {
-        self.send(by, HostMessage::Stable { to: by, needs }, now);
-    }
-
-    /// What all have on stable storage may go.
+    /// What all have on stable storage may go; of the rest they are asked.
     fn retain(&mut self, id: BrickId, now: u64) {
-        let (Some(retention), Some(brick)) = (self.retention.get(&id), self.bricks.get(&id)) else { return };
-        brick.retain_from(retention.free_to());
-        if !retention.is_waiting() {
-            self.room(id, now);
+        let (Some(retention), Some(brick)) = (self.retention.get_mut(&id), self.bricks.get(&id)) else { return };
+        let partitions = &self.partitions;
+        let stable = |_, partition| partitions.get(&Address { partition, brick: id }).map(Partition::stable);
+        brick.retain_from(retention.free_to(stable));
+        let behind = retention.behind(stable);
+        for (_, partition) in behind {
+            self.event(Address { partition, brick: id }, Event::Stabilize, now);
         }
     }
 
@@ -296,42 +256,40 @@ impl Process {
     /// Writes a brick home, and begins to find out what of its journal may go.
     pub fn checkpoint(&mut self, id: BrickId, now: u64) -> Result<()> {
         self.checkpointing.insert(id, false);
-        let (Some(brick), Some(retention)) = (self.bricks.get(&id), self.retention.get_mut(&id)) else { return Ok(()) };
-        let views = &self.views;
+        let Some(brick) = self.bricks.get(&id) else { return Ok(()) };
         brick.refresh_room()?;
-        retention.begin(id, brick.ends(), |_, partition| views.get(partition.0 as usize));
+        if let Some(retention) = self.retention.get_mut(&id) {
+            retention.mark(brick.ends());
+        }
         brick.checkpoint()?;
         brick.refresh_room()?;
         self.retain(id, now);
-        self.ask_stable(now);
         self.room(id, now);
         Ok(())
-    }
-
-    fn ask_stable(&mut self, now: u64) {
-        let asks: Vec<_> = self.retention.iter().map(|(by, retention)| (*by, retention.asks())).collect();
-        for (by, asks) in asks {
-            for (brick, needs) in asks {
-                self.send(brick, HostMessage::NeedStable { by, needs }, now);
-            }
-        }
     }
 
     /// Time passes.
     pub fn tick(&mut self, now: u64) {
         self.links(now, |link, now, out| link.tick(now, out));
         self.all(&Event::Tick, now);
-        self.ask_stable(now);
-        let wanted: Vec<BrickId> = self
-            .bricks
-            .iter()
-            .filter(|(id, brick)| {
-                let waits = self.retention.get(*id).is_some_and(Retention::is_waiting);
-                !waits && brick.wants_checkpoint()
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        wanted.into_iter().for_each(|brick| self.wants_checkpoint(brick));
+        for id in self.bricks.keys().copied().collect::<Vec<_>>() {
+            self.look_after(id, now);
+        }
+    }
+
+    fn look_after(&mut self, id: BrickId, now: u64) {
+        let (Some(brick), Some(retention)) = (self.bricks.get(&id), self.retention.get_mut(&id)) else { return };
+        if retention.wants_mark(brick.end()) {
+            retention.mark(brick.ends());
+        }
+        let wants_checkpoint = brick.wants_checkpoint();
+        if retention.is_waiting() {
+            self.retain(id, now);
+            self.room(id, now);
+        }
+        if wants_checkpoint {
+            self.wants_checkpoint(id);
+        }
     }
 
     /// Other views hold from now on.

@@ -1,12 +1,12 @@
 //! Server processes in the world: they begin, do what they are told, and die.
 
 use super::coordinator::RING;
-use super::host::{Effect, HostMessage, Parts, Process, Waiter};
+use super::host::{Effect, Parts, Process, Waiter};
 use super::world::{Event, World, trace};
 use hekate_brick::Brick;
 use hekate_brick::storage::Survivors;
 use hekate_proto::*;
-use hekate_replica::{Address, Around, BlockAt, Need, Partition, SyncJob};
+use hekate_replica::{Address, Around, BlockAt, Partition, SyncJob};
 use hekate_transport::link::{Boot, LinkSettings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -148,22 +148,16 @@ impl World {
     fn effect(&mut self, server: u32, boot: Boot, effect: Effect) {
         match effect {
             Effect::Transmit(to, packet) => self.transmit(server, to.0 - 1, packet),
-            Effect::Deliver(from, message) => {
+            Effect::Deliver(from, envelope) => {
                 let mut delay = self.delay(self.settings.inside_max);
-                if let HostMessage::Replica { envelope } = &message {
-                    let last = self.delivered.entry((envelope.from, envelope.to)).or_default();
-                    delay = delay.max(last.saturating_sub(self.now));
-                    *last = self.now + delay;
-                }
-                self.after(delay, Event::Deliver { server, boot, from, message });
+                let last = self.delivered.entry((envelope.from, envelope.to)).or_default();
+                delay = delay.max(last.saturating_sub(self.now));
+                *last = self.now + delay;
+                self.after(delay, Event::Deliver { server, boot, from, envelope });
             }
             Effect::Sync(job) => {
                 let delay = self.delay(self.settings.sync_max);
                 self.after(delay, Event::Sync { server, boot, job });
-            }
-            Effect::SyncJournal { brick, by, needs } => {
-                let delay = self.delay(self.settings.sync_max);
-                self.after(delay, Event::SyncJournal { server, boot, brick, by, needs });
             }
             Effect::SyncAll { brick, waiter } => {
                 let delay = self.delay(self.settings.sync_max);
@@ -255,16 +249,6 @@ impl World {
                 let delay = self.delay(self.settings.sync_max);
                 self.after(delay, Event::Synced { server, boot, job, outcome });
             }
-        }
-    }
-
-    pub fn sync_journal(&mut self, server: u32, boot: Boot, brick: BrickId, by: BrickId, needs: Vec<Need>) {
-        let outcome = self.act_in(server, Some(boot), |process, _| {
-            process.bricks.get(&brick).is_some_and(|brick| brick.sync(brick.end()).is_ok())
-        });
-        if outcome == Some(true) {
-            let delay = self.delay(self.settings.sync_max);
-            self.after(delay, Event::JournalSynced { server, boot, by, needs });
         }
     }
 

@@ -133,16 +133,19 @@ const STARTS: [u64; 5] = [0, 1_000, 2_000, 3_000, 4_000];
 #[cfg(feature = "planted")]
 const SEEDS_MAX: u64 = 1000;
 
-/// So many seeds until a checker complains, and what of.
+/// So many seeds until a checker complains, and what of. A seed that it complains of without the bug too says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
     for tried in 1..=SEEDS_MAX {
         hekate_brick::planted::plant(bug);
         let wrong = try_seed(start + tried, false).1;
         hekate_brick::planted::plant(0);
-        if let Some(first) = wrong.first() {
-            return Some((tried, first.chars().take(90).collect()));
+        let Some(first) = wrong.first() else { continue };
+        let complaint: String = first.chars().take(90).collect();
+        if try_seed(start + tried, false).1.is_empty() {
+            return Some((tried, complaint));
         }
+        println!("seed {} is wrong without the bug too: {complaint}", start + tried);
     }
     None
 }

@@ -4,7 +4,7 @@
 use super::client::Client;
 use super::coordinator::{Coordinator, brick_id};
 use super::disk::Disk;
-use super::host::{HostMessage, Process, Waiter};
+use super::host::{Process, Waiter};
 use super::report::Report;
 use super::settings::{Micros, Settings};
 use super::workload::Known;
@@ -12,7 +12,7 @@ use crate::history::{CallNumber, History, Moment};
 use hekate_brick::Identity;
 use hekate_brick::storage::Random;
 use hekate_proto::*;
-use hekate_replica::{Address, Need, SyncJob};
+use hekate_replica::{Address, Envelope, SyncJob};
 use hekate_transport::link::{Boot, Generation, Packet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use xxhash_rust::xxh3::Xxh3;
@@ -23,11 +23,9 @@ pub enum Event {
     Start { server: u32 },
     Tick { server: u32, boot: Boot },
     Packet { to: u32, from: u32, packet: Packet },
-    Deliver { server: u32, boot: Boot, from: Option<(ServerId, Generation)>, message: HostMessage },
+    Deliver { server: u32, boot: Boot, from: Option<(ServerId, Generation)>, envelope: Envelope },
     Sync { server: u32, boot: Boot, job: SyncJob },
     Synced { server: u32, boot: Boot, job: SyncJob, outcome: Result<()> },
-    SyncJournal { server: u32, boot: Boot, brick: BrickId, by: BrickId, needs: Vec<Need> },
-    JournalSynced { server: u32, boot: Boot, by: BrickId, needs: Vec<Need> },
     SyncAll { server: u32, boot: Boot, brick: BrickId, waiter: Waiter },
     Checkpoint { server: u32, boot: Boot, brick: BrickId },
     Collect { volume: VolumeId, inode: InodeId },
@@ -223,19 +221,13 @@ impl World {
     fn happen_in_process(&mut self, event: Event) {
         match event {
             Event::Tick { server, boot } => self.tick(server, boot),
-            Event::Deliver { server, boot, from, message } => {
-                self.act_in(server, Some(boot), |process, now| process.deliver(from, message, now));
+            Event::Deliver { server, boot, from, envelope } => {
+                self.act_in(server, Some(boot), |process, now| process.deliver(from, envelope, now));
             }
             Event::Sync { server, boot, job } => self.sync(server, boot, job),
             Event::Synced { server, boot, job, outcome } => {
                 let event = hekate_replica::Event::Synced { ticket: job.ticket, outcome };
                 self.act_in(server, Some(boot), |process, now| process.event(job.replica, event, now));
-            }
-            Event::SyncJournal { server, boot, brick, by, needs } => {
-                self.sync_journal(server, boot, brick, by, needs);
-            }
-            Event::JournalSynced { server, boot, by, needs } => {
-                self.act_in(server, Some(boot), |process, now| process.journal_synced(by, needs, now));
             }
             Event::SyncAll { server, boot, brick, waiter } => self.sync_all(server, boot, brick, waiter),
             Event::Checkpoint { server, boot, brick } => self.checkpoint(server, boot, brick),
