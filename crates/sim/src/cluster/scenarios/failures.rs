@@ -44,3 +44,27 @@ fn the_marks_of_an_op_go_though_the_word_that_it_is_over_is_lost() {
     assert_eq!(stage.marks(1), 0);
     stage.whole_and_judged();
 }
+
+/// 5a41347 (seed 1872). A sync of shards needs room in journals, which only a sync of what is in them gives.
+#[test]
+fn journals_that_are_full_while_shards_are_to_be_synced_get_room() {
+    const WRITERS: u32 = 80;
+    const LENGTH: usize = 30_000;
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let ann = stage.client();
+    let inode = inode_in(stage.does(ann, file(ROOT, "f")));
+    stage.does(ann, truncate(inode, SHARD_BYTES));
+    stage.does(ann, fsync(inode));
+    stage.hold_syncs(&[0, 1]);
+    let writers: Vec<u32> = (0..WRITERS).map(|_| stage.client()).collect();
+    for writer in &writers {
+        stage.does(*writer, attributes(inode));
+    }
+    let offset = |writer: &u32| u64::from(*writer) * 32_768;
+    let asked: Vec<_> =
+        writers.iter().map(|writer| stage.ask_durably(*writer, write(inode, offset(writer), LENGTH, 9))).collect();
+    stage.pass(100_000);
+    stage.release();
+    asked.into_iter().for_each(|asked| assert_eq!(stage.answer(asked), Ok(Reply::Done)));
+    stage.whole_and_judged();
+}

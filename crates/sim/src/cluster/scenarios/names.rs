@@ -131,3 +131,20 @@ fn a_directory_that_is_being_removed_is_not_shown_once_its_name_is_gone() {
     assert_eq!(stage.answer(removed), Ok(Reply::Done));
     stage.whole_and_judged();
 }
+
+/// 5a41347. A name that moves to another partition is in both until it is taken out of the old one.
+#[test]
+fn who_has_seen_a_name_under_its_new_directory_does_not_find_it_in_the_listing_of_the_old_one() {
+    let mut stage = Stage::new(&[&[0], &[1]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let dir = inode_in(stage.does(ann, directory(ROOT, "d", 1, 2)));
+    stage.does(ann, file(ROOT, "f"));
+    stage.ask(ann, rename((ROOT, "f"), (dir, "f")));
+    stage.catch("its last leg", |sent| matches!(leg_of(sent), Some(Leg::ReplaceName { .. })));
+    stage.does(bob, lookup(dir, "f"));
+    let listed = stage.ask(bob, list(ROOT));
+    stage.pass(100_000);
+    stage.release();
+    assert_eq!(names_in(stage.answer(listed).unwrap()), [name("d")]);
+    stage.whole_and_judged();
+}

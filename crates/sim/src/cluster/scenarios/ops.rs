@@ -77,3 +77,11 @@ pub fn bytes_in(reply: Reply) -> Bytes {
         other => panic!("no bytes: {other:?}"),
     }
 }
+
+/// The names that a listing shows.
+pub fn names_in(reply: Reply) -> Vec<Name> {
+    match reply {
+        Reply::List { entries, .. } => entries.into_iter().map(|entry| entry.name).collect(),
+        other => panic!("no listing: {other:?}"),
+    }
+}

@@ -1,8 +1,8 @@
 //! What a script does to a cluster. Servers have one brick and one machine each; server, brick and machine have the same
-//! number. Every delay is 1 µs but for those of ticks and of clients that try again.
+//! number. Every delay is 1 µs but for those of ticks, of checkpoints and of clients that try again.
 
 use crate::cluster::coordinator::{RING, brick_id};
-use crate::cluster::host::{HostMessage, Waiter};
+use crate::cluster::host::Waiter;
 use crate::cluster::run::{become_whole, begin, examine};
 use crate::cluster::settings::{FaultSettings, Micros, NetworkSettings, Settings};
 use crate::cluster::world::{Event, World};
@@ -166,9 +166,7 @@ impl Stage {
     /// Disks take their time: nothing comes onto their stable storage.
     pub fn hold_syncs(&mut self, bricks: &'static [u32]) {
         self.rule(Fate::Held, |event| match event {
-            Event::Sync { server, .. } | Event::SyncJournal { server, .. } | Event::SyncAll { server, .. } => {
-                bricks.contains(server)
-            }
+            Event::Sync { server, .. } | Event::SyncAll { server, .. } => bricks.contains(server),
             _ => false,
         });
     }
@@ -311,7 +309,7 @@ pub fn leg_of(sent: &Envelope) -> Option<&Leg> {
 
 fn envelope_of(event: &Event) -> Option<&Envelope> {
     match event {
-        Event::Deliver { message: HostMessage::Replica { envelope }, .. } => Some(envelope),
+        Event::Deliver { envelope, .. } => Some(envelope),
         _ => None,
     }
 }
@@ -342,7 +340,7 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         network: NetworkSettings { delay_max: 1, lost: 0, doubled: 0, slow: 0 },
         inside_max: 1,
         sync_max: 1,
-        checkpoint_max: 1,
+        checkpoint_max: TICK,
         tick: TICK,
         faults: FaultSettings {
             every: 0,
