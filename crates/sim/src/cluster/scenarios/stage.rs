@@ -17,6 +17,8 @@ use std::collections::BTreeSet;
 /// Simulated time in which what a script waits for comes.
 const WAIT_MAX: Micros = 20_000_000;
 const TICK: Micros = 10_000;
+/// Of what a script waits for in vain, so many reasons.
+const LEFT_SHOWN: usize = 8;
 
 /// What becomes of an event that a rule is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -235,8 +237,14 @@ impl Stage {
         let end = self.world.now + WAIT_MAX;
         while !is_so(self) {
             self.next();
-            assert!(self.world.now < end, "{what} does not come: {:#?}", self.world.what_is_left());
+            assert!(self.world.now < end, "{what} does not come: {:#?}", self.what_is_left());
         }
+    }
+
+    /// The beginning of it: replicas have much to say.
+    fn what_is_left(&self) -> Vec<String> {
+        let left = self.world.what_is_left();
+        left.iter().take(LEFT_SHOWN).map(|one| one.chars().take(1000).collect()).collect()
     }
 
     /// Until a partition serves.
