@@ -17,6 +17,7 @@ mod servers;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod wide;
 mod workload;
 mod world;
 

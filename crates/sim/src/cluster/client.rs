@@ -4,6 +4,7 @@
 #![allow(clippy::result_large_err, reason = "an answer ends the op, and is passed on as it is")]
 
 use super::coordinator::{RING, VOLUME};
+use super::wide::{self, Parts};
 use bytes::{Bytes, BytesMut};
 use hekate_proto::map::View;
 use hekate_proto::*;
@@ -70,6 +71,8 @@ enum Stage {
     Fsync {
         left: Vec<BrickId>,
     },
+    /// The parts of a directory.
+    Parts(Parts),
 }
 
 #[derive(Debug)]
@@ -87,6 +90,7 @@ pub struct Client {
     pub session: SessionId,
     pub views: Vec<View>,
     shapes: BTreeMap<InodeId, Shape>,
+    spreads: BTreeMap<InodeId, u32>,
     op_count: u64,
     call: Option<Call>,
 }
@@ -95,13 +99,13 @@ type Sent = (Stage, Whom, Op);
 
 impl Client {
     pub fn new(session: SessionId, views: Vec<View>) -> Self {
-        Self { session, views, shapes: BTreeMap::new(), op_count: 0, call: None }
+        Self { session, views, shapes: BTreeMap::new(), spreads: BTreeMap::new(), op_count: 0, call: None }
     }
 
     /// Begins a call. `slot`: for its first change.
     pub fn begin(&mut self, op: Op, durable: bool) -> Step {
         let (stage, whom, first) = match &op {
-            Op::Name { op: name_op } => (Stage::Only, Whom::Leader(place_of(name_op)), op.clone()),
+            Op::Name { op: name_op } => (Stage::Only, Whom::Leader(place_of(name_op, &self.spreads)), op.clone()),
             Op::Inode { op: inode_op } => (Stage::Only, Whom::Leader(inode_op.inode().position()), op.clone()),
             Op::Data { op: DataOp::Read { inode, .. } } => self.begin_read(&op, *inode),
             Op::Data { op: DataOp::Write { inode, .. } } => match self.shapes.get(inode).cloned() {
@@ -171,15 +175,47 @@ impl Client {
 
     /// The request under way is answered.
     pub fn answered(&mut self, reply: Result<Reply>) -> Step {
+        let reply = reply.map(without_parts);
         let Some(call) = self.call.take() else { return Step::Finished(Err(Error::bug("no call is under way"))) };
         if let Ok(Reply::Node { attr, .. }) = &reply {
             self.learn(attr);
         }
         let Call { op, durable, stage, request, .. } = call;
-        match next(&op, stage, &request.op, reply) {
+        if let (Err(Error::OtherSpread { spread }), Stage::Only, Op::Name { op: name_op }) = (&reply, &stage, &op) {
+            return match self.told_spread(name_op, *spread) {
+                Ok(sent) => self.send(op, durable, sent),
+                Err(error) => Step::Finished(Err(error)),
+            };
+        }
+        let whole_of = match (&stage, &reply) {
+            (Stage::Only | Stage::Elsewhere { .. }, Ok(Reply::Node { attr, created: false }))
+                if wide::is_wide(attr) =>
+            {
+                Some(wide::whole(attr))
+            }
+            _ => None,
+        };
+        match whole_of.map_or_else(|| next(&op, stage, &request.op, reply, &self.spreads), of_parts) {
             Ok(sent) => self.send(op, durable, sent),
             Err(answer) => Step::Finished(answer),
         }
+    }
+
+    /// Whether an op lists names that several partitions share: each part at a moment of its own.
+    pub fn lists_parts(&self, op: &Op) -> bool {
+        matches!(op, Op::Name { op: NameOp::List { dir, .. } } if self.spreads.contains_key(dir))
+    }
+
+    /// A leader says how many partitions share the names.
+    fn told_spread(&mut self, op: &NameOp, spread: u32) -> Result<Sent> {
+        let dir = dir_of(op);
+        if self.spreads.insert(dir, spread).is_some_and(|known| known >= spread) {
+            return Err(Error::Protocol { what: format!("names in {spread} partitions, which was known") });
+        }
+        if let NameOp::List { attributes, .. } = op {
+            return of_parts(wide::list(dir, spread, *attributes)).map_err(|_| Error::bug("a list of nothing"));
+        }
+        Ok((Stage::Only, Whom::Leader(place_of(op, &self.spreads)), Op::Name { op: op.clone() }))
     }
 
     fn learn(&mut self, attr: &Attr) {
@@ -191,7 +227,13 @@ impl Client {
 }
 
 /// What comes after an answer; `Err`: the call's answer.
-fn next(op: &Op, stage: Stage, asked: &Op, reply: Result<Reply>) -> std::result::Result<Sent, Result<Reply>> {
+fn next(
+    op: &Op,
+    stage: Stage,
+    asked: &Op,
+    reply: Result<Reply>,
+    spreads: &BTreeMap<InodeId, u32>,
+) -> std::result::Result<Sent, Result<Reply>> {
     match stage {
         Stage::Only => match reply {
             Ok(Reply::Elsewhere { inode, .. }) => Ok(elsewhere(inode, 0)),
@@ -200,10 +242,16 @@ fn next(op: &Op, stage: Stage, asked: &Op, reply: Result<Reply>) -> std::result:
         Stage::Elsewhere { tries } => match reply {
             Err(Error::Stale) if tries < STALE_MAX => {
                 let Op::Name { op: name_op } = op else { return Err(Err(Error::Stale)) };
-                let whom = Whom::Leader(place_of(name_op));
+                let whom = Whom::Leader(place_of(name_op, spreads));
                 Ok((Stage::Only, whom, op.clone()))
             }
             other => Err(other),
+        },
+        Stage::Parts(parts) => match (reply, op) {
+            (Err(Error::Stale), Op::Name { op: name_op @ NameOp::Lookup { .. } }) => {
+                Ok((Stage::Only, Whom::Leader(place_of(name_op, spreads)), op.clone()))
+            }
+            (reply, _) => of_parts(wide::answered(parts, got(reply)?)),
         },
         Stage::ReadHome => match reply {
             Ok(Reply::Node { attr, .. }) => Ok(read_shard(op, attr.into(), Vec::new())),
@@ -242,8 +290,23 @@ fn got(reply: Result<Reply>) -> std::result::Result<Reply, Result<Reply>> {
     reply.map_err(Err)
 }
 
-/// Where an op on names begins; the new name's leader drives a rename.
-fn place_of(op: &NameOp) -> Position {
+/// What a list says of a directory that several partitions share is its own partition's part.
+fn without_parts(mut reply: Reply) -> Reply {
+    if let Reply::List { entries, .. } = &mut reply {
+        entries.iter_mut().for_each(|entry| entry.attr = entry.attr.take().filter(|attr| !wide::is_wide(attr)));
+    }
+    reply
+}
+
+fn of_parts(then: wide::Then) -> std::result::Result<Sent, Result<Reply>> {
+    match then {
+        wide::Then::Ask(parts, position, op) => Ok((Stage::Parts(parts), Whom::Leader(position), op)),
+        wide::Then::Answer(answer) => Err(answer),
+    }
+}
+
+/// The directory whose leader answers an op; the new name's drives a rename.
+fn dir_of(op: &NameOp) -> InodeId {
     match op {
         NameOp::Lookup { dir, .. }
         | NameOp::Create { dir, .. }
@@ -253,7 +316,21 @@ fn place_of(op: &NameOp) -> Position {
         | NameOp::List { dir, .. }
         | NameOp::ListPart { dir, .. }
         | NameOp::Stub { dir, .. }
-        | NameOp::Rename { to_dir: dir, .. } => dir.position(),
+        | NameOp::Rename { to_dir: dir, .. } => *dir,
+    }
+}
+
+/// Where an op on names begins, as far as it is known how many partitions share them.
+fn place_of(op: &NameOp, spreads: &BTreeMap<InodeId, u32>) -> Position {
+    let dir = dir_of(op);
+    match op {
+        NameOp::Lookup { name, .. }
+        | NameOp::Create { name, .. }
+        | NameOp::Link { name, .. }
+        | NameOp::Unlink { name, .. }
+        | NameOp::Rmdir { name, .. }
+        | NameOp::Rename { to_name: name, .. } => name_position(dir, name, spreads.get(&dir).copied().unwrap_or(1)),
+        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => dir.position(),
     }
 }
 

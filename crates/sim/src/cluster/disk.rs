@@ -2,13 +2,16 @@
 
 use hekate_brick::storage::{PowerCutStorage, Storage, StorageFile, Survivors};
 use hekate_brick::{Brick, Identity, RecoveryReport};
-use hekate_proto::{Incarnation, Result};
+use hekate_proto::{Error, Incarnation, Result};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 
 /// Bytes of a disk that is not full.
 const FREE: u64 = 64 << 20;
+
+/// Where a brick says why it stopped itself.
+const STOPPED: &str = "stopped";
 
 /// One disk, with the brick on it.
 pub struct Disk {
@@ -43,15 +46,25 @@ impl Disk {
     /// Opens the brick. What had stopped itself trusts nothing that was not synced, and loses some of it.
     pub fn open(&mut self, seed: u64) -> Result<(Brick, RecoveryReport)> {
         let struck = std::mem::take(&mut self.state.lock().struck);
-        if struck && self.has_stopped() {
+        if struck && let Some(note) = self.stopped_note()? {
+            // What a failed sync takes is bytes, no names.
             self.medium = self.medium.after_power_cut(Survivors::Seeded(seed));
+            let file = self.medium.open(STOPPED, true).map_err(|e| Error::io("the note", e))?;
+            file.write_at(&[&note], 0).map_err(|e| Error::io("the note", e))?;
         }
         let storage = DiskStorage { inner: self.medium.clone(), state: self.state.clone() };
         Brick::open_on(Arc::new(storage), &self.identity, self.incarnation(), self.is_new_life())
     }
 
     fn has_stopped(&self) -> bool {
-        self.medium.open("stopped", false).is_ok()
+        self.medium.open(STOPPED, false).is_ok()
+    }
+
+    fn stopped_note(&self) -> Result<Option<Vec<u8>>> {
+        let Ok(file) = self.medium.open(STOPPED, false) else { return Ok(None) };
+        let mut note = vec![0; file.length().map_err(|e| Error::io("the note", e))? as usize];
+        file.read_at(&mut note, 0).map_err(|e| Error::io("the note", e))?;
+        Ok(Some(note))
     }
 
     /// Whether what was not synced may be lost since the life that is recorded.

@@ -69,6 +69,7 @@ pub struct Process {
     /// The newest connection of each client: what an older one brings comes too late.
     connections: BTreeMap<u32, u64>,
     clock_offset: i64,
+    spread_max: u32,
     pub effects: Vec<Effect>,
 }
 
@@ -81,12 +82,13 @@ pub struct Parts {
     pub places: BTreeMap<BrickId, ServerId>,
     pub link: LinkSettings,
     pub clock_offset: i64,
+    pub spread_max: u32,
 }
 
 impl Process {
     /// Its replicas are not started yet.
     pub fn new(parts: Parts) -> Self {
-        let Parts { server, boot, bricks, views, places, link, clock_offset } = parts;
+        let Parts { server, boot, bricks, views, places, link, clock_offset, spread_max } = parts;
         let mut peers = BTreeMap::new();
         for (brick, at) in places.iter().filter(|(_, at)| **at != server) {
             let new =
@@ -107,6 +109,7 @@ impl Process {
             checkpointing: BTreeMap::new(),
             connections: BTreeMap::new(),
             clock_offset,
+            spread_max,
             effects: Vec::new(),
         }
     }
@@ -335,8 +338,16 @@ impl Process {
         }
         let Request { session, op_id, durable, op, .. } = request;
         let count = self.views.len() as u32;
-        let ask =
-            Ask { ring: RING, count, volume: VOLUME, session, op_id, now: self.time(now), alone: false, spread: 1 };
+        let ask = Ask {
+            ring: RING,
+            count,
+            volume: VOLUME,
+            session,
+            op_id,
+            now: self.time(now),
+            alone: false,
+            spread: spread_of(&op, count.min(self.spread_max)),
+        };
         if op.is_read() {
             let around =
                 hekate_replica::Around { brick: &self.bricks[&address.brick], views: &self.views, now: ask.now };
@@ -399,4 +410,12 @@ impl Process {
 
 fn away() -> Error {
     Error::Unavailable { what: "it is not here".into() }
+}
+
+/// Directories begin as wide as their ids have it.
+fn spread_of(op: &Op, most: u32) -> u32 {
+    match op {
+        Op::Name { op: NameOp::Create { node: NewNode::Directory, seed, .. } } => (1 << (seed % 4)).min(most),
+        _ => 1,
+    }
 }

@@ -194,7 +194,11 @@ impl World {
         } else {
             self.report.count(format!("refused: {}", op.label()));
         }
-        self.history.answer(call, at, outcome);
+        if !person.examines && person.client.lists_parts(&op) {
+            self.report.count("lists that are not judged: of several partitions, while others change them");
+        } else {
+            self.history.answer(call, at, outcome);
+        }
         trace!(self, "client {number} done {}", self.history.describe(call));
         let delay = self.delay(self.settings.think_max);
         self.after(delay, Event::Next { client: number });

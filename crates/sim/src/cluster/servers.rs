@@ -95,7 +95,8 @@ impl World {
         };
         let views = self.coordinator.views.clone();
         let clock_offset = i64::from(server) * 1_700_000;
-        Process::new(Parts { server: ServerId(server + 1), boot, bricks, views, places, link, clock_offset })
+        let (server, spread_max) = (ServerId(server + 1), self.settings.spread_max);
+        Process::new(Parts { server, boot, bricks, views, places, link, clock_offset, spread_max })
     }
 
     fn partitions(&self, process: &Process) -> Result<Vec<Partition>> {

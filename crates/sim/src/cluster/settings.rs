@@ -41,6 +41,8 @@ pub struct Settings {
     pub bricks_per_server: u32,
     pub copies: u32,
     pub partitions: u32,
+    /// Partitions that share the names of a directory, at most.
+    pub spread_max: u32,
     pub brick: BrickSettings,
     pub clients: u32,
     pub calls_per_client: u32,
@@ -81,6 +83,7 @@ impl Settings {
             bricks_per_server,
             copies,
             partitions: pick(random, &[1, 2, 4, 4, 8, 16]),
+            spread_max: pick(random, &[1, 1, 2, 8, 8]),
             brick: BrickSettings {
                 journal_segments: pick(random, &[4, 4, 5, 8]),
                 segment_bytes: pick(random, &[128 << 10, 128 << 10, 256 << 10]),

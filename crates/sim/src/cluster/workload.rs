@@ -64,6 +64,7 @@ fn name(settings: &Settings, random: &mut Random) -> Name {
 pub fn next_op(settings: &Settings, known: &Known, random: &mut Random) -> Op {
     match known.file(random).filter(|_| random.below(100) < settings.data_share) {
         Some(inode) => data_op(inode, random),
+        None if random.once_in(10) => change_of(known.directory(random), random),
         None => Op::Name { op: name_op(settings, known, random) },
     }
 }
@@ -149,4 +150,12 @@ fn inode_op(inode: InodeId, random: &mut Random) -> InodeOp {
         8 => InodeOp::ListXattr { inode },
         _ => InodeOp::RemoveXattr { inode, name },
     }
+}
+
+/// What all partitions that share a directory's names are to know.
+fn change_of(inode: InodeId, random: &mut Random) -> Op {
+    let mode = random.once_in(2).then(|| 0o2700 + random.below(64) as u16);
+    let mtime = random.once_in(2).then(|| SetTime::At { time: Time(random.below(1_000_000) as i64) });
+    let changes = AttrChanges { mode, gid: Some(random.below(4) as u32), mtime, ..AttrChanges::default() };
+    Op::Inode { op: InodeOp::SetAttr { inode, changes } }
 }

@@ -100,12 +100,13 @@ enum Undo {
     Else(Rc<Else>),
 }
 
-/// Without the order of what led to it: two orders that leave the same are one state.
+/// Without the order of what led to it: two orders that leave the same are one state. Each until what came in its place is
+/// secured.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Else {
-    cells: BTreeMap<usize, BTreeSet<Content>>,
-    sizes: BTreeSet<u64>,
-    was_there: bool,
+    cells: BTreeMap<(usize, Content), Moment>,
+    sizes: BTreeMap<u64, Moment>,
+    was_there: Moment,
 }
 
 /// One part of an operation, and what was there before it.
@@ -133,6 +134,10 @@ impl State {
         self.size = change.size.clone();
         self.gone = change.gone;
     }
+}
+
+fn later(until: &mut Moment, other: Moment) {
+    *until = other.max(*until);
 }
 
 /// A file.
@@ -203,17 +208,22 @@ impl File {
     fn note(&self, other: &mut Else, change: &Change, cut: Moment) {
         if self.is_secured(change, cut) {
             let shards: BTreeSet<u64> = change.cells.iter().map(|(cell, _)| self.shard(*cell)).collect();
-            other.cells.retain(|cell, _| !shards.contains(&self.shard(*cell)));
-            (other.sizes, other.was_there) = (BTreeSet::new(), false);
+            other.cells.retain(|(cell, _), _| !shards.contains(&self.shard(*cell)));
+            (other.sizes, other.was_there) = (BTreeMap::new(), 0);
             return;
         }
+        let until = self.secured_at.get(&change.call).copied().unwrap_or(Moment::MAX);
         for (cell, before) in &change.cells {
-            let values = other.cells.entry(*cell).or_default();
-            values.extend(before.values());
-            values.extend(change.large.then_some(ZEROS));
+            for content in before.values().into_iter().chain(change.large.then_some(ZEROS)) {
+                later(other.cells.entry((*cell, content)).or_default(), until);
+            }
         }
-        other.sizes.extend(change.size.values());
-        other.was_there |= !change.gone;
+        for size in change.size.values() {
+            later(other.sizes.entry(size).or_default(), until);
+        }
+        if !change.gone {
+            later(&mut other.was_there, until);
+        }
     }
 
     fn shard(&self, cell: usize) -> u64 {
@@ -233,12 +243,16 @@ impl File {
         self.secured_at.get(&change.call).is_some_and(|secured| *secured <= at)
     }
 
-    /// A file in one place: some tail of what was not secured is gone.
+    /// A file in one place: some tail of what was not secured is gone. What is left may be lost with the next cut: this
+    /// one may have been another machine's.
     fn lose_a_tail(&self, state: &State, log: &[Rc<Change>], at: Moment) -> Vec<State> {
-        let mut left = State { cuts: state.cuts + 1, undo: Undo::Log(Vec::new()), ..state.clone() };
+        let unsecured = log.iter().rev().take_while(|change| !self.is_secured(change, at)).count();
+        let mut log = log[log.len() - unsecured..].to_vec();
+        let mut left = State { cuts: state.cuts + 1, undo: Undo::Log(log.clone()), ..state.clone() };
         let mut all = vec![left.clone()];
-        for change in log.iter().rev().take_while(|change| !self.is_secured(change, at)) {
-            left.take_back(change);
+        while let Some(change) = log.pop() {
+            left.take_back(&change);
+            left.undo = Undo::Log(log.clone());
             if !all.contains(&left) {
                 all.push(left.clone());
             }
@@ -246,14 +260,19 @@ impl File {
         all
     }
 
-    /// A file in several places: what each cell, and the size, may be.
-    fn lose_tails(&self, state: &State, other: &Else) -> Vec<State> {
-        let mut kept = State { cuts: state.cuts + 1, undo: Undo::Else(Rc::default()), ..state.clone() };
-        for (cell, values) in &other.cells {
-            kept.cells[*cell] = kept.cells[*cell].or(values);
+    /// A file in several places: what each cell, and the size, may be; and may be after the next cut too.
+    fn lose_tails(&self, state: &State, other: &Else, at: Moment) -> Vec<State> {
+        let mut other = other.clone();
+        other.cells.retain(|_, until| *until > at);
+        other.sizes.retain(|_, until| *until > at);
+        let (was_there, sizes) = (other.was_there > at, other.sizes.keys().copied().collect());
+        let mut kept = state.clone();
+        for (cell, content) in other.cells.keys() {
+            kept.cells[*cell] = kept.cells[*cell].or(&BTreeSet::from([*content]));
         }
-        kept.size = kept.size.or(&other.sizes);
-        let back = (state.gone && other.was_there).then(|| State { gone: false, ..kept.clone() });
+        kept.size = kept.size.or(&sizes);
+        (kept.cuts, kept.undo) = (state.cuts + 1, Undo::Else(Rc::new(other)));
+        let back = (state.gone && was_there).then(|| State { gone: false, ..kept.clone() });
         std::iter::once(kept).chain(back).collect()
     }
 
@@ -349,7 +368,7 @@ impl Model for File {
     fn power_cut(&self, state: &State, at: Moment) -> Vec<State> {
         match &state.undo {
             Undo::Log(log) => self.lose_a_tail(state, log, at),
-            Undo::Else(other) => self.lose_tails(state, other),
+            Undo::Else(other) => self.lose_tails(state, other, at),
         }
     }
 }

@@ -200,6 +200,26 @@ fn of_a_great_file_each_shard_loses_a_tail_of_its_own() {
 }
 
 #[test]
+fn what_one_power_cut_leaves_another_may_take_until_it_is_synced() {
+    for place in [0, 2 * SHARD_BYTES] {
+        let after = |synced: bool, read: &[u8]| {
+            let mut scenario = Scenario::default();
+            scenario.wrote(0, 1, place, b"a");
+            scenario.history.power_cut(10);
+            scenario.read(11, 12, place, 1, b"a");
+            if synced {
+                scenario.synced(13, 14, FILE);
+            }
+            scenario.history.power_cut(20);
+            scenario.read(21, 22, place, 1, read);
+            check(&scenario.history).is_empty()
+        };
+        assert!(after(false, b"a") && after(false, b"") && after(true, b"a"), "at {place}");
+        assert!(!after(true, b""), "what was synced between the cuts is gone, at {place}");
+    }
+}
+
+#[test]
 fn a_write_that_waited_through_a_power_cut_may_be_seen_lost_and_repeated() {
     let mut scenario = Scenario::default();
     scenario.read(1, 2, 0, 9, b"");

@@ -45,7 +45,7 @@ fn inode(kind: NodeKind) -> InodeRecord {
 }
 
 fn stub(spread: u32, entries: u64, directories: u32) -> StubRecord {
-    let (alive, mode, uid, gid, mtime, change) = (true, 0o755, 0, 0, Time(1), 1);
+    let (alive, mode, uid, gid, mtime, change) = (true, 0o644, 0, 0, Time(1), 1);
     StubRecord { alive, mode, uid, gid, spread, entries, directories, mtime, change, default_acl: Bytes::new() }
 }
 

@@ -87,6 +87,10 @@ fn stubs_are_wrong(found: &Found, dir: InodeId, spread: u32) -> Vec<String> {
         if !stub.alive {
             wrong.push(format!("the stub of {dir:?} at {position:?} is closed, but the directory is there"));
         }
+        let told = found.inodes.get(&dir).map(|inode| (inode.mode, inode.uid, inode.gid));
+        if told.is_some_and(|told| told != (stub.mode, stub.uid, stub.gid)) {
+            wrong.push(format!("the stub of {dir:?} at {position:?} has another mode or owner than the inode"));
+        }
         if stub.spread != spread {
             wrong.push(format!("the stub of {dir:?} says a spread of {}, the inode {spread}", stub.spread));
         }
