@@ -73,7 +73,8 @@ fn a_read_that_learns_of_a_longer_file_reads_its_bytes_again() {
     writer.setattr(&context, file.id, sized(100_000)).unwrap();
     writer.setattr(&context, file.id, sized(1000)).unwrap();
     assert_eq!(reader.getattr(&context, file.id).unwrap().size, 1000);
-    let writes = move || writer.write(&Context::default(), file.id, 1000, vec![9; 4000].into(), false).map(drop).unwrap();
+    let writes =
+        move || writer.write(&Context::default(), file.id, 1000, vec![9; 4000].into(), false).map(drop).unwrap();
     *between.meanwhile.lock().unwrap() = Some(Box::new(writes));
     let read = reader.read(&context, file.id, 0, 5000);
     let wrote = between.meanwhile.lock().unwrap().is_none();

@@ -332,6 +332,7 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         bricks_per_server: 1,
         copies: 1,
         partitions,
+        spread_max: 1,
         brick: BrickSettings {
             journal_segments: 8,
             segment_bytes: 256 << 10,
