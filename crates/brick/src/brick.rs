@@ -360,7 +360,8 @@ impl Brick {
         self.machine.read().state().position(ring, partition)
     }
 
-    /// The records of a partition after `after` that the journal still has.
+    /// The records of a partition after `after` that the journal still has, without a gap. A segment that a power cut left
+    /// between two uses of its file, the header of one and records of the other, ends what comes before it.
     pub fn records_since(&self, ring: RingId, partition: PartitionNumber, after: Sequence) -> Result<Vec<LogEntry>> {
         let (oldest, end) = {
             let machine = self.machine.read();
@@ -369,7 +370,11 @@ impl Brick {
         let mut reader = Reader::new(&*self.disk.storage, self.geometry, oldest);
         let mut found = Vec::new();
         while reader.position() < end {
-            let Some(entry) = reader.next()? else { break };
+            let Some(entry) = reader.next()? else {
+                let behind = self.geometry.start_of(self.geometry.number_of(reader.position()) + 1);
+                (found, reader) = (Vec::new(), Reader::new(&*self.disk.storage, self.geometry, behind));
+                continue;
+            };
             if entry.kind != journal::format::EntryKind::Change {
                 continue;
             }

@@ -232,32 +232,32 @@ fn an_op_whose_answer_is_lost_is_done_once() {
     let file = make(&one, "f");
     let was_cut = |what: &str| assert!(cutter.has_cut(), "{what} was not cut");
 
-    cutter.cut_next(|op| matches!(op, LockOp::Set { .. }));
+    cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Set { .. } }));
     try_lock(&one, file, write_lock(1)).unwrap();
     was_cut("a lock");
-    cutter.cut_next(|op| matches!(op, LockOp::Get { .. }));
+    cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Get { .. } }));
     assert_eq!(one.test_lock(&Context::default(), file, write_lock(2)).unwrap().unwrap().lock, write_lock(1));
     was_cut("a look");
-    cutter.cut_next(|op| matches!(op, LockOp::Set { .. }));
+    cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Set { .. } }));
     assert_eq!(try_lock(&one, file, write_lock(2)), Err(Error::WouldBlock));
     was_cut("a lock that is refused");
-    cutter.cut_next(|op| matches!(op, LockOp::Set { .. }));
+    cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Set { .. } }));
     try_lock(&one, file, unlock(1)).unwrap();
     was_cut("an unlock");
     try_lock(&two, file, write_lock(1)).unwrap();
 
-    cutter.cut_next(|op| matches!(op, LockOp::Set { wait: true, .. }));
+    cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Set { wait: true, .. } }));
     let waiting = wait_for(&one, file, write_lock(1));
     assert!(waits(&waiting));
     was_cut("a lock that waits");
     // The answer that it has come for is lost as well.
-    cutter.cut_next(|op| matches!(op, LockOp::Set { wait: true, .. }));
+    cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Set { wait: true, .. } }));
     try_lock(&two, file, unlock(1)).unwrap();
     assert_eq!(waiting.recv_timeout(SOON).unwrap(), Ok(()));
     was_cut("the answer of a lock that waited");
     assert_eq!(try_lock(&two, file, write_lock(1)), Err(Error::WouldBlock));
 
-    cutter.cut_next(|op| matches!(op, LockOp::Release { .. }));
+    cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Release { .. } }));
     one.release_locks(&Context::default(), file, LockOwner(1)).unwrap();
     was_cut("a release");
     try_lock(&two, file, write_lock(1)).unwrap();
@@ -265,7 +265,7 @@ fn an_op_whose_answer_is_lost_is_done_once() {
     try_lock(&two, file, unlock(1)).unwrap();
 
     try_lock(&one, file, write_lock(1)).unwrap();
-    cutter.cut_next(|op| matches!(op, LockOp::Restore { .. }));
+    cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Restore { .. } }));
     scratch.stop();
     scratch.start();
     assert_eq!(try_lock(&two, file, write_lock(1)), Err(Error::WouldBlock));
@@ -280,7 +280,7 @@ fn interrupt_with_a_cut(volume: &Volume, file: InodeId, cutter: &Cutter) {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| volume.lock(&context, file, write_lock(1), true));
         std::thread::sleep(NOT_SOON);
-        cutter.cut_next(|op| matches!(op, LockOp::Cancel { .. }));
+        cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Cancel { .. } }));
         gave_up.store(true, Ordering::SeqCst);
         assert_eq!(waiting.join().unwrap(), Err(Error::Interrupted));
         assert!(cutter.has_cut(), "a cancel was not cut");

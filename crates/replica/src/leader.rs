@@ -60,7 +60,7 @@ pub(crate) struct Leader {
     pub numbers: Numbers,
     pub members: BTreeMap<BrickId, Member>,
     pub last: Sequence,
-    settled: Sequence,
+    pub settled: Sequence,
     /// Every member has on stable storage what comes up to here.
     pub stable: Sequence,
     /// Records that some member may lack.

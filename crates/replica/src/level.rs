@@ -70,6 +70,8 @@ impl Leader {
     /// In a new life, or a new view.
     pub fn begin(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
         self.phase = Phase::Asking;
+        // A member may have lost what it held.
+        self.settled = Sequence(0);
         self.lost_on = at.lost.iter().map(|block| (*block, BTreeSet::from([at.own.brick]))).collect();
         self.members = at.others().map(|brick| (brick, Member::default())).collect();
         self.ask_positions(at, out);

@@ -1,12 +1,12 @@
 // Passes a client's connections on to a server, and cuts one when it is told to: after an op has left, before its answer.
-use hekate_client::proto::{LockOp, Op, Request, Wire};
+use hekate_client::proto::{Op, Request, Wire};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Mutex;
 
-type Which = fn(&LockOp) -> bool;
+type Which = fn(&Op) -> bool;
 
 /// See above.
 #[allow(dead_code)]
@@ -59,7 +59,7 @@ fn pass(client: UnixStream, server: UnixStream, armed: Arc<Mutex<Option<Which>>>
         while let Some(frame) = read_frame(&mut from) {
             let requests = Vec::<Request>::from_bytes(frame[16..].to_vec().into());
             let mut armed = armed.lock().unwrap();
-            let is_it = |request: &Request| matches!((&request.op, &*armed), (Op::Lock { op }, Some(which)) if which(op));
+            let is_it = |request: &Request| armed.is_some_and(|which| which(&request.op));
             if frame[4] == 4 && requests.is_ok_and(|requests| requests.iter().any(is_it)) {
                 *armed = None;
                 marked.store(true, std::sync::atomic::Ordering::SeqCst);

@@ -220,11 +220,19 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
+    /// What looks may do so before the power fails, at what is lost then.
     fn after_power_cut(&self, node: &Node<M::State>, at: Moment, stack: &mut Vec<Node<M::State>>) {
         for state in self.model.power_cut(&node.state, at) {
             let mut next = Node { state: Rc::new(state), event: node.event + 1, ..node.clone() };
             self.open[node.event].iter().for_each(|index| self.look(&mut next, *index));
             stack.push(next);
+        }
+        let looks = |index: &&usize| {
+            let action = &self.operations[**index].action;
+            self.model.only_looks(action) && parts_placed(&node.placed, **index) < self.model.parts(action)
+        };
+        if let Some(index) = self.open[node.event].iter().find(looks) {
+            self.placements(node, *index, stack);
         }
     }
 

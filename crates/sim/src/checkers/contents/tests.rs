@@ -231,6 +231,19 @@ fn a_write_that_waited_through_a_power_cut_may_be_seen_lost_and_repeated() {
     assert_right(&scenario);
 }
 
+/// Seed 4052: the read's answer comes after the power cut, what it saw does not.
+#[test]
+fn a_read_over_a_power_cut_may_have_seen_a_write_that_is_lost_and_repeated() {
+    let mut scenario = Scenario::default();
+    scenario.wrote(0, 1, 0, b"a");
+    scenario.wrote(2, 30, 0, b"b");
+    scenario.read(3, 15, 0, 9, b"b");
+    scenario.history.power_cut(10);
+    scenario.read(20, 21, 0, 9, b"a");
+    scenario.read(40, 41, 0, 9, b"b");
+    assert_right(&scenario);
+}
+
 /// One step of a random run on a file of at most 12 bytes.
 #[derive(Debug, Clone)]
 enum Step {

@@ -4,12 +4,13 @@ use super::Operation;
 use crate::history::Moment;
 use std::rc::Rc;
 
-/// In this order at the same moment: what opens overlaps what closes then.
+/// In this order at the same moment: what opens overlaps what closes then, and what closes with a power cut may come before
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Open(usize),
-    Close(usize),
     PowerCut,
+    Close(usize),
 }
 
 /// All events in their order.

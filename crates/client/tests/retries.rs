@@ -1,0 +1,223 @@
+//! The connection is cut after a request left, before its answer came, for each kind of op: it is sent again, and done once.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+include!("support/scratch.rs");
+include!("support/cutter.rs");
+
+use bytes::Bytes;
+use hekate_client::proto::*;
+use hekate_client::{Context, New, OpenOptions, Volume};
+
+/// One kind of request, what makes a client send it, and what a caller is told then.
+struct Case {
+    what: &'static str,
+    which: fn(&Op) -> bool,
+    act: fn(&Volume, &Things) -> Result<String>,
+}
+
+/// What each case begins with, in a directory of its own.
+struct Things {
+    dir: InodeId,
+    file: InodeId,
+    large: InodeId,
+    link: InodeId,
+}
+
+/// Beyond what rests in an inode.
+const LARGE: usize = 100_000;
+
+fn context() -> Context<'static> {
+    Context::default()
+}
+
+fn name(text: &str) -> Name {
+    Name::try_from(text).unwrap()
+}
+
+fn make(volume: &Volume, dir: InodeId, text: &str, node: NewNode) -> Result<InodeId> {
+    let new = New { node, mode: 0o755, uid: 0, gid: 0, exclusive: true };
+    Ok(volume.create(&context(), dir, name(text), new)?.0.id)
+}
+
+impl Things {
+    fn new(volume: &Volume, text: &str) -> Self {
+        let dir = make(volume, ROOT, text, NewNode::Directory).unwrap();
+        let make = |text, node| make(volume, dir, text, node).unwrap();
+        let (file, large) = (make("file", NewNode::File), make("large", NewNode::File));
+        let link = make("link", NewNode::Symlink { target: Bytes::from_static(b"there") });
+        make("empty", NewNode::Directory);
+        volume.write(&context(), file, 0, Bytes::from_static(b"abc"), false).unwrap();
+        volume.write(&context(), large, 0, Bytes::from(vec![7; LARGE]), false).unwrap();
+        volume
+            .setxattr(&context(), file, Bytes::from_static(b"user.x"), Bytes::from_static(b"y"), false, false)
+            .unwrap();
+        Self { dir, file, large, link }
+    }
+
+    /// Everything that a change done twice would show in: the change counters count each.
+    fn describe(&self, volume: &Volume) -> Vec<String> {
+        let mut all = vec![describe(volume, "", self.dir)];
+        let (entries, end) = volume.list(&context(), self.dir, None, 100, false).unwrap();
+        assert!(end);
+        all.extend(entries.iter().map(|entry| describe(volume, &format!("{:?}", entry.name), entry.inode)));
+        all
+    }
+}
+
+fn describe(volume: &Volume, text: &str, inode: InodeId) -> String {
+    let Attr { kind, mode, uid, nlink, size, change, .. } = volume.getattr(&context(), inode).unwrap();
+    let bytes = match kind {
+        NodeKind::File => volume.read(&context(), inode, 0, 2 * LARGE as u32).unwrap(),
+        _ => Bytes::new(),
+    };
+    let (written, names) =
+        (bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>(), volume.listxattr(&context(), inode));
+    format!("{text} {kind:?} {mode:o} {uid} links {nlink} size {size} change {change} sum {written} xattrs {names:?}")
+}
+
+macro_rules! case {
+    ($what:literal, $pattern:pat, $act:expr) => {
+        Case { what: $what, which: |op| matches!(op, $pattern), act: $act }
+    };
+}
+
+fn said<T: std::fmt::Debug>(answer: Result<T>) -> Result<String> {
+    answer.map(|answer| format!("{answer:?}"))
+}
+
+fn of_names() -> Vec<Case> {
+    vec![
+        case!("a lookup", Op::Name { op: NameOp::Lookup { .. } }, |volume, things| {
+            said(volume.lookup(&context(), things.dir, name("file")).map(|attr| attr.size))
+        }),
+        case!("a create", Op::Name { op: NameOp::Create { .. } }, |volume, things| {
+            said(make(volume, things.dir, "new", NewNode::File).map(drop))
+        }),
+        case!("a mkdir", Op::Name { op: NameOp::Create { .. } }, |volume, things| {
+            said(make(volume, things.dir, "newdir", NewNode::Directory).map(drop))
+        }),
+        case!("a link", Op::Name { op: NameOp::Link { .. } }, |volume, things| {
+            said(volume.link(&context(), things.dir, name("second"), things.file).map(|attr| attr.nlink))
+        }),
+        case!("an unlink", Op::Name { op: NameOp::Unlink { .. } }, |volume, things| {
+            said(volume.unlink(&context(), things.dir, name("large"), None))
+        }),
+        case!("a rmdir", Op::Name { op: NameOp::Rmdir { .. } }, |volume, things| {
+            said(volume.rmdir(&context(), things.dir, name("empty")))
+        }),
+        case!("a rename", Op::Name { op: NameOp::Rename { .. } }, |volume, things| {
+            let (from, to) = ((things.dir, name("file")), (things.dir, name("elsewhere")));
+            said(volume.rename(&context(), from, to, RenameMode::NoReplace, None))
+        }),
+        case!("an exchange", Op::Name { op: NameOp::Rename { .. } }, |volume, things| {
+            let (from, to) = ((things.dir, name("file")), (things.dir, name("large")));
+            said(volume.rename(&context(), from, to, RenameMode::Exchange, None))
+        }),
+        case!("a list", Op::Name { op: NameOp::List { .. } | NameOp::ListPart { .. } }, |volume, things| {
+            said(volume.list(&context(), things.dir, None, 100, false).map(|(entries, end)| (entries.len(), end)))
+        }),
+    ]
+}
+
+fn of_inodes() -> Vec<Case> {
+    fn key(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+    vec![
+        case!("a getattr", Op::Inode { op: InodeOp::GetAttr { .. } }, |volume, things| {
+            said(volume.getattr(&context(), things.file).map(|attr| attr.change))
+        }),
+        case!("a setattr", Op::Inode { op: InodeOp::SetAttr { .. } }, |volume, things| {
+            let changes = AttrChanges { uid: Some(7), ..AttrChanges::default() };
+            said(volume.setattr(&context(), things.file, changes).map(|attr| attr.change))
+        }),
+        case!("a truncate", Op::Inode { op: InodeOp::SetAttr { .. } }, |volume, things| {
+            let changes = AttrChanges { size: Some(10), ..AttrChanges::default() };
+            said(volume.setattr(&context(), things.large, changes).map(|attr| attr.size))
+        }),
+        case!("a readlink", Op::Inode { op: InodeOp::ReadLink { .. } }, |volume, things| {
+            said(volume.readlink(&context(), things.link))
+        }),
+        case!("a getxattr", Op::Inode { op: InodeOp::GetXattr { .. } }, |volume, things| {
+            said(volume.getxattr(&context(), things.file, key("user.x")))
+        }),
+        case!("a setxattr", Op::Inode { op: InodeOp::SetXattr { .. } }, |volume, things| {
+            said(volume.setxattr(&context(), things.file, key("user.new"), key("v"), true, false))
+        }),
+        case!("a listxattr", Op::Inode { op: InodeOp::ListXattr { .. } }, |volume, things| {
+            said(volume.listxattr(&context(), things.file))
+        }),
+        case!("a removexattr", Op::Inode { op: InodeOp::RemoveXattr { .. } }, |volume, things| {
+            said(volume.removexattr(&context(), things.file, key("user.x")))
+        }),
+    ]
+}
+
+fn of_data() -> Vec<Case> {
+    fn bytes(length: usize) -> Bytes {
+        Bytes::from(vec![9; length])
+    }
+    vec![
+        case!("a read", Op::Data { op: DataOp::Read { .. } }, |volume, things| {
+            said(volume.read(&context(), things.file, 0, 10))
+        }),
+        case!("a write", Op::Data { op: DataOp::Write { .. } }, |volume, things| {
+            said(volume.write(&context(), things.file, 1, bytes(5), false))
+        }),
+        case!("a durable write", Op::Data { op: DataOp::Write { .. } }, |volume, things| {
+            said(volume.write(&Context { durable: true, ..context() }, things.file, 1, bytes(5), false))
+        }),
+        case!("a spill", Op::Data { op: DataOp::Spill { .. } }, |volume, things| {
+            said(volume.write(&context(), things.file, 1, bytes(LARGE), false))
+        }),
+        case!("a read of a shard", Op::Data { op: DataOp::ReadShard { .. } }, |volume, things| {
+            said(volume.read(&context(), things.large, LARGE as u64 - 3, 10))
+        }),
+        case!("a write to a shard", Op::Data { op: DataOp::WriteShard { .. } }, |volume, things| {
+            said(volume.write(&context(), things.large, 5, bytes(50), false))
+        }),
+        case!("a great write to a shard", Op::Data { op: DataOp::WriteShard { .. } }, |volume, things| {
+            said(volume.write(&context(), things.large, LARGE as u64, bytes(LARGE), false))
+        }),
+        case!("a word of a write", Op::Data { op: DataOp::Wrote { .. } }, |volume, things| {
+            said(volume.write(&context(), things.large, 5, bytes(50), false))
+        }),
+        case!("a sync", Op::Data { op: DataOp::Sync { .. } }, |volume, things| {
+            volume.write(&context(), things.large, 5, bytes(50), false)?;
+            said(volume.fsync(&context(), things.large))
+        }),
+        case!("a statfs", Op::Volume { op: VolumeOp::StatFs }, |volume, _| {
+            said(volume.statfs(&context()).map(|space| space.total > 0))
+        }),
+    ]
+}
+
+/// With the names of directories in `spread` partitions.
+fn each_kind_is_done_once(spread: u32) {
+    let scratch = Scratch::wide(&format!("retries-{spread}"), spread);
+    let Endpoint::Unix(server) = scratch.endpoint() else { panic!("a unix socket") };
+    let cutter = Cutter::new(&server, server.with_file_name("cut.sock"));
+    let open = |endpoint| Volume::open(endpoint, "v1", &OpenOptions::default()).unwrap();
+    let (cut, whole) = (open(cutter.endpoint()), open(scratch.endpoint()));
+    for (number, case) in of_names().into_iter().chain(of_inodes()).chain(of_data()).enumerate() {
+        let [one, other] = ["cut", "whole"].map(|text| format!("{number}-{text}"));
+        let (ours, theirs) = (Things::new(&cut, &one), Things::new(&whole, &other));
+        cutter.cut_next(case.which);
+        let answer = (case.act)(&cut, &ours);
+        assert!(cutter.has_cut(), "{} was not cut", case.what);
+        assert_eq!(answer, (case.act)(&whole, &theirs), "{}", case.what);
+        assert_eq!(ours.describe(&cut), theirs.describe(&whole), "{}", case.what);
+        assert_eq!(ours.describe(&whole), theirs.describe(&whole), "{} as others see it", case.what);
+    }
+}
+
+#[test]
+fn each_kind_of_op_whose_answer_is_lost_is_done_once() {
+    each_kind_is_done_once(1);
+}
+
+#[test]
+fn in_directories_of_several_partitions_too() {
+    each_kind_is_done_once(4);
+}
