@@ -11,6 +11,8 @@ mod network;
 mod people;
 mod report;
 mod run;
+#[cfg(test)]
+mod scenarios;
 mod servers;
 mod settings;
 #[cfg(test)]

@@ -54,6 +54,11 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
     }
     world.heal();
     become_whole(world)?;
+    examine(world)
+}
+
+/// Somebody looks at everything.
+pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
     let list =
         |inode: &InodeId| Op::Name { op: NameOp::List { dir: *inode, after: None, limit: 100, attributes: false } };
@@ -69,7 +74,7 @@ fn next(world: &mut World) -> std::result::Result<(), String> {
 }
 
 /// Servers start, and the volume gets its root.
-fn begin(world: &mut World) -> std::result::Result<(), String> {
+pub(super) fn begin(world: &mut World) -> std::result::Result<(), String> {
     (0..world.settings.servers).for_each(|server| world.after(0, Event::Start { server }));
     next(world)?;
     become_whole(world)?;
@@ -94,7 +99,7 @@ fn begin(world: &mut World) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn become_whole(world: &mut World) -> std::result::Result<(), String> {
+pub(super) fn become_whole(world: &mut World) -> std::result::Result<(), String> {
     let end = world.now + WHOLE_MAX;
     let mut looked = world.now;
     loop {

@@ -181,15 +181,21 @@ impl World {
 
     /// The next event happens. False: there is none, or something is wrong.
     pub fn step(&mut self) -> bool {
-        let Some(((now, order), event)) = self.queue.pop_first() else { return false };
-        self.now = now;
-        let head = [now, order, self.random.clone().number()].map(u64::to_le_bytes).concat();
-        self.note(&head);
+        let Some(event) = self.next_event() else { return false };
         self.happen(event);
         self.wrong.is_empty()
     }
 
-    fn happen(&mut self, event: Event) {
+    /// The next event is due; it has not happened yet.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let ((now, order), event) = self.queue.pop_first()?;
+        self.now = now;
+        let head = [now, order, self.random.clone().number()].map(u64::to_le_bytes).concat();
+        self.note(&head);
+        Some(event)
+    }
+
+    pub fn happen(&mut self, event: Event) {
         match event {
             Event::Start { server } => self.start(server),
             Event::LearnViews { server } => {

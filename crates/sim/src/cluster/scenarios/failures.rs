@@ -1,0 +1,70 @@
+//! What is over must be over, and what failed must serve again.
+
+use super::ops::*;
+use super::stage::Stage;
+use hekate_proto::*;
+use hekate_replica::Message;
+
+/// 083f4b1. A member whose disk fails takes the partition down; it comes back with it, though no other server restarts.
+#[test]
+fn a_partition_that_failed_with_a_members_disk_serves_again_when_that_one_is_back() {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let ann = stage.client();
+    stage.fail_sync(1);
+    let made = stage.ask_durably(ann, file(ROOT, "f"));
+    assert!(stage.answer(made).is_ok());
+    stage.whole_and_judged();
+}
+
+/// 54d1984 (seed 4128). What a brick that has stopped cannot say is no reason to say that there is nothing.
+#[test]
+fn who_lists_a_directory_on_a_disk_that_failed_is_not_told_that_it_is_none() {
+    let mut stage = Stage::new(&[&[0], &[0]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let dir = inode_in(stage.does(ann, directory(ROOT, "d", 1, 2)));
+    stage.fail_sync(0);
+    stage.ask_durably(ann, file(ROOT, "f"));
+    stage.until("a brick that has stopped", |stage| stage.has_stopped(0));
+    let listed = stage.ask(bob, list(dir));
+    assert!(stage.answer(listed).is_ok());
+    stage.whole_and_judged();
+}
+
+/// 1c9f7ad. That an op is over is told once to whoever took its legs; with that word lost, their marks would stay for ever.
+#[test]
+fn the_marks_of_an_op_go_though_the_word_that_it_is_over_is_lost() {
+    let mut stage = Stage::new(&[&[0], &[1]]);
+    let ann = stage.client();
+    stage.lose(|sent| matches!(sent.message, Message::Forget { .. }));
+    stage.does(ann, directory(ROOT, "d", 1, 2));
+    stage.pass(50_000);
+    assert_eq!(stage.marks(1), 1);
+    stage.release();
+    stage.pass(1_000_000);
+    assert_eq!(stage.marks(1), 0);
+    stage.whole_and_judged();
+}
+
+/// 5a41347 (seed 1872). A sync of shards needs room in journals, which only a sync of what is in them gives.
+#[test]
+fn journals_that_are_full_while_shards_are_to_be_synced_get_room() {
+    const WRITERS: u32 = 80;
+    const LENGTH: usize = 30_000;
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let ann = stage.client();
+    let inode = inode_in(stage.does(ann, file(ROOT, "f")));
+    stage.does(ann, truncate(inode, SHARD_BYTES));
+    stage.does(ann, fsync(inode));
+    stage.hold_syncs(&[0, 1]);
+    let writers: Vec<u32> = (0..WRITERS).map(|_| stage.client()).collect();
+    for writer in &writers {
+        stage.does(*writer, attributes(inode));
+    }
+    let offset = |writer: &u32| u64::from(*writer) * 32_768;
+    let asked: Vec<_> =
+        writers.iter().map(|writer| stage.ask_durably(*writer, write(inode, offset(writer), LENGTH, 9))).collect();
+    stage.pass(100_000);
+    stage.release();
+    asked.into_iter().for_each(|asked| assert_eq!(stage.answer(asked), Ok(Reply::Done)));
+    stage.whole_and_judged();
+}

@@ -1,0 +1,87 @@
+//! Short words for what clients of scenarios ask, and are told.
+
+use bytes::Bytes;
+use hekate_proto::*;
+
+pub fn name(text: &str) -> Name {
+    Name::try_from(text).unwrap()
+}
+
+fn create(dir: InodeId, text: &str, node: NewNode, seed: u64) -> Op {
+    let (mode, uid, gid, exclusive) = (0o755, 1, 1, true);
+    Op::Name { op: NameOp::Create { dir, name: name(text), node, mode, uid, gid, exclusive, seed } }
+}
+
+/// A new file.
+pub fn file(dir: InodeId, text: &str) -> Op {
+    create(dir, text, NewNode::File, 7)
+}
+
+/// A new directory whose inode and names rest in `partition` of `count`.
+pub fn directory(dir: InodeId, text: &str, partition: u32, count: u32) -> Op {
+    let position = PartitionNumber(partition).first_position(count);
+    create(dir, text, NewNode::Directory, u64::from(position.0) << 32 | 7)
+}
+
+pub fn lookup(dir: InodeId, text: &str) -> Op {
+    Op::Name { op: NameOp::Lookup { dir, name: name(text) } }
+}
+
+pub fn list(dir: InodeId) -> Op {
+    Op::Name { op: NameOp::List { dir, after: None, limit: 100, attributes: false } }
+}
+
+pub fn rename((dir, from): (InodeId, &str), (to_dir, to): (InodeId, &str)) -> Op {
+    let (name, to_name, mode) = (name(from), name(to), RenameMode::Replace);
+    Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here: None } }
+}
+
+pub fn attributes(inode: InodeId) -> Op {
+    Op::Inode { op: InodeOp::GetAttr { inode } }
+}
+
+pub fn truncate(inode: InodeId, size: u64) -> Op {
+    let changes = AttrChanges { size: Some(size), ..AttrChanges::default() };
+    Op::Inode { op: InodeOp::SetAttr { inode, changes } }
+}
+
+/// So many bytes, all the same.
+pub fn write(inode: InodeId, offset: u64, length: usize, byte: u8) -> Op {
+    Op::Data { op: DataOp::Write { inode, offset, data: Bytes::from(vec![byte; length]), drop_set_id: false } }
+}
+
+pub fn read(inode: InodeId, offset: u64, length: u32) -> Op {
+    Op::Data { op: DataOp::Read { inode, offset, length } }
+}
+
+pub fn fsync(inode: InodeId) -> Op {
+    Op::Data { op: DataOp::Fsync { inode } }
+}
+
+/// What an answer says of an inode.
+pub fn attr_in(reply: Reply) -> Attr {
+    match reply {
+        Reply::Node { attr, .. } => attr,
+        other => panic!("no attributes: {other:?}"),
+    }
+}
+
+/// The inode that an answer is about.
+pub fn inode_in(reply: Reply) -> InodeId {
+    attr_in(reply).id
+}
+
+pub fn bytes_in(reply: Reply) -> Bytes {
+    match reply {
+        Reply::FileData { bytes, .. } => bytes,
+        other => panic!("no bytes: {other:?}"),
+    }
+}
+
+/// The names that a listing shows.
+pub fn names_in(reply: Reply) -> Vec<Name> {
+    match reply {
+        Reply::List { entries, .. } => entries.into_iter().map(|entry| entry.name).collect(),
+        other => panic!("no listing: {other:?}"),
+    }
+}

@@ -1,0 +1,75 @@
+//! What a power cut must not do to bytes and numbers.
+
+use super::ops::*;
+use super::stage::Stage;
+use hekate_proto::*;
+
+/// 998459c. Data ids are made of numbers: one that is handed out twice shows a file what an earlier layout of its left.
+#[test]
+fn numbers_handed_out_before_a_power_cut_are_not_handed_out_again() {
+    const SHARDS: u64 = 8;
+    let mut stage = Stage::new(&[&[0, 1], &[2, 3]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let inode = inode_in(stage.does(ann, file(ROOT, "f")));
+    stage.does(ann, fsync(inode));
+    // A leader that begins reserves numbers of its own.
+    stage.hold_syncs(&[0, 1]);
+    stage.restart(&[0]);
+    let writes = (0..SHARDS).map(|index| write(inode, index * SHARD_BYTES, 5000, 9));
+    stage.ask_all(ann, std::iter::once(truncate(inode, SHARDS * SHARD_BYTES)).chain(writes));
+    stage.pass(500_000);
+    stage.dies(ann);
+    stage.cut_power(&[0, 1]);
+    stage.release();
+    stage.come_back(&[0, 1]);
+    // The file has no shards, whatever servers that kept their power may have of it.
+    stage.does(bob, truncate(inode, 0));
+    stage.does(bob, truncate(inode, SHARDS * SHARD_BYTES));
+    for index in 0..SHARDS {
+        let bytes = bytes_in(stage.does(bob, read(inode, index * SHARD_BYTES, 5000)));
+        assert!(bytes.iter().all(|byte| *byte == 0), "shard {index} has bytes of a file that never was");
+    }
+    stage.whole_and_judged();
+}
+
+/// 1cfce50. A power cut may leave the record of a write, which has its answer, and take its bytes.
+#[test]
+fn a_write_whose_bytes_a_power_cut_took_is_done_again_when_it_is_repeated() {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let inode = inode_in(stage.does(ann, file(ROOT, "f")));
+    stage.does(ann, truncate(inode, SHARD_BYTES));
+    stage.does(ann, fsync(inode));
+    stage.lose_answers(ann);
+    // So many bytes go straight home, and only their record through the journal.
+    let written = stage.ask(ann, write(inode, 0, 40_000, 9));
+    stage.pass(1_000);
+    stage.does_durably(bob, file(ROOT, "g"));
+    stage.cut_power(&[0, 1]);
+    stage.release();
+    stage.come_back(&[0, 1]);
+    assert_eq!(stage.answer(written), Ok(Reply::Done));
+    let bytes = bytes_in(stage.does(bob, read(inode, 0, 40_000)));
+    assert!(bytes.iter().all(|byte| *byte == 9), "what was acknowledged is gone");
+    stage.whole_and_judged();
+}
+
+/// 5498426. What a client was told of a file may be what a power cut took: the next layout is another one.
+#[test]
+fn a_write_under_a_layout_that_a_power_cut_took_does_not_count_under_the_next() {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let inode = inode_in(stage.does(ann, file(ROOT, "f")));
+    stage.does(ann, fsync(inode));
+    // Bob has made the file one with shards, has written to them, and has yet to tell the file's leader of that.
+    let written = stage.ask(bob, write(inode, 0, 100_000, 9));
+    stage.catch_request(bob, |op| matches!(op, Op::Data { op: DataOp::Wrote { .. } }));
+    stage.cut_power(&[0, 1]);
+    stage.come_back(&[0, 1]);
+    stage.does(ann, truncate(inode, SHARD_BYTES));
+    stage.release();
+    assert_eq!(stage.answer(written), Ok(Reply::Done));
+    let bytes = bytes_in(stage.does(ann, read(inode, 0, 100_000)));
+    assert!(bytes.iter().all(|byte| *byte == 9), "what was acknowledged is gone");
+    stage.whole_and_judged();
+}

@@ -1,0 +1,367 @@
+//! What a script does to a cluster. Servers have one brick and one machine each; server, brick and machine have the same
+//! number. Every delay is 1 µs but for those of ticks, of checkpoints and of clients that try again.
+
+use crate::cluster::coordinator::{RING, brick_id};
+use crate::cluster::host::Waiter;
+use crate::cluster::run::{become_whole, begin, examine};
+use crate::cluster::settings::{FaultSettings, Micros, NetworkSettings, Settings};
+use crate::cluster::world::{Event, World};
+use crate::history::CallNumber;
+use hekate_brick::BrickSettings;
+use hekate_brick::storage::Survivors;
+use hekate_proto::map::{Member, View};
+use hekate_proto::*;
+use hekate_replica::{Envelope, Message};
+use std::collections::BTreeSet;
+
+/// Simulated time in which what a script waits for comes.
+const WAIT_MAX: Micros = 20_000_000;
+const TICK: Micros = 10_000;
+/// Of what a script waits for in vain, so many reasons.
+const LEFT_SHOWN: usize = 8;
+
+/// What becomes of an event that a rule is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Held,
+    Lost,
+}
+
+struct Rule {
+    fate: Fate,
+    is_meant: Box<dyn Fn(&Event) -> bool>,
+}
+
+/// A call that a client has made.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked(CallNumber);
+
+/// See the module.
+pub struct Stage {
+    pub world: World,
+    rules: Vec<Rule>,
+    held: Vec<Event>,
+    /// Servers that stay dead until the script starts them.
+    down: BTreeSet<u32>,
+}
+
+impl Stage {
+    /// A cluster that serves an empty volume. `partitions`: of each its bricks, the first leads it; the root is in the
+    /// first partition.
+    pub fn new(partitions: &[&[u32]]) -> Self {
+        let servers = partitions.iter().copied().flatten().max().map_or(0, |last| last + 1);
+        let trace = std::env::var_os("HEKATE_TRACE").is_some();
+        let mut world = World::new(settings(servers, partitions.len() as u32), trace).unwrap();
+        let member = |brick: &u32| Member { brick: brick_id(*brick), incarnation: Incarnation(1) };
+        let view = |bricks: &&[u32]| {
+            let members: Vec<Member> = bricks.iter().map(member).collect();
+            View { epoch: Epoch(1), leader: members[0].brick, members }
+        };
+        world.coordinator.views = partitions.iter().map(view).collect();
+        begin(&mut world).unwrap();
+        Self { world, rules: Vec::new(), held: Vec::new(), down: BTreeSet::new() }
+    }
+
+    /// A client joins.
+    pub fn client(&mut self) -> u32 {
+        self.world.join(0, false)
+    }
+
+    /// A client asks, and the script goes on.
+    pub fn ask(&mut self, client: u32, op: Op) -> Asked {
+        self.world.people[client as usize].script.push_back(op);
+        self.world.next_call(client);
+        Asked(self.world.people[client as usize].call.expect("a client asks one thing at a time"))
+    }
+
+    /// A client asks one thing after the other.
+    pub fn ask_all(&mut self, client: u32, ops: impl Iterator<Item = Op>) {
+        self.world.people[client as usize].script.extend(ops);
+        self.world.next_call(client);
+    }
+
+    /// A client dies.
+    pub fn dies(&mut self, client: u32) {
+        let person = &mut self.world.people[client as usize];
+        person.script.clear();
+        (person.call, person.op) = (None, None);
+        person.connection += 1;
+    }
+
+    /// A client's connection is gone: it asks again.
+    pub fn cut_connection(&mut self, client: u32) {
+        let person = &self.world.people[client as usize];
+        let waiter = Waiter { client, connection: person.connection, number: person.number };
+        self.world.connection_lost(waiter);
+    }
+
+    /// What a client is told, when it is.
+    pub fn answer(&mut self, asked: Asked) -> Result<Reply> {
+        self.until("an answer", |stage| stage.is_answered(asked));
+        let call = self.world.history.call(asked.0);
+        call.answer.as_ref().map(|answer| answer.outcome.clone()).unwrap()
+    }
+
+    pub fn is_answered(&self, asked: Asked) -> bool {
+        self.world.history.call(asked.0).answer.is_some()
+    }
+
+    /// A client does something, which must not fail.
+    pub fn does(&mut self, client: u32, op: Op) -> Reply {
+        let asked = self.ask(client, op);
+        self.answer(asked).unwrap()
+    }
+
+    /// To be on stable storage when it is answered.
+    pub fn ask_durably(&mut self, client: u32, op: Op) -> Asked {
+        self.world.settings.durable_share = 100;
+        let asked = self.ask(client, op);
+        self.world.settings.durable_share = 0;
+        asked
+    }
+
+    pub fn does_durably(&mut self, client: u32, op: Op) -> Reply {
+        let asked = self.ask_durably(client, op);
+        self.answer(asked).unwrap()
+    }
+
+    /// Messages between replicas are held back, and so is what the same pair says after one: they come in their order.
+    pub fn hold(&mut self, is_meant: impl Fn(&Envelope) -> bool + 'static) {
+        self.rule(Fate::Held, move |event| envelope_of(event).is_some_and(&is_meant));
+    }
+
+    /// The same; it waits for the first of them.
+    pub fn catch(&mut self, what: &str, is_meant: impl Fn(&Envelope) -> bool + 'static) {
+        self.hold(is_meant);
+        self.until_one_is_held(what);
+    }
+
+    /// Messages between replicas are lost, as with a link that begins anew.
+    pub fn lose(&mut self, is_meant: impl Fn(&Envelope) -> bool + 'static) {
+        self.rule(Fate::Lost, move |event| envelope_of(event).is_some_and(&is_meant));
+    }
+
+    /// A client's request of this kind does not arrive yet; it waits until one is on its way.
+    pub fn catch_request(&mut self, client: u32, is_meant: impl Fn(&Op) -> bool + 'static) {
+        let is_request = move |event: &Event| match event {
+            Event::Request { waiter, request, .. } => waiter.client == client && is_meant(&request.op),
+            _ => false,
+        };
+        self.rule(Fate::Held, is_request);
+        self.until_one_is_held("a request");
+    }
+
+    /// By the newest rule.
+    fn until_one_is_held(&mut self, what: &str) {
+        let before = self.held.len();
+        self.until(what, |stage| {
+            let newest = stage.rules.last();
+            stage.held[before..].iter().any(|event| newest.is_some_and(|rule| (rule.is_meant)(event)))
+        });
+    }
+
+    /// Answers to a client are lost; it asks again when it notices that its connection is gone.
+    pub fn lose_answers(&mut self, client: u32) {
+        self.rule(Fate::Lost, move |event| matches!(event, Event::Answer { waiter, .. } if waiter.client == client));
+    }
+
+    /// Disks take their time: nothing comes onto their stable storage.
+    pub fn hold_syncs(&mut self, bricks: &'static [u32]) {
+        self.rule(Fate::Held, |event| match event {
+            Event::Sync { server, .. } | Event::SyncAll { server, .. } => bricks.contains(server),
+            _ => false,
+        });
+    }
+
+    fn rule(&mut self, fate: Fate, is_meant: impl Fn(&Event) -> bool + 'static) {
+        self.rules.push(Rule { fate, is_meant: Box::new(is_meant) });
+    }
+
+    /// All rules end, and what was held back comes.
+    pub fn release(&mut self) {
+        self.rules.clear();
+        for event in std::mem::take(&mut self.held) {
+            self.world.happen(event);
+        }
+    }
+
+    /// Bricks put what they have been given on stable storage.
+    pub fn sync(&mut self, bricks: &[u32]) {
+        for server in bricks {
+            let sync = self.world.act_in(*server, None, |process, _| {
+                process.bricks.values().try_for_each(|brick| brick.sync(brick.end()))
+            });
+            sync.unwrap().unwrap();
+        }
+    }
+
+    /// A brick's next sync fails.
+    pub fn fail_sync(&mut self, brick: u32) {
+        self.world.disk(brick_id(brick)).fail_sync(0);
+    }
+
+    /// Whether a brick trusts its disk no more; its process ends with the next tick.
+    pub fn has_stopped(&self, brick: u32) -> bool {
+        let process = self.world.servers[brick as usize].process.as_ref();
+        process.is_some_and(|process| process.bricks.values().any(|brick| brick.status().unwrap().poisoned.is_some()))
+    }
+
+    /// Processes end, and begin anew at once: nothing that they wrote is lost.
+    pub fn restart(&mut self, servers: &[u32]) {
+        servers.iter().for_each(|server| self.world.kill(*server));
+        self.down.extend(servers);
+        self.come_back(servers);
+    }
+
+    /// Machines lose their power at the same moment, and with it all that is not on stable storage.
+    pub fn cut_power(&mut self, machines: &[u32]) {
+        for machine in machines {
+            self.world.kill(*machine);
+            self.world.disk(brick_id(*machine)).cut_power(Survivors::Nothing);
+        }
+        self.world.lose_memory(&machines.iter().map(|machine| brick_id(*machine)).collect());
+        self.down.extend(machines);
+    }
+
+    /// They are started.
+    pub fn come_back(&mut self, servers: &[u32]) {
+        for server in servers {
+            self.down.remove(server);
+            self.world.servers[*server as usize].starting = true;
+            self.world.after(0, Event::Start { server: *server });
+        }
+    }
+
+    /// Time passes until something is so.
+    pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let end = self.world.now + WAIT_MAX;
+        while !is_so(self) {
+            self.next();
+            assert!(self.world.now < end, "{what} does not come: {:#?}", self.what_is_left());
+        }
+    }
+
+    /// The beginning of it: replicas have much to say.
+    fn what_is_left(&self) -> Vec<String> {
+        let left = self.world.what_is_left();
+        left.iter().take(LEFT_SHOWN).map(|one| one.chars().take(1000).collect()).collect()
+    }
+
+    /// Until a partition serves.
+    pub fn until_serving(&mut self, partition: u32) {
+        self.until("a partition that serves", |stage| {
+            let led = stage.world.leader_of(PartitionNumber(partition));
+            let process =
+                led.and_then(|(server, at)| Some((stage.world.servers[server as usize].process.as_ref()?, at)));
+            process.and_then(|(process, at)| process.partitions.get(&at)).is_some_and(|replica| replica.serves())
+        });
+    }
+
+    /// Marks of legs in a partition, as its leader has them.
+    pub fn marks(&self, partition: u32) -> usize {
+        let (server, at) = self.world.leader_of(PartitionNumber(partition)).unwrap();
+        let brick = &self.world.servers[server as usize].process.as_ref().unwrap().bricks[&at.brick];
+        let (from, to) = Key::work_range(RING, at.partition, self.world.settings.partitions);
+        let found = brick.scan(&from, &to, 1000).unwrap();
+        found.iter().filter(|(key, _)| key.kind() == Some(Kind::LegDone)).count()
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, time: Micros) {
+        let end = self.world.now + time;
+        while self.world.now < end {
+            self.next();
+        }
+    }
+
+    fn next(&mut self) {
+        let event = self.world.next_event().expect("ticks go on");
+        match self.fate_of(&event) {
+            None => self.world.happen(event),
+            Some(Fate::Held) => self.held.push(event),
+            Some(Fate::Lost) => {}
+        }
+        assert!(self.world.wrong.is_empty(), "{:#?}", self.world.wrong);
+    }
+
+    fn fate_of(&self, event: &Event) -> Option<Fate> {
+        if matches!(event, Event::Start { server } if self.down.contains(server)) {
+            return Some(Fate::Lost);
+        }
+        let pair = |event: &Event| envelope_of(event).map(|envelope| (envelope.from, envelope.to));
+        let is_behind = |held: &Event| pair(held).is_some() && pair(held) == pair(event);
+        if self.held.iter().any(is_behind) {
+            return Some(Fate::Held);
+        }
+        self.rules.iter().find(|rule| (rule.is_meant)(event)).map(|rule| rule.fate)
+    }
+
+    /// Nothing is held back any more, all servers run, everything becomes whole, and the checkers find nothing wrong.
+    pub fn whole_and_judged(mut self) {
+        self.release();
+        let down: Vec<u32> = self.down.iter().copied().collect();
+        self.come_back(&down);
+        become_whole(&mut self.world).and_then(|()| examine(&mut self.world)).unwrap();
+        let wrong = self.world.judge();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+/// The leg that a message asks for.
+pub fn leg_of(sent: &Envelope) -> Option<&Leg> {
+    match &sent.message {
+        Message::Leg { leg, .. } => Some(leg),
+        _ => None,
+    }
+}
+
+fn envelope_of(event: &Event) -> Option<&Envelope> {
+    match event {
+        Event::Deliver { envelope, .. } => Some(envelope),
+        _ => None,
+    }
+}
+
+fn settings(servers: u32, partitions: u32) -> Settings {
+    let (kill, power_cut, power_cut_all, network_cut, link_reset) = Default::default();
+    let (full_disk, failed_sync, client_death, connection_cut) = Default::default();
+    Settings {
+        seed: 1,
+        machines: servers,
+        servers,
+        bricks_per_server: 1,
+        copies: 1,
+        partitions,
+        spread_max: 1,
+        brick: BrickSettings {
+            journal_segments: 8,
+            segment_bytes: 256 << 10,
+            index_cache_bytes: 256 << 10,
+            reserve_bytes: 128 << 10,
+        },
+        clients: 0,
+        calls_per_client: 0,
+        names: 0,
+        directories: 0,
+        data_share: 0,
+        durable_share: 0,
+        think_max: 1,
+        network: NetworkSettings { delay_max: 1, lost: 0, doubled: 0, slow: 0 },
+        inside_max: 1,
+        sync_max: 1,
+        checkpoint_max: TICK,
+        tick: TICK,
+        faults: FaultSettings {
+            every: 0,
+            kill,
+            power_cut,
+            power_cut_all,
+            network_cut,
+            link_reset,
+            full_disk,
+            failed_sync,
+            client_death,
+            connection_cut,
+        },
+    }
+}
