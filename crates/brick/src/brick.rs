@@ -371,6 +371,9 @@ impl Brick {
         let mut found = Vec::new();
         while reader.position() < end {
             let Some(entry) = reader.next()? else {
+                if reader.position() >= end {
+                    break;
+                }
                 let behind = self.geometry.start_of(self.geometry.number_of(reader.position()) + 1);
                 (found, reader) = (Vec::new(), Reader::new(&*self.disk.storage, self.geometry, behind));
                 continue;
