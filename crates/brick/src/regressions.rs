@@ -383,6 +383,42 @@ fn what_an_earlier_cut_left_behind_a_checkpoint_is_not_taken() {
     assert_eq!(brick.position(RING, PARTITION).sequence, Sequence(2));
 }
 
+/// The same where the log goes on to another segment: its header is on the disk, the record is the one of before.
+#[test]
+fn what_an_earlier_cut_left_at_the_beginning_of_a_segment_is_not_taken() {
+    let storage = new_storage();
+    let key = |name: u8| {
+        let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+        Key::name(place, ROOT, &[name])
+    };
+    let put = |brick: &Brick, name: u8| {
+        append(brick, vec![Change::Put { key: key(name), value: Bytes::from(vec![name; 60 << 10]) }])
+    };
+    let (brick, _) = open(&storage, false);
+    // Four fill a segment.
+    let ends: Vec<Lsn> = (1..=5).map(|name| put(&brick, name)).collect();
+    drop(brick);
+    let first = storage.open("journal/segment-001", false).unwrap();
+    let second = storage.open("journal/segment-002", false).unwrap();
+    let mut left = vec![0; 64 << 10];
+    second.read_at(&mut left, 4096).unwrap();
+    first.write_at(&[&[9]], ends[2].0 % (256 << 10) + 100).unwrap();
+    let (brick, report) = open(&storage, true);
+    assert_eq!((report.end, report.torn.unwrap().records_behind), (ends[2], 3), "with the mark of the end");
+    put(&brick, 6);
+    put(&brick, 7);
+    drop(brick);
+    // This power cut takes the last record; what an earlier one left is there instead.
+    second.write_at(&[&left], 4096).unwrap();
+    let (brick, report) = open(&storage, true);
+    assert_eq!(report.end, Lsn(2 * (256 << 10) + 4096));
+    brick.checkpoint().unwrap();
+    drop(brick);
+    let (brick, _) = open(&storage, false);
+    assert!(brick.get(&key(5)).unwrap().is_none(), "nobody was told of it, and the log went on without it");
+    assert_eq!(brick.position(RING, PARTITION).sequence, Sequence(4));
+}
+
 /// The simulator's seed 3358: after a power cut a file had the header of an old segment and a record of its next use; who
 /// asked for later records got none.
 #[test]
