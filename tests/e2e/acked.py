@@ -102,6 +102,12 @@ class Model:
             else:
                 file["beyond"].setdefault(index, []).append(number)
 
+    def leave_beyond(self, number, path, first, count, **_):
+        """Nothing is seen of a write, but what it wrote beyond the end may lie there."""
+        file = self.files[self.names[path][1]]
+        for index in range(max(first, len(file["units"])), first + count):
+            file["beyond"].setdefault(index, []).append(number)
+
     def is_extended_by(self, path, first, count, **_):
         return first + count > len(self.files[self.names[path][1]]["units"])
 
@@ -243,6 +249,8 @@ class Record:
         else:
             if entry["found"]:
                 self.model.apply(self.number, self.open_op, entry["part"], entry["sized"])
+            elif self.open_op["op"] == "write":
+                self.model.leave_beyond(self.number, **self.open_op)
             self.open_op = None
 
     def candidates(self):
