@@ -16,6 +16,7 @@ use crate::view::{View, durable_shards, read_places};
 use bytes::Bytes;
 use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,6 +55,9 @@ pub struct BrickStatus {
     /// Why it stopped.
     pub poisoned: Option<String>,
 }
+
+/// A place in a journal, and the last record of each partition before it.
+pub type Ends = (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>);
 
 /// How often all of a partition is looked through before writers have to wait for it.
 const SCANS_MAX: usize = 3;
@@ -363,30 +367,57 @@ impl Brick {
     /// The records of a partition after `after` that the journal still has, without a gap. A segment that a power cut left
     /// between two uses of its file, the header of one and records of the other, ends what comes before it.
     pub fn records_since(&self, ring: RingId, partition: PartitionNumber, after: Sequence) -> Result<Vec<LogEntry>> {
+        let mut found = Vec::new();
+        self.look_through(&mut |record| match record {
+            None => found.clear(),
+            Some((record, _)) => {
+                if record.ring == ring && record.partition == partition && record.sequence > after {
+                    found.push(LogEntry::new(record));
+                }
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// What [`Brick::ends`] would have said when the journal that is still there was so many bytes long, twice as many, …
+    pub fn earlier_ends(&self, step: u64) -> Result<Vec<Ends>> {
+        let (mut found, mut next) = (Vec::new(), self.machine.read().log().oldest().0 + step);
+        let mut known: BTreeMap<(RingId, PartitionNumber), LogPosition> = BTreeMap::new();
+        self.look_through(&mut |record| {
+            let Some((record, end)) = record else { return };
+            let position = LogPosition { epoch: record.epoch, sequence: record.sequence };
+            known.insert((record.ring, record.partition), position);
+            if end.0 >= next {
+                let ends = known.iter().map(|((ring, partition), position)| (*ring, *partition, *position));
+                found.push((end, ends.collect()));
+                next = end.0 + step;
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// All records of the journal, with their ends; none where some are missing.
+    fn look_through(&self, take: &mut dyn FnMut(Option<(Record, Lsn)>)) -> Result<()> {
         let (oldest, end) = {
             let machine = self.machine.read();
             (machine.log().oldest(), machine.written())
         };
         let mut reader = Reader::new(&*self.disk.storage, self.geometry, oldest);
-        let mut found = Vec::new();
         while reader.position() < end {
-            let Some(entry) = reader.next()? else {
-                if reader.position() >= end {
-                    break;
+            match reader.next()? {
+                Some(entry) if entry.kind == journal::format::EntryKind::Change => {
+                    take(Some((Record::from_bytes(entry.body)?, entry.end)));
                 }
-                let behind = self.geometry.start_of(self.geometry.number_of(reader.position()) + 1);
-                (found, reader) = (Vec::new(), Reader::new(&*self.disk.storage, self.geometry, behind));
-                continue;
-            };
-            if entry.kind != journal::format::EntryKind::Change {
-                continue;
-            }
-            let record = Record::from_bytes(entry.body)?;
-            if record.ring == ring && record.partition == partition && record.sequence > after {
-                found.push(LogEntry::new(record));
+                Some(_) => {}
+                None if reader.position() >= end => break,
+                None => {
+                    let behind = self.geometry.start_of(self.geometry.number_of(reader.position()) + 1);
+                    reader = Reader::new(&*self.disk.storage, self.geometry, behind);
+                    take(None);
+                }
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Asks the file system how much room there is, and takes the reserve back if it was given up.
@@ -417,7 +448,7 @@ impl Brick {
     }
 
     /// Where the journal ends, and up to which record of each partition it says everything.
-    pub fn ends(&self) -> (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>) {
+    pub fn ends(&self) -> Ends {
         self.machine.read().ends()
     }
 

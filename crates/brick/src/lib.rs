@@ -41,7 +41,7 @@ mod tests;
 mod view;
 mod whole;
 
-pub use brick::{Brick, BrickStatus, Checkpoint, Reservation};
+pub use brick::{Brick, BrickStatus, Checkpoint, Ends, Reservation};
 pub use checksum::{CRC_BLOCKS, block_checksum};
 pub use digest::EntryHashes;
 pub use entry::LogEntry;

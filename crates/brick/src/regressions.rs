@@ -440,6 +440,10 @@ fn records_behind_a_segment_of_which_a_power_cut_left_two_uses_are_found() {
         found.iter().map(|entry| entry.record.sequence.0).collect()
     };
     assert_eq!(sequences(&brick, 0), (1..=10).collect::<Vec<_>>());
+    let earlier = brick.earlier_ends(100 << 10).unwrap();
+    let marked: Vec<u64> = earlier.iter().map(|(_, ends)| ends[0].2.sequence.0).collect();
+    assert_eq!(marked, [2, 4, 6, 8, 10], "each some two records on");
+    assert_eq!(earlier.last().map(|(upto, ends)| (*upto, ends.clone())), Some(brick.ends()));
     // Four records fit a segment: the second one of the first is written over.
     let first = storage.open("journal/segment-001", false).unwrap();
     first.write_at(&[&[0xab; 4096]], 80 << 10).unwrap();

@@ -33,6 +33,6 @@ pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockO
 pub use message::{Address, BlockAt, Envelope, Fresh, Hashed, Message, Outcome, Portion};
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
 pub use read::answer;
-pub use retention::{Ends, Retention};
+pub use retention::Retention;
 pub use step::{Ask, Commit, Stop};
 pub use tree::root_directory;

@@ -3,19 +3,16 @@
 //!
 //! One for each brick, asked and told by its host, which
 //!
-//! - says [`Brick::retain_from`](hekate_brick::Brick::retain_from) 0 when it opens the brick;
+//! - makes it when it opens the brick, of which nothing may go from then on ([`Retention::of`]);
 //! - marks where the journal ends with each checkpoint, and when it has grown ([`Retention::wants_mark`]);
 //! - while it waits, tells the partitions of [`Retention::behind`] [`Event::Stabilize`](crate::Event::Stabilize), and
 //!   retains from what [`Retention::free_to`] answers.
 //!
 //! A journal has several marks: a record that some member has no room for yet keeps what is behind it, not what is before.
 
-use hekate_brick::{LogPosition, Lsn};
+use hekate_brick::{Brick, Ends, LogPosition, Lsn};
 use hekate_proto::*;
 use std::collections::VecDeque;
-
-/// Where a brick's journal ends, and with which record of each partition.
-pub type Ends = (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>);
 
 /// Marks of a journal, evenly spread over it, but for the newest, which follows its end.
 const MARKS: u64 = 8;
@@ -29,8 +26,19 @@ pub struct Retention {
 }
 
 impl Retention {
+    /// Of a brick that has just been opened. A long journal is marked where it would have been: with one mark at its end
+    /// journals that are all full could wait for each other.
+    pub fn of(brick: &Brick) -> Result<Self> {
+        brick.retain_from(Lsn(0));
+        let mut new = Self::new(brick.journal_bytes());
+        if brick.status()?.journal.0 > brick.journal_bytes() / 2 {
+            new.marks.extend(brick.earlier_ends(new.step)?);
+        }
+        Ok(new)
+    }
+
     /// Of a journal of so many bytes, of which nothing may go yet.
-    pub fn new(journal_bytes: u64) -> Self {
+    fn new(journal_bytes: u64) -> Self {
         Self { step: journal_bytes / MARKS, free_to: Lsn(0), marks: VecDeque::new() }
     }
 

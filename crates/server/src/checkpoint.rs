@@ -21,12 +21,9 @@ pub struct Journals(HashMap<BrickId, Mutex<Retention>>);
 
 impl Journals {
     /// Of bricks that have just been opened: nothing of their journals may go yet.
-    pub fn new<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Self {
-        let retained = |brick: &'a Arc<Brick>| {
-            brick.retain_from(hekate_brick::Lsn(0));
-            (brick.id(), Mutex::new(Retention::new(brick.journal_bytes())))
-        };
-        Self(bricks.map(retained).collect())
+    pub fn new<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Result<Self> {
+        let retained = |brick: &'a Arc<Brick>| Ok((brick.id(), Mutex::new(Retention::of(brick)?)));
+        Ok(Self(bricks.map(retained).collect::<Result<_>>()?))
     }
 }
 

@@ -103,7 +103,7 @@ impl Node {
             bricks.insert(info.brick, Arc::new(brick));
         }
         let syncers = Syncers::start(bricks.values())?;
-        let journals = Journals::new(bricks.values());
+        let journals = Journals::new(bricks.values())?;
         let node = Arc::new_cyclic(|own| Self {
             sessions: Sessions::new(registry.server()),
             registry,

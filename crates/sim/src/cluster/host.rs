@@ -78,6 +78,7 @@ pub struct Parts {
     pub server: ServerId,
     pub boot: Boot,
     pub bricks: BTreeMap<BrickId, Arc<Brick>>,
+    pub retention: BTreeMap<BrickId, Retention>,
     pub views: Vec<View>,
     pub places: BTreeMap<BrickId, ServerId>,
     pub link: LinkSettings,
@@ -88,14 +89,13 @@ pub struct Parts {
 impl Process {
     /// Its replicas are not started yet.
     pub fn new(parts: Parts) -> Self {
-        let Parts { server, boot, bricks, views, places, link, clock_offset, spread_max } = parts;
+        let Parts { server, boot, bricks, retention, views, places, link, clock_offset, spread_max } = parts;
         let mut peers = BTreeMap::new();
         for (brick, at) in places.iter().filter(|(_, at)| **at != server) {
             let new =
                 || Peer { link: Link::new((server, boot), *at, link.clone()), generation: None, bricks: Vec::new() };
             peers.entry(*at).or_insert_with(new).bricks.push(*brick);
         }
-        let retention = bricks.iter().map(|(id, brick)| (*id, Retention::new(brick.journal_bytes()))).collect();
         Self {
             boot,
             bricks,

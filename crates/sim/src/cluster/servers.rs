@@ -6,7 +6,7 @@ use super::world::{Event, World, trace};
 use hekate_brick::Brick;
 use hekate_brick::storage::Survivors;
 use hekate_proto::*;
-use hekate_replica::{Address, Around, BlockAt, Partition, SyncJob};
+use hekate_replica::{Address, Around, BlockAt, Partition, Retention, SyncJob};
 use hekate_transport::link::{Boot, LinkSettings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -49,11 +49,11 @@ impl World {
     }
 
     fn open_server(&mut self, server: u32, boot: Boot) -> Result<()> {
-        let (mut bricks, mut lives) = (BTreeMap::new(), BTreeMap::new());
+        let (mut bricks, mut retention, mut lives) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for id in self.servers[server as usize].bricks.clone() {
             let seed = self.random.number();
             let (brick, report) = self.disk(id).open(seed)?;
-            brick.retain_from(hekate_brick::Lsn(0));
+            retention.insert(id, Retention::of(&brick)?);
             if report.stopped.is_some() {
                 self.lose_memory(&BTreeSet::from([id]));
             }
@@ -75,7 +75,7 @@ impl World {
                 self.after(delay, Event::LearnViews { server: other });
             }
         }
-        let mut process = self.new_process(server, boot, bricks);
+        let mut process = self.new_process(server, boot, bricks, retention);
         let partitions = self.partitions(&process)?;
         process.start(partitions, self.now);
         self.servers[server as usize].process = Some(process);
@@ -83,7 +83,13 @@ impl World {
         Ok(())
     }
 
-    fn new_process(&mut self, server: u32, boot: Boot, bricks: BTreeMap<BrickId, Arc<Brick>>) -> Process {
+    fn new_process(
+        &mut self,
+        server: u32,
+        boot: Boot,
+        bricks: BTreeMap<BrickId, Arc<Brick>>,
+        retention: BTreeMap<BrickId, Retention>,
+    ) -> Process {
         let mut places = BTreeMap::new();
         for (number, server) in self.servers.iter().enumerate() {
             places.extend(server.bricks.iter().map(|brick| (*brick, ServerId(number as u32 + 1))));
@@ -96,7 +102,7 @@ impl World {
         let views = self.coordinator.views.clone();
         let clock_offset = i64::from(server) * 1_700_000;
         let (server, spread_max) = (ServerId(server + 1), self.settings.spread_max);
-        Process::new(Parts { server, boot, bricks, views, places, link, clock_offset, spread_max })
+        Process::new(Parts { server, boot, bricks, retention, views, places, link, clock_offset, spread_max })
     }
 
     fn partitions(&self, process: &Process) -> Result<Vec<Partition>> {
