@@ -6,7 +6,7 @@
 //! - makes it when it opens the brick, of which nothing may go from then on ([`Retention::of`]);
 //! - marks where the journal ends with each checkpoint, and when it has grown ([`Retention::wants_mark`]);
 //! - while it waits, tells the partitions of [`Retention::behind`] [`Event::Stabilize`](crate::Event::Stabilize), and
-//!   retains from what [`Retention::free_to`] answers.
+//!   retains from what [`Retention::advance`] answers.
 //!
 //! A journal has several marks: a record that some member has no room for yet keeps what is behind it, not what is before.
 
@@ -72,12 +72,14 @@ impl Retention {
         newest.iter().filter(|end| !is_stable(end, &stable)).map(|(ring, partition, _)| (*ring, *partition)).collect()
     }
 
-    /// Everything before this may go, once a checkpoint has covered it. `stable`: see [`Retention::behind`].
-    pub fn free_to(&mut self, stable: impl Fn(RingId, PartitionNumber) -> Option<Sequence>) -> Lsn {
+    /// Everything before this may go, once a checkpoint has covered it; none: no more than before. `stable`: see
+    /// [`Retention::behind`].
+    pub fn advance(&mut self, stable: impl Fn(RingId, PartitionNumber) -> Option<Sequence>) -> Option<Lsn> {
+        let before = self.free_to;
         while self.marks.front().is_some_and(|(_, ends)| ends.iter().all(|end| is_stable(end, &stable))) {
             self.free_to = self.marks.pop_front().map_or(self.free_to, |(upto, _)| upto);
         }
-        self.free_to
+        (self.free_to > before).then_some(self.free_to)
     }
 }
 
@@ -103,14 +105,14 @@ mod tests {
         let mut retention = Retention::new(800);
         let known = |upto| move |_, _| Some(Sequence(upto));
         retention.mark(ends(100, 5));
-        assert_eq!(retention.free_to(known(4)), Lsn(0));
+        assert_eq!(retention.advance(known(4)), None);
         assert_eq!(retention.behind(known(4)), vec![AT]);
-        assert_eq!(retention.free_to(known(6)), Lsn(100));
+        assert_eq!(retention.advance(known(6)), Some(Lsn(100)));
         assert!(!retention.is_waiting() && retention.behind(known(6)).is_empty());
         retention.mark(ends(200, 6));
-        assert_eq!(retention.free_to(known(6)), Lsn(200), "what is known to be stable is not waited for");
+        assert_eq!(retention.advance(known(6)), Some(Lsn(200)), "what is known to be stable is not waited for");
         retention.mark(ends(300, 7));
-        assert_eq!(retention.free_to(|_, _| None), Lsn(300), "a partition that has gone keeps nothing");
+        assert_eq!(retention.advance(|_, _| None), Some(Lsn(300)), "a partition that has gone keeps nothing");
     }
 
     #[test]
@@ -120,8 +122,8 @@ mod tests {
             retention.mark(ends(end * 25, end));
         }
         assert!(retention.marks.len() <= MARKS as usize + 3, "{} marks", retention.marks.len());
-        let free_to = retention.free_to(|_, _| Some(Sequence(20)));
+        let free_to = retention.advance(|_, _| Some(Sequence(20))).unwrap();
         assert!(free_to.0 <= 500 && free_to.0 > 500 - 2 * retention.step, "{free_to:?}");
-        assert_eq!(retention.free_to(|_, _| Some(Sequence(40))), Lsn(1000));
+        assert_eq!(retention.advance(|_, _| Some(Sequence(40))), Some(Lsn(1000)));
     }
 }

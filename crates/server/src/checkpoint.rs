@@ -84,7 +84,9 @@ impl Node {
         let mut waiting = false;
         for (brick, retention) in self.retained() {
             let mut retention = retention.lock();
-            brick.retain_from(retention.free_to(self.stable(brick.id())));
+            if let Some(upto) = retention.advance(self.stable(brick.id())) {
+                brick.retain_from(upto);
+            }
             waiting |= retention.is_waiting();
         }
         waiting

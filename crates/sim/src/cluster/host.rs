@@ -236,7 +236,9 @@ impl Process {
         let (Some(retention), Some(brick)) = (self.retention.get_mut(&id), self.bricks.get(&id)) else { return };
         let partitions = &self.partitions;
         let stable = |_, partition| partitions.get(&Address { partition, brick: id }).map(Partition::stable);
-        brick.retain_from(retention.free_to(stable));
+        if let Some(upto) = retention.advance(stable) {
+            brick.retain_from(upto);
+        }
         let behind = retention.behind(stable);
         for (_, partition) in behind {
             self.event(Address { partition, brick: id }, Event::Stabilize, now);
