@@ -28,6 +28,14 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// The line that serves what this one has made.
+    pub fn line_to_serve(&self) -> String {
+        let state = self.state.as_ref().map(|path| format!("--state {} ", path.display())).unwrap_or_default();
+        format!("hekate {state}serve --detach")
+    }
+}
+
 const EXAMPLES: &str = "\
 From nothing to a mounted volume with two copies:
   hekate init --brick /srv/disk1 --brick /srv/disk2 --volume photos --copies 2

@@ -73,5 +73,5 @@ fn report(cli: &Cli, cluster: &str, bricks: &[BrickInfo], options: &Init) {
     if let Some(volume) = &options.volume {
         println!("volume {volume}: {} copies", options.copies);
     }
-    println!("next: hekate serve --detach");
+    println!("next: {}", cli.line_to_serve());
 }

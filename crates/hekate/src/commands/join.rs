@@ -23,7 +23,7 @@ pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
     } else {
         let Membership { server, cluster, .. } = &membership;
         println!("server {server} of cluster {cluster}: {} brick(s) in pool {}", bricks.len(), options.pool);
-        println!("next: hekate serve --detach");
+        println!("next: {}", cli.line_to_serve());
     }
     Ok(())
 }
