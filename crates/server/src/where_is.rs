@@ -37,7 +37,7 @@ pub fn where_is(node: &Node, wanted: &WhereRequest) -> Result<Value> {
     let ring = node.ring(volume.ring)?;
     let infos = node.registry.bricks()?.into_iter();
     let directories = infos.map(|info| (info.brick, info.directory)).collect();
-    let holders = Holders { node, ring: &ring, servers: node.registry.servers()? };
+    let holders = Holders::new(node, &ring)?;
     Search { volume: &volume, ring: &ring, directories, holders }.answer(wanted)
 }
 

@@ -12,6 +12,7 @@ use hekate_proto::*;
 use hekate_replica::{Address, Partition};
 use parking_lot::RwLockReadGuard;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -69,12 +70,13 @@ pub fn held_here(node: &Node, request: &HeldRequest) -> Result<Vec<Vec<Held>>> {
         return Err(Error::invalid(format!("{} questions; at most {LOOKS_MAX}", request.looks.len())));
     }
     let ring = node.ring(request.ring)?;
-    request.looks.iter().map(|look| look_here(&ring, look)).collect()
+    let until = Instant::now() + SETTLED_LIMIT;
+    request.looks.iter().map(|look| look_here(&ring, look, until)).collect()
 }
 
-fn look_here(ring: &HostedRing, look: &Look) -> Result<Vec<Held>> {
+fn look_here(ring: &HostedRing, look: &Look, until: Instant) -> Result<Vec<Held>> {
     let number = look.partition;
-    let leader = ring.leader(number).ok().map(|(_, hosted)| settled(hosted));
+    let leader = ring.leader(number).ok().map(|(_, hosted)| settled(hosted, until));
     let held = |brick: &Brick| {
         let replica = ring.replica(Address { partition: number, brick: brick.id() });
         let _still = replica.filter(|_| leader.is_none()).map(|hosted| hosted.partition.read());
@@ -99,11 +101,10 @@ fn read(ring: &HostedRing, brick: &Brick, what: &What) -> Result<Option<Vec<u8>>
 }
 
 /// The leader, when its members have what it has; one that waits for a member is shown as it is.
-fn settled(hosted: &Hosted) -> RwLockReadGuard<'_, Partition> {
-    let begun = Instant::now();
+fn settled(hosted: &Hosted, until: Instant) -> RwLockReadGuard<'_, Partition> {
     loop {
         let partition = hosted.partition.read();
-        if partition.is_settled() || begun.elapsed() > SETTLED_LIMIT {
+        if partition.is_settled() || Instant::now() > until {
             return partition;
         }
         drop(partition);
@@ -113,12 +114,18 @@ fn settled(hosted: &Hosted) -> RwLockReadGuard<'_, Partition> {
 
 /// Whom it asks.
 pub struct Holders<'a> {
-    pub node: &'a Node,
-    pub ring: &'a HostedRing,
-    pub servers: Vec<ServerInfo>,
+    node: &'a Node,
+    ring: &'a HostedRing,
+    servers: Vec<ServerInfo>,
+    /// Servers that did not answer are not waited for once more.
+    away: RefCell<BTreeMap<Option<ServerId>, String>>,
 }
 
-impl Holders<'_> {
+impl<'a> Holders<'a> {
+    pub fn new(node: &'a Node, ring: &'a HostedRing) -> Result<Self> {
+        Ok(Self { node, ring, servers: node.registry.servers()?, away: RefCell::default() })
+    }
+
     /// What the leader has.
     pub fn by_leader(&self, look: Look) -> Result<Option<Vec<u8>>> {
         let leader = self.ring.view(look.partition)?.leader;
@@ -164,9 +171,12 @@ impl Holders<'_> {
             members.push(all);
         }
         let mut known: BTreeMap<(usize, BrickId), Held> = BTreeMap::new();
-        let mut away: BTreeMap<Option<ServerId>, String> = BTreeMap::new();
+        let mut away = self.away.borrow_mut();
         for (server, numbers) in by_server {
             for chunk in numbers.chunks(LOOKS_MAX) {
+                if away.contains_key(&server) {
+                    break;
+                }
                 let looks = chunk.iter().map(|number| looks[*number].clone()).collect();
                 match self.ask_one(server, HeldRequest { ring: self.ring.ring, looks }) {
                     Ok(rows) => known.extend(
