@@ -9,6 +9,15 @@ use bytes::Bytes;
 use hekate_proto::{Error, Result};
 use std::collections::VecDeque;
 
+/// A write that was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Write {
+    upto: Lsn,
+    /// Of a segment's header.
+    begins: bool,
+    done: bool,
+}
+
 /// See the module.
 pub struct Log {
     pub(super) geometry: Geometry,
@@ -20,8 +29,8 @@ pub struct Log {
     pub(super) oldest: u64,
     /// The first segment with records that no sync covers.
     pub(super) unsynced: u64,
-    /// Writes in flight, in log order: where each ends, and whether it has.
-    pub(super) writing: VecDeque<(Lsn, bool)>,
+    /// Writes in flight, in log order.
+    writing: VecDeque<Write>,
     pub(super) syncing: bool,
     /// Where this opening went on.
     pub(super) resumed: Option<Lsn>,
@@ -97,7 +106,8 @@ impl Log {
             writes.push((end_record.0, self.end));
         }
         writes.push(self.record(kind, body, checksum));
-        self.writing.extend(writes.iter().map(|(_, upto)| (*upto, false)));
+        let begins = |io: &Io| matches!(io, Io::BeginSegment { .. });
+        self.writing.extend(writes.iter().map(|(io, upto)| Write { upto: *upto, begins: begins(io), done: false }));
         (self.end, writes)
     }
 
@@ -119,13 +129,17 @@ impl Log {
 
     /// The write that ends at `upto` has ended.
     pub fn written(&mut self, upto: Lsn) {
-        if let Some(write) = self.writing.iter_mut().find(|(end, done)| *end == upto && !done) {
-            write.1 = true;
+        if let Some(write) = self.writing.iter_mut().find(|write| write.upto == upto && !write.done) {
+            write.done = true;
         }
-        while let Some((end, true)) = self.writing.front().copied() {
+        while let Some(write) = self.writing.front().copied().filter(|write| write.done) {
             self.writing.pop_front();
-            invariant!("journal invariant 1", end > self.written, "{end:?} behind {:?}", self.written);
-            self.written = end;
+            let (end, written) = (write.upto, self.written);
+            invariant!("journal invariant 1", end > written, "{end:?} behind {written:?}");
+            // The end record that leads to the segment comes next: the log goes beyond only with both.
+            if !write.begins {
+                self.written = end;
+            }
         }
     }
 

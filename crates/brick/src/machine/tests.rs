@@ -131,7 +131,8 @@ impl Run {
     /// Records whose end is at or before a position of the log: their keys are there, in order, without a gap.
     fn check(&self, storage: &MemoryStorage, reborn: bool, upto: Lsn, what: &str) {
         let at_least = self.ends.iter().filter(|end| **end <= upto).count();
-        let brick = open(storage, reborn);
+        let opened = Brick::open_on(std::sync::Arc::new(storage.clone()), &identity(), Incarnation(1), reborn);
+        let brick = opened.unwrap_or_else(|error| panic!("{what}: {error}")).0;
         let found = brick.scan(&Self::key(0), &Self::key(999_999), 1_000_000).unwrap();
         let numbers: Vec<Key> = found.into_iter().map(|(key, _)| key).collect();
         assert!(numbers.len() >= at_least, "{what}: {} of {at_least} records", numbers.len());
@@ -140,14 +141,17 @@ impl Run {
     }
 }
 
-/// `make soak` says more.
-fn runs() -> u64 {
-    std::env::var("HEKATE_RUNS").ok().and_then(|count| count.parse().ok()).unwrap_or(150)
+/// `make soak` says more; `HEKATE_RUN=n`: beginning with that one.
+fn runs() -> std::ops::RangeInclusive<u64> {
+    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+    let first = number("HEKATE_RUN").unwrap_or(1);
+    first..=first + number("HEKATE_RUNS").unwrap_or(150) - 1
 }
 
 #[test]
 fn io_may_end_in_any_order_and_never() {
-    for seed in 1..=runs() {
+    // The last four had a record claim stable storage for an end record that was not written.
+    for seed in runs().chain([999, 6031, 10_163, 15_329]) {
         let mut run = Run::new(seed);
         for _ in 0..400 {
             run.step();
