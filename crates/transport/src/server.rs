@@ -81,6 +81,9 @@ impl Server {
             std::io::ErrorKind::AddrInUse => Error::Unavailable {
                 what: format!("{endpoint} is in use; is another `hekate serve` running? `hekate status` tells"),
             },
+            std::io::ErrorKind::InvalidInput => Error::invalid(format!(
+                "{endpoint}: a socket's path may have 107 bytes; name a shorter place with --state"
+            )),
             _ => Error::io(format!("listen on {endpoint}"), e),
         };
         let shared = self.shared.clone();
