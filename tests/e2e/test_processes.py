@@ -69,8 +69,9 @@ def where_files_of_three_processes_rest(store):
     for place in ["v:/", "v:/a/b/big"]:
         asked = store.try_cli("--json", "where", place)
         if asked.exit == 0:
-            errors = [replica["error"] for place in places(asked.json()) for replica in place["replicas"] if replica["error"]]
+            errors = [replica["error"] for one in places(asked.json()) for replica in one["replicas"] if replica["error"]]
             assert all("server-3" in error for error in errors), errors
+            assert errors or place == "v:/", "a file of 16 shards has copies on each of three servers"
         else:
             assert "server-3" in asked.text, asked.text
     store.serve_other("s3")

@@ -19,7 +19,7 @@ fuzz() { # libFuzzer for an hour, all decoders
 replica() { # random name ops, and crashes after any record, 5,000 cases each
   PROPTEST_CASES=5000 cargo test --release -p hekate-replica
 }
-seeds() { # 5,000 simulated clusters under faults, and the planted bugs: some ten minutes
+seeds() { # 5,000 simulated clusters under faults, and the planted bugs: about half an hour
   HEKATE_SEEDS=5000 cargo test -p hekate-sim faults_stop -- --nocapture
   cargo test -p hekate-sim --features planted planted_bugs_are_found -- --nocapture
 }

@@ -193,6 +193,13 @@ fn of_data() -> Vec<Case> {
     ]
 }
 
+/// Of directories that several partitions share.
+fn of_parts() -> Vec<Case> {
+    vec![case!("a look at a stub", Op::Name { op: NameOp::Stub { .. } }, |volume, things| {
+        said(volume.getattr(&context(), things.dir).map(|attr| (attr.nlink, attr.change)))
+    })]
+}
+
 /// With the names of directories in `spread` partitions.
 fn each_kind_is_done_once(spread: u32) {
     let scratch = Scratch::wide(&format!("retries-{spread}"), spread);
@@ -200,7 +207,8 @@ fn each_kind_is_done_once(spread: u32) {
     let cutter = Cutter::new(&server, server.with_file_name("cut.sock"));
     let open = |endpoint| Volume::open(endpoint, "v1", &OpenOptions::default()).unwrap();
     let (cut, whole) = (open(cutter.endpoint()), open(scratch.endpoint()));
-    for (number, case) in of_names().into_iter().chain(of_inodes()).chain(of_data()).enumerate() {
+    let parts = if spread > 1 { of_parts() } else { Vec::new() };
+    for (number, case) in of_names().into_iter().chain(of_inodes()).chain(of_data()).chain(parts).enumerate() {
         let [one, other] = ["cut", "whole"].map(|text| format!("{number}-{text}"));
         let (ours, theirs) = (Things::new(&cut, &one), Things::new(&whole, &other));
         cutter.cut_next(case.which);
@@ -210,6 +218,10 @@ fn each_kind_is_done_once(spread: u32) {
         assert_eq!(ours.describe(&cut), theirs.describe(&whole), "{}", case.what);
         assert_eq!(ours.describe(&whole), theirs.describe(&whole), "{} as others see it", case.what);
     }
+    cutter.cut_next(|op| matches!(op, Op::Volume { op: VolumeOp::EndSession }));
+    cut.end();
+    assert!(cutter.has_cut(), "the end of a session was not cut");
+    assert!(cut.lookup(&context(), ROOT, name("0-cut")).is_err(), "the session is over");
 }
 
 #[test]
