@@ -60,6 +60,8 @@ pub mod init {
     pub const POSIX_LOCKS: u64 = 1 << 1;
     /// OPEN and CREATE carry O_TRUNC out.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    /// LOOKUP of `.` and `..`, by which the kernel finds inodes again that it has forgotten.
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     /// Writes of over 4 KiB.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// flock locks are ours.

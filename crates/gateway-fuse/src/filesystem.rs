@@ -7,9 +7,11 @@
 mod attributes;
 mod data;
 mod directories;
+mod export;
 mod locks;
 mod names;
 
+use crate::MountOptions;
 use crate::abi::*;
 use crate::directory::Handles;
 use crate::encode::{Outcome, bytes_of, entry_out};
@@ -51,11 +53,11 @@ struct Caller<'a> {
 }
 
 impl Filesystem {
-    pub(crate) fn new(volume: Arc<Volume>, cache: Duration) -> Self {
+    pub(crate) fn new(volume: Arc<Volume>, options: &MountOptions) -> Self {
         Self {
             volume,
-            cache,
-            nodes: Nodes::default(),
+            cache: options.cache,
+            nodes: Nodes::new(options.export),
             handles: Handles::default(),
             removals: Removals::default(),
             appends: std::array::from_fn(|_| Mutex::default()),
@@ -115,6 +117,8 @@ impl Filesystem {
     fn answer_now(&self, caller: &Caller, body: Body) -> Outcome {
         match body {
             Body::Lookup { name } => self.lookup(caller, name),
+            Body::LookupSelf => self.lookup_self(caller),
+            Body::LookupParent => self.lookup_parent(caller),
             Body::Mknod { name, mode, rdev } => self.mknod(caller, name, mode, rdev),
             Body::Mkdir { name, mode } => self.mkdir(caller, name, mode),
             Body::Symlink { name, target } => self.symlink(caller, name, target),
