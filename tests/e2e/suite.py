@@ -9,6 +9,7 @@ import test_files
 import test_kills
 import test_locks
 import test_mistakes
+import test_mount_helper
 import test_mounts
 import test_names
 import test_output
@@ -18,7 +19,7 @@ import test_servers
 import test_spread
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills]
+MODULES = [test_files, test_names, test_mounts, test_mount_helper, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills]
 
 if __name__ == "__main__":
     harness.main(MODULES)
