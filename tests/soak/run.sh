@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The long tests: what `make test` runs, more often and on a larger scale. About four hours on 2 cores; each part can be
-# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds.
+# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds reexport.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -39,9 +39,14 @@ kills() { # 500 processes killed under load, with one server and with three, and
   done
 }
 
-for part in ${*:-replica seeds rounds order creates kills histories fuzz}; do
+reexport() { # a mount that Samba serves on: a minute
+  cargo build --release -p hekate
+  HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/soak/reexport.py
+}
+
+for part in ${*:-replica seeds rounds order creates kills reexport histories fuzz}; do
   case $part in
-  histories | order | creates | fuzz | replica | rounds | kills | seeds) "$part" ;;
-  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds" >&2; exit 64 ;;
+  histories | order | creates | fuzz | replica | rounds | kills | seeds | reexport) "$part" ;;
+  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds reexport" >&2; exit 64 ;;
   esac
 done
