@@ -66,9 +66,9 @@ policy=/usr/sbin/policy-rc.d # says so to the packages' scripts (Debian's invoke
 install_idle() {
   local pair fresh=() is_ours= status=0
   for pair in "${idle_units[@]}"; do dpkg -s "${pair%%:*}" >/dev/null 2>&1 || fresh+=("${pair##*:}"); done
-  [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' >$policy; chmod 755 $policy; is_ours=1; }
+  [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' >$policy; chmod 755 $policy; is_ours=1; trap "rm -f $policy" EXIT; }
   { apt-get update -qq && $line -qq >/dev/null; } || status=$?
-  [ -z "$is_ours" ] || rm -f $policy
+  [ -z "$is_ours" ] || { rm -f $policy; trap - EXIT; }
   systemctl disable --quiet "${fresh[@]}" >/dev/null 2>&1 || true # those that were installed, if systemd is there
   return "$status"
 }
