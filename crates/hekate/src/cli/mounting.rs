@@ -97,13 +97,15 @@ const EXAMPLES: &str = "\
 Examples:
   hekate mount photos /mnt/photos
   hekate mount -o ro,noexec photos /mnt/photos
-  hekate mount 127.0.0.1:7100/photos /mnt/photos      another server; needs its secret in the state directory
   hekate mount unix:/run/hekate/server.sock/photos /mnt/photos
-  hekate mount -o remount,ro photos /mnt/photos       change how it is mounted
-  mount -t hekate photos /mnt/photos                  the same by mount(8), once `hekate doctor` finds the mount helper
-A line of /etc/fstab:
+  hekate mount -o remount,ro photos /mnt/photos
+Another server, with its secret in the state directory:
+  hekate mount 127.0.0.1:7100/photos /mnt/photos
+By mount(8), once `hekate doctor` finds the mount helper, and as a line of /etc/fstab:
+  mount -t hekate photos /mnt/photos
   photos  /mnt/photos  hekate  _netdev,nofail  0 0";
 
 const AFTER: &str = "\
-Programs' set-user-id bits and device nodes count only with suid and dev, which only root can ask for. Where the process of
-a mount was killed, mounting again removes what is left of it.";
+Where the process of a mount was killed, mounting again removes what is left of it.
+
+Exit status: 0 mounted; 64 wrong use; 69 no server, or files are open (remount); 77 not permitted.";

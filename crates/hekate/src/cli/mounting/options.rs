@@ -70,38 +70,28 @@ const KNOWN: &[Known] = &[
     known(
         "allow_other",
         "",
-        "other users may come in, as permissions allow; always so for root",
+        "others may come in, as permissions allow; always so for root",
         set!(|o| { o.allow_other = true }),
     ),
-    known(
-        "cache",
-        "SECONDS",
-        "the kernel may keep names, attributes and pages for so long without asking",
-        |o, value| {
-            o.cache = Some(seconds(value)?);
-            Ok(())
-        },
-    ),
-    known(
-        "soft",
-        "SECONDS",
-        "what needs a server that is away for longer fails; without it, it waits for ever",
-        |o, value| {
-            o.soft = Some(seconds(value)?).filter(|limit| !limit.is_zero());
-            Ok(())
-        },
-    ),
+    known("cache", "SECONDS", "so long the kernel may keep names, attributes and pages", |o, value| {
+        o.cache = Some(seconds(value)?);
+        Ok(())
+    }),
+    known("soft", "SECONDS", "what needs a server that is away for longer fails; else it waits", |o, value| {
+        o.soft = Some(seconds(value)?).filter(|limit| !limit.is_zero());
+        Ok(())
+    }),
     known(
         "export",
         "",
-        "handles stay good while it is mounted, for NFS servers; 40 bytes of memory an inode ever seen",
+        "handles stay good while it is mounted, for NFS; 40 bytes an inode ever seen",
         set!(|o| { o.export = true }),
     ),
     known("server", "ADDRESS", "the server, as --server", |o, value| {
         o.server = Some(value.into());
         Ok(())
     }),
-    known("state", "DIR", "the state directory, whose server and secret are used, as --state", |o, value| {
+    known("state", "DIR", "whose server and secret are used, as --state", |o, value| {
         o.state = Some(value.into());
         Ok(())
     }),
@@ -244,10 +234,10 @@ pub fn help() -> String {
         .iter()
         .map(|known| {
             let equals = if known.value.is_empty() { "" } else { "=" };
-            format!("  {:<14}  {}", format!("{}{equals}{}", known.name, known.value), known.does)
+            format!("  {:<15} {}", format!("{}{equals}{}", known.name, known.value), known.does)
         })
         .collect();
-    lines.push(format!("  {}: noexec, nosuid, nodev, unless a later option says otherwise", FOR_USERS.join(", ")));
+    lines.push(format!("  {}: noexec, nosuid, nodev, unless overruled later", FOR_USERS.join(", ")));
     lines.push("Taken, and without effect here: defaults, async, auto, noauto, nofail, comment=, x-*".into());
     lines.join("\n")
 }
