@@ -2,7 +2,8 @@
 //!
 //! The door is thin: it translates the kernel's requests into calls of `hekate_client` and keeps only what the kernel
 //! remembers. It is strict unless [`MountOptions::cache`] asks for less: names and attributes are asked for each time,
-//! and cached pages are dropped when the file has changed. Locks (flock, fcntl) hold between all mounts; fallocate, SEEK_HOLE and O_TMPFILE are answered as not supported.
+//! and cached pages are dropped when the file has changed. Locks (flock, fcntl) hold between all
+//! mounts.
 
 mod abi;
 mod buffers;
@@ -104,7 +105,8 @@ pub fn mount(volume: Arc<Volume>, source: &str, mount_point: &Path, options: &Mo
     let mounted = Mounted { session, counters, mount_point, ended: AtomicBool::new(false) };
     let background_max = options.workers_max.clamp(1, usize::from(u16::MAX)) as u16;
     let wishes = Wishes { cache: !options.cache.is_zero(), export: options.export, background_max };
-    mounted.session.shake_hands(&wishes)?;
+    let agreed = mounted.session.shake_hands(&wishes)?;
+    mounted.session.answers().agreed(&agreed);
     Ok(mounted)
 }
 

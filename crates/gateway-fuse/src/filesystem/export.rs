@@ -19,9 +19,9 @@ impl Filesystem {
         }
     }
 
-    /// Waits for an op that asks a directory for its parent: until then a directory is found by its handle only while the
-    /// kernel knows the way to it.
-    pub(super) fn lookup_parent(&self, _caller: &Caller) -> Outcome {
-        Err(Errno::STALE.into())
+    /// Where a directory lies that a handle led to: the kernel wants the way to it from the root.
+    pub(super) fn lookup_parent(&self, caller: &Caller) -> Outcome {
+        let attr = self.volume.parent(&caller.context, caller.inode)?;
+        self.entry(&attr)
     }
 }
