@@ -196,7 +196,9 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
 
 /// Opens the volume; a server that does not answer yet is waited for as long as the options say.
 fn open(wanted: &Wanted) -> Result<Volume, Failure> {
-    let mut options = OpenOptions::default();
+    let change = &wanted.options.change;
+    let no_access_times = change.access_times == Some(false) || change.read_only == Some(true);
+    let mut options = OpenOptions { no_access_times, ..OpenOptions::default() };
     if wanted.trace {
         options.layers.push(LayerSpec { name: "trace".into() });
     }
