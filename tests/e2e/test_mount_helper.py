@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import time
 
@@ -185,3 +186,48 @@ def doctor_says_how_the_mount_helper_is_installed(store):
     assert "/sbin/mount.fuse.hekate" in found["found"], found
     equal(run("sh", "-c", found["fix"]).returncode, 0, "the line works")
     equal(row()["state"], "good", "with what doctor said")
+
+
+@test(root=True)
+def a_soft_mount_gives_up_on_a_server_that_is_away(store):
+    mnt = store.up()
+    store.umount()
+    store.mount(options=["-o", "soft=2"])
+    write(f"{mnt}/f", b"f")
+    os.kill(store.server_pid, signal.SIGSTOP)
+    try:
+        for what in (os.stat, read, os.listdir):
+            begun = time.monotonic()
+            try:
+                what(mnt if what is os.listdir else f"{mnt}/f")
+                raise AssertionError(f"{what.__name__} succeeds while the server is away")
+            except OSError as error:
+                equal(error.errno, errno.ETIMEDOUT, what.__name__)
+            took = time.monotonic() - begun
+            assert 1.5 < took < 20, f"{what.__name__} gave up after {took:.1f} s"
+    finally:
+        os.kill(store.server_pid, signal.SIGCONT)
+    wait_until(lambda: answers(f"{mnt}/f"), "it goes on once the server is back")
+
+
+def answers(path):
+    try:
+        return read(path) == b"f"
+    except OSError:
+        return False
+
+
+@test(root=True)
+def reading_changes_no_access_time_with_noatime(store):
+    mnt = store.up()
+    plain = store.mount("plain")
+    store.umount()
+    store.mount(options=["-o", "noatime"])
+    write(f"{mnt}/f", b"f" * 5000)
+    os.utime(f"{mnt}/f", ns=(10**18, 10**18 + 10**9))
+    for _ in range(3):
+        read(f"{mnt}/f")
+    time.sleep(1.5)
+    equal(os.stat(f"{mnt}/f").st_atime_ns, 10**18, "time of access after reading with noatime")
+    read(f"{plain}/f")
+    wait_until(lambda: os.stat(f"{mnt}/f").st_atime_ns > 10**18, "without it the time of access follows")
