@@ -32,7 +32,9 @@ impl FromStr for Source {
         let server = match server {
             None => None,
             Some(server) if server.starts_with("unix:/") || server.starts_with("tcp:") => Some(server.to_string()),
-            Some(server) if server.contains(':') && !server.contains('/') => Some(format!("tcp:{server}")),
+            Some(server) if server.contains(':') && !server.contains('/') && !server.starts_with("unix:") => {
+                Some(format!("tcp:{server}"))
+            }
             Some(server) => return Err(format!("{server:?} is no server; {form}")),
         };
         Ok(Self { text: text.into(), server, volume: volume.into() })
