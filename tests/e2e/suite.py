@@ -24,8 +24,9 @@ import test_space
 import test_spread
 import test_user_mounts
 import test_users
+import test_waits
 
-MODULES = [test_files, test_names, test_acl, test_mounts, test_mount_helper, test_dead_mounts, test_handles, test_nfs, test_locks, test_crashes, test_mistakes, test_output, test_users, test_user_mounts, test_room, test_bricks, test_compare, test_servers, test_space, test_spread, test_processes, test_apart, test_kills]
+MODULES = [test_files, test_names, test_acl, test_mounts, test_mount_helper, test_dead_mounts, test_handles, test_nfs, test_locks, test_crashes, test_mistakes, test_output, test_users, test_user_mounts, test_room, test_bricks, test_compare, test_servers, test_space, test_spread, test_processes, test_apart, test_waits, test_kills]
 
 if __name__ == "__main__":
     harness.main(MODULES)
