@@ -20,20 +20,14 @@ demo_programs=(
 test_programs=(
   strace:strace         # 2.8 MB   shows that each disk is synced before the reply
   getfattr:attr         # 0.2 MB   extended attributes
+  pkg-config:pkg-config # 0.1 MB   builds passthrough_ll, with libfuse3-dev (5 MB with what it needs): pjdfstest runs there too
 )
 bench_programs=(
   fio:fio               # 2.1 MB   the load
   mkfs.xfs:xfsprogs     # 3.4 MB   bricks of the same kind for everybody
   getfattr:attr         # 0.2 MB
-  pkg-config:pkg-config # 0.1 MB   builds passthrough_ll, with libfuse3-dev (0.7 MB)
   glusterd:glusterfs-server   # 3 MB and about 40 MB of libraries: the peer, and its
   glusterfs:glusterfs-client  # client
-)
-# Beyond the above the soak compiles pjdfstest: about 30 MB.
-soak_programs=(
-  autoreconf:autoconf
-  automake:automake
-  prove:perl
 )
 
 packages=()
@@ -44,13 +38,14 @@ need "${demo_programs[@]}"
 [ -e "$(gcc -print-file-name=crt1.o 2>/dev/null || true)" ] || packages+=(libc6-dev) # 12 MB: what gcc links against
 case $task in
   demo) ;;
-  test) need "${test_programs[@]}" ;;
-  bench)
-    need "${test_programs[@]}" "${bench_programs[@]}"
-    [ -e /usr/include/fuse3/fuse_lowlevel.h ] || packages+=(libfuse3-dev) ;;
-  soak) need "${test_programs[@]}" "${soak_programs[@]}" ;;
+  test | soak) need "${test_programs[@]}" ;;
+  bench) need "${test_programs[@]}" "${bench_programs[@]}" ;;
   *) give_up "usage: scripts/setup.sh demo|test|bench|soak" ;;
 esac
+if [ "$task" != demo ]; then
+  [ -e /usr/include/fuse3/fuse_lowlevel.h ] || packages+=(libfuse3-dev)
+  [ -e /usr/include/sys/acl.h ] || packages+=(libacl1-dev) # 0.3 MB: pjdfstest is linked with it
+fi
 
 if [ ${#packages[@]} -gt 0 ]; then
   mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long tests: what `make test` runs, more often and on a larger scale. About four hours on 2 cores; each part can be
-# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds.
+# The long tests: what `make test` runs, more often and on a larger scale. About six hours on 2 cores; each part can be
+# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds posix.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -38,10 +38,18 @@ kills() { # 500 processes killed under load, with one server and with three, and
     tests/e2e/run.sh writers_wait_for_a_killed_server a_killed_server_starts_again_and_again processes_are_killed_under_load
   done
 }
+posix() { # fsx with a million operations on each kind of file and mount, and pjdfstest ten times: some two hours
+  cargo build --release -p hekate
+  HEKATE_FSX_OPS=1000000 tests/e2e/run.sh fsx_finds_what_it_wrote
+  for round in $(seq 10); do
+    echo "soak: pjdfstest, round $round of 10"
+    tests/e2e/run.sh pjdfstest_as_root pjdfstest_as_nobody
+  done
+}
 
-for part in ${*:-replica seeds rounds order creates kills histories fuzz}; do
+for part in ${*:-replica seeds rounds order creates kills histories posix fuzz}; do
   case $part in
-  histories | order | creates | fuzz | replica | rounds | kills | seeds) "$part" ;;
-  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds" >&2; exit 64 ;;
+  histories | order | creates | fuzz | replica | rounds | kills | seeds | posix) "$part" ;;
+  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds posix" >&2; exit 64 ;;
   esac
 done
