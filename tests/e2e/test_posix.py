@@ -202,12 +202,12 @@ def short_names(store):
 def passthrough_ll(directory, below, program=None, uid=None):
     """libfuse's example over a directory of the local disk, without any cache. -> its mount."""
     rights = ",allow_other,suid,dev" if uid is None else ""
-    options = f"source={below},timeout=0,cache=never,default_permissions,max_threads=10{rights}"
+    options = f"source={below},timeout=0,cache=never,default_permissions{rights}"
     words = [*as_user(uid), program or tool("passthrough_ll"), "-f", "-o", options, directory]
-    server = subprocess.Popen(words, cwd="/", stdin=subprocess.DEVNULL)
+    server = subprocess.Popen(words, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: kind_of(directory).startswith("fuse") or server.poll() is not None, "passthrough_ll mounted")
-        assert server.poll() is None, f"passthrough_ll: exit {server.returncode}"
+        assert server.poll() is None, f"passthrough_ll: exit {server.returncode}: {server.stderr.read()}"
         yield directory
     finally:
         server.terminate()
