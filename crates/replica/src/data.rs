@@ -1,6 +1,6 @@
 //! Bytes: beside the inode while they are few, in shards from then on.
 
-use crate::inodes::drop_set_id_bits;
+use crate::inodes::{drop_capability, drop_set_id_bits};
 use crate::message::Fresh;
 use crate::read::node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
@@ -15,7 +15,15 @@ const JOURNALED_BYTES_MAX: usize = 32 << 10;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
 /// A change of content.
-pub fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
+pub fn written(
+    tree: &Tree,
+    commit: &mut Commit,
+    (id, inode): (InodeId, &mut InodeRecord),
+    end: u64,
+    drop_set_id: bool,
+    now: Time,
+) {
+    commit.changes.extend(drop_capability(tree, id, inode));
     let now = later(now, inode.ctime);
     inode.size = if is_planted(11) { end } else { inode.size.max(end) };
     inode.size_high = inode.size_high.max(inode.size);
@@ -66,7 +74,7 @@ fn write_inline(
         splice(&tree.content(id)?, offset as usize, data)
     };
     commit.changes.push(Change::Put { key, value });
-    written(inode, end, drop_set_id, now);
+    written(tree, &mut commit, (id, inode), end, drop_set_id, now);
     commit.put(tree.key(id, Kind::Inode), inode);
     Ok(commit)
 }
@@ -88,18 +96,24 @@ pub fn spill(here: &mut Here, id: InodeId) -> Stepped<Next> {
         return Ok(Next::Reply(node(attr_of(id, &inode, None))));
     }
     let content = tree.content(id)?;
-    spill_with(here, id, inode, content)
+    spill_with(here, id, inode, content, Commit::default())
 }
 
 /// The record of a spill: `inode` as it is to be but for its layout, `content` what goes to the shard.
-pub fn spill_with(here: &mut Here, id: InodeId, mut inode: InodeRecord, content: Bytes) -> Stepped<Next> {
+/// The changes of `commit` come first.
+pub fn spill_with(
+    here: &mut Here,
+    id: InodeId,
+    mut inode: InodeRecord,
+    content: Bytes,
+    mut commit: Commit,
+) -> Stepped<Next> {
     let (ask, tree) = (here.ask, here.tree());
     let data = here.new_data_id(id);
     let shard = ShardId { volume: ask.volume, data, index: 0 };
-    let mut commit = Commit::default();
     if !content.is_empty() {
         if here.owns(shard.position()) {
-            commit.changes = fill_shard(ask, shard, &content).changes;
+            commit.changes.extend(fill_shard(ask, shard, &content).changes);
         } else {
             let undo = Some(Leg::UnfillShard { shard });
             here.leg(shard.position(), Leg::FillShard { shard, bytes: content }, undo)?;
@@ -162,14 +176,25 @@ pub fn write_shard(
     let after = first + (blocks.len() / BLOCK_BYTES) as u32;
     let stamp = here.next_stamp(before);
     let record = ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after) };
-    let run = BlockRun { first, checksums: checksums(shard, first, &blocks) };
     let mut commit = Commit { reply: Some(Reply::Written { stamp }), ..Commit::default() };
-    if bytes.len() > JOURNALED_BYTES_MAX && first >= home_blocks {
-        commit.fresh.push(Fresh { shard, first_block: first, bytes: blocks });
-        commit.changes.push(Change::FreshBlocks { shard, record, run });
-    } else {
-        commit.changes.push(Change::WriteBlocks { shard, record, run, bytes: blocks });
+    // What was home once goes through the journal, mostly a block that an earlier write ended in.
+    let fresh_from = home_blocks.clamp(first, after);
+    let mut old = blocks;
+    let fresh = old.split_off((fresh_from - first) as usize * BLOCK_BYTES);
+    if fresh.len() <= JOURNALED_BYTES_MAX {
+        old.unsplit(fresh);
+        commit.changes.push(block_change(shard, record, first, old.freeze()));
+        return Ok(Next::record(commit));
     }
+    if !old.is_empty() {
+        let length = length.max(fresh_from * BLOCK);
+        let record = ShardRecord { length, home_blocks, ..record };
+        commit.changes.push(block_change(shard, record, first, old.freeze()));
+    }
+    let fresh = fresh.freeze();
+    let run = BlockRun { first: fresh_from, checksums: checksums(shard, fresh_from, &fresh) };
+    commit.fresh.push(Fresh { shard, first_block: fresh_from, bytes: fresh });
+    commit.changes.push(Change::FreshBlocks { shard, record, run });
     Ok(Next::record(commit))
 }
 
@@ -199,7 +224,14 @@ pub fn zero_blocks(
 
 /// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
 /// it is zeros.
-fn whole_blocks(brick: &Brick, ask: &Ask, shard: ShardId, length: u32, offset: u32, bytes: &Bytes) -> Stepped<Bytes> {
+fn whole_blocks(
+    brick: &Brick,
+    ask: &Ask,
+    shard: ShardId,
+    length: u32,
+    offset: u32,
+    bytes: &Bytes,
+) -> Stepped<BytesMut> {
     let end = offset + bytes.len() as u32;
     let (from, to) = (offset / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
     let mut blocks = BytesMut::with_capacity((to - from) as usize);
@@ -212,7 +244,7 @@ fn whole_blocks(brick: &Brick, ask: &Ask, shard: ShardId, length: u32, offset: u
         blocks.extend_from_slice(&brick.read_shard(ask.ring, shard, end, to - end)?);
     }
     blocks.resize((to - from) as usize, 0);
-    Ok(blocks.freeze())
+    Ok(blocks)
 }
 
 /// The shard ends at `length`: the block in which it ends is zeros from there on.
@@ -253,9 +285,9 @@ pub fn wrote(
     if inode.layout.is_inline() || inode.layout.version != layout_version && !is_planted(10) {
         return Err(Error::LayoutChanged.into());
     }
-    written(&mut inode, end, drop_set_id, now);
-    inode.size_high = inode.size_high.max(reach);
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
+    written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, now);
+    inode.size_high = inode.size_high.max(reach);
     commit.put(tree.key(id, Kind::Inode), &inode);
     Ok(Next::record(commit))
 }

@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
 use bytes::Bytes;
 use hekate_client::SetXattr;
-use hekate_proto::{AttrChanges, NodeKind, SetTime, VolumeSpace};
+use hekate_proto::{AttrChanges, Error, NodeKind, SetTime, VolumeSpace};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
@@ -15,7 +15,10 @@ const NAME_BYTES_MAX: u32 = 255;
 
 impl Filesystem {
     pub(super) fn getattr(&self, caller: &Caller) -> Outcome {
-        let attr = self.volume.getattr(&caller.context, caller.inode)?;
+        let attr = match self.volume.getattr(&caller.context, caller.inode) {
+            Err(Error::Stale) => self.handles.removed(caller.inode).ok_or(Error::Stale)?,
+            found => found?,
+        };
         Ok(attr_reply(&attr, self.cache))
     }
 
@@ -98,8 +101,9 @@ fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
         gid: has(fattr::GID).then_some(set.gid),
         size: has(fattr::SIZE).then_some(set.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atime_ns),
-        // The kernel leaves it to us that ftruncate changes the time even if it does not change the size.
-        mtime: match has(fattr::SIZE) && has(fattr::FH) {
+        // The kernel leaves it to us that ftruncate and O_TRUNC (of which it does not say that it is no truncate(2)) change
+        // the time even if they do not change the size.
+        mtime: match has(fattr::SIZE) && (has(fattr::FH) || set.size == 0) {
             true => Some(SetTime::Now),
             false => time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtime_ns),
         },
