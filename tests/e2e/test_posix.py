@@ -36,17 +36,21 @@ entries = [["{nobody}", "{nobodies}"], ["daemon", "daemon"]]
 
 @test(root=True, limit_s=300)
 def pjdfstest_as_root(store):
+    """On a strict mount, and on one that keeps names and attributes."""
     directory = short_names(store)
     store.init()
     store.serve()
-    mnt = directory("hekate", 0)
-    store.cli("mount", "v", mnt)
-    os.chmod(mnt, 0o755)
-    found = all_cases(store, mnt)
+    mounts = {directory("strict", 0): [], directory("cached", 0): ["--cache", "1"]}
+    for mnt, options in mounts.items():
+        store.cli("mount", *options, "v", mnt)
+        os.chmod(mnt, 0o755)
+    found = [all_cases(store, mnt) for mnt in mounts]
     with passthrough_ll(directory("other", 0), directory("below", 0)) as other:
         reference = all_cases(store, other)
-    complain(judge(found, reference, excluded("root"), waiting("pjdfstest"), SKIPPED))
-    store.cli("umount", mnt)
+    for outcomes in found:
+        complain(judge(outcomes, reference, excluded("root"), waiting("pjdfstest"), SKIPPED))
+    for mnt in mounts:
+        store.cli("umount", mnt)
 
 
 @test(root=True, limit_s=300)
