@@ -22,22 +22,23 @@ test_programs=(
   getfattr:attr         # 0.2 MB   extended attributes
   ganesha.nfsd:nfs-ganesha # 2 MB  an NFS server in user space, with rpcbind and 2 MB of libraries, and
   nfs-ls:libnfs-utils   # 0.5 MB   its client, with the library that the tests call
+  pkg-config:pkg-config # 0.1 MB   builds passthrough_ll, with libfuse3-dev (5 MB with what it needs): pjdfstest runs there too
+  setfacl:acl           # 0.2 MB   ACLs as users set them
 )
 bench_programs=(
   fio:fio               # 2.1 MB   the load
   mkfs.xfs:xfsprogs     # 3.4 MB   bricks of the same kind for everybody
   getfattr:attr         # 0.2 MB
-  pkg-config:pkg-config # 0.1 MB   builds passthrough_ll, with libfuse3-dev (0.7 MB)
   glusterd:glusterfs-server   # 3 MB and about 40 MB of libraries: the peer, and its
   glusterfs:glusterfs-client  # client
 )
-# Beyond the above the soak compiles pjdfstest: about 30 MB; and Samba serves a mount: 60 MB with its libraries.
+# The guest's own packages go into its image under target/.
 soak_programs=(
-  smbd:samba
+  smbd:samba            # 60 MB with its libraries: serves a mount
   smbclient:smbclient
-  autoreconf:autoconf
-  automake:automake
-  prove:perl
+  qemu-system-x86_64:qemu-system-x86  # 43 MB and about 40 MB of libraries: a guest with another kernel
+  mmdebstrap:mmdebstrap               # 1 MB    makes its disk
+  mke2fs:e2fsprogs                    # 1.5 MB
 )
 
 packages=()
@@ -52,12 +53,14 @@ need "${demo_programs[@]}"
 case $task in
   demo) ;;
   test) need "${test_programs[@]}"; need_ganesha ;;
-  bench)
-    need "${test_programs[@]}" "${bench_programs[@]}"
-    [ -e /usr/include/fuse3/fuse_lowlevel.h ] || packages+=(libfuse3-dev) ;;
+  bench) need "${test_programs[@]}" "${bench_programs[@]}" ;;
   soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_ganesha ;;
   *) give_up "usage: scripts/setup.sh demo|test|bench|soak" ;;
 esac
+if [ "$task" != demo ]; then
+  [ -e /usr/include/fuse3/fuse_lowlevel.h ] || packages+=(libfuse3-dev)
+  [ -e /usr/include/sys/acl.h ] || packages+=(libacl1-dev) # 0.3 MB: pjdfstest is linked with it
+fi
 
 # Servers that tests start by themselves: a package and its unit. Installing them is not to start them, now or at boot.
 idle_units=(nfs-ganesha:nfs-ganesha rpcbind:rpcbind.socket rpcbind:rpcbind samba:smbd samba:nmbd)

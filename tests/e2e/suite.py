@@ -1,32 +1,10 @@
 """Runs the tests that are named on the command line, or all of them."""
 
-import harness
-import test_acl
-import test_apart
-import test_bricks
-import test_compare
-import test_crashes
-import test_dead_mounts
-import test_files
-import test_handles
-import test_kills
-import test_locks
-import test_mistakes
-import test_mount_helper
-import test_mounts
-import test_names
-import test_nfs
-import test_output
-import test_processes
-import test_room
-import test_servers
-import test_space
-import test_spread
-import test_user_mounts
-import test_users
-import test_waits
+import importlib
+import pathlib
 
-MODULES = [test_files, test_names, test_acl, test_mounts, test_mount_helper, test_dead_mounts, test_handles, test_nfs, test_locks, test_crashes, test_mistakes, test_output, test_users, test_user_mounts, test_room, test_bricks, test_compare, test_servers, test_space, test_spread, test_processes, test_apart, test_waits, test_kills]
+import harness
 
 if __name__ == "__main__":
-    harness.main(MODULES)
+    files = sorted(pathlib.Path(__file__).parent.glob("test_*.py"))
+    harness.main([importlib.import_module(file.stem) for file in files])
