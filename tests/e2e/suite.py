@@ -12,6 +12,7 @@ import test_mistakes
 import test_mounts
 import test_names
 import test_output
+import test_postgres
 import test_processes
 import test_programs
 import test_room
@@ -19,7 +20,7 @@ import test_servers
 import test_spread
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills, test_programs]
+MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills, test_programs, test_postgres]
 
 if __name__ == "__main__":
     harness.main(MODULES)
