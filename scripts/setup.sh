@@ -21,6 +21,8 @@ test_programs=(
   strace:strace         # 2.8 MB   shows that each disk is synced before the reply
   getfattr:attr         # 0.2 MB   extended attributes
 )
+# PostgreSQL 15 is 65 MB to fetch, with LLVM, ICU and Perl that it depends on; its programs are in no PATH.
+postgres=/usr/lib/postgresql/15/bin/postgres
 bench_programs=(
   fio:fio               # 2.1 MB   the load
   mkfs.xfs:xfsprogs     # 3.4 MB   bricks of the same kind for everybody
@@ -29,11 +31,14 @@ bench_programs=(
   glusterd:glusterfs-server   # 3 MB and about 40 MB of libraries: the peer, and its
   glusterfs:glusterfs-client  # client
 )
-# Beyond the above the soak compiles pjdfstest: about 30 MB.
+# Beyond the above the soak compiles pjdfstest: about 30 MB. The guest's own packages go into its image under target/.
 soak_programs=(
   autoreconf:autoconf
   automake:automake
   prove:perl
+  qemu-system-x86_64:qemu-system-x86  # 60 MB and about 80 MB of libraries: a guest with another kernel
+  mmdebstrap:mmdebstrap               # 1 MB    makes its disk
+  mke2fs:e2fsprogs                    # 1.5 MB
 )
 
 packages=()
@@ -44,11 +49,15 @@ need "${demo_programs[@]}"
 [ -e "$(gcc -print-file-name=crt1.o 2>/dev/null || true)" ] || packages+=(libc6-dev) # 12 MB: what gcc links against
 case $task in
   demo) ;;
-  test) need "${test_programs[@]}" ;;
+  test)
+    need "${test_programs[@]}"
+    [ -x "$postgres" ] || packages+=(postgresql-15) ;;
   bench)
     need "${test_programs[@]}" "${bench_programs[@]}"
     [ -e /usr/include/fuse3/fuse_lowlevel.h ] || packages+=(libfuse3-dev) ;;
-  soak) need "${test_programs[@]}" "${soak_programs[@]}" ;;
+  soak)
+    need "${test_programs[@]}" "${soak_programs[@]}"
+    [ -x "$postgres" ] || packages+=(postgresql-15) ;;
   *) give_up "usage: scripts/setup.sh demo|test|bench|soak" ;;
 esac
 
@@ -59,6 +68,13 @@ if [ ${#packages[@]} -gt 0 ]; then
   [ "$(id -u)" = 0 ] || give_up "missing: ${packages[*]}; as root, run: apt-get update && $line"
   say "installing ${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
+  # Debian's PostgreSQL makes and starts a cluster when it is installed; the tests make their own.
+  if [[ " ${packages[*]} " = *" postgresql-15 "* ]]; then
+    no_cluster=/etc/postgresql-common/createcluster.d/hekate-setup.conf
+    mkdir -p "${no_cluster%/*}"
+    echo 'create_main_cluster = false' >"$no_cluster"
+    trap 'rm -f "$no_cluster"' EXIT
+  fi
   apt-get update -qq && $line -qq >/dev/null || give_up "that failed; run it by hand to see why: $line"
 fi
 

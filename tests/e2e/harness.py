@@ -22,6 +22,8 @@ import traceback
 
 HEKATE = os.environ.get("HEKATE", "")
 NOBODY = 65534
+# How many times longer than usual everything may take: for machines that are emulated.
+PATIENCE = int(os.environ.get("E2E_PATIENCE", "1"))
 TESTS = []
 
 
@@ -70,7 +72,7 @@ def short(value):
 
 
 def wait_until(condition, what, limit_s=20):
-    end = time.monotonic() + limit_s
+    end = time.monotonic() + limit_s * PATIENCE
     while not condition():
         assert time.monotonic() < end, f"after {limit_s} s still not: {what}"
         time.sleep(0.02)
@@ -305,6 +307,7 @@ def logs(base):
 
 def run_one(function, base, limit_s):
     """-> ("PASS" | "FAIL" | "SKIP", why)."""
+    limit_s *= PATIENCE
     report = f"{base}/report"
     child = os.fork()
     if child == 0:

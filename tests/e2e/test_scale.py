@@ -100,6 +100,13 @@ def by_workers(function, *arguments):
     equal([os.waitpid(child, 0)[1] for child in children], [0] * WORKERS, "how the workers ended")
 
 
+def output(*words):
+    """What a command prints, which must succeed."""
+    done = subprocess.run(words, capture_output=True)
+    equal(done.returncode, 0, f"{' '.join(words)}: {done.stderr[:300]!r}: exit status")
+    return done.stdout
+
+
 def make_file(path, number):
     """Each tenth has content."""
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
@@ -148,7 +155,7 @@ def inodes_of_tree(store, top, files):
 
 def remove_tree(worker, top):
     for directory in sorted(os.listdir(top), key=int)[worker::WORKERS]:
-        subprocess.run(["rm", "-r", f"{top}/{directory}"], check=True)
+        output("rm", "-r", f"{top}/{directory}")
 
 
 @test(limit_s=2 * LIMIT_S)
@@ -163,7 +170,7 @@ def many_files_take_bounded_memory(store):
     small_enough(store, remembered, 2 * FILES, "after looking at them")
     store.kill_server()
     store.serve()
-    found = subprocess.run(["find", top, "-type", "f", "-size", "-2", "-printf", "%i\n"], capture_output=True, check=True).stdout
+    found = output("find", top, "-type", "f", "-size", "-2", "-printf", "%i\n")
     found = array("Q", map(int, found.split()))
     equal(len(found), FILES, "files that find finds after the server was killed")
     equal(set(found) - before, set(), "inode numbers that are others after the server was killed")
@@ -316,7 +323,7 @@ def many_names_in_a_directory(store):
         cookies_are_stable(directory, chance)
     except AssertionError as error:
         raise AssertionError(f"HEKATE_SEED={SEED}: {error}") from error
-    found = subprocess.run(["find", directory, "-type", "f", "-perm", "644"], capture_output=True, check=True).stdout
+    found = output("find", directory, "-type", "f", "-perm", "644")
     equal(found.count(b"\n"), FILES, "files that find finds")
     small_enough(store, remembered, FILES + 2, "with all names in one directory")
     two = store.mount("two")
@@ -326,7 +333,7 @@ def many_names_in_a_directory(store):
     store.serve()
     os.rename(directory, f"{mnt}/renamed")
     equal(ls_counts(f"{mnt}/renamed"), FILES + 2, "lines of ls -f after the server was killed")
-    subprocess.run(["rm", "-r", f"{mnt}/renamed"], check=True)
+    output("rm", "-r", f"{mnt}/renamed")
     equal(os.listdir(mnt), [], "after removal")
     small_enough(store, remembered, FILES + 2, "after removal")
     remembered.end()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long tests: what `make test` runs, more often and on a larger scale. About four hours on 2 cores; each part can be
-# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds.
+# The long tests: what `make test` runs, more often and on a larger scale. About eight hours on 2 cores; each part can be
+# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds programs memory guest.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -38,10 +38,24 @@ kills() { # 500 processes killed under load, with one server and with three, and
     tests/e2e/run.sh writers_wait_for_a_killed_server a_killed_server_starts_again_and_again processes_are_killed_under_load
   done
 }
+programs() { # git, SQLite and PostgreSQL on mounts, killed with the server 30 times and more: half an hour
+  cargo build --release -p hekate
+  tests/e2e/run.sh git_does_what_it_does_on_a_local_disk
+  HEKATE_ROUNDS=30 tests/e2e/run.sh postgres_survives_kills_together_with_the_server
+  HEKATE_ROUNDS=50 tests/e2e/run.sh sqlite_in_rollback_mode_survives_kills sqlite_in_wal_mode_survives_kills \
+    sqlite_over_two_mounts_loses_no_update
+}
+memory() { # a million files, and a million names in one directory, and what they take of memory: an hour
+  cargo build --release -p hekate
+  HEKATE_FILES=1000000 tests/e2e/run.sh many_files_take_bounded_memory many_names_in_a_directory
+}
+guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
+  tests/guest/run.sh
+}
 
-for part in ${*:-replica seeds rounds order creates kills histories fuzz}; do
+for part in ${*:-replica seeds rounds order creates kills histories fuzz programs memory guest}; do
   case $part in
-  histories | order | creates | fuzz | replica | rounds | kills | seeds) "$part" ;;
-  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds" >&2; exit 64 ;;
+  histories | order | creates | fuzz | replica | rounds | kills | seeds | programs | memory | guest) "$part" ;;
+  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds programs memory guest" >&2; exit 64 ;;
   esac
 done
