@@ -4,7 +4,6 @@ import contextlib
 
 # What -> what it waits for.
 GAPS = {
-    "cookies of names that stay": "going back in a listing after other names of its batch went or came skips names or tells them twice",
     "blocks of holes": "st_blocks is the size, whether there are holes or not",
 }
 

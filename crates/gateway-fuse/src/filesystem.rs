@@ -9,10 +9,12 @@ mod data;
 mod directories;
 mod locks;
 mod names;
+mod space;
 
 use crate::abi::*;
 use crate::directory::Handles;
 use crate::encode::{Outcome, bytes_of, entry_out};
+use crate::in_flight::Signals;
 use crate::nodes::Nodes;
 use crate::removals::Removals;
 use crate::request::{Body, Request};
@@ -23,8 +25,8 @@ use hekate_proto::{Attr, InodeId};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Appends to the same file wait for each other; files share the locks by number.
 const APPEND_LOCKS: usize = 64;
@@ -34,6 +36,10 @@ pub(crate) struct Filesystem {
     volume: Arc<Volume>,
     /// How long the kernel may believe names and attributes without asking.
     cache: Duration,
+    /// How long an op waits for a server that is away; without it for ever.
+    soft: Option<Duration>,
+    /// Files bypass the page cache, and can be mapped all the same.
+    direct: AtomicBool,
     nodes: Nodes,
     handles: Handles,
     removals: Removals,
@@ -47,7 +53,7 @@ struct Caller<'a> {
     uid: u32,
     gid: u32,
     context: Context<'a>,
-    interrupt: &'a AtomicBool,
+    signals: &'a Signals,
 }
 
 impl Filesystem {
@@ -55,12 +61,21 @@ impl Filesystem {
         Self {
             volume,
             cache,
+            soft: None,
+            direct: AtomicBool::new(false),
             nodes: Nodes::default(),
             handles: Handles::default(),
             removals: Removals::default(),
             appends: std::array::from_fn(|_| Mutex::default()),
             locks: locks::Locks::default(),
         }
+    }
+
+    /// What the kernel can do. Without a cache a read or write is one request, so that it is done at one moment: through
+    /// its pages the kernel would split it.
+    pub(crate) fn agreed(&self, init: &InitOut) {
+        let can_map = u64::from(init.flags2) << 32 & init::DIRECT_IO_ALLOW_MMAP != 0;
+        self.direct.store(can_map && self.cache.is_zero(), Ordering::Relaxed);
     }
 
     /// Inodes that the kernel remembers.
@@ -84,14 +99,15 @@ impl Filesystem {
 }
 
 impl crate::session::Answers for Filesystem {
-    fn answer(&self, request: Request, interrupt: &AtomicBool, later: Later) -> Option<Outcome> {
+    fn answer(&self, request: Request, signals: &Signals, later: Later) -> Option<Outcome> {
         let inode = match self.inode(request.node) {
             Ok(inode) => inode,
             Err(_) if matches!(request.body, Body::Destroy) => return Some(Ok(Bytes::new())),
             Err(stale) => return Some(Err(stale.into())),
         };
-        let context = Context { durable: false, interrupt: Some(interrupt) };
-        let caller = Caller { inode, uid: request.uid, gid: request.gid, context, interrupt };
+        let deadline = self.soft.map(|soft| Instant::now() + soft);
+        let context = Context { durable: false, interrupt: Some(&signals.fatal), deadline };
+        let caller = Caller { inode, uid: request.uid, gid: request.gid, context, signals };
         match request.body {
             Body::SetLk { lk, wait: true } => self.lock_later(&caller, &lk, later),
             body => Some(self.answer_now(&caller, body)),
@@ -115,10 +131,11 @@ impl Filesystem {
     fn answer_now(&self, caller: &Caller, body: Body) -> Outcome {
         match body {
             Body::Lookup { name } => self.lookup(caller, name),
-            Body::Mknod { name, mode, rdev } => self.mknod(caller, name, mode, rdev),
-            Body::Mkdir { name, mode } => self.mkdir(caller, name, mode),
+            Body::Mknod { name, mode, rdev, umask } => self.mknod(caller, name, (mode, umask), rdev),
+            Body::Mkdir { name, mode, umask } => self.mkdir(caller, name, (mode, umask)),
             Body::Symlink { name, target } => self.symlink(caller, name, target),
             Body::Create { create, name } => self.create(caller, name, create),
+            Body::CreateUnnamed { create } => self.create_unnamed(caller, create),
             Body::Link { inode, name } => self.link(caller, name, inode),
             Body::Unlink { name } => self.unlink(caller, name),
             Body::Rmdir { name } => self.rmdir(caller, name),
@@ -126,7 +143,9 @@ impl Filesystem {
             Body::GetAttr => self.getattr(caller),
             Body::SetAttr { set } => self.setattr(caller, &set),
             Body::ReadLink => self.readlink(caller),
-            Body::SetXattr { name, value, flags } => self.setxattr(caller, name, value, flags),
+            Body::SetXattr { name, value, flags, drop_set_group } => {
+                self.setxattr(caller, name, value, flags, drop_set_group)
+            }
             Body::GetXattr { name, size } => self.getxattr(caller, name, size),
             Body::ListXattr { size } => self.listxattr(caller, size),
             Body::RemoveXattr { name } => self.removexattr(caller, name),
@@ -136,12 +155,15 @@ impl Filesystem {
             Body::Flush { owner } => self.flush(caller, owner),
             Body::GetLk { lk } => self.test_lock(caller, &lk),
             Body::SetLk { lk, .. } => self.lock(caller, &lk),
-            Body::Read { offset, size } => self.read(caller, offset, size),
+            Body::Read { offset, size, flags } => self.read(caller, offset, size, flags),
             Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
             Body::Fsync | Body::FsyncDir => self.fsync(caller),
             Body::OpenDir => self.opendir(caller),
             Body::ReadDir { handle, offset, size, plus } => self.readdir(caller, handle, offset, size, plus),
             Body::ReleaseDir { handle } => self.releasedir(handle),
+            Body::Fallocate { asked } => self.fallocate(caller, &asked),
+            Body::Lseek { asked } => self.lseek(caller, &asked),
+            Body::CopyFileRange { asked } => self.copy_file_range(caller, &asked),
             Body::Destroy | Body::Forget { .. } | Body::Interrupt { .. } => Ok(Bytes::new()),
             Body::Init { .. } => Err(Errno::INVAL.into()),
             Body::Unserved => Err(Errno::NOSYS.into()),
