@@ -36,7 +36,7 @@ soak_programs=(
   autoreconf:autoconf
   automake:automake
   prove:perl
-  qemu-system-x86_64:qemu-system-x86  # 60 MB and about 80 MB of libraries: a guest with another kernel
+  qemu-system-x86_64:qemu-system-x86  # 43 MB and about 40 MB of libraries: a guest with another kernel
   mmdebstrap:mmdebstrap               # 1 MB    makes its disk
   mke2fs:e2fsprogs                    # 1.5 MB
 )
