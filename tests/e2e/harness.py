@@ -140,7 +140,7 @@ class Store:
         if uid is not None:
             full = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *full]
         # From /: the daemons must not depend on where they are started.
-        done = subprocess.run(full, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s, cwd="/")
+        done = subprocess.run(full, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s * PATIENCE, cwd="/")
         return Outcome(arguments, done)
 
     def cli(self, *arguments, **named):

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 
-from harness import NOBODY, Skip, equal, is_gone, test, wait_until
+from harness import NOBODY, PATIENCE, Skip, equal, is_gone, test, wait_until
 
 ROUNDS = int(os.environ.get("HEKATE_ROUNDS", "3"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
@@ -61,7 +61,7 @@ class Cluster:
     def run(self, program, *words):
         """A program that must succeed -> what it prints."""
         told = self.start_program(program, *words)
-        out = told.communicate(timeout=300)[0]
+        out = told.communicate(timeout=300 * PATIENCE)[0]
         equal(told.returncode, 0, f"{program} {' '.join(words)}: {out[-600:]}: exit status")
         return out
 
@@ -88,7 +88,7 @@ class Cluster:
     def stop(self):
         """In order: with a last checkpoint."""
         self.process.send_signal(signal.SIGINT)
-        equal(self.process.wait(timeout=120), 0, f"how postgres stopped: {tail(self.log)}")
+        equal(self.process.wait(timeout=120 * PATIENCE), 0, f"how postgres stopped: {tail(self.log)}")
 
     def processes(self):
         """postgres and its children."""
@@ -152,7 +152,7 @@ class Writers:
 
     def end(self):
         for thread in self.threads:
-            thread.join(timeout=60)
+            thread.join(timeout=60 * PATIENCE)
             equal(thread.is_alive(), False, "a writer goes on after postgres was killed")
 
 
@@ -236,7 +236,7 @@ def postgres_survives_kills_together_with_the_server(store):
             equal(bench.poll(), None, "pgbench's exit status before the kill")
             kill_together(store, cluster, with_mount=turn % 2 == 1, chance=chance)
             writers.end()
-            bench.communicate(timeout=60)
+            bench.communicate(timeout=60 * PATIENCE)
             cluster.start()
             equal(recoveries(cluster), turn + 1, "recoveries in postgres' log")
             check(cluster, writers)

@@ -12,7 +12,7 @@ import sys
 import time
 
 import sqlite_clients
-from harness import Skip, equal, kill, read, test, wait_until
+from harness import PATIENCE, Skip, equal, kill, read, test, wait_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLIENTS = f"{HERE}/sqlite_clients.py"
@@ -148,7 +148,7 @@ class Clients:
         with open(self.until, "w"):
             pass
         for process in self.writers + self.readers:
-            told = process.communicate(timeout=60)[0]
+            told = process.communicate(timeout=60 * PATIENCE)[0]
             equal(process.returncode, 0, f"a client's exit status: {told}")
 
     def verify(self, database):

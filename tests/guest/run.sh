@@ -50,8 +50,8 @@ TMPDIR=$run timeout "${GUEST_LIMIT_S:-21600}" qemu-system-x86_64 -machine pc "${
   -display none -no-reboot -nic none -monitor none -serial stdio \
   -drive file="$directory/disk",format=raw,if=virtio,snapshot=on -drive file="$run/disk",format=raw,if=virtio,readonly=on \
   -kernel "$directory/kernel" -initrd "$directory/initrd" \
-  -append "root=/dev/vda rw console=ttyS0 quiet loglevel=3 panic=-1 edd=off no_timer_check init=/tests-init" </dev/null |
-  tr -d '\r' | tee "$directory/console.log" || status=$?
+  -append "root=/dev/vda rw console=ttyS0 panic=-1 edd=off no_timer_check init=/tests-init" </dev/null |
+  sed -u 's/\r//g' | tee "$directory/console.log" || status=$?
 [ "$status" != 124 ] || give_up "not done after ${GUEST_LIMIT_S:-21600} s"
 grep -q '^guest: Linux 6\.1\.' "$directory/console.log" || give_up "no guest with Linux 6.1 came up; see $directory/console.log"
 grep -q '^guest: the tests ended with 0$' "$directory/console.log" || give_up "tests failed; see $directory/console.log"
