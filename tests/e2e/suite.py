@@ -22,8 +22,9 @@ import test_servers
 import test_space
 import test_spread
 import test_users
+import test_waits
 
-MODULES = [test_files, test_names, test_acl, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_space, test_spread, test_processes, test_apart, test_kills, test_programs, test_postgres, test_scale]
+MODULES = [test_files, test_names, test_acl, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_waits, test_room, test_bricks, test_compare, test_servers, test_space, test_spread, test_processes, test_apart, test_kills, test_programs, test_postgres, test_scale]
 
 if __name__ == "__main__":
     harness.main(MODULES)

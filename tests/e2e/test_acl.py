@@ -77,6 +77,9 @@ def acls_are_checked_where_they_enter(store):
     raises(errno.EOPNOTSUPP, os.setxattr, f"{mnt}/f", access, b"\x01\0\0\0")
     for bad in (minimal[:-1], minimal[:12], minimal + minimal[4:]):
         raises(errno.EINVAL, os.setxattr, f"{mnt}/f", access, bad)
+    named = b"".join(b"\x02\0\x06\0" + number.to_bytes(4, "little") for number in range(1000))
+    full = minimal[:12] + named + minimal[12:20] + bytes.fromhex("10000600ffffffff") + minimal[20:]
+    raises(errno.E2BIG, os.setxattr, f"{mnt}/f", access, full)
     raises(errno.EACCES, os.setxattr, f"{mnt}/f", default, minimal)
     raises(errno.EOPNOTSUPP, os.setxattr, f"{mnt}/l", access, minimal, follow_symlinks=False)
     equal(os.stat(f"{mnt}/f").st_mode & 0o777, 0o640, "after what was refused")
