@@ -43,10 +43,10 @@ def git(directory, *words):
     return done.stdout
 
 
-def work_with_git(base):
+def work_with_git(base, source):
     """The same on any file system -> what git says of it in the end, and the work tree."""
     clone, second = f"{base}/clone", f"{base}/second"
-    git(base, "clone", "--quiet", "--no-local", SOURCE, clone)
+    git(base, "clone", "--quiet", "--no-local", source, clone)
     found = [git(clone, "fsck", "--full", "--strict", "--no-dangling")]
     commits = git(clone, "rev-list", "HEAD").split()
     # Back in history and forth again: files change, go and come.
@@ -90,8 +90,11 @@ def git_does_what_it_does_on_a_local_disk(store):
     if subprocess.run(["git", "-C", SOURCE, "-c", "safe.directory=*", "rev-parse", "HEAD"], capture_output=True).returncode != 0:
         raise Skip(f"{SOURCE} is no git repository; HEKATE_GIT_SOURCE names one")
     mnt = store.up()
-    local = work_with_git(store.directory("local"))
-    mounted = work_with_git(mnt)
+    # A copy of its own, for somebody may be working in that repository.
+    source = store.path("source")
+    git(store.base, "clone", "--quiet", "--bare", "--no-local", SOURCE, source)
+    local = work_with_git(store.directory("local"), source)
+    mounted = work_with_git(mnt, source)
     for number, (ours, theirs) in enumerate(zip(mounted, local, strict=True)):
         equal(ours, theirs, f"result {number} on the mount, against the local disk")
     store.kill_server()
