@@ -56,7 +56,7 @@ soak: ## the long tests
 mutants: ## mutation tests of a brick's journal and recovery with cargo-mutants, if it is installed (about two hours)
 	scripts/mutants.sh
 
-soak-setup: ## install what soak needs: the same as test
+soak-setup: ## install what soak needs beyond test: Samba (60 MB), qemu and mmdebstrap (85 MB)
 	scripts/setup.sh soak
 
 deny: ## licences, bans, sources and advisories with cargo-deny, if it is installed

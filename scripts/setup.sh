@@ -47,14 +47,33 @@ need() { local pair; for pair; do command -v "${pair%%:*}" >/dev/null 2>&1 || pa
 # What lets nfs-ganesha serve directories of this machine is a library of its own (0.2 MB).
 need_ganesha() { compgen -G '/usr/lib/*/ganesha/libfsalvfs.so' >/dev/null || packages+=(nfs-ganesha-vfs); }
 
+# PostgreSQL's server, unpacked and not installed, since Debian's package wants LLVM for what the tests turn off: 62 MB,
+# and these libraries of its, 45 MB at most.
+postgres_libraries=(libicu72 libldap-2.5-0 liblz4-1 libpam0g libpq5 libssl3 libxml2 libzstd1 tzdata)
+postgres=${CARGO_TARGET_DIR:-target}/postgres
+lacks_postgres() { ! compgen -G '/usr/lib/postgresql/*/bin/postgres' && ! compgen -G "$postgres/usr/lib/postgresql/*/bin/postgres"; } >/dev/null
+need_postgres() {
+  lacks_postgres || return 0
+  local library
+  for library in "${postgres_libraries[@]}"; do dpkg -s "$library" >/dev/null 2>&1 || packages+=("$library"); done
+}
+fetch_postgres() {
+  lacks_postgres || return 0
+  say "unpacking PostgreSQL into $postgres"
+  mkdir -p "$postgres"
+  (cd "$postgres" && { [ "$(id -u)" != 0 ] || apt-get update -qq; } && apt-get download -qq postgresql-15 postgresql-client-15 &&
+    for package in *.deb; do dpkg-deb -x "$package" . && rm "$package"; done) ||
+    give_up "PostgreSQL could not be fetched; install it by hand: apt-get install postgresql-15"
+}
+
 task=${1:-}
 need "${demo_programs[@]}"
 [ -e "$(gcc -print-file-name=crt1.o 2>/dev/null || true)" ] || packages+=(libc6-dev) # 12 MB: what gcc links against
 case $task in
   demo) ;;
-  test) need "${test_programs[@]}"; need_ganesha ;;
+  test) need "${test_programs[@]}"; need_ganesha; need_postgres ;;
   bench) need "${test_programs[@]}" "${bench_programs[@]}" ;;
-  soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_ganesha ;;
+  soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_ganesha; need_postgres ;;
   *) give_up "usage: scripts/setup.sh demo|test|bench|soak" ;;
 esac
 if [ "$task" != demo ]; then
@@ -85,6 +104,8 @@ if [ ${#packages[@]} -gt 0 ]; then
   export DEBIAN_FRONTEND=noninteractive
   install_idle || give_up "that failed; run it by hand to see why: $line"
 fi
+
+case $task in test | soak) fetch_postgres ;; esac
 
 # The toolchain comes from rustup: Debian 12 has Rust 1.63, which is too old.
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

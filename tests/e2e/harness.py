@@ -22,6 +22,8 @@ import traceback
 
 HEKATE = os.environ.get("HEKATE", "")
 NOBODY = 65534
+# How many times longer than usual everything may take: for machines that are emulated.
+PATIENCE = int(os.environ.get("E2E_PATIENCE", "1"))
 TESTS = []
 
 # Tests of what is not there yet, and what each waits for. One that passes is a failure: then its line goes.
@@ -73,7 +75,7 @@ def short(value):
 
 
 def wait_until(condition, what, limit_s=20):
-    end = time.monotonic() + limit_s
+    end = time.monotonic() + limit_s * PATIENCE
     while not condition():
         assert time.monotonic() < end, f"after {limit_s} s still not: {what}"
         time.sleep(0.02)
@@ -141,7 +143,7 @@ class Store:
         if uid is not None:
             full = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *full]
         # From /: the daemons must not depend on where they are started.
-        done = subprocess.run(full, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s, cwd="/")
+        done = subprocess.run(full, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s * PATIENCE, cwd="/")
         return Outcome(arguments, done)
 
     def cli(self, *arguments, **named):
@@ -308,6 +310,7 @@ def logs(base):
 
 def run_one(function, base, limit_s):
     """-> ("PASS" | "FAIL" | "SKIP", why)."""
+    limit_s *= PATIENCE
     report = f"{base}/report"
     child = os.fork()
     if child == 0:

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The end-to-end tests in a Debian 12 guest with its own kernel (6.1) under qemu: run.sh [NAME...], all without a name.
+#
+# Environment: HEKATE=PROGRAM (else it is built in release), GUEST_DIR=DIR for its disks [target/guest], E2E_SETTINGS="A=B
+# C=D" for the tests, GUEST_LIMIT_S=N for all of it [21600],
+# GUEST_PATIENCE=N: how many times the tests' own limits [20; with hardware 3]. Nothing that the guest writes is kept.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+here=tests/guest
+target=${CARGO_TARGET_DIR:-target}
+directory=${GUEST_DIR:-$target/guest}
+mkdir -p "$directory"
+directory=$(readlink -f "$directory")
+give_up() { echo "guest: $*" >&2; exit 2; }
+command -v qemu-system-x86_64 >/dev/null || give_up "qemu-system-x86_64 is missing; run scripts/setup.sh soak"
+if [ -z "${HEKATE:-}" ]; then
+  cargo build --release -p hekate
+  HEKATE=$target/release/hekate
+fi
+[ -x "$HEKATE" ] || give_up "HEKATE=$HEKATE is no program"
+"$here/image.sh" "$directory"
+
+# The second disk: program, tests, and this repository for git to work with.
+run=$(mktemp -d "$directory/run.XXXXXX")
+trap 'rm -rf "$run"' EXIT
+mkdir -p "$run/tests/tests"
+cp "$HEKATE" "$run/tests/hekate"
+cp -r tests/e2e "$run/tests/tests/"
+git clone --quiet --bare --no-local . "$run/tests/source.git"
+echo "$*" >"$run/tests/names"
+
+# With hardware it is as fast as this machine; without, many times slower, and the tests' limits are longer. A /dev/kvm of
+# neither Intel nor AMD (kvm_pvm, say) runs only kernels made for it.
+accelerator=(-accel tcg,thread=multi -cpu max) patience=${GUEST_PATIENCE:-20}
+if [ -w /dev/kvm ] && { [ -d /sys/module/kvm_intel ] || [ -d /sys/module/kvm_amd ]; }; then
+  accelerator=(-accel kvm -cpu host) patience=${GUEST_PATIENCE:-3}
+fi
+{
+  echo "E2E_PATIENCE=$patience"
+  for setting in ${E2E_SETTINGS:-}; do echo "$setting"; done
+} >"$run/tests/settings"
+truncate -s 2G "$run/disk"
+mke2fs -q -t ext4 -d "$run/tests" "$run/disk"
+rm -rf "$run/tests"
+
+# no_timer_check: an emulated timer on a busy machine is too late for the kernel's own test of it.
+echo "guest: booting (${accelerator[*]})"
+status=0
+TMPDIR=$run timeout "${GUEST_LIMIT_S:-21600}" qemu-system-x86_64 -machine pc "${accelerator[@]}" -smp 2 -m 3072 \
+  -display none -no-reboot -nic none -monitor none -serial stdio \
+  -drive file="$directory/disk",format=raw,if=virtio,snapshot=on -drive file="$run/disk",format=raw,if=virtio,readonly=on \
+  -kernel "$directory/kernel" -initrd "$directory/initrd" \
+  -append "root=/dev/vda rw console=ttyS0 panic=-1 edd=off no_timer_check init=/tests-init" </dev/null |
+  sed -u 's/\r//g' | tee "$directory/console.log" || status=$?
+[ "$status" != 124 ] || give_up "not done after ${GUEST_LIMIT_S:-21600} s"
+grep -q '^guest: Linux 6\.1\.' "$directory/console.log" || give_up "no guest with Linux 6.1 came up; see $directory/console.log"
+grep -q '^guest: the tests ended with 0$' "$directory/console.log" || give_up "tests failed; see $directory/console.log"
