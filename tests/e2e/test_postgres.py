@@ -229,7 +229,6 @@ def check(cluster, writers):
 def postgres_survives_kills_together_with_the_server(store):
     if shutil.which("setpriv") is None:
         raise Skip("needs setpriv")
-    programs()
     chance = random.Random(SEED)
     cluster = Cluster(store, store.up())
     try:
