@@ -1,6 +1,7 @@
 """Runs the tests that are named on the command line, or all of them."""
 
 import harness
+import test_against_ext4
 import test_apart
 import test_bricks
 import test_compare
@@ -18,7 +19,7 @@ import test_servers
 import test_spread
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills]
+MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills, test_against_ext4]
 
 if __name__ == "__main__":
     harness.main(MODULES)
