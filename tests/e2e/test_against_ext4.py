@@ -1,6 +1,7 @@
 """Random system calls do on a mount what they do on a local ext4, from one mount and from two in turn.
 
-HEKATE_OPS=N: how many a run [10,000]; HEKATE_SEED: which [random, and printed on failure].
+HEKATE_OPS=N: how many a run [10,000]; HEKATE_SEED: which [random, and printed on failure]; HEKATE_SHORTEN_S: how long to
+look for few ops that show a difference again [20]; HEKATE_NO_GAPS=1: also what `against_ext4/gaps.py` leaves out.
 """
 
 import os

@@ -21,9 +21,11 @@ NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 ODD_NAMES = ["l" * 255, "ü" * 127, "\udcff\udcfe", " ", "-rf", "new\nline", "...", "\x01", "%2f", "a" * 254 + "\udc80"]
 WRONG_NAMES = ["m" * 256, "ü" * 128, ".", "..", ""]
 MODES = [0o644, 0o755, 0o000, 0o777, 0o600, 0o1777, 0o2775, 0o4755, 0o6777, 0o711, 0o440, 0o2644, 0o666, 0o070, 0o007]
-XATTRS = ["user.a", "user.b", "user." + "x" * 50, "user.\udcff", "trusted.a", "trusted.b", "security.a", "security.b",
-          "user.", "user." + "x" * 250, "user." + "x" * 251, "trusted", "system.nothing", "nothing.a", ""]
-TIMES = [0, 1, -1, -2_000_000_000, 1_000_000_000, 2_147_483_647, 2_147_483_648, 4_294_967_296, 9_000_000_000]
+XATTRS = ["user.a", "user.b", "user." + "x" * 50, "user.\udcff", "trusted.a", "trusted.b", "security.a", "security.b"]
+ODD_XATTRS = ["user." + "x" * 250, "user." + "x" * 251, "system.nothing"]
+WRONG_XATTRS = ["user.", "trusted.", "trusted", "nothing.a", "", "usera"]
+TIMES = [0, 1, -1, -2_000_000_000, 1_000_000_000, 1_700_000_000]
+FUTURE = [2_147_483_647, 2_147_483_648, 4_294_967_296, 9_000_000_000]
 # cap_net_raw, permitted, as the kernel writes version 2; the last four bytes of a version 3 would name a user
 CAPABILITY = "0100000200200000000000000000000000000000"
 
@@ -44,8 +46,8 @@ ON_SLOTS = ("close", "dup", "read", "pread", "write", "pwrite", "lseek", "holes"
 class Open:
     """What the generator remembers of an open file."""
 
-    def __init__(self, mount, direct, append):
-        self.mount, self.direct, self.append = mount, direct, append
+    def __init__(self, op, kind):
+        self.mount, self.direct, self.kind = op["mount"], op["flags"] & os.O_DIRECT, kind
 
 
 class Generator:
@@ -72,9 +74,14 @@ class Generator:
             if kind in ("read", "write") and self.slots[op["slot"]].direct:
                 # After a read to the end of file the place is at no block's border.
                 kind = op["do"] = "p" + kind
+            if kind == "lseek" and self.slots[op["slot"]].kind == stat.S_IFDIR:
+                # Places in a directory are each file system's own.
+                kind = op["do"] = "fstat"
         op.update(getattr(self, kind, self.nothing)())
         if kind in ("read", "pread", "write", "pwrite"):
             self.align(op, self.slots[op["slot"]])
+        if kind == "copy_range" and (self.slots[op["slot"]].direct or self.slots[op["from"]].direct):
+            op["do"] = "fstat"
         return op
 
     def told(self, op, outcome):
@@ -85,7 +92,7 @@ class Generator:
         if outcome[0] != "ok":
             return
         if kind == "open" and outcome[1] in (stat.S_IFREG, stat.S_IFDIR):
-            self.slots[op["slot"]] = Open(op["mount"], op["flags"] & os.O_DIRECT, op["flags"] & os.O_APPEND)
+            self.slots[op["slot"]] = Open(op, outcome[1])
         elif kind == "dup":
             self.slots[op["new"]] = self.slots[op["slot"]]
         elif kind == "close":
@@ -168,14 +175,16 @@ class Generator:
 
     def owner(self):
         ids = [-1, *(user[0] for user in USERS.values()), *GROUPS]
-        return {"uid": self.draw.choice(ids), "gid": self.draw.choice(ids)}
+        uid, gid = self.draw.choice(ids), self.draw.choice(ids)
+        # `KNOWN` says why not nothing at all.
+        return {"uid": 0 if uid == gid == -1 else uid, "gid": gid}
 
     def time(self):
         kind = self.draw.random()
         if kind < 0.3:
             return [0, self.draw.choice([kernel.UTIME_NOW, kernel.UTIME_OMIT])]
         nanoseconds = self.draw.choice([0, 1, 999_999_999, 500, 123_456_789]) if kind < 0.98 else 1_000_000_000
-        return [self.draw.choice(TIMES), nanoseconds]
+        return [self.draw.choice(TIMES if "directory times" in GAPS else TIMES + FUTURE), nanoseconds]
 
     def times(self):
         return {"atime": self.time(), "mtime": self.time()}
@@ -186,7 +195,8 @@ class Generator:
     def attribute(self):
         if "acl" not in GAPS and self.chance(0.1):
             return {"name": self.draw.choice(["system.posix_acl_access", "system.posix_acl_default"])}
-        return {"name": self.draw.choice(XATTRS[:8]) if self.chance(0.9) else self.draw.choice(XATTRS)}
+        odd = ODD_XATTRS if "xattr names" in GAPS else ODD_XATTRS + WRONG_XATTRS
+        return {"name": self.draw.choice(XATTRS if self.chance(0.9) else odd)}
 
     def value(self, named):
         """An attribute with what it is to be."""

@@ -7,9 +7,11 @@ noted, each kind once, and the run goes on.
 import json
 import os
 import shutil
+import stat
 import time
 
 from against_ext4 import tree
+from against_ext4.gaps import GAPS
 from against_ext4.generate import Generator
 from against_ext4.side import Side
 from against_ext4.watch import Watch
@@ -17,9 +19,10 @@ from against_ext4.watch import Watch
 # So deep that no symlink leads out of the file system.
 BELOW = "deep/er/than/symlinks"
 TREES_EVERY = 2000
+WRITING = ("open", "write", "pwrite", "truncate", "ftruncate", "fallocate", "copy_range")
 LAST_SHOWN = 30
-SHORTEN_S = 12
-SHORTENED_MAX = 4
+SHORTEN_S = float(os.environ.get("HEKATE_SHORTEN_S", "20"))
+SHORTENED_MAX = 3
 NOTED_MAX = 20
 
 
@@ -49,11 +52,40 @@ class Pair:
 
     def do(self, op):
         """-> (what came of it, attributes that differ)."""
+        if "removed directories" in GAPS:
+            self.drop_removed()
         mine, wanted = self.hekate.run(op), self.ext4.run(op)
         if mine != wanted:
             told = [f"{side[0]} {brief(side[1])}" for side in (mine, wanted)]
             raise Different(f"{op['do']}: {mine[0]}, not {wanted[0]}", f"{op['do']}: Hekate: {told[0]}; ext4: {told[1]}")
+        self.mend_set_group_id(op)
         return wanted, self.watch.after(op)
+
+    def drop_removed(self):
+        for slot in list(self.ext4.slots):
+            told = self.ext4.fstat(slot)
+            if stat.S_ISDIR(told.st_mode) and not told.st_nlink:
+                self.hekate.drop(slot)
+                self.ext4.drop(slot)
+
+    def mend_set_group_id(self, op):
+        """Where only the bit of `KNOWN` differs, it goes on both."""
+        if op["do"] not in WRITING:
+            return
+        mine, wanted = self.attributes(self.hekate, op), self.attributes(self.ext4, op)
+        if mine and wanted and mine.st_mode ^ wanted.st_mode == stat.S_ISGID and not mine.st_mode & stat.S_IXGRP:
+            for side in (self.hekate, self.ext4):
+                side.enter(op["mount"])
+                os.chmod(side.slots[op["slot"]].fd if "slot" in op else op["path"], stat.S_IMODE(wanted.st_mode))
+
+    def attributes(self, side, op):
+        if "slot" in op:
+            return side.fstat(op["slot"])
+        side.enter(op["mount"])
+        try:
+            return os.stat(op["path"])
+        except OSError:
+            return None
 
     def compare_trees(self):
         # Attributes of open files without names too, and all that nobody has looked at for long.

@@ -25,6 +25,16 @@ def places(op):
     return [path for path in dict.fromkeys(paths) if path]
 
 
+def ignored_times(op):
+    """Times that may or may not move with this op, as `gaps` says."""
+    if op["do"] in ("rename", "renameat2"):
+        return ("st_ctime_ns",)
+    truncates = op["do"] in ("truncate", "ftruncate") or op["do"] == "open" and op["flags"] & os.O_TRUNC
+    if truncates and "truncate times" in GAPS:
+        return ("st_mtime_ns", "st_ctime_ns")
+    return ()
+
+
 class Watch:
     """Compares attributes, and remembers those that it saw last, by Hekate's inode number, which is never used again."""
 
@@ -37,21 +47,22 @@ class Watch:
     def after(self, op):
         """-> what is wrong, in words that do not depend on names."""
         wrong = []
+        ignored = ignored_times(op)
         for path in places(op):
-            wrong += self.compare(self.hekate.lstat(path, op["mount"]), self.ext4.lstat(path, op["mount"]))
+            wrong += self.compare(self.hekate.lstat(path, op["mount"]), self.ext4.lstat(path, op["mount"]), ignored)
         for key in ("slot", "from"):
-            if op.get(key) in self.hekate.slots and op.get(key) in self.ext4.slots:
-                wrong += self.compare(self.hekate.fstat(op[key]), self.ext4.fstat(op[key]))
+            if op.get(key) in self.hekate.slots:
+                wrong += self.compare(self.hekate.fstat(op[key]), self.ext4.fstat(op[key]), ignored)
         return [f"{op['do']}: {what}" for what in dict.fromkeys(wrong)]
 
-    def compare(self, hekate, ext4):
+    def compare(self, hekate, ext4, ignored=()):
         if hekate is None or ext4 is None:
             return [] if hekate is ext4 else [f"there is {'nothing' if hekate is None else 'something'} on Hekate"]
         kind = {stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symlink"}.get(stat.S_IFMT(ext4.st_mode), "a special file")
         fields = FIELDS if stat.S_ISDIR(ext4.st_mode) else (*FIELDS, "st_size")
         wrong = [f"{field[3:]} of {kind}: {show(field, hekate)}, not {show(field, ext4)}"
                  for field in fields if self.newly_differs(field, hekate, ext4)]
-        wrong += self.times(hekate, ext4, kind)
+        wrong += self.times(hekate, ext4, kind, ignored)
         self.seen[hekate.st_ino] = hekate, ext4
         return wrong
 
@@ -65,7 +76,7 @@ class Watch:
         self.differs.add(place)
         return not known
 
-    def times(self, hekate, ext4, kind):
+    def times(self, hekate, ext4, kind, ignored):
         wrong = [f"{field[3:8]} of {kind} is not as it was set" for field in ("st_mtime_ns", *TIMES[2:])
                  if abs(getattr(ext4, field) - self.begun_ns) > HOUR_NS and getattr(hekate, field) != getattr(ext4, field)]
         if hekate.st_ino not in self.seen:
@@ -75,7 +86,7 @@ class Watch:
             return [*wrong, f"{kind} is another inode, but not on Hekate"]
         if hekate.st_ctime_ns < before.st_ctime_ns:
             wrong.append(f"ctime of {kind} went back")
-        for field in TIMES:
+        for field in [field for field in TIMES if field not in ignored]:
             moved, ext4_moved = (getattr(new, field) != getattr(old, field) for new, old in ((hekate, before), (ext4, ext4_before)))
             if moved != ext4_moved and (self.fine or ext4_moved):
                 wrong.append(f"{field[3:8]} of {kind} {'moved' if moved else 'did not move'}")
