@@ -8,6 +8,7 @@
 //! - a rename with NOREPLACE that finds its target there says that it was there, and nothing of its source, which the kernel
 //!   looked up before;
 //! - a link through a descriptor that answers ENOENT says nothing: the kernel goes by a count of its own;
+//! - files whose bytes are recorded have one name, and keep it;
 //! - stat is a name that led to an inode at one moment and links of this inode at another.
 
 use crate::checkers::{self, Complaint, appends::Append};

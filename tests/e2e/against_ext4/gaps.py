@@ -23,6 +23,8 @@ KNOWN = {
     "rename ctime": "rename moves a name and does not change the inode, so its ctime stays (POSIX allows both)",
     "set-group-id": "FUSE does not say whether a writer is in the file's group, so the bit stays where the group may not execute",
     "same value": "setting an extended attribute to what it is moves ctime, as on xfs; on ext4 it does not",
+    "moved directories": "the kernel answers ESTALE to a rename of a directory that another mount has moved to another parent, "
+                         "until this mount looks at its new place",
     "chown of nothing": "the kernel's FUSE does not pass on chown(-1, -1), which drops set-id bits on ext4",
 }
 

@@ -9,16 +9,17 @@ const RIGHT: &str = r#"{"round": 1}
 {"who":2,"from":10,"to":11,"op":"stat","dir":7,"name":"b","inode":8,"links":1}
 {"who":0,"from":12,"to":13,"op":"link","inode":8,"dir":7,"name":"c"}
 {"who":1,"from":14,"to":15,"op":"list","dir":7,"names":[["b",8],["c",8]]}
-{"who":1,"from":16,"to":17,"op":"write","inode":8,"offset":0,"data":"0102"}
-{"who":2,"from":18,"to":19,"op":"read","inode":8,"offset":0,"length":4,"data":"0102"}
-{"who":2,"from":20,"to":21,"op":"size","inode":8,"size":2}
+{"who":1,"from":15,"to":15,"op":"create","dir":7,"name":"f","inode":9}
+{"who":1,"from":16,"to":17,"op":"write","inode":9,"offset":0,"data":"0102"}
+{"who":2,"from":18,"to":19,"op":"read","inode":9,"offset":0,"length":4,"data":"0102"}
+{"who":2,"from":20,"to":21,"op":"size","inode":9,"size":2}
 {"who":0,"from":22,"to":23,"op":"lock","inode":8,"style":"flock","kind":"write","start":0,"end":9,"owner":0}
 {"who":1,"from":24,"to":25,"op":"lock","inode":8,"style":"flock","kind":"read","start":0,"end":9,"owner":0,"error":"EAGAIN"}
 {"who":1,"from":26,"to":27,"op":"unlink","dir":7,"name":"b"}
-{"who":0,"from":28,"to":29,"op":"create","dir":7,"name":"log","inode":9}
-{"who":0,"from":30,"to":31,"op":"append","inode":9,"data":"aabb","offset":0}
-{"who":1,"from":32,"to":33,"op":"append","inode":9,"data":"ccdd","offset":2}
-{"who":2,"from":34,"to":35,"op":"read","inode":9,"offset":1,"length":4,"data":"bbccdd"}
+{"who":0,"from":28,"to":29,"op":"create","dir":7,"name":"log","inode":10}
+{"who":0,"from":30,"to":31,"op":"append","inode":10,"data":"aabb","offset":0}
+{"who":1,"from":32,"to":33,"op":"append","inode":10,"data":"ccdd","offset":2}
+{"who":2,"from":34,"to":35,"op":"read","inode":10,"offset":1,"length":4,"data":"bbccdd"}
 "#;
 
 fn complaints(text: &str) -> Vec<String> {
