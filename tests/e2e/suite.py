@@ -7,6 +7,7 @@ import test_bricks
 import test_compare
 import test_crashes
 import test_files
+import test_histories
 import test_kills
 import test_locks
 import test_mistakes
@@ -19,7 +20,7 @@ import test_servers
 import test_spread
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills, test_against_ext4]
+MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills, test_against_ext4, test_histories]
 
 if __name__ == "__main__":
     harness.main(MODULES)
