@@ -15,8 +15,8 @@ use crate::checkers::{self, Complaint, appends::Append};
 use crate::history::{History, Moment};
 use bytes::Bytes;
 use hekate_proto::{
-    Attr, AttrChanges, DataOp, Entry, Error, InodeId, InodeOp, Layout, Lock, LockKind, LockOp, LockOwner, LockStyle, Name, NameOp,
-    NewNode, NodeKind, Op, ROOT, RenameMode, Reply, SessionId, Time,
+    Attr, AttrChanges, DataOp, Entry, Error, InodeId, InodeOp, Layout, Lock, LockKind, LockOp, LockOwner, LockStyle,
+    Name, NameOp, NewNode, NodeKind, Op, ROOT, RenameMode, Reply, SessionId, Time,
 };
 use serde::Deserialize;
 
@@ -123,7 +123,11 @@ pub fn check(round: &Round) -> Vec<Complaint> {
     let history = &round.history;
     let names = checkers::names::check(history).into_iter();
     let locks = checkers::locks::check(history);
-    names.chain(checkers::contents::check(history)).chain(locks).chain(checkers::appends::check(&round.appends)).collect()
+    names
+        .chain(checkers::contents::check(history))
+        .chain(locks)
+        .chain(checkers::appends::check(&round.appends))
+        .collect()
 }
 
 fn round(mut lines: Vec<(usize, Recorded)>) -> Result<Round, String> {
@@ -199,11 +203,16 @@ fn on_inode(what: &What, error: Option<&str>) -> Result<(Op, hekate_proto::Resul
         What::Truncate { inode, size } => {
             let attr = Attr { size: *size, ..attr(*inode, NodeKind::File) };
             let changes = AttrChanges { size: Some(*size), ..AttrChanges::default() };
-            Ok((Op::Inode { op: InodeOp::SetAttr { inode: id(*inode), changes } }, Ok(Reply::Node { attr, created: false })))
+            Ok((
+                Op::Inode { op: InodeOp::SetAttr { inode: id(*inode), changes } },
+                Ok(Reply::Node { attr, created: false }),
+            ))
         }
         What::Write { inode, offset, data } => Ok((write(*inode, *offset, &data.0), Ok(Reply::Done))),
         // Where nobody finds its bytes, nobody has read them: that is for the checker of appends to say.
-        What::Append { inode, data, offset } => Ok((write(*inode, offset.unwrap_or(u64::MAX >> 1), &data.0), Ok(Reply::Done))),
+        What::Append { inode, data, offset } => {
+            Ok((write(*inode, offset.unwrap_or(u64::MAX >> 1), &data.0), Ok(Reply::Done)))
+        }
         What::Read { inode, offset, length, data } => {
             let reply = Reply::FileData { bytes: data.0.clone(), attr: attr(*inode, NodeKind::File) };
             Ok((Op::Data { op: DataOp::Read { inode: id(*inode), offset: *offset, length: *length } }, Ok(reply)))
@@ -234,7 +243,13 @@ fn made(
     Ok((Op::Name { op }, outcome))
 }
 
-fn looked_up(dir: u64, name: &str, inode: Option<u64>, links: Option<u32>, error: Option<&str>) -> Result<Said, String> {
+fn looked_up(
+    dir: u64,
+    name: &str,
+    inode: Option<u64>,
+    links: Option<u32>,
+    error: Option<&str>,
+) -> Result<Said, String> {
     let op = Op::Name { op: NameOp::Lookup { dir: id(dir), name: word(name)? } };
     match (inode, links, error) {
         (_, _, Some(error)) => Ok(vec![(op, Err(error_of(error)?))]),

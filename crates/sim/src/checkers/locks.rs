@@ -44,7 +44,8 @@ pub fn check(history: &History) -> Vec<Complaint> {
             Some(Err(Error::WouldBlock)) if lock.kind != LockKind::Unlock => false,
             // Whether it was taken is not known, but whoever was told nothing is not judged by it either.
             None => {
-                complaints.push(Complaint::new("locks", format!("no answer is known:\n    {}", history.describe(number))));
+                complaints
+                    .push(Complaint::new("locks", format!("no answer is known:\n    {}", history.describe(number))));
                 continue;
             }
             Some(_) => {
@@ -135,7 +136,8 @@ impl Model for File {
     }
 
     fn explain(&self, held: &Held, action: &Action, _part: usize) -> String {
-        let others: Vec<_> = held[action.cells.clone()].iter().flatten().filter(|(owner, _)| **owner != action.owner).collect();
+        let others: Vec<_> =
+            held[action.cells.clone()].iter().flatten().filter(|(owner, _)| **owner != action.owner).collect();
         format!("others hold then, by (client, owner) and whether exclusively: {others:?}")
     }
 }

@@ -75,9 +75,18 @@ fn what_is_no_recording_is_refused_with_its_line() {
     for (text, place) in [
         ("{\"who\":0,\"from\":1,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\"}", "line 1: no round"),
         ("{\"round\":1}\nnonsense", "line 2: "),
-        ("{\"round\":1}\n{\"who\":0,\"from\":3,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\"}", "line 2: it returns"),
-        ("{\"round\":1}\n{\"who\":0,\"from\":1,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\",\"error\":\"EIO\"}", "line 2: "),
-        ("{\"round\":1}\n{\"who\":0,\"from\":1,\"to\":2,\"op\":\"read\",\"inode\":1,\"offset\":0,\"length\":1,\"data\":\"é\"}", "line 2: "),
+        (
+            "{\"round\":1}\n{\"who\":0,\"from\":3,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\"}",
+            "line 2: it returns",
+        ),
+        (
+            "{\"round\":1}\n{\"who\":0,\"from\":1,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\",\"error\":\"EIO\"}",
+            "line 2: ",
+        ),
+        (
+            "{\"round\":1}\n{\"who\":0,\"from\":1,\"to\":2,\"op\":\"read\",\"inode\":1,\"offset\":0,\"length\":1,\"data\":\"é\"}",
+            "line 2: ",
+        ),
     ] {
         let why = read(text).err().unwrap();
         assert!(why.starts_with(place), "{why}");
