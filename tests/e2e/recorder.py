@@ -35,8 +35,8 @@ def now():
 class Recorder:
     """One process on one mount: does calls in a round's directory, and keeps what it was told."""
 
-    def __init__(self, who, root, seed, appends):
-        self.who, self.root, self.appends = who, root, appends
+    def __init__(self, who, root, seed):
+        self.who, self.root = who, root
         self.draw = random.Random(f"{seed}/{who}")
         self.lines = []
         self.held = []
@@ -78,8 +78,7 @@ class Recorder:
     def work(self, calls):
         kinds = [self.create, self.create, self.unlink, self.unlink, self.rename, self.rename, self.rename, self.link, self.link,
                  self.stat, self.stat, self.stat, self.list, self.write, self.write, self.read, self.read, self.read,
-                 self.truncate, self.size, self.lock, self.lock, self.lock, self.lock]
-        kinds += [self.append, self.read_log] if self.appends else []
+                 self.truncate, self.size, self.lock, self.lock, self.lock, self.lock, self.append, self.read_log]
         for _ in range(calls):
             self.draw.choice(kinds)()
 
@@ -212,7 +211,7 @@ def take(fd, style, kind, start, end):
 
 def prepare(root, round, who):
     """Makes what a round begins with. -> its first lines"""
-    recorder = Recorder(who, root, 0, False)
+    recorder = Recorder(who, root, 0)
     base = f"{root}/round{round}"
     os.mkdir(base)
     number = os.stat(base).st_ino
@@ -237,10 +236,10 @@ def find_appends(root, round, lines):
             line["offset"] = places.get(line["data"])
 
 
-def process(who, root, seed, appends, commands, answers):
+def process(who, root, seed, commands, answers):
     """Does rounds as it is told, until it is told no more. To end one is a command of its own: closing a file lets its locks
     go, which is no call of the history, so nobody may do so while others still work."""
-    recorder = Recorder(who, root, seed, appends)
+    recorder = Recorder(who, root, seed)
     with os.fdopen(commands) as told, os.fdopen(answers, "w") as tell:
         for line in told:
             round, calls = json.loads(line)
@@ -255,8 +254,8 @@ def process(who, root, seed, appends, commands, answers):
 class Crew:
     """Processes on mounts, in turn, that do rounds together."""
 
-    def __init__(self, roots, count, seed, appends):
-        self.roots, self.appends = roots, appends
+    def __init__(self, roots, count, seed):
+        self.roots = roots
         self.pipes = []
         for who in range(count):
             (command_end, command), (answer, answer_end) = os.pipe(), os.pipe()
@@ -264,7 +263,7 @@ class Crew:
                 for to_close in [command, answer, *(end for pair in self.pipes for end in pair)]:
                     os.close(to_close)
                 try:
-                    process(who, roots[who % len(roots)], seed, appends, command_end, answer_end)
+                    process(who, roots[who % len(roots)], seed, command_end, answer_end)
                 finally:
                     os._exit(0)
             os.close(command_end)
@@ -292,8 +291,7 @@ class Crew:
         self.hear()
         self.tell(0)
         self.hear()
-        if self.appends:
-            find_appends(self.roots[-1], self.round, self.lines)
+        find_appends(self.roots[-1], self.round, self.lines)
         return self.lines
 
     def stop(self):

@@ -17,10 +17,11 @@ import test_output
 import test_processes
 import test_room
 import test_servers
+import test_space
 import test_spread
 import test_users
 
-MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_spread, test_processes, test_apart, test_kills, test_against_ext4, test_histories]
+MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_space, test_spread, test_processes, test_apart, test_kills, test_against_ext4, test_histories]
 
 if __name__ == "__main__":
     harness.main(MODULES)

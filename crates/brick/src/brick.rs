@@ -328,6 +328,15 @@ impl Brick {
         Ok(buffer.freeze().slice(from..from + (end - offset) as usize))
     }
 
+    /// Of the blocks `first..end`, which are holes: never written, or cut off or punched since.
+    pub fn holes(&self, ring: RingId, shard: ShardId, first: u32, end: u32) -> Result<Vec<bool>> {
+        let places = self.view(|view| match view.shard(ring, shard)? {
+            Some(_) => view.places(ring, shard, first, end),
+            None => Ok(vec![(0, crate::view::Place::Hole); end.saturating_sub(first) as usize]),
+        })?;
+        Ok(places.into_iter().map(|(sum, _)| sum == 0).collect())
+    }
+
     /// A block, checked, also behind the shard's end; `None` for a hole.
     pub fn read_block(&self, ring: RingId, shard: ShardId, block: u32) -> Result<Option<Bytes>> {
         let places = self.view(|view| view.places(ring, shard, block, block + 1))?;

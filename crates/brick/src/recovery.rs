@@ -137,6 +137,11 @@ fn drop_lost(
         {
             drop_absent(disk, ring, *shard, run, lost)?;
         }
+        // What was to be a hole afterwards is not missed.
+        if let Change::PunchBlocks { shard, first, count, .. } = change {
+            let punched = *first..first.saturating_add(*count);
+            lost.retain(|one| one.ring != ring || one.shard != *shard || !punched.contains(&one.block));
+        }
     }
     Ok(())
 }

@@ -37,8 +37,8 @@ impl Volume {
     /// Replaces a file's content (or makes the file), and returns once it is on stable storage.
     pub fn write_file(&self, path: &str, content: &[u8]) -> Result<Attr> {
         let context = Context::default();
-        let (dir, name) = self.parent(path)?;
-        let new = New { node: NewNode::File, mode: 0o644, uid: own_uid(), gid: own_gid(), exclusive: false };
+        let (dir, name) = self.place(path)?;
+        let new = New { node: NewNode::File, mode: 0o644, uid: own_uid(), gid: own_gid(), umask: 0, exclusive: false };
         let (file, created) = self.create(&context, dir, name, new)?;
         if !created {
             let changes = hekate_proto::AttrChanges { size: Some(0), ..Default::default() };
@@ -55,8 +55,9 @@ impl Volume {
 
     /// Makes a directory.
     pub fn make_directory(&self, path: &str) -> Result<Attr> {
-        let (dir, name) = self.parent(path)?;
-        let new = New { node: NewNode::Directory, mode: 0o755, uid: own_uid(), gid: own_gid(), exclusive: true };
+        let (dir, name) = self.place(path)?;
+        let new =
+            New { node: NewNode::Directory, mode: 0o755, uid: own_uid(), gid: own_gid(), umask: 0, exclusive: true };
         Ok(self.create(&Context::default(), dir, name, new)?.0)
     }
 
@@ -77,7 +78,7 @@ impl Volume {
     /// Removes a file, or an empty directory.
     pub fn remove(&self, path: &str) -> Result<()> {
         let context = Context::default();
-        let (dir, name) = self.parent(path)?;
+        let (dir, name) = self.place(path)?;
         let at = self.lookup(&context, dir, name.clone())?;
         match at.kind {
             NodeKind::Directory => self.rmdir(&context, dir, name),
@@ -87,12 +88,12 @@ impl Volume {
 
     /// Renames; what is at `to` is replaced.
     pub fn rename_path(&self, from: &str, to: &str) -> Result<()> {
-        let (from, to) = (self.parent(from)?, self.parent(to)?);
+        let (from, to) = (self.place(from)?, self.place(to)?);
         let replaced = self.lookup(&Context::default(), to.0, to.1.clone()).ok().map(|attr| attr.id);
         self.rename(&Context::default(), from, to, RenameMode::Replace, replaced)
     }
 
-    fn parent(&self, path: &str) -> Result<(hekate_proto::InodeId, Name)> {
+    fn place(&self, path: &str) -> Result<(hekate_proto::InodeId, Name)> {
         let trimmed = path.trim_end_matches('/');
         let (dir, name) = trimmed.rsplit_once('/').unwrap_or(("", trimmed));
         Ok((self.find(dir)?.id, Name::try_from(name)?))

@@ -34,7 +34,7 @@
 //!
 //! let volume = Volume::open(endpoint, "v1", &OpenOptions::default())?;
 //! let context = Context::default(); // acknowledged by all copies; `Context::DURABLE` waits for their disks
-//! let new = New { node: NewNode::File, mode: 0o600, uid: 1000, gid: 1000, exclusive: true };
+//! let new = New { node: NewNode::File, mode: 0o600, uid: 1000, gid: 1000, umask: 0, exclusive: true };
 //! let (file, _) = volume.create(&context, ROOT, Name::try_from("notes")?, new)?;
 //! volume.opened(file.id); // from now on it survives its name
 //! volume.write(&Context::DURABLE, file.id, 0, "kept".into(), false)?;
@@ -52,4 +52,4 @@ mod volume;
 pub use hekate_graph::Context;
 pub use hekate_proto as proto;
 pub use hekate_transport::Endpoint;
-pub use volume::{New, OpenOptions, Volume};
+pub use volume::{New, OpenOptions, SetXattr, Volume};

@@ -4,11 +4,6 @@
 use crate::volume::{Volume, unexpected};
 use hekate_graph::Context;
 use hekate_proto::*;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
-
-/// How often who waits for a lock looks whether its caller gave up.
-const LOOK_UP: Duration = Duration::from_millis(10);
 
 impl Volume {
     /// `F_GETLK`: of the locks that this one conflicts with, the one with the lowest first byte.
@@ -27,20 +22,7 @@ impl Volume {
             Reply::Waiting { op_id } => op_id,
             _ => return Err(unexpected()),
         };
-        let (tell, told) = channel();
-        self.when_locked(op_id, move |answer| _ = tell.send(answer));
-        let mut cancelled = false;
-        loop {
-            match told.recv_timeout(LOOK_UP) {
-                Ok(answer) => return answer,
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::SessionEnded),
-                Err(RecvTimeoutError::Timeout) if context.interrupted() && !cancelled => {
-                    cancelled = true;
-                    self.cancel_lock(inode, op_id);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
+        self.locks.await_lock(context, inode, op_id)
     }
 
     /// Asks for a lock; `None`: it is held. If it has to wait for others the caller does not: the op's id is for

@@ -6,7 +6,7 @@ use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_translators::{Distribute, Locks, REGISTRY, Replicate};
 use hekate_transport::{Endpoint, Servers};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +20,8 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 pub struct OpenOptions {
     /// Translators on top of the fixed bottom; the first sees ops first.
     pub layers: Vec<LayerSpec>,
+    /// Reading leaves times of access as they are (noatime); else they follow relatime (mount(8)).
+    pub no_access_times: bool,
 }
 
 /// A volume, open until it is dropped.
@@ -32,11 +34,14 @@ pub struct Volume {
     pub(crate) locks: Arc<Locks>,
     map: VolumeMap,
     session: SessionId,
+    access_times: bool,
 }
 
 struct Shared {
     servers: Arc<Servers>,
     opens: Mutex<HashMap<InodeId, u32>>,
+    /// Held while a file without a name is being made.
+    unnamed: RwLock<()>,
     ended: AtomicBool,
 }
 
@@ -49,13 +54,19 @@ impl Volume {
         let bottom = Arc::new(Distribute::new(replicate));
         let locks = bottom.locks();
         let top = hekate_graph::build(&options.layers, REGISTRY, bottom)?;
-        let shared = Arc::new(Shared { servers, opens: Mutex::default(), ended: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            servers,
+            opens: Mutex::default(),
+            unnamed: RwLock::default(),
+            ended: AtomicBool::new(false),
+        });
         let (beating, graph) = (shared.clone(), top.clone());
         std::thread::Builder::new()
             .name("hekate-beat".into())
             .spawn(move || beating.beat(&*graph))
             .map_err(|e| Error::io("start a thread", e))?;
-        Ok(Self { shared, top, locks, map: welcome.map, session: welcome.session })
+        let access_times = !options.no_access_times;
+        Ok(Self { shared, top, locks, map: welcome.map, session: welcome.session, access_times })
     }
 
     /// The map as it was handed out.
@@ -92,9 +103,22 @@ impl Volume {
     /// Makes an inode under a new name. If it is a file, is there already and `exclusive` is false: that file.
     /// -> the inode, and whether it was made.
     pub fn create(&self, context: &Context, dir: InodeId, name: Name, new: New) -> Result<(Attr, bool)> {
-        let New { node, mode, uid, gid, exclusive } = new;
-        let seed = getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))?;
-        self.node(context, Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, exclusive, seed } })
+        let New { node, mode, uid, gid, umask, exclusive } = new;
+        let seed = seed()?;
+        self.node(context, Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive, seed } })
+    }
+
+    /// Makes a file without a name, which counts as open from now on; with its last [`Volume::closed`] it goes, unless
+    /// [`Volume::link`] gave it a name (which it may if it is `linkable`). Of `new` the kind is not looked at.
+    pub fn create_unnamed(&self, context: &Context, dir: InodeId, new: New, linkable: bool) -> Result<Attr> {
+        let New { mode, uid, gid, umask, .. } = new;
+        let seed = seed()?;
+        // Until it is counted as open, no orphan is said to be unused.
+        let _unnamed = self.shared.unnamed.read();
+        let op = NameOp::CreateUnnamed { dir, mode, uid, gid, umask, linkable, seed };
+        let (attr, _) = self.node(context, Op::Name { op })?;
+        self.opened(attr.id);
+        Ok(attr)
     }
 
     /// A further name for an inode.
@@ -127,7 +151,8 @@ impl Volume {
         self.done(context, Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } })
     }
 
-    /// Names after `after` in byte order, at most `limit`; and whether these were the last.
+    /// Names after `after` in byte order, at most `limit`; and whether these were the last. Moves the time of access, if
+    /// this client keeps such times.
     pub fn list(
         &self,
         context: &Context,
@@ -136,7 +161,8 @@ impl Volume {
         limit: u32,
         attributes: bool,
     ) -> Result<(Vec<Entry>, bool)> {
-        match self.call(context, Op::Name { op: NameOp::List { dir, after, limit, attributes } })? {
+        let touch = self.access_times;
+        match self.call(context, Op::Name { op: NameOp::List { dir, after, limit, attributes, touch } })? {
             Reply::List { entries, end } => Ok((entries, end)),
             _ => Err(unexpected()),
         }
@@ -154,7 +180,7 @@ impl Volume {
 
     /// A symlink's target.
     pub fn readlink(&self, context: &Context, inode: InodeId) -> Result<Bytes> {
-        self.bytes(context, Op::Inode { op: InodeOp::ReadLink { inode } })
+        self.bytes(context, Op::Inode { op: InodeOp::ReadLink { inode, touch: self.access_times } })
     }
 
     /// An extended attribute's value.
@@ -162,17 +188,15 @@ impl Volume {
         self.bytes(context, Op::Inode { op: InodeOp::GetXattr { inode, name } })
     }
 
-    /// Sets an extended attribute. `create`: it must be new; `replace`: it must exist.
-    pub fn setxattr(
-        &self,
-        context: &Context,
-        inode: InodeId,
-        name: Bytes,
-        value: Bytes,
-        create: bool,
-        replace: bool,
-    ) -> Result<()> {
-        self.done(context, Op::Inode { op: InodeOp::SetXattr { inode, name, value, create, replace } })
+    /// Sets an extended attribute.
+    pub fn setxattr(&self, context: &Context, inode: InodeId, name: Bytes, value: Bytes, how: SetXattr) -> Result<()> {
+        let SetXattr { create, replace, drop_set_group } = how;
+        self.done(context, Op::Inode { op: InodeOp::SetXattr { inode, name, value, create, replace, drop_set_group } })
+    }
+
+    /// The directory that a directory is in; of the root, the root.
+    pub fn parent(&self, context: &Context, directory: InodeId) -> Result<Attr> {
+        Ok(self.node(context, Op::Inode { op: InodeOp::Parent { inode: directory } })?.0)
     }
 
     /// Names of extended attributes.
@@ -190,7 +214,8 @@ impl Volume {
 
     /// At most `length` bytes from `offset`; fewer only at the end of the file.
     pub fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
-        match self.call(context, Op::Data { op: DataOp::Read { inode, offset, length } })? {
+        let touch = self.access_times;
+        match self.call(context, Op::Data { op: DataOp::Read { inode, offset, length, touch } })? {
             Reply::FileData { bytes, .. } => Ok(bytes),
             _ => Err(unexpected()),
         }
@@ -203,6 +228,50 @@ impl Volume {
             return Err(Error::invalid(format!("a write of {} bytes; the greatest is {IO_BYTES_MAX}", data.len())));
         }
         self.done(context, Op::Data { op: DataOp::Write { inode, offset, data, drop_set_id } })
+    }
+
+    /// The same at the end of the file, wherever that is by then: appends of all clients come one after the other.
+    pub fn append(&self, context: &Context, inode: InodeId, data: Bytes, drop_set_id: bool) -> Result<()> {
+        if data.len() > IO_BYTES_MAX {
+            return Err(Error::invalid(format!("a write of {} bytes; the greatest is {IO_BYTES_MAX}", data.len())));
+        }
+        self.done(context, Op::Data { op: DataOp::Append { inode, data, drop_set_id } })
+    }
+
+    /// fallocate(2).
+    pub fn allocate(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        (offset, length): (u64, u64),
+        mode: Allocate,
+        drop_set_id: bool,
+    ) -> Result<()> {
+        self.done(context, Op::Data { op: DataOp::Allocate { inode, offset, length, mode, drop_set_id } })
+    }
+
+    /// lseek(2) with SEEK_DATA, or (`hole`) SEEK_HOLE; `NoData` beyond the end or the last data.
+    pub fn seek(&self, context: &Context, inode: InodeId, offset: u64, hole: bool) -> Result<u64> {
+        match self.call(context, Op::Data { op: DataOp::Seek { inode, offset, hole } })? {
+            Reply::Found { at: Some(at) } => Ok(at),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// copy_file_range(2): -> how many bytes were copied; fewer than `length` at the end of the source, or if it is long.
+    pub fn copy(
+        &self,
+        context: &Context,
+        (from, from_offset): (InodeId, u64),
+        (to, to_offset): (InodeId, u64),
+        length: u64,
+        drop_set_id: bool,
+    ) -> Result<u64> {
+        let op = DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id };
+        match self.call(context, Op::Data { op })? {
+            Reply::Copied { bytes } => Ok(bytes),
+            _ => Err(unexpected()),
+        }
     }
 
     /// Puts what this client changed in the inode (bytes and attributes) on stable storage of every replica. Of a
@@ -252,14 +321,31 @@ impl Volume {
 pub struct New {
     /// File, directory, …
     pub node: NewNode,
-    /// Permission bits, after umask.
+    /// Permission bits.
     pub mode: u16,
     /// Owner.
     pub uid: u32,
     /// Group; that of the directory if it has set-group-id.
     pub gid: u32,
+    /// Bits that the mode loses, unless the directory has a default ACL.
+    pub umask: u16,
     /// It must not be there yet.
     pub exclusive: bool,
+}
+
+/// How to set an extended attribute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetXattr {
+    /// It must be new.
+    pub create: bool,
+    /// It must exist.
+    pub replace: bool,
+    /// With an ACL: set-group-id goes.
+    pub drop_set_group: bool,
+}
+
+fn seed() -> Result<u64> {
+    getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))
 }
 
 impl Volume {
@@ -291,10 +377,7 @@ impl Shared {
             let context = Context { durable: false, interrupt: Some(&self.ended) };
             let asked = graph.handle(&context, Op::Volume { op: VolumeOp::Heartbeat { unused } });
             unused = match asked {
-                Ok(Reply::Orphans { inodes, .. }) => {
-                    let opens = self.opens.lock();
-                    inodes.into_iter().filter(|inode| !opens.contains_key(inode)).collect()
-                }
+                Ok(Reply::Orphans { inodes, .. }) => self.unused_of(inodes),
                 _ => Vec::new(),
             };
             if unused.is_empty() {
@@ -303,6 +386,15 @@ impl Shared {
                 std::thread::sleep(HEARTBEAT / 20);
             }
         }
+    }
+}
+
+impl Shared {
+    /// Of these orphans, those that are not open here; none while one may just have been made.
+    fn unused_of(&self, orphans: Vec<InodeId>) -> Vec<InodeId> {
+        let Some(_none_is_made) = self.unnamed.try_write() else { return Vec::new() };
+        let opens = self.opens.lock();
+        orphans.into_iter().filter(|inode| !opens.contains_key(inode)).collect()
     }
 }
 

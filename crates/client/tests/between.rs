@@ -66,7 +66,7 @@ fn a_read_that_learns_of_a_longer_file_reads_its_bytes_again() {
     let open = |endpoint| Volume::open(endpoint, "v1", &OpenOptions::default()).unwrap();
     let (reader, writer) = (open(endpoint), open(scratch.endpoint()));
     let context = Context::default();
-    let new = New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, exclusive: true };
+    let new = New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, umask: 0, exclusive: true };
     let (file, _) = writer.create(&context, ROOT, Name::try_from("f").unwrap(), new).unwrap();
     // Its bytes are in a shard, and few.
     let sized = |size| AttrChanges { size: Some(size), ..AttrChanges::default() };

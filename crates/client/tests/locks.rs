@@ -27,7 +27,7 @@ fn open_at(endpoint: Endpoint) -> Arc<Volume> {
 }
 
 fn make(volume: &Volume, name: &str) -> InodeId {
-    let new = New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, exclusive: false };
+    let new = New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, umask: 0, exclusive: false };
     volume.create(&Context::default(), ROOT, Name::try_from(name).unwrap(), new).unwrap().0.id
 }
 

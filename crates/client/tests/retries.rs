@@ -7,7 +7,7 @@ include!("support/cutter.rs");
 
 use bytes::Bytes;
 use hekate_client::proto::*;
-use hekate_client::{Context, New, OpenOptions, Volume};
+use hekate_client::{Context, New, OpenOptions, SetXattr, Volume};
 
 /// One kind of request, what makes a client send it, and what a caller is told then.
 struct Case {
@@ -36,7 +36,7 @@ fn name(text: &str) -> Name {
 }
 
 fn make(volume: &Volume, dir: InodeId, text: &str, node: NewNode) -> Result<InodeId> {
-    let new = New { node, mode: 0o755, uid: 0, gid: 0, exclusive: true };
+    let new = New { node, mode: 0o755, uid: 0, gid: 0, umask: 0, exclusive: true };
     Ok(volume.create(&context(), dir, name(text), new)?.0.id)
 }
 
@@ -50,7 +50,7 @@ impl Things {
         volume.write(&context(), file, 0, Bytes::from_static(b"abc"), false).unwrap();
         volume.write(&context(), large, 0, Bytes::from(vec![7; LARGE]), false).unwrap();
         volume
-            .setxattr(&context(), file, Bytes::from_static(b"user.x"), Bytes::from_static(b"y"), false, false)
+            .setxattr(&context(), file, Bytes::from_static(b"user.x"), Bytes::from_static(b"y"), SetXattr::default())
             .unwrap();
         Self { dir, file, large, link }
     }
@@ -143,7 +143,13 @@ fn of_inodes() -> Vec<Case> {
             said(volume.getxattr(&context(), things.file, key("user.x")))
         }),
         case!("a setxattr", Op::Inode { op: InodeOp::SetXattr { .. } }, |volume, things| {
-            said(volume.setxattr(&context(), things.file, key("user.new"), key("v"), true, false))
+            said(volume.setxattr(
+                &context(),
+                things.file,
+                key("user.new"),
+                key("v"),
+                SetXattr { create: true, ..SetXattr::default() },
+            ))
         }),
         case!("a listxattr", Op::Inode { op: InodeOp::ListXattr { .. } }, |volume, things| {
             said(volume.listxattr(&context(), things.file))

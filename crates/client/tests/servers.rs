@@ -101,7 +101,7 @@ impl Pair {
     fn open(&self, index: usize) -> (Volume, InodeId) {
         let volume = Volume::open(self.endpoint(index), "v", &OpenOptions::default()).unwrap();
         wait_until(|| volume.getattr(&Context::default(), ROOT).is_ok(), "the root directory");
-        let new = New { node: NewNode::File, mode: 0o600, uid: 0, gid: 0, exclusive: false };
+        let new = New { node: NewNode::File, mode: 0o600, uid: 0, gid: 0, umask: 0, exclusive: false };
         let (attr, _) = volume.create(&Context::default(), ROOT, Name::try_from("file").unwrap(), new).unwrap();
         (volume, attr.id)
     }
@@ -221,7 +221,7 @@ fn a_directory_over_two_servers_is_one() {
     let (volume, file) = pair.open(0);
     let (other, _) = pair.open(1);
     let (context, name) = (Context::default(), |text: &str| Name::try_from(text).unwrap());
-    let new = |node| New { node, mode: 0o755, uid: 0, gid: 0, exclusive: true };
+    let new = |node| New { node, mode: 0o755, uid: 0, gid: 0, umask: 0, exclusive: true };
     let (wide, _) = volume.create(&context, ROOT, name("wide"), new(NewNode::Directory)).unwrap();
     assert_eq!(wide.spread, 8);
     let map = volume.map();
@@ -306,7 +306,17 @@ fn with_a_map(pair: &Pair, spoil: fn(&mut map::VolumeMap)) {
     // Directories are scattered over both servers; a second one of a name would be refused.
     for number in 0..20 {
         let (node, name) = (NewNode::Directory, name(format!("d{number}")));
-        let make = NameOp::Create { dir: ROOT, name, node, mode: 0o700, uid: 0, gid: 0, exclusive: true, seed: number };
+        let make = NameOp::Create {
+            dir: ROOT,
+            name,
+            node,
+            mode: 0o700,
+            uid: 0,
+            gid: 0,
+            umask: 0,
+            exclusive: true,
+            seed: number,
+        };
         let made = call(Op::Name { op: make }).unwrap();
         assert!(matches!(made, Reply::Node { created: true, .. }), "{made:?}");
     }
@@ -318,7 +328,7 @@ fn with_a_map(pair: &Pair, spoil: fn(&mut map::VolumeMap)) {
         let offset = (shard * 8 + 2) * MIB as u64;
         let data = bytes.clone().into();
         call(Op::Data { op: DataOp::Write { inode: attr.id, offset, data, drop_set_id: false } }).unwrap();
-        let read = DataOp::Read { inode: attr.id, offset, length: 4 * MIB as u32 };
+        let read = DataOp::Read { inode: attr.id, offset, length: 4 * MIB as u32, touch: false };
         let Reply::FileData { bytes: found, .. } = call(Op::Data { op: read }).unwrap() else { panic!("no bytes") };
         assert!(found == bytes, "shard {shard}");
     }
@@ -363,7 +373,7 @@ fn locks_at_one_server_do_not_wait_for_another_and_outlive_it() {
     let (holder, waiter) = (Arc::new(holder), Arc::new(waiter));
     let files: Vec<InodeId> = (0..40)
         .map(|number| {
-            let new = New { node: NewNode::Directory, mode: 0o700, uid: 0, gid: 0, exclusive: true };
+            let new = New { node: NewNode::Directory, mode: 0o700, uid: 0, gid: 0, umask: 0, exclusive: true };
             let name = Name::try_from(format!("d{number}").as_str()).unwrap();
             holder.create(&Context::default(), ROOT, name, new).unwrap().0.id
         })

@@ -5,7 +5,7 @@
 include!("support/scratch.rs");
 
 use hekate_client::proto::*;
-use hekate_client::{Context, New, OpenOptions, Volume};
+use hekate_client::{Context, New, OpenOptions, SetXattr, Volume};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn name(text: &str) -> Name {
 }
 
 fn new(node: NewNode) -> New {
-    New { node, mode: 0o755, uid: 0, gid: 0, exclusive: true }
+    New { node, mode: 0o755, uid: 0, gid: 0, umask: 0, exclusive: true }
 }
 
 fn make(volume: &Volume, dir: InodeId, text: &str, node: NewNode) -> Result<Attr> {
@@ -88,7 +88,7 @@ fn a_change_of_a_shared_directory_is_seen_in_all_of_its_partitions() {
     let past = AttrChanges { mtime: Some(SetTime::At { time: Time(1_000) }), ..Default::default() };
     assert_eq!(one.setattr(&Context::default(), wide.id, past).unwrap().mtime, Time(1_000));
     assert_eq!(two.find("wide").unwrap().mtime, Time(1_000), "a time that is set shows, also if it is past");
-    two.setxattr(&Context::default(), wide.id, "user.a".into(), "1".into(), true, false).unwrap();
+    two.setxattr(&Context::default(), wide.id, "user.a".into(), "1".into(), SetXattr::default()).unwrap();
     assert_eq!(&one.getxattr(&Context::default(), wide.id, "user.a".into()).unwrap()[..], b"1");
 }
 

@@ -18,7 +18,7 @@ fn name(text: &str) -> Name {
 }
 
 fn new_file() -> New {
-    New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, exclusive: true }
+    New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, umask: 0, exclusive: true }
 }
 
 /// Bytes that tell where they belong.

@@ -65,7 +65,7 @@ impl<'a> Source<'a> {
     }
 
     fn change(&mut self, own: bool) -> Change {
-        let kind = self.byte() % 8;
+        let kind = self.byte() % 9;
         let shard = self.shard();
         let (first, count) = if own { self.run() } else { (self.number() as u32, self.byte() as usize % 10) };
         match kind {
@@ -83,6 +83,10 @@ impl<'a> Source<'a> {
                 Change::FreshBlocks { shard, record: self.shard_record(first, count, own), run }
             }
             6 => Change::CutShard { shard, record: self.shard_record(first, 0, own) },
+            7 => {
+                let record = self.shard_record(first, count, own);
+                Change::PunchBlocks { shard, record, first, count: count as u32 }
+            }
             _ => Change::DropShard { shard },
         }
     }

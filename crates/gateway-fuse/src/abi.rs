@@ -62,6 +62,8 @@ pub mod init {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// Writes of over 4 KiB.
     pub const BIG_WRITES: u64 = 1 << 5;
+    /// The server applies umask.
+    pub const DONT_MASK: u64 = 1 << 6;
     /// flock locks are ours.
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     /// The kernel drops cached pages when size or mtime changed.
@@ -74,10 +76,14 @@ pub mod init {
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// LOOKUP and READDIR of one directory at once.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    /// The kernel obeys ACLs, and tells the server of changes.
+    pub const POSIX_ACL: u64 = 1 << 20;
     /// Requests of over 32 pages.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The server drops set-id bits.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    /// SETXATTR has flags of its own.
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     /// Flags beyond 32 bits count.
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files that are open with FOPEN_DIRECT_IO.
@@ -98,6 +104,8 @@ pub mod fattr {
     pub const ATIME: u32 = 1 << 4;
     /// `mtime` is set.
     pub const MTIME: u32 = 1 << 5;
+    /// It is a call by descriptor.
+    pub const FH: u32 = 1 << 6;
     /// It is the server's time.
     pub const ATIME_NOW: u32 = 1 << 7;
     /// It is the server's time.
@@ -118,6 +126,9 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// WRITE: the caller may not keep set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+/// SETXATTR of an ACL: set-group-id goes.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 /// GETLK, SETLK, SETLKW: flock's rules, not fcntl's.
 pub const LK_FLOCK: u32 = 1 << 0;
@@ -374,6 +385,40 @@ structures! {
     pub struct SetXattrIn[8] {
         pub size: u32,
         pub flags: u32,
+    }
+    /// What FUSE_SETXATTR_EXT adds to it.
+    pub struct SetXattrExt[8] {
+        pub flags: u32,
+        pub padding: u32,
+    }
+    /// `fuse_fallocate_in`.
+    pub struct FallocateIn[32] {
+        pub handle: u64,
+        pub offset: u64,
+        pub length: u64,
+        pub mode: u32,
+        pub padding: u32,
+    }
+    /// `fuse_lseek_in`.
+    pub struct LseekIn[24] {
+        pub handle: u64,
+        pub offset: u64,
+        pub whence: u32,
+        pub padding: u32,
+    }
+    /// `fuse_lseek_out`.
+    pub struct LseekOut[8] {
+        pub offset: u64,
+    }
+    /// `fuse_copy_file_range_in`.
+    pub struct CopyIn[56] {
+        pub from_handle: u64,
+        pub from_offset: u64,
+        pub to_node: u64,
+        pub to_handle: u64,
+        pub to_offset: u64,
+        pub length: u64,
+        pub flags: u64,
     }
     /// `fuse_getxattr_in`: GETXATTR, LISTXATTR.
     pub struct GetXattrIn[8] {

@@ -1,14 +1,15 @@
 //! A directory that is open: its entries by number, whatever happens to the directory meanwhile.
 //!
 //! A listing is fetched in batches of [`BATCH`] names in byte order. Invariants: entry numbers grow by one and never
-//! change their meaning while a reader goes forward; the last [`BATCHES_HELD`] batches are kept, of the others only the
-//! name before them, so memory is bounded by 1/1024 of the names. Going back to a batch that is no longer held fetches
-//! it again: names that came or went in it meanwhile may shift their neighbours inside it, never beyond it.
+//! change their meaning; the last [`BATCHES_HELD`] batches are kept, of the others the name before them and 8 bytes a name.
+//! Going back to a batch that is no longer held fetches it again: names that were there keep their numbers, those that
+//! came meanwhile are not told.
 
 use bytes::Bytes;
 use hekate_proto::{Attr, Entry, InodeId, Name, NodeKind, Result};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -67,12 +68,15 @@ impl From<Entry> for Item {
 struct Mark {
     first: u64,
     after: Option<Name>,
+    /// Of each name of the batch, in order, once it was fetched.
+    hashes: Arc<[u64]>,
 }
 
 #[derive(Debug)]
 struct Batch {
     first: u64,
-    items: Vec<Item>,
+    /// By number; `None`: it has gone since it was first told.
+    items: Vec<Option<Item>>,
     fetched: Instant,
 }
 
@@ -85,7 +89,7 @@ pub(crate) struct Entries {
 
 impl Default for Entries {
     fn default() -> Self {
-        Self { marks: vec![Mark { first: 0, after: None }], held: VecDeque::new() }
+        Self { marks: vec![Mark { first: 0, after: None, hashes: Arc::default() }], held: VecDeque::new() }
     }
 }
 
@@ -110,9 +114,11 @@ impl Entries {
                 None => self.fetch(index, mark, fetch)?,
             };
             let inside = (number - self.held[position].first) as usize;
-            if inside < self.held[position].items.len() {
+            let found = self.held[position].items.iter().skip(inside).position(Option::is_some);
+            if let Some(later) = found {
                 let Batch { items, fetched, .. } = &self.held[position];
-                return Ok(Some(Listed { number, item: &items[inside], fetched: *fetched }));
+                let item = items[inside + later].as_ref();
+                return Ok(item.map(|item| Listed { number: number + later as u64, item, fetched: *fetched }));
             }
             match self.marks.get(index + 1) {
                 Some(next) => number = number.max(next.first),
@@ -129,25 +135,56 @@ impl Entries {
     /// Fetches the batch at a mark; -> its place among those held.
     fn fetch(&mut self, index: usize, mark: Mark, fetch: &mut Fetch) -> Result<usize> {
         let fetched = Instant::now();
-        let (mut items, end) = fetch(mark.after, BATCH)?;
-        match self.marks.get(index + 1) {
-            Some(Mark { first, after: Some(last) }) => {
-                items.retain(|item| item.name <= *last);
-                items.truncate((first - mark.first) as usize);
-            }
-            _ => {
-                if let Some(last) = items.last().filter(|_| !end) {
-                    let after = Some(copied(&last.name));
-                    self.marks.push(Mark { first: mark.first + items.len() as u64, after });
-                }
-            }
-        }
+        let next = self.marks.get(index + 1).and_then(|next| next.after.clone());
+        let items = match mark.hashes.is_empty() {
+            true => self.fetch_new(index, &mark, fetch)?,
+            false => fetch_again(&mark, next.as_ref(), fetch)?,
+        };
         if self.held.len() == BATCHES_HELD {
             self.held.pop_front();
         }
         self.held.push_back(Batch { first: mark.first, items, fetched });
         Ok(self.held.len() - 1)
     }
+
+    /// The first time: what comes gets the next numbers.
+    fn fetch_new(&mut self, index: usize, mark: &Mark, fetch: &mut Fetch) -> Result<Vec<Option<Item>>> {
+        let (items, end) = fetch(mark.after.clone(), BATCH)?;
+        if let Some(last) = items.last().filter(|_| !end) {
+            let (first, after) = (mark.first + items.len() as u64, Some(copied(&last.name)));
+            self.marks.push(Mark { first, after, hashes: Arc::default() });
+        }
+        self.marks[index].hashes = items.iter().map(|item| hash(&item.name)).collect();
+        Ok(items.into_iter().map(Some).collect())
+    }
+}
+
+/// What is there still of a batch that was told before, up to its last name then.
+fn fetch_again(mark: &Mark, last: Option<&Name>, fetch: &mut Fetch) -> Result<Vec<Option<Item>>> {
+    let mut items: Vec<Option<Item>> = mark.hashes.iter().map(|_| None).collect();
+    let (mut after, mut number) = (mark.after.clone(), 0);
+    loop {
+        let (found, end) = fetch(after.take(), BATCH)?;
+        let is_past = |item: &Item| last.is_some_and(|last| item.name > *last);
+        let done = end || found.last().is_none_or(is_past) || number >= items.len();
+        after = found.last().map(|item| copied(&item.name));
+        for item in found.into_iter().take_while(|item| !is_past(item)) {
+            let sought = hash(&item.name);
+            if let Some(later) = mark.hashes[number..].iter().position(|known| *known == sought) {
+                number += later + 1;
+                items[number - 1] = Some(item);
+            }
+        }
+        if done {
+            return Ok(items);
+        }
+    }
+}
+
+fn hash(name: &Name) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name.as_bytes());
+    hasher.finish()
 }
 
 /// A name that does not keep the reply alive in which it arrived.
@@ -227,6 +264,17 @@ mod tests {
         let again = read(&mut entries, &directory, 0, usize::MAX);
         assert!(again.iter().map(|(_, name)| name).eq(directory.iter()));
         assert!(again.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+
+    #[test]
+    fn names_keep_their_numbers_when_others_of_a_batch_that_is_not_held_come_and_go() {
+        let (mut directory, mut entries) = (directory(9000), Entries::default());
+        let told = read(&mut entries, &directory, 0, usize::MAX);
+        (100..1300).filter(|number| number % 3 == 0).for_each(|n| assert!(directory.remove(&format!("{n:06}"))));
+        (0..3000).for_each(|number| assert!(directory.insert(format!("000150-{number}"))));
+        let again = read(&mut entries, &directory, 0, usize::MAX);
+        let left: Vec<_> = told.into_iter().filter(|(_, name)| directory.contains(name)).collect();
+        assert_eq!(again, left);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod data;
 mod directories;
 mod locks;
 mod names;
+mod space;
 
 use crate::abi::*;
 use crate::directory::Handles;
@@ -23,7 +24,7 @@ use hekate_proto::{Attr, InodeId};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Appends to the same file wait for each other; files share the locks by number.
@@ -34,6 +35,8 @@ pub(crate) struct Filesystem {
     volume: Arc<Volume>,
     /// How long the kernel may believe names and attributes without asking.
     cache: Duration,
+    /// Files bypass the page cache, and can be mapped all the same.
+    direct: AtomicBool,
     nodes: Nodes,
     handles: Handles,
     removals: Removals,
@@ -55,12 +58,20 @@ impl Filesystem {
         Self {
             volume,
             cache,
+            direct: AtomicBool::new(false),
             nodes: Nodes::default(),
             handles: Handles::default(),
             removals: Removals::default(),
             appends: std::array::from_fn(|_| Mutex::default()),
             locks: locks::Locks::default(),
         }
+    }
+
+    /// What the kernel can do. Without a cache a read or write is one request, so that it is done at one moment: through
+    /// its pages the kernel would split it.
+    pub(crate) fn agreed(&self, init: &InitOut) {
+        let can_map = u64::from(init.flags2) << 32 & init::DIRECT_IO_ALLOW_MMAP != 0;
+        self.direct.store(can_map && self.cache.is_zero(), Ordering::Relaxed);
     }
 
     /// Inodes that the kernel remembers.
@@ -115,10 +126,11 @@ impl Filesystem {
     fn answer_now(&self, caller: &Caller, body: Body) -> Outcome {
         match body {
             Body::Lookup { name } => self.lookup(caller, name),
-            Body::Mknod { name, mode, rdev } => self.mknod(caller, name, mode, rdev),
-            Body::Mkdir { name, mode } => self.mkdir(caller, name, mode),
+            Body::Mknod { name, mode, rdev, umask } => self.mknod(caller, name, (mode, umask), rdev),
+            Body::Mkdir { name, mode, umask } => self.mkdir(caller, name, (mode, umask)),
             Body::Symlink { name, target } => self.symlink(caller, name, target),
             Body::Create { create, name } => self.create(caller, name, create),
+            Body::CreateUnnamed { create } => self.create_unnamed(caller, create),
             Body::Link { inode, name } => self.link(caller, name, inode),
             Body::Unlink { name } => self.unlink(caller, name),
             Body::Rmdir { name } => self.rmdir(caller, name),
@@ -126,7 +138,9 @@ impl Filesystem {
             Body::GetAttr => self.getattr(caller),
             Body::SetAttr { set } => self.setattr(caller, &set),
             Body::ReadLink => self.readlink(caller),
-            Body::SetXattr { name, value, flags } => self.setxattr(caller, name, value, flags),
+            Body::SetXattr { name, value, flags, drop_set_group } => {
+                self.setxattr(caller, name, value, flags, drop_set_group)
+            }
             Body::GetXattr { name, size } => self.getxattr(caller, name, size),
             Body::ListXattr { size } => self.listxattr(caller, size),
             Body::RemoveXattr { name } => self.removexattr(caller, name),
@@ -142,6 +156,9 @@ impl Filesystem {
             Body::OpenDir => self.opendir(caller),
             Body::ReadDir { handle, offset, size, plus } => self.readdir(caller, handle, offset, size, plus),
             Body::ReleaseDir { handle } => self.releasedir(handle),
+            Body::Fallocate { asked } => self.fallocate(caller, &asked),
+            Body::Lseek { asked } => self.lseek(caller, &asked),
+            Body::CopyFileRange { asked } => self.copy_file_range(caller, &asked),
             Body::Destroy | Body::Forget { .. } | Body::Interrupt { .. } => Ok(Bytes::new()),
             Body::Init { .. } => Err(Errno::INVAL.into()),
             Body::Unserved => Err(Errno::NOSYS.into()),

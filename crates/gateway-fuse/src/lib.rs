@@ -2,7 +2,8 @@
 //!
 //! The door is thin: it translates the kernel's requests into calls of `hekate_client` and keeps only what the kernel
 //! remembers. It is strict unless [`MountOptions::cache`] asks for less: names and attributes are asked for each time,
-//! and cached pages are dropped when the file has changed. Locks (flock, fcntl) hold between all mounts; fallocate, SEEK_HOLE and O_TMPFILE are answered as not supported.
+//! and cached pages are dropped when the file has changed. Locks (flock, fcntl) hold between all
+//! mounts.
 
 mod abi;
 mod buffers;
@@ -89,7 +90,8 @@ pub fn mount(volume: Arc<Volume>, volume_name: &str, mount_point: &Path, options
     let session = Session::new(filesystem, device, options.workers_max, counters.clone());
     let mounted = Mounted { session, counters, mount_point, ended: AtomicBool::new(false) };
     let background_max = options.workers_max.clamp(1, usize::from(u16::MAX)) as u16;
-    mounted.session.shake_hands(!options.cache.is_zero(), background_max)?;
+    let agreed = mounted.session.shake_hands(!options.cache.is_zero(), background_max)?;
+    mounted.session.answers().agreed(&agreed);
     Ok(mounted)
 }
 

@@ -10,18 +10,22 @@ const PAGE_BYTES: u32 = 4096;
 
 /// What we take if it is offered.
 ///
-/// Not taken, with the reason: WRITEBACK_CACHE (an acknowledged write is on the servers), DONT_MASK (the kernel applies umask),
-/// EXPORT_SUPPORT (needs a look-up of `..`), CACHE_SYMLINKS and POSIX_ACL.
+/// Not taken, with the reason: WRITEBACK_CACHE (an acknowledged write is on the servers),
+/// EXPORT_SUPPORT (needs a look-up of `..`), CACHE_SYMLINKS. DONT_MASK: a default ACL overrides umask, and servers know
+/// of it.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
     | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
+    | init::DONT_MASK
     | init::AUTO_INVAL_DATA
     | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
+    | init::POSIX_ACL
     | init::MAX_PAGES
     | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 

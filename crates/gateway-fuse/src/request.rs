@@ -56,10 +56,12 @@ pub enum Body {
         name: Name,
         mode: u32,
         rdev: u32,
+        umask: u32,
     },
     Mkdir {
         name: Name,
         mode: u32,
+        umask: u32,
     },
     Unlink {
         name: Name,
@@ -83,6 +85,10 @@ pub enum Body {
     Create {
         create: CreateIn,
         name: Name,
+    },
+    /// O_TMPFILE.
+    CreateUnnamed {
+        create: CreateIn,
     },
     Read {
         offset: u64,
@@ -114,6 +120,7 @@ pub enum Body {
         name: Bytes,
         value: Bytes,
         flags: u32,
+        drop_set_group: bool,
     },
     GetXattr {
         name: Bytes,
@@ -136,6 +143,15 @@ pub enum Body {
         handle: u64,
     },
     FsyncDir,
+    Fallocate {
+        asked: FallocateIn,
+    },
+    Lseek {
+        asked: LseekIn,
+    },
+    CopyFileRange {
+        asked: CopyIn,
+    },
     /// One that we answer with ENOSYS, and the kernel then does without.
     Unserved,
 }
@@ -191,6 +207,11 @@ fn body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
         Opcode::OpenDir => Ok(Body::OpenDir),
         Opcode::FsyncDir => Ok(Body::FsyncDir),
         Opcode::StatFs => Ok(Body::StatFs),
+        Opcode::Fallocate => Ok(Body::Fallocate { asked: input.fixed()? }),
+        Opcode::Lseek => Ok(Body::Lseek { asked: input.fixed()? }),
+        Opcode::CopyFileRange => Ok(Body::CopyFileRange { asked: input.fixed()? }),
+        // The name that the kernel gives it means nothing.
+        Opcode::TmpFile => Ok(Body::CreateUnnamed { create: input.fixed()? }),
         other => name_body(other, input),
     }
 }
@@ -240,7 +261,9 @@ fn xattr_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
     Ok(match opcode {
         Opcode::SetXattr => {
             let SetXattrIn { size, flags } = input.fixed()?;
-            Body::SetXattr { name: input.text()?, value: input.bytes(size)?, flags }
+            let ext = if input.has_more_than(size)? { input.fixed()? } else { SetXattrExt::default() };
+            let drop_set_group = ext.flags & SETXATTR_ACL_KILL_SGID != 0;
+            Body::SetXattr { name: input.text()?, value: input.bytes(size)?, flags, drop_set_group }
         }
         Opcode::GetXattr => {
             let GetXattrIn { size, .. } = input.fixed()?;
@@ -259,12 +282,12 @@ fn name_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
         Opcode::Symlink => Body::Symlink { name: input.name()?, target: input.text()? },
         Opcode::Link => Body::Link { inode: input.fixed()?, name: input.name()? },
         Opcode::Mknod => {
-            let MknodIn { mode, rdev, .. } = input.fixed()?;
-            Body::Mknod { name: input.name()?, mode, rdev }
+            let MknodIn { mode, rdev, umask, .. } = input.fixed()?;
+            Body::Mknod { name: input.name()?, mode, rdev, umask }
         }
         Opcode::Mkdir => {
-            let MkdirIn { mode, .. } = input.fixed()?;
-            Body::Mkdir { name: input.name()?, mode }
+            let MkdirIn { mode, umask } = input.fixed()?;
+            Body::Mkdir { name: input.name()?, mode, umask }
         }
         Opcode::Create => Body::Create { create: input.fixed()?, name: input.name()? },
         Opcode::Rename => {
@@ -304,6 +327,13 @@ impl Input {
         Ok(text)
     }
 
+    /// Whether more than a name with its NUL, and a value of `size` bytes, is left: kernels from 5.13 on have flags before
+    /// the name, which begin with or have a NUL.
+    fn has_more_than(&self, size: u32) -> Result<bool, Bad> {
+        let before = self.0.len().checked_sub(size as usize).ok_or(SHORT)?;
+        Ok(self.0[..before].iter().position(|byte| *byte == 0).is_some_and(|end| end + 1 < before))
+    }
+
     fn name(&mut self) -> Result<Name, Bad> {
         let text = self.text()?;
         let errno = if text.len() > 255 { Errno::NAMETOOLONG } else { Errno::INVAL };
@@ -326,6 +356,23 @@ pub(crate) mod tests {
         [header.as_bytes(), &rest].concat().into()
     }
 
+    fn acl() -> Bytes {
+        let ext = SetXattrExt { flags: SETXATTR_ACL_KILL_SGID, padding: 0 };
+        sample(21, 21, 7, &[SetXattrIn { size: 3, flags: 0 }.as_bytes(), ext.as_bytes(), b"user.x\0\0\0a"])
+    }
+
+    #[test]
+    fn a_setxattr_of_either_kernel_is_understood() {
+        let body = |bytes: &Bytes| parse(bytes).unwrap().body;
+        let Body::SetXattr { name, value, drop_set_group, .. } = body(&acl()) else { panic!("a setxattr") };
+        assert_eq!((&name[..], &value[..], drop_set_group), (&b"user.x"[..], &b"\0\0a"[..], true));
+        let none =
+            sample(21, 21, 7, &[SetXattrIn::default().as_bytes(), SetXattrExt::default().as_bytes(), b"user.x\0"]);
+        assert!(matches!(body(&none), Body::SetXattr { drop_set_group: false, value, .. } if value.is_empty()));
+        let old = sample(21, 21, 7, &[SetXattrIn { size: 3, flags: 0 }.as_bytes(), b"user.x\0\0\0a"]);
+        assert!(matches!(body(&old), Body::SetXattr { drop_set_group: false, value, .. } if value.len() == 3));
+    }
+
     fn samples() -> Vec<Bytes> {
         let write = WriteIn { size: 5, offset: 8192, flags: 0x401, write_flags: 4, ..Default::default() };
         let rename = Rename2In { to_dir: 9, flags: 2, padding: 0 };
@@ -341,6 +388,11 @@ pub(crate) mod tests {
             sample(45, 8, 1, &[rename.as_bytes(), b"a\0b\0"]),
             sample(16, 9, 7, &[write.as_bytes(), b"hello"]),
             sample(21, 10, 7, &[SetXattrIn { size: 3, flags: 1 }.as_bytes(), b"user.x\0abc"]),
+            acl(),
+            sample(43, 17, 7, &[FallocateIn { offset: 3, length: 4, mode: 3, ..Default::default() }.as_bytes()]),
+            sample(46, 18, 7, &[LseekIn { offset: 3, whence: 4, ..Default::default() }.as_bytes()]),
+            sample(47, 19, 7, &[CopyIn { to_node: 9, length: 4, ..Default::default() }.as_bytes()]),
+            sample(51, 20, 1, &[CreateIn { flags: 0x42, mode: 0o100644, ..Default::default() }.as_bytes(), b"/\0"]),
             sample(28, 11, 1, &[ReadIn { handle: 3, size: 4096, ..Default::default() }.as_bytes()]),
             sample(35, 12, 1, &[CreateIn { flags: 0x42, mode: 0o100644, ..Default::default() }.as_bytes(), b"f\0"]),
             sample(36, 13, 0, &[9u64.as_bytes()]),
@@ -361,9 +413,9 @@ pub(crate) mod tests {
         assert!(matches!(&requests[7].body, Body::Rename { to_dir: 9, flags: 2, .. }));
         assert!(matches!(&requests[8].body, Body::Write { offset: 8192, data, .. } if &data[..] == b"hello"));
         assert!(matches!(&requests[9].body, Body::SetXattr { value, .. } if &value[..] == b"abc"));
-        assert!(matches!(&requests[13].body, Body::SetLk { lk: LkIn { owner: 4, end: 9, .. }, wait: true }));
-        assert_eq!(requests[14].body, Body::Flush { owner: 4 });
-        assert!(matches!(&requests[15].body, Body::Forget { forgotten } if forgotten.len() == 2));
+        assert!(matches!(&requests[18].body, Body::SetLk { lk: LkIn { owner: 4, end: 9, .. }, wait: true }));
+        assert_eq!(requests[19].body, Body::Flush { owner: 4 });
+        assert!(matches!(&requests[20].body, Body::Forget { forgotten } if forgotten.len() == 2));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariants: every request that wants an answer gets exactly one, on the descriptor that it was read from; a panic
 //! while answering is an EIO to the caller, not a hung mount. [`crate::crew`] says who reads and who works.
 
-use crate::abi::ForgetOne;
+use crate::abi::{ForgetOne, InitOut};
 use crate::buffers::{Buffer, Buffers};
 use crate::counters::Counters;
 use crate::crew::{Begin, Crew, Next, Weighed};
@@ -106,8 +106,8 @@ impl<A: Answers> Session<A> {
         self.crew.workers()
     }
 
-    /// Answers INIT, which comes before all else.
-    pub(crate) fn shake_hands(&self, cache: bool, background_max: u16) -> Result<()> {
+    /// Answers INIT, which comes before all else. -> what was agreed upon.
+    pub(crate) fn shake_hands(&self, cache: bool, background_max: u16) -> Result<InitOut> {
         let mut buffer = self.buffer();
         loop {
             let filled = match self.device.read(buffer.space()) {
@@ -127,7 +127,7 @@ impl<A: Answers> Session<A> {
             let agreed = negotiate(&init, flags, cache, background_max);
             let outcome = agreed.as_ref().map(crate::encode::bytes_of).map_err(|_| Failed(Errno::PROTO));
             self.device.reply(request.unique, &outcome);
-            return agreed.map(|_| ());
+            return agreed;
         }
     }
 

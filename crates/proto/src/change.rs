@@ -50,6 +50,8 @@ wire_enum! {
         /// The shard ends at `record.length`; blocks after it are gone.
         5 = CutShard { shard: ShardId, record: ShardRecord },
         6 = DropShard { shard: ShardId },
+        /// So many blocks from `first` on become holes, and their room at home is given back.
+        7 = PunchBlocks { shard: ShardId, record: ShardRecord, first: u32, count: u32 },
     }
 }
 
@@ -108,8 +110,10 @@ wire_struct! {
         pub entries: u64,
         /// Of these, directories.
         pub directories: u32,
-        /// Last change of names in this partition; the least `Time`: never, and the inode tells.
+        /// The directory's mtime as this partition has it; the least `Time`: others tell.
         pub mtime: Time,
+        /// Last change of names in this partition.
+        pub ctime: Time,
         /// Change counter of this partition.
         pub change: u64,
         /// Default ACL, as in the xattr system.posix_acl_default; empty: none.
@@ -177,6 +181,15 @@ wire_struct! {
     pub struct GarbageRecord {
         /// Shards `0..shards` may exist.
         pub shards: u64,
+    }
+}
+
+impl StubRecord {
+    /// Names in it changed.
+    pub fn renamed(&mut self, now: Time) {
+        self.mtime = now;
+        self.ctime = now.max(self.ctime);
+        self.change += 1;
     }
 }
 

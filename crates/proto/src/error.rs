@@ -25,6 +25,10 @@ wire_enum! {
         14 = Loop,
         15 = ReadOnly,
         16 = NotSupported { what: String },
+        /// SEEK_DATA or SEEK_HOLE finds nothing.
+        17 = NoData,
+        /// As EACCES of the call's man page.
+        18 = NoAccess { what: String },
         /// The inode is gone.
         20 = Stale,
         /// The partition's view is another one by now.
@@ -119,6 +123,8 @@ impl Error {
             Error::Loop => entry(22, 65, FixRequest, "a directory cannot be moved into itself"),
             Error::ReadOnly => entry(30, 77, FixRequest, "read-only"),
             Error::NotSupported { .. } => entry(95, 69, FixRequest, "not supported"),
+            Error::NoAccess { .. } => entry(13, 77, FixRequest, "permission denied"),
+            Error::NoData => entry(6, 65, FixRequest, "nothing there from that offset on"),
             Error::Stale => entry(116, 66, Reopen, "the file is gone"),
             Error::StaleView { .. } => entry(11, 75, Retry, "the partition's view has changed"),
             Error::Conflict { .. } => entry(11, 75, Retry, "another write came first"),

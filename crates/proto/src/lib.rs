@@ -15,14 +15,16 @@ pub mod map;
 pub mod op;
 pub mod reply;
 
-pub use attr::{Attr, AttrChanges, Layout, NewNode, NodeKind, Piece, SetTime, Time};
+pub use attr::{Attr, AttrChanges, Layout, NewNode, NodeKind, Piece, SetTime, ShardRun, Time};
 pub use change::*;
 pub use codec::{Input, Malformed, Wire};
 pub use error::{Error, Result};
 pub use ids::*;
 pub use key::{Key, Kind, Place};
 pub use lock::{HeldLock, LOCK_END, Lock, LockHolder, LockKind, LockOwner, LockStyle, locks_with};
-pub use op::{DataOp, InodeOp, Leg, LockOp, NameOp, Op, RenameMode, Request, Target, VolumeOp};
+pub use op::{
+    Allocate, DataOp, Fill, InodeOp, Leg, LockOp, NameOp, Op, RenameMode, Request, ShardRange, Target, VolumeOp,
+};
 pub use reply::{Entry, Reply, StubView, VolumeSpace};
 
 /// Bytes of one shard of a file: 4 MiB. A read or write is atomic inside one.

@@ -34,6 +34,8 @@ wire_enum! {
         1 = Posix,
         /// flock(2): the whole file.
         2 = Flock,
+        /// Of a mount that writes at the end of the file (O_APPEND) until it has told the new end.
+        3 = Append,
     }
 }
 

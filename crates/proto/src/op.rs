@@ -42,6 +42,8 @@ wire_enum! {
             mode: u16,
             uid: u32,
             gid: u32,
+            /// Bits that a new mode loses, unless the directory has a default ACL.
+            umask: u16,
             exclusive: bool,
             /// Random bits for the new id: high half the position (directories only), low half the random part.
             seed: u64,
@@ -63,11 +65,13 @@ wire_enum! {
         },
         /// Names after `after` in byte order, at most `limit`; with attributes where this partition has them. -> `List`,
         /// or `OtherSpread` if there are names in other partitions as well.
-        7 = List { dir: InodeId, after: Option<Name>, limit: u32, attributes: bool },
+        7 = List { dir: InodeId, after: Option<Name>, limit: u32, attributes: bool, touch: bool },
         /// The same of the names in one of the `spread` partitions that share them. -> `List`.
         8 = ListPart { dir: InodeId, spread: u32, after: Option<Name>, limit: u32, attributes: bool },
         /// What one of these partitions knows of the directory. -> `Stub`.
         9 = Stub { dir: InodeId, spread: u32 },
+        /// Makes a file without a name where the directory's inode is; `linkable`: `Link` may give it one. -> `Node`.
+        10 = CreateUnnamed { dir: InodeId, mode: u16, uid: u32, gid: u32, umask: u16, linkable: bool, seed: u64 },
     }
 
     /// renameat2's flags.
@@ -85,15 +89,26 @@ wire_enum! {
         /// chmod, chown, utimens, truncate. -> `Node`.
         2 = SetAttr { inode: InodeId, changes: AttrChanges },
         /// -> `Bytes`.
-        3 = ReadLink { inode: InodeId },
+        3 = ReadLink { inode: InodeId, touch: bool },
         /// -> `Bytes`, or `NoAttribute`.
         4 = GetXattr { inode: InodeId, name: Bytes },
-        /// `create`: must be new; `replace`: must exist. -> `Done`.
-        5 = SetXattr { inode: InodeId, name: Bytes, value: Bytes, create: bool, replace: bool },
+        /// `create`: must be new; `replace`: must exist; `drop_set_group`: set-group-id goes. -> `Done`.
+        5 = SetXattr {
+            inode: InodeId,
+            name: Bytes,
+            value: Bytes,
+            create: bool,
+            replace: bool,
+            drop_set_group: bool,
+        },
         /// -> `Names`.
         6 = ListXattr { inode: InodeId },
         /// -> `Done`.
         7 = RemoveXattr { inode: InodeId, name: Bytes },
+        /// `GetAttr` by who has read its bytes: its time of access follows. -> `Node`.
+        8 = Accessed { inode: InodeId },
+        /// A directory's parent; of the root, the root. -> `Node`, or `Elsewhere`.
+        9 = Parent { inode: InodeId },
     }
 
     /// Ops on locks: kept by the leader of the inode's partition in its memory, and told again to the next one.
@@ -113,7 +128,7 @@ wire_enum! {
     /// Ops on bytes.
     pub enum DataOp {
         /// Bytes that rest beside the inode. -> `FileData`; `Node` if they rest in shards.
-        1 = Read { inode: InodeId, offset: u64, length: u32 },
+        1 = Read { inode: InodeId, offset: u64, length: u32, touch: bool },
         /// The same for writing. -> `Done`; `Node` if they rest in shards or the write ends over `INLINE_MAX`.
         2 = Write { inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool },
         /// Moves bytes beside the inode into shards. -> `Node`.
@@ -122,13 +137,53 @@ wire_enum! {
         4 = ReadShard { data: DataId, index: u64, offset: u32, length: u32 },
         /// `follow`: take it only if the shard's last write has this stamp. -> `Written`.
         5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp> },
-        /// Tells the inode's leader that shards were written up to `end`. `LayoutChanged` if they were given up. -> `Done`.
-        6 = Wrote { inode: InodeId, layout_version: u32, end: u64, drop_set_id: bool },
+        /// Tells the inode's leader that shards were written, so that the file ends at `end` at least, and that there may be
+        /// some up to `reach`. `LayoutChanged` if they were given up. -> `Done`.
+        6 = Wrote { inode: InodeId, layout_version: u32, end: u64, reach: u64, drop_set_id: bool },
         /// Puts everything that the brick acknowledged, and these shards' bytes (`all`: every shard's), on stable
         /// storage. -> `Done`.
         7 = Sync { shards: Vec<ShardId>, all: bool },
         /// fsync as a door asks for it; `distribute` turns it into `Sync` for each brick. -> `Done`.
         8 = Fsync { inode: InodeId },
+        /// fallocate of bytes beside the inode. -> `Done`; `Node` if they rest in shards or it ends over `INLINE_MAX`.
+        9 = Allocate { inode: InodeId, offset: u64, length: u64, mode: Allocate, drop_set_id: bool },
+        /// The same for a run of one shard. -> `Done`.
+        10 = AllocateShard { data: DataId, index: u64, offset: u32, length: u32, fill: Fill },
+        /// A write at the end, of bytes beside the inode. -> `Done`; `Node` if they rest in shards or it ends over
+        /// `INLINE_MAX`.
+        11 = Append { inode: InodeId, data: Bytes, drop_set_id: bool },
+        /// SEEK_DATA, or (`hole`) SEEK_HOLE; `NoData` beyond the end. -> `Found`; `Node` if the bytes rest in shards.
+        12 = Seek { inode: InodeId, offset: u64, hole: bool },
+        /// The same in a shard; beyond its end is a hole. -> `Found`.
+        13 = SeekShard { data: DataId, index: u64, offset: u32, hole: bool },
+        /// The first of the partition's shards `from..to` that there is. -> `Found`: its index.
+        14 = NextShard { data: DataId, from: u64, to: u64 },
+        /// copy_file_range as a door asks for it; at most so many bytes are copied. -> `Copied`.
+        15 = Copy { from: InodeId, from_offset: u64, to: InodeId, to_offset: u64, length: u64, drop_set_id: bool },
+        /// Writes to a run of a shard what another has. -> `Written`.
+        16 = CopyShard { from: ShardRange, data: DataId, index: u64, offset: u32 },
+    }
+
+    /// What fallocate asks for (fallocate(2)).
+    #[derive(Copy)]
+    pub enum Allocate {
+        /// Room for the range: holes become zeros that are written. `keep_size`: the file may end before it.
+        1 = Reserve { keep_size: bool },
+        /// FALLOC_FL_PUNCH_HOLE: the range becomes a hole.
+        2 = Punch,
+        /// FALLOC_FL_ZERO_RANGE: the range becomes zeros that are written.
+        3 = Zero { keep_size: bool },
+    }
+
+    /// What happens to a run of a shard.
+    #[derive(Copy)]
+    pub enum Fill {
+        /// Holes become zeros that are written.
+        1 = Holes,
+        /// All becomes zeros that are written.
+        2 = Zeros,
+        /// All becomes holes, but for parts of blocks, which become zeros.
+        3 = Nothing,
     }
 
     /// Ops on a volume; answered by any server.
@@ -147,7 +202,16 @@ wire_enum! {
     /// each of the partitions that share its names, and do what is to be done there.
     pub enum Leg {
         /// mkdir, before the name: the inode where it lives, and in each partition the stub. -> `Node`, or `Done`.
-        1 = MakeDirectory { inode: InodeId, parent: InodeId, mode: u16, uid: u32, gid: u32, spread: u32 },
+        1 = MakeDirectory {
+            inode: InodeId,
+            parent: InodeId,
+            mode: u16,
+            uid: u32,
+            gid: u32,
+            spread: u32,
+            access_acl: Bytes,
+            default_acl: Bytes,
+        },
         /// Undoes it.
         2 = UnmakeDirectory { inode: InodeId },
         /// link, before the name.
@@ -193,11 +257,28 @@ wire_enum! {
         /// `ReopenDirectory`. -> `Stub`.
         23 = HoldStub { dir: InodeId },
         /// setattr, after the inode: what the stub has of it; those who wait go on.
-        24 = SetStub { dir: InodeId, mode: u16, uid: u32, gid: u32, mtime: Option<Time> },
+        24 = SetStub { dir: InodeId, mode: u16, uid: u32, gid: u32, mtime: Option<Time>, default_acl: Bytes },
+        /// rename, after the new name: the time of change of what was moved, if it is there still.
+        26 = MarkMoved { inode: InodeId },
+        /// Copying: looks only. -> `Data`.
+        25 = ReadShard { range: ShardRange },
     }
 }
 
 wire_struct! {
+    /// A run of a shard's bytes.
+    #[derive(Copy)]
+    pub struct ShardRange {
+        /// Whose.
+        pub data: DataId,
+        /// Which shard.
+        pub index: u64,
+        /// From here.
+        pub offset: u32,
+        /// So many.
+        pub length: u32,
+    }
+
     /// One op on its way to who answers it.
     pub struct Request {
         /// Of which volume.
@@ -230,7 +311,9 @@ impl InodeOp {
         match self {
             InodeOp::GetAttr { inode }
             | InodeOp::SetAttr { inode, .. }
-            | InodeOp::ReadLink { inode }
+            | InodeOp::ReadLink { inode, .. }
+            | InodeOp::Accessed { inode }
+            | InodeOp::Parent { inode }
             | InodeOp::GetXattr { inode, .. }
             | InodeOp::SetXattr { inode, .. }
             | InodeOp::ListXattr { inode }
@@ -250,9 +333,18 @@ impl Op {
                     | InodeOp::ReadLink { .. }
                     | InodeOp::GetXattr { .. }
                     | InodeOp::ListXattr { .. }
+                    | InodeOp::Accessed { .. }
+                    | InodeOp::Parent { .. }
             ),
             Op::Lock { op } => matches!(op, LockOp::Get { .. }),
-            Op::Data { op } => matches!(op, DataOp::Read { .. } | DataOp::ReadShard { .. }),
+            Op::Data { op } => matches!(
+                op,
+                DataOp::Read { .. }
+                    | DataOp::ReadShard { .. }
+                    | DataOp::Seek { .. }
+                    | DataOp::SeekShard { .. }
+                    | DataOp::NextShard { .. }
+            ),
             Op::Volume { .. } => true,
             Op::Leg { .. } => false,
         }
@@ -271,6 +363,7 @@ impl Op {
                 NameOp::List { .. } => "list",
                 NameOp::ListPart { .. } => "list-part",
                 NameOp::Stub { .. } => "stub",
+                NameOp::CreateUnnamed { .. } => "create-unnamed",
             },
             Op::Inode { op } => match op {
                 InodeOp::GetAttr { .. } => "getattr",
@@ -280,6 +373,8 @@ impl Op {
                 InodeOp::SetXattr { .. } => "setxattr",
                 InodeOp::ListXattr { .. } => "listxattr",
                 InodeOp::RemoveXattr { .. } => "removexattr",
+                InodeOp::Accessed { .. } => "accessed",
+                InodeOp::Parent { .. } => "parent",
             },
             Op::Lock { op } => match op {
                 LockOp::Get { .. } => "get-lock",
@@ -297,6 +392,14 @@ impl Op {
                 DataOp::Wrote { .. } => "wrote",
                 DataOp::Sync { .. } => "sync",
                 DataOp::Fsync { .. } => "fsync",
+                DataOp::Allocate { .. } => "allocate",
+                DataOp::AllocateShard { .. } => "allocate-shard",
+                DataOp::Append { .. } => "append",
+                DataOp::Seek { .. } => "seek",
+                DataOp::SeekShard { .. } => "seek-shard",
+                DataOp::NextShard { .. } => "next-shard",
+                DataOp::Copy { .. } => "copy",
+                DataOp::CopyShard { .. } => "copy-shard",
             },
             Op::Volume { op } => match op {
                 VolumeOp::StatFs => "statfs",

@@ -43,6 +43,10 @@ wire_enum! {
         15 = Waiting { op_id: OpId },
         /// What one of the partitions that share a directory's names knows of it.
         16 = Stub { stub: StubView },
+        /// A place in a file or shard, or a shard's index; `None`: there is none.
+        17 = Found { at: Option<u64> },
+        /// So many bytes were copied.
+        18 = Copied { bytes: u64 },
     }
 }
 
@@ -68,8 +72,10 @@ wire_struct! {
         pub entries: u64,
         /// Of these, directories.
         pub directories: u32,
-        /// Last change of names in this one.
+        /// Last change of names in this one, or what was set.
         pub mtime: Time,
+        /// Last change of names in this one.
+        pub ctime: Time,
         /// Grows with every change of them.
         pub change: u64,
     }

@@ -4,7 +4,7 @@ use crate::inodes::drop_set_id_bits;
 use crate::message::Fresh;
 use crate::read::node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
-use crate::tree::attr_of;
+use crate::tree::{Tree, attr_of, later};
 use bytes::{Bytes, BytesMut};
 use hekate_brick::planted::is_planted;
 use hekate_brick::{Brick, block_checksum};
@@ -15,7 +15,8 @@ const JOURNALED_BYTES_MAX: usize = 32 << 10;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
 /// A change of content.
-fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
+pub fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
+    let now = later(now, inode.ctime);
     inode.size = if is_planted(11) { end } else { inode.size.max(end) };
     inode.size_high = inode.size_high.max(inode.size);
     inode.mtime = now;
@@ -34,6 +35,29 @@ pub fn write(here: &mut Here, id: InodeId, offset: u64, data: &Bytes, drop_set_i
     if !inode.layout.is_inline() || end > INLINE_MAX {
         return Ok(Next::Reply(node(attr_of(id, &inode, None))));
     }
+    Ok(Next::record(write_inline(&tree, (id, &mut inode), offset, data, drop_set_id, now)?))
+}
+
+/// Writes at the end of what rests beside the inode.
+pub fn append(here: &mut Here, id: InodeId, data: &Bytes, drop_set_id: bool) -> Stepped<Next> {
+    let (tree, now) = (here.tree(), here.now);
+    let mut inode = tree.file(id)?;
+    let offset = inode.size;
+    if !inode.layout.is_inline() || offset.saturating_add(data.len() as u64) > INLINE_MAX {
+        return Ok(Next::Reply(node(attr_of(id, &inode, None))));
+    }
+    Ok(Next::record(write_inline(&tree, (id, &mut inode), offset, data, drop_set_id, now)?))
+}
+
+fn write_inline(
+    tree: &Tree,
+    (id, inode): (InodeId, &mut InodeRecord),
+    offset: u64,
+    data: &Bytes,
+    drop_set_id: bool,
+    now: Time,
+) -> Stepped<Commit> {
+    let end = offset + data.len() as u64;
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     let key = tree.key(id, Kind::Content);
     let value = if offset == 0 && end >= inode.size {
@@ -42,12 +66,13 @@ pub fn write(here: &mut Here, id: InodeId, offset: u64, data: &Bytes, drop_set_i
         splice(&tree.content(id)?, offset as usize, data)
     };
     commit.changes.push(Change::Put { key, value });
-    written(&mut inode, end, drop_set_id, now);
-    commit.put(tree.key(id, Kind::Inode), &inode);
-    Ok(Next::record(commit))
+    written(inode, end, drop_set_id, now);
+    commit.put(tree.key(id, Kind::Inode), inode);
+    Ok(commit)
 }
 
-fn splice(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
+/// Bytes with some of them replaced, zeros in between if they lie behind the end.
+pub fn splice(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
     let mut content = BytesMut::with_capacity(old.len().max(offset + data.len()));
     content.extend_from_slice(old);
     content.resize(old.len().max(offset + data.len()), 0);
@@ -135,8 +160,7 @@ pub fn write_shard(
     let first = offset / BLOCK;
     let blocks = whole_blocks(brick, ask, shard, length, offset, bytes)?;
     let after = first + (blocks.len() / BLOCK_BYTES) as u32;
-    let count = stamp_before.map_or(1, |stamp| stamp.count + 1);
-    let stamp = Stamp { count, session: ask.session, op: ask.op_id };
+    let stamp = here.next_stamp(before);
     let record = ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after) };
     let run = BlockRun { first, checksums: checksums(shard, first, &blocks) };
     let mut commit = Commit { reply: Some(Reply::Written { stamp }), ..Commit::default() };
@@ -147,6 +171,30 @@ pub fn write_shard(
         commit.changes.push(Change::WriteBlocks { shard, record, run, bytes: blocks });
     }
     Ok(Next::record(commit))
+}
+
+/// A block of a shard, whole, on its way through the journal.
+pub fn block_change(shard: ShardId, record: ShardRecord, block: u32, bytes: Bytes) -> Change {
+    let run = BlockRun { first: block, checksums: checksums(shard, block, &bytes) };
+    Change::WriteBlocks { shard, record, run, bytes }
+}
+
+/// So many blocks of zeros, from a first one on.
+pub fn zero_blocks(
+    commit: &mut Commit,
+    shard: ShardId,
+    record: ShardRecord,
+    (first, count): (u32, u32),
+    is_fresh: bool,
+) {
+    let bytes = Bytes::from(vec![0; count as usize * BLOCK_BYTES]);
+    if is_fresh && bytes.len() > JOURNALED_BYTES_MAX {
+        let run = BlockRun { first, checksums: checksums(shard, first, &bytes) };
+        commit.fresh.push(Fresh { shard, first_block: first, bytes });
+        commit.changes.push(Change::FreshBlocks { shard, record, run });
+    } else {
+        commit.changes.push(block_change(shard, record, first, bytes));
+    }
 }
 
 /// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
@@ -190,8 +238,14 @@ pub fn cut(
 }
 
 /// The inode's leader learns of bytes in shards.
-pub fn wrote(here: &mut Here, id: InodeId, layout_version: u32, end: u64, drop_set_id: bool) -> Stepped<Next> {
-    if end > FILE_BYTES_MAX {
+pub fn wrote(
+    here: &mut Here,
+    id: InodeId,
+    layout_version: u32,
+    (end, reach): (u64, u64),
+    drop_set_id: bool,
+) -> Stepped<Next> {
+    if end.max(reach) > FILE_BYTES_MAX {
         return Err(Error::TooLarge.into());
     }
     let (tree, now) = (here.tree(), here.now);
@@ -200,6 +254,7 @@ pub fn wrote(here: &mut Here, id: InodeId, layout_version: u32, end: u64, drop_s
         return Err(Error::LayoutChanged.into());
     }
     written(&mut inode, end, drop_set_id, now);
+    inode.size_high = inode.size_high.max(reach);
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     commit.put(tree.key(id, Kind::Inode), &inode);
     Ok(Next::record(commit))

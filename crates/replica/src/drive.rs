@@ -9,7 +9,7 @@ use crate::legs::by_sent_number;
 use crate::message::{Address, Message, Outcome};
 use crate::numbers::Numbers;
 use crate::partition::{Around, Out, Place, Token, leader_of, same_bricks};
-use crate::serve::names_of;
+use crate::places::names_of;
 use crate::step::{Ask, Before, Commit, Here, Next, Progress, Stop, step};
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
@@ -181,6 +181,7 @@ impl Leader {
     ) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         let (position, number) = (before.position, driven.progress.answers.len() as u16);
+        let only_reads = matches!(before.leg, Leg::ReadShard { .. });
         driven.pending.insert(number, IntentLeg { position, number, leg: before.leg });
         if let Some(leg) = before.undo {
             driven.undo.push(IntentLeg { position, number, leg });
@@ -195,7 +196,9 @@ impl Leader {
                 };
             }
         }
-        self.legs_when_stable(at, intent, &[position], around);
+        // What is only read depends on nothing that was done before it.
+        let after: &[Position] = if only_reads { &[] } else { &[position] };
+        self.legs_when_stable(at, intent, after, around);
         Ok(())
     }
 

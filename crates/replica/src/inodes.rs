@@ -1,9 +1,10 @@
 //! Attributes: chmod, chown, times, extended attributes.
 
+use crate::acl;
 use crate::read::node;
 use crate::step::{Commit, Here, Next, Stepped};
 use crate::stubs;
-use crate::tree::attr_of;
+use crate::tree::{Tree, attr_of, later};
 use bytes::Bytes;
 use hekate_proto::*;
 
@@ -26,6 +27,7 @@ pub fn drop_set_id_bits(inode: &mut InodeRecord) {
 
 /// Takes all changes but the size.
 pub fn apply_changes(inode: &mut InodeRecord, changes: &AttrChanges, now: Time) {
+    let now = later(now, inode.ctime);
     let at = |set: SetTime| match set {
         SetTime::Now => now,
         SetTime::At { time } => time,
@@ -47,6 +49,9 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
     let mut inode = tree.inode(id)?;
     apply_changes(&mut inode, changes, now);
     let (mut commit, mut legs) = (Commit::default(), Vec::new());
+    if changes.mode.is_some() {
+        acl::follow_mode(&tree, &mut commit, id, inode.mode)?;
+    }
     let stub = match inode.kind {
         NodeKind::Directory => {
             let mut stub = tree.any_stub(id)?;
@@ -99,7 +104,7 @@ pub fn setxattr(
         false if existing.len() >= XATTRS_MAX => return Err(Error::AttributeTooLarge.into()),
         _ => {}
     }
-    inode.ctime = now;
+    inode.ctime = later(now, inode.ctime);
     inode.change += 1;
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     commit.put(tree.key(id, Kind::Inode), &inode);
@@ -109,4 +114,24 @@ pub fn setxattr(
         None => commit.delete(key),
     }
     Ok(Next::record(commit))
+}
+
+/// A time of access is not moved again before so long, unless the inode changed (relatime of mount(8)).
+const ACCESS_NS: i64 = 24 * 3600 * 1_000_000_000;
+
+/// Whether a read now moves the time of access.
+pub fn is_access_due(attr: &Attr, now: Time) -> bool {
+    attr.atime <= attr.mtime.max(attr.ctime) || now.0.saturating_sub(attr.atime.0) >= ACCESS_NS
+}
+
+/// The record that moves it, if it is due.
+pub fn accessed(tree: &Tree, id: InodeId, now: Time) -> Stepped<Option<Commit>> {
+    let attr = tree.attr(id)?;
+    if !is_access_due(&attr, now) {
+        return Ok(None);
+    }
+    let inode = InodeRecord { atime: now, ..tree.inode(id)? };
+    let mut commit = Commit::default();
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    Ok(Some(commit))
 }

@@ -168,7 +168,7 @@ impl Leader {
     pub fn handle(&mut self, at: &mut Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
         match event {
             Event::Start => self.begin(at, around, out)?,
-            Event::Request { .. } | Event::Change { .. } | Event::Collect { .. } => {
+            Event::Request { .. } | Event::Change { .. } | Event::Collect { .. } | Event::Accessed { .. } => {
                 self.arrive(at, event, around, out)?;
             }
             Event::Sync { token, shards } => {
@@ -531,10 +531,12 @@ fn takes_room(changes: &[Change]) -> bool {
     let grows = |change: &Change| match change {
         Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => true,
         Change::Put { key, .. } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr)),
-        Change::Delete { .. } | Change::CutShard { .. } | Change::DropShard { .. } => false,
+        Change::Delete { .. } | Change::CutShard { .. } | Change::PunchBlocks { .. } | Change::DropShard { .. } => {
+            false
+        }
     };
     let frees = |change: &Change| match change {
-        Change::CutShard { .. } | Change::DropShard { .. } => true,
+        Change::CutShard { .. } | Change::PunchBlocks { .. } | Change::DropShard { .. } => true,
         Change::Delete { key } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr | Kind::Inode)),
         Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => false,
     };

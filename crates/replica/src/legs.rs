@@ -6,7 +6,7 @@ use crate::data::fill_shard;
 use crate::read::stub_view;
 use crate::step::{Ask, Commit, Stepped, Stop};
 use crate::stubs;
-use crate::tree::{Tree, attr_of, drop_link};
+use crate::tree::{Tree, attr_of, drop_link, later};
 use hekate_brick::Brick;
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
@@ -44,6 +44,9 @@ pub fn take(
     if let Leg::Parent { inode } = leg {
         let parent = Tree::new(brick, ask, at).inode(*inode)?.parent;
         return Ok(only(Reply::Elsewhere { inode: parent, kind: NodeKind::Directory }));
+    }
+    if let Leg::ReadShard { range } = leg {
+        return Ok(only(crate::copy::read(brick, ask.ring, ask.volume, range)?));
     }
     if let Leg::DropShards { data, to } = leg {
         let found = shards_of(brick, ask, at, *data, 0, *to)?;
@@ -126,6 +129,8 @@ pub fn undoes(leg: &Leg) -> bool {
         | Leg::Parent { .. }
         | Leg::DropShards { .. }
         | Leg::EmptyShards { .. }
+        | Leg::ReadShard { .. }
+        | Leg::MarkMoved { .. }
         | Leg::HoldStub { .. }
         | Leg::SetStub { .. } => false,
     }
@@ -170,7 +175,8 @@ fn apply(
             replace_name(&tree, &mut commit, *dir, name, *new, now)?;
             commit.delete(ask.hold_key(at, *dir, name));
         }
-        Leg::SetParent { inode, parent } => set_parent(&tree, &mut commit, *inode, *parent)?,
+        Leg::SetParent { inode, parent } => set_parent(&tree, &mut commit, *inode, *parent, now)?,
+        Leg::MarkMoved { inode } => mark_moved(&tree, &mut commit, *inode, now)?,
         Leg::EmptyShards { data, from, to } => {
             for shard in shards_of(brick, ask, at, *data, *from, *to)? {
                 cut_shard(brick, ask, &mut commit, shard, 0)?;
@@ -187,7 +193,9 @@ fn apply(
         }
         Leg::HoldMoves => hold(brick, &mut commit, moves_key(ask), intent)?,
         Leg::LetMoves | Leg::ReleaseMoves => commit.delete(moves_key(ask)),
-        Leg::Parent { .. } | Leg::DropShards { .. } => return Err(Error::bug("a leg without a mark").into()),
+        Leg::Parent { .. } | Leg::ReadShard { .. } | Leg::DropShards { .. } => {
+            return Err(Error::bug("a leg without a mark").into());
+        }
     }
     Ok((commit, reply))
 }
@@ -225,21 +233,37 @@ pub fn add_link(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Ste
         return Err(Error::Denied { what: "hard links to directories".into() }.into());
     }
     if inode.nlink == 0 {
-        return Err(Error::NotFound.into());
+        if !tree.is_linkable(id)? {
+            return Err(Error::NotFound.into());
+        }
+        commit.delete(tree.orphan_key(id));
     }
     inode.nlink = inode.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
-    inode.ctime = now;
+    inode.ctime = later(now, inode.ctime);
     inode.change += 1;
     commit.put(tree.key(id, Kind::Inode), &inode);
     Ok(inode)
 }
 
 /// The directory's parent is another one.
-pub fn set_parent(tree: &Tree, commit: &mut Commit, id: InodeId, parent: InodeId) -> Stepped<()> {
-    let mut inode = tree.inode(id)?;
-    inode.parent = parent;
-    commit.put(tree.key(id, Kind::Inode), &inode);
+pub fn set_parent(tree: &Tree, commit: &mut Commit, id: InodeId, parent: InodeId, now: Time) -> Stepped<()> {
+    let inode = InodeRecord { parent, ..tree.inode(id)? };
+    commit.put(tree.key(id, Kind::Inode), &moved(inode, now));
     Ok(())
+}
+
+/// What was renamed has changed; it may be gone by now.
+pub fn mark_moved(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Stepped<()> {
+    match tree.inode(id) {
+        Ok(inode) => commit.put(tree.key(id, Kind::Inode), &moved(inode, now)),
+        Err(Stop::Error(Error::Stale)) => {}
+        Err(other) => return Err(other),
+    }
+    Ok(())
+}
+
+fn moved(inode: InodeRecord, now: Time) -> InodeRecord {
+    InodeRecord { ctime: later(now, inode.ctime), change: inode.change + 1, ..inode }
 }
 
 fn replace_name(
@@ -264,8 +288,7 @@ fn replace_name(
             commit.delete(key);
         }
     }
-    stub.mtime = now;
-    stub.change += 1;
+    stub.renamed(now);
     commit.put(tree.stub_key(dir), &stub);
     Ok(())
 }

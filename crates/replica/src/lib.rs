@@ -4,7 +4,10 @@
 //! The crate opens no socket, starts no thread, and reads no clock and no random source; it is given them.
 //! `docs/replication.md` is the document.
 
+mod acl;
+mod allocate;
 mod compare;
+mod copy;
 mod data;
 mod drive;
 mod follower;
@@ -18,9 +21,11 @@ mod message;
 mod names;
 mod numbers;
 mod partition;
+mod places;
 mod read;
 mod rename;
 mod retention;
+mod seek;
 mod serve;
 mod step;
 mod stubs;
@@ -29,6 +34,7 @@ mod tests;
 mod tree;
 mod truncate;
 
+pub use inodes::is_access_due;
 pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait};
 pub use message::{Address, BlockAt, Envelope, Fresh, Hashed, Message, Outcome, Portion};
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};

@@ -1,5 +1,6 @@
 //! Names: create, mkdir, link, unlink, rmdir.
 
+use crate::acl::{self, Birth};
 use crate::read::found_node;
 use crate::step::{Commit, Here, Next, Stepped};
 use crate::stubs;
@@ -11,14 +12,30 @@ const SET_GROUP_ID: u16 = 0o2000;
 /// Bytes of a symlink's target: PATH_MAX of Linux with its NUL.
 const TARGET_BYTES_MAX: usize = 4095;
 
-impl Owner {
-    /// In a directory with set-group-id the group is the directory's, and directories keep the bit (inode(7)).
-    fn inherit(mut self, stub: &StubRecord, directory: bool) -> Self {
+/// Who makes something, and with what mode.
+#[derive(Debug, Clone, Copy)]
+pub struct Maker {
+    pub mode: u16,
+    pub umask: u16,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Maker {
+    /// Whose it will be in a directory. If that has set-group-id, the group is the directory's, and directories keep the
+    /// bit (inode(7)); if it has a default ACL, that counts and the umask does not (acl(5)).
+    fn owner(self, stub: &StubRecord, kind: NodeKind) -> Stepped<Owner> {
+        let is_directory = kind == NodeKind::Directory;
+        let mut birth = match kind {
+            NodeKind::Symlink => Birth { mode: self.mode, ..Birth::default() },
+            _ => acl::birth(&stub.default_acl, self.mode, self.umask, is_directory)?,
+        };
+        let mut gid = self.gid;
         if stub.mode & SET_GROUP_ID != 0 {
-            self.gid = stub.gid;
-            self.mode |= if directory { SET_GROUP_ID } else { 0 };
+            gid = stub.gid;
+            birth.mode |= if is_directory { SET_GROUP_ID } else { 0 };
         }
-        self
+        Ok(Owner { uid: self.uid, gid, birth })
     }
 }
 
@@ -50,8 +67,7 @@ fn remove_name(tree: &Tree, commit: &mut Commit, dir: (InodeId, StubRecord), nam
 
 /// The directory's names changed.
 pub fn touch(tree: &Tree, commit: &mut Commit, dir: InodeId, mut stub: StubRecord, now: Time) {
-    stub.mtime = now;
-    stub.change += 1;
+    stub.renamed(now);
     commit.put(tree.stub_key(dir), &stub);
 }
 
@@ -60,7 +76,7 @@ pub fn create(
     dir: InodeId,
     name: &Name,
     node: &NewNode,
-    owner: Owner,
+    maker: Maker,
     exclusive: bool,
     seed: u64,
 ) -> Stepped<Next> {
@@ -73,10 +89,10 @@ pub fn create(
             _ => Ok(Next::Reply(found_node(&tree, &found)?)),
         };
     }
-    let owner = owner.inherit(&stub, false);
+    let owner = maker.owner(&stub, node.kind())?;
     let mut commit = Commit::default();
     let id = InodeId::new(tree.names_place(dir).position.0, seed as u32, here.number(0));
-    let mut inode = new_inode(node.kind(), owner.mode, owner.uid, owner.gid, here.now);
+    let mut inode = new_inode(node.kind(), owner.birth.mode, owner.uid, owner.gid, here.now);
     match node {
         NewNode::Symlink { target } => {
             if target.is_empty() || target.len() > TARGET_BYTES_MAX {
@@ -89,7 +105,23 @@ pub fn create(
         NewNode::File | NewNode::Directory | NewNode::Fifo | NewNode::Socket => {}
     }
     commit.put(tree.key(id, Kind::Inode), &inode);
+    commit.changes.extend(acl::born(here.ask, id, &owner.birth));
     add_name(&tree, &mut commit, (dir, stub), name, (id, node.kind()), here.now);
+    commit.reply = Some(Reply::Node { attr: attr_of(id, &inode, None), created: true });
+    Ok(Next::record(commit))
+}
+
+/// A file that nobody else finds: it goes once nobody has it open, unless it was given a name by then.
+pub fn create_unnamed(here: &mut Here, dir: InodeId, maker: Maker, linkable: bool, seed: u64) -> Stepped<Next> {
+    let tree = here.tree();
+    let owner = maker.owner(&tree.stub(dir)?, NodeKind::File)?;
+    let mut commit = Commit::default();
+    let id = InodeId::new(tree.names_place(dir).position.0, seed as u32, here.number(0));
+    let inode = new_inode(NodeKind::File, owner.birth.mode, owner.uid, owner.gid, here.now);
+    let inode = InodeRecord { nlink: 0, ..inode };
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    commit.put(Key::orphan(here.ask.ring, here.ask.volume, id), &u8::from(linkable));
+    commit.changes.extend(acl::born(here.ask, id, &owner.birth));
     commit.reply = Some(Reply::Node { attr: attr_of(id, &inode, None), created: true });
     Ok(Next::record(commit))
 }
@@ -101,7 +133,7 @@ fn node_of(reply: Reply) -> Stepped<Attr> {
     }
 }
 
-pub fn mkdir(here: &mut Here, dir: InodeId, name: &Name, owner: Owner, seed: u64) -> Stepped<Next> {
+pub fn mkdir(here: &mut Here, dir: InodeId, name: &Name, maker: Maker, seed: u64) -> Stepped<Next> {
     let tree = here.tree();
     let stub = tree.stub_of(dir, name)?;
     if tree.name(dir, name)?.is_some() {
@@ -109,8 +141,8 @@ pub fn mkdir(here: &mut Here, dir: InodeId, name: &Name, owner: Owner, seed: u64
     }
     let id = InodeId::new((seed >> 32) as u32, seed as u32, here.number(0));
     let mut commit = Commit::default();
-    let owner = here.one_owner(owner.inherit(&stub, true))?;
-    let attr = stubs::make(here, (id, dir), owner, &mut commit)?;
+    let owner = here.one_owner(maker.owner(&stub, NodeKind::Directory)?)?;
+    let attr = stubs::make(here, (id, dir), &owner, &mut commit)?;
     add_name(&tree, &mut commit, (dir, stub), name, (id, NodeKind::Directory), here.now);
     commit.reply = Some(Reply::Node { attr, created: true });
     Ok(Next::record(commit))

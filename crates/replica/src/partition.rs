@@ -73,6 +73,8 @@ pub enum Event {
     Change { token: Token, commit: Box<Commit> },
     /// An orphan that no session has open any more.
     Collect { volume: VolumeId, inode: InodeId },
+    /// An inode was read: its time of access moves, if it is due.
+    Accessed { volume: VolumeId, inode: InodeId },
     /// Everything that was answered until now is to be on stable storage of every member.
     Sync { token: Token, shards: Vec<ShardId> },
     /// Nobody waits for the answer any more: what has not begun is dropped.

@@ -1,5 +1,6 @@
 //! Ops that change nothing, answered by the leader from its copy.
 
+use crate::seek::{next_shard, seek, seek_shard};
 use crate::step::{Ask, Stepped, Stop};
 use crate::tree::Tree;
 use bytes::{Bytes, BytesMut};
@@ -14,7 +15,7 @@ pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped
     let tree = Tree::new(brick, ask, at);
     match op {
         Op::Name { op: NameOp::Lookup { dir, name } } => lookup(&tree, *dir, name),
-        Op::Name { op: NameOp::List { dir, after, limit, attributes } } => {
+        Op::Name { op: NameOp::List { dir, after, limit, attributes, .. } } => {
             list(brick, &tree, (*dir, 1), after.as_ref(), *limit, *attributes)
         }
         Op::Name { op: NameOp::ListPart { dir, spread, after, limit, attributes } } => {
@@ -23,8 +24,14 @@ pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped
         Op::Name { op: NameOp::Stub { dir, spread } } => {
             Ok(Reply::Stub { stub: stub_view(&shared_by(tree.open_stub(*dir)?, *spread)?) })
         }
-        Op::Inode { op: InodeOp::GetAttr { inode } } => Ok(node(tree.attr(*inode)?)),
-        Op::Inode { op: InodeOp::ReadLink { inode } } => match tree.inode(*inode)?.kind {
+        Op::Inode { op: InodeOp::GetAttr { inode } | InodeOp::Accessed { inode } } => Ok(node(tree.attr(*inode)?)),
+        Op::Inode { op: InodeOp::Parent { inode } } => match tree.inode(*inode)? {
+            InodeRecord { kind: NodeKind::Directory, parent, .. } => {
+                found_node(&tree, &NameRecord { inode: parent, kind: NodeKind::Directory })
+            }
+            _ => Err(Error::NotDirectory.into()),
+        },
+        Op::Inode { op: InodeOp::ReadLink { inode, .. } } => match tree.inode(*inode)?.kind {
             NodeKind::Symlink => Ok(Reply::Bytes { bytes: tree.content(*inode)? }),
             _ => Err(Error::invalid("not a symbolic link").into()),
         },
@@ -37,7 +44,13 @@ pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped
             tree.inode(*inode)?;
             Ok(Reply::Names { names: tree.xattrs(*inode)?.into_iter().map(|(name, _)| name).collect() })
         }
-        Op::Data { op: DataOp::Read { inode, offset, length } } => read(&tree, *inode, *offset, *length),
+        Op::Data { op: DataOp::Read { inode, offset, length, .. } } => read(&tree, *inode, *offset, *length),
+        Op::Data { op: DataOp::Seek { inode, offset, hole } } => seek(&tree, *inode, *offset, *hole),
+        Op::Data { op: DataOp::SeekShard { data, index, offset, hole } } => {
+            let shard = ShardId { volume: ask.volume, data: *data, index: *index };
+            seek_shard(brick, ask, shard, *offset, *hole)
+        }
+        Op::Data { op: DataOp::NextShard { data, from, to } } => next_shard(brick, ask, at, *data, *from, *to),
         Op::Data { op: DataOp::ReadShard { data, index, offset, length } } => {
             if *length as usize > IO_BYTES_MAX {
                 return Err(Error::invalid("a read of over 4 MiB").into());
@@ -62,8 +75,8 @@ fn shared_by(stub: StubRecord, spread: u32) -> Stepped<StubRecord> {
 }
 
 pub(crate) fn stub_view(stub: &StubRecord) -> StubView {
-    let StubRecord { spread, entries, directories, mtime, change, .. } = *stub;
-    StubView { spread, entries, directories, mtime, change }
+    let StubRecord { spread, entries, directories, mtime, ctime, change, .. } = *stub;
+    StubView { spread, entries, directories, mtime, ctime, change }
 }
 
 fn lookup(tree: &Tree, dir: InodeId, name: &Name) -> Stepped<Reply> {

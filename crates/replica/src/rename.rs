@@ -49,9 +49,7 @@ pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     let mut legs = Vec::new();
     move_names(here, ends, &found, &mut commit, &mut legs)?;
-    if ends.dir != ends.to_dir && !is_planted(13) {
-        set_parents(here, ends, &found, &mut commit, &mut legs)?;
-    }
+    mark_moved(here, ends, &found, &mut commit, &mut legs)?;
     if let Some(replaced) = found.to.filter(|_| !found.exchange) {
         let keep = !here.ask.alone || open_here.is_some();
         match closed {
@@ -175,15 +173,17 @@ fn move_names(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs
     Ok(())
 }
 
-fn set_parents(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
+/// What moves has changed, and a directory has another parent, if it has left its old one.
+fn mark_moved(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
     let back = found.to.filter(|_| found.exchange).map(|to| (to, ends.dir));
-    let moves = [Some((found.from, ends.to_dir)), back];
-    for (record, parent) in moves.into_iter().flatten().filter(|(record, _)| record.kind == NodeKind::Directory) {
-        let position = record.inode.position();
-        if here.owns(position) {
-            crate::legs::set_parent(&here.tree(), commit, record.inode, parent)?;
-        } else {
-            legs.push((position, Leg::SetParent { inode: record.inode, parent }));
+    let leaves = ends.dir != ends.to_dir && !is_planted(13);
+    for (NameRecord { inode, kind }, parent) in [Some((found.from, ends.to_dir)), back].into_iter().flatten() {
+        let is_child = kind == NodeKind::Directory && leaves;
+        match (here.owns(inode.position()), is_child) {
+            (true, true) => crate::legs::set_parent(&here.tree(), commit, inode, parent, here.now)?,
+            (true, false) => crate::legs::mark_moved(&here.tree(), commit, inode, here.now)?,
+            (false, true) => legs.push((inode.position(), Leg::SetParent { inode, parent })),
+            (false, false) => legs.push((inode.position(), Leg::MarkMoved { inode })),
         }
     }
     Ok(())

@@ -1,13 +1,15 @@
 //! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
 
 use crate::drive::{Aim, Driven, RESEND_TICKS};
+use crate::inodes::accessed;
 use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs;
 use crate::message::{Address, Message, Outcome};
 use crate::partition::{Around, Event, Out, Place, Token, same_bricks};
+use crate::places::{counted_by, keys_of, listed_by, name_key, names_of, written_data};
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
-use crate::tree::purge_orphan;
+use crate::tree::{Tree, purge_orphan};
 use hekate_brick::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
@@ -97,6 +99,7 @@ impl Leader {
                 true
             }
             Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(at, *token, ask, op, around),
+            Event::Accessed { .. } if !self.all_present() => true,
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => self.begin_op(at, *token, ask, op, around, out)?,
             Event::Change { token, commit } => self.change(at, *token, (**commit).clone(), around, out)?,
@@ -106,6 +109,15 @@ impl Leader {
                     Some(commit) => self.append_own(at, commit, around, out)?.is_ok(),
                     None => true,
                 }
+            }
+            // For a full disk, or who moves it at the same time, it is not worth waiting.
+            Event::Accessed { volume, inode } => {
+                let ask = self.ask(at, around, *volume);
+                let tree = Tree::new(around.brick, &ask, at.own.partition);
+                if let Ok(Some(commit)) = accessed(&tree, *inode, ask.now) {
+                    let _ = self.append_own(at, commit, around, out)?;
+                }
+                true
             }
             _ => true,
         };
@@ -170,8 +182,10 @@ impl Leader {
         let mut ids: BTreeSet<u128> = BTreeSet::new();
         match op {
             Op::Name { op: NameOp::Lookup { dir, .. } | NameOp::Stub { dir, .. } } => drop(ids.insert(dir.bits())),
-            Op::Data { op: DataOp::ReadShard { data, .. } } => drop(ids.insert(data.0)),
-            Op::Data { op: DataOp::Read { inode, .. } } => drop(ids.insert(inode.bits())),
+            Op::Data { op: DataOp::ReadShard { data, .. } | DataOp::SeekShard { data, .. } } => {
+                ids.insert(data.0);
+            }
+            Op::Data { op: DataOp::Read { inode, .. } | DataOp::Seek { inode, .. } } => drop(ids.insert(inode.bits())),
             Op::Inode { op } => drop(ids.insert(op.inode().bits())),
             _ => return true,
         }
@@ -183,6 +197,7 @@ impl Leader {
             Change::WriteBlocks { shard, .. }
             | Change::FreshBlocks { shard, .. }
             | Change::CutShard { shard, .. }
+            | Change::PunchBlocks { shard, .. }
             | Change::DropShard { shard } => ids.contains(&shard.data.0),
         })
     }
@@ -252,8 +267,8 @@ impl Leader {
             out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
-        if let Op::Data { op: DataOp::WriteShard { data, .. } } = op
-            && self.dropped.contains(data)
+        if let Some(data) = written_data(op)
+            && self.dropped.contains(&data)
         {
             self.answer(token, Err(Error::LayoutChanged));
             return Ok(true);
@@ -526,52 +541,5 @@ fn error_of(stop: Stop) -> Error {
     match stop {
         Stop::Error(error) => error,
         Stop::Wait | Stop::Leg(_) => Error::bug("housekeeping that would wait"),
-    }
-}
-
-/// The directory that an op lists.
-fn listed_by(op: &Op) -> Option<InodeId> {
-    match op {
-        Op::Name { op: NameOp::List { dir, .. } | NameOp::ListPart { dir, .. } } => Some(*dir),
-        _ => None,
-    }
-}
-
-/// The directory whose names an op counts or lists.
-fn counted_by(op: &Op) -> Option<InodeId> {
-    match op {
-        Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => Some(*dir),
-        _ => listed_by(op),
-    }
-}
-
-/// Names that an op changes or looks up, by directory.
-pub(crate) fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
-    let Op::Name { op } = op else { return [None, None] };
-    match op {
-        NameOp::Lookup { dir, name }
-        | NameOp::Create { dir, name, .. }
-        | NameOp::Link { dir, name, .. }
-        | NameOp::Unlink { dir, name, .. }
-        | NameOp::Rmdir { dir, name } => [Some((*dir, name)), None],
-        NameOp::Rename { dir, name, to_dir, to_name, .. } => [Some((*dir, name)), Some((*to_dir, to_name))],
-        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => [None, None],
-    }
-}
-
-fn name_key(at: &Place, ask: &Ask, dir: InodeId, name: &Name) -> Key {
-    Key::name(ask.names_place(at.own.partition, dir), dir, name.as_bytes())
-}
-
-/// What a change holds, or finds held, in this partition. A name that rests elsewhere holds nothing: nobody asks for it here.
-fn keys_of(at: &Place, ask: &Ask, op: &Op) -> Vec<Key> {
-    let inode_key = |inode: InodeId| Key::inode(ask.ring, ask.volume, inode, Kind::Inode);
-    match op {
-        Op::Inode { op } => vec![inode_key(op.inode())],
-        Op::Data { op: DataOp::Write { inode, .. } | DataOp::Spill { inode } | DataOp::Wrote { inode, .. } } => {
-            vec![inode_key(*inode)]
-        }
-        Op::Name { .. } => names_of(op).into_iter().flatten().map(|(dir, name)| name_key(at, ask, dir, name)).collect(),
-        _ => Vec::new(),
     }
 }

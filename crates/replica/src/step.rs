@@ -4,9 +4,10 @@
 //! read before it waited is trusted afterwards, and what it is at is data that can be shown.
 
 use crate::message::Fresh;
+use crate::names::Maker;
 use crate::numbers::Numbers;
 use crate::tree::{Owner, Tree};
-use crate::{data, inodes, names, rename, truncate};
+use crate::{acl, allocate, copy, data, inodes, names, rename, truncate};
 use hekate_brick::Brick;
 use hekate_proto::*;
 
@@ -172,10 +173,16 @@ impl<'a> Here<'a> {
     /// What it makes belongs to one owner in all partitions: if what it inherits has changed since its first leg, it begins
     /// again.
     pub fn one_owner(&mut self, owner: Owner) -> Stepped<Owner> {
-        match self.progress.owner.get_or_insert(owner) {
+        match self.progress.owner.get_or_insert_with(|| owner.clone()) {
             known if *known == owner => Ok(owner),
             _ => Err(Stop::Wait),
         }
+    }
+
+    /// The stamp of the next write to a shard.
+    pub fn next_stamp(&self, before: Option<ShardRecord>) -> Stamp {
+        let count = before.map_or(1, |before| before.stamp.count + 1);
+        Stamp { count, session: self.ask.session, op: self.ask.op_id }
     }
 
     /// What tells a layout from all that the file had before, those included that a power cut took and some client knows.
@@ -198,38 +205,61 @@ pub fn step(here: &mut Here, op: &Op) -> Stepped<Next> {
                 Some(size) => truncate::truncate(here, *inode, changes, size),
                 None => inodes::setattr(here, *inode, changes),
             },
-            InodeOp::SetXattr { inode, name, value, create, replace } => {
+            InodeOp::SetXattr { inode, name, value, drop_set_group, .. } if acl::is_acl(name) => {
+                acl::set(here, *inode, name, Some(value), *drop_set_group)
+            }
+            InodeOp::RemoveXattr { inode, name } if acl::is_acl(name) => acl::set(here, *inode, name, None, false),
+            InodeOp::SetXattr { inode, name, value, create, replace, .. } => {
                 inodes::setxattr(here, *inode, name, Some(value), *create, *replace)
             }
             InodeOp::RemoveXattr { inode, name } => inodes::setxattr(here, *inode, name, None, false, true),
             _ => Err(not_a_change()),
         },
-        Op::Data { op } => match op {
-            DataOp::Write { inode, offset, data, drop_set_id } => {
-                data::write(here, *inode, *offset, data, *drop_set_id)
-            }
-            DataOp::Spill { inode } => data::spill(here, *inode),
-            DataOp::WriteShard { data, index, offset, bytes, follow } => {
-                let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
-                data::write_shard(here, shard, *offset, bytes, *follow)
-            }
-            DataOp::Wrote { inode, layout_version, end, drop_set_id } => {
-                data::wrote(here, *inode, *layout_version, *end, *drop_set_id)
-            }
-            _ => Err(not_a_change()),
-        },
+        Op::Data { op } => data_step(here, op),
         Op::Lock { .. } | Op::Leg { .. } | Op::Volume { .. } => Err(not_a_change()),
+    }
+}
+
+fn data_step(here: &mut Here, op: &DataOp) -> Stepped<Next> {
+    match op {
+        DataOp::Write { inode, offset, data, drop_set_id } => data::write(here, *inode, *offset, data, *drop_set_id),
+        DataOp::Spill { inode } => data::spill(here, *inode),
+        DataOp::WriteShard { data, index, offset, bytes, follow } => {
+            let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
+            data::write_shard(here, shard, *offset, bytes, *follow)
+        }
+        DataOp::Wrote { inode, layout_version, end, reach, drop_set_id } => {
+            data::wrote(here, *inode, *layout_version, (*end, *reach), *drop_set_id)
+        }
+        DataOp::Append { inode, data, drop_set_id } => data::append(here, *inode, data, *drop_set_id),
+        DataOp::Allocate { inode, offset, length, mode, drop_set_id } => {
+            allocate::allocate(here, *inode, (*offset, *length), *mode, *drop_set_id)
+        }
+        DataOp::AllocateShard { data, index, offset, length, fill } => {
+            let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
+            allocate::allocate_shard(here, shard, *offset, *length, *fill)
+        }
+        DataOp::CopyShard { from, data, index, offset } => {
+            let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
+            copy::copy_shard(here, *from, shard, *offset)
+        }
+        _ => Err(not_a_change()),
     }
 }
 
 fn names_step(here: &mut Here, op: &NameOp) -> Stepped<Next> {
     match op {
-        NameOp::Create { node: NewNode::Directory, dir, name, mode, uid, gid, seed, .. } => {
-            names::mkdir(here, *dir, name, Owner { mode: *mode, uid: *uid, gid: *gid }, *seed)
+        NameOp::Create { node: NewNode::Directory, dir, name, mode, uid, gid, umask, seed, .. } => {
+            let maker = Maker { mode: *mode, umask: *umask, uid: *uid, gid: *gid };
+            names::mkdir(here, *dir, name, maker, *seed)
         }
-        NameOp::Create { dir, name, node, mode, uid, gid, exclusive, seed } => {
-            let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
-            names::create(here, *dir, name, node, owner, *exclusive, *seed)
+        NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive, seed } => {
+            let maker = Maker { mode: *mode, umask: *umask, uid: *uid, gid: *gid };
+            names::create(here, *dir, name, node, maker, *exclusive, *seed)
+        }
+        NameOp::CreateUnnamed { dir, mode, uid, gid, umask, linkable, seed } => {
+            let maker = Maker { mode: *mode, umask: *umask, uid: *uid, gid: *gid };
+            names::create_unnamed(here, *dir, maker, *linkable, *seed)
         }
         NameOp::Link { dir, name, inode } => names::link(here, *dir, name, *inode),
         NameOp::Unlink { dir, name, open_here } => names::unlink(here, *dir, name, *open_here),

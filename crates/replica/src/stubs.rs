@@ -3,6 +3,7 @@
 //! What is to be true of all of them is prepared with a leg to each before the commit point, and done with a leg to each
 //! after it; between the two whoever asks a stub for a name waits. So a crash leaves it done or undone on all.
 
+use crate::acl::Birth;
 use crate::read::stub_view;
 use crate::step::{Ask, Commit, Here, Stepped, Stop};
 use crate::tree::{Owner, Tree, new_directory, new_stub};
@@ -23,12 +24,11 @@ pub enum Closed {
 }
 
 /// Makes a directory in all of its partitions; what belongs to this one comes with the commit point.
-pub fn make(here: &mut Here, (id, parent): (InodeId, InodeId), owner: Owner, commit: &mut Commit) -> Stepped<Attr> {
+pub fn make(here: &mut Here, (id, parent): (InodeId, InodeId), owner: &Owner, commit: &mut Commit) -> Stepped<Attr> {
     let (ask, tree, now, spread) = (here.ask, here.tree(), here.now, here.ask.spread);
     if !is_spread(spread, ask.count) {
         return Err(Error::bug(format!("a directory of {spread} on a ring of {} partitions", ask.count)).into());
     }
-    let Owner { mode, uid, gid } = owner;
     let mut made = None;
     for (part, position) in name_positions(id, spread).enumerate() {
         if here.owns(position) && part == 0 {
@@ -38,7 +38,7 @@ pub fn make(here: &mut Here, (id, parent): (InodeId, InodeId), owner: Owner, com
         } else if here.owns(position) {
             commit.put(tree.stub_key(id), &new_stub(owner, spread, NEVER));
         } else {
-            let make = Leg::MakeDirectory { inode: id, parent, mode, uid, gid, spread };
+            let make = made_by(id, parent, owner, spread);
             let reply = here.leg(position, make, Some(Leg::UnmakeDirectory { inode: id }))?;
             if let Reply::Node { attr, .. } = reply {
                 made = Some(attr);
@@ -46,6 +46,11 @@ pub fn make(here: &mut Here, (id, parent): (InodeId, InodeId), owner: Owner, com
         }
     }
     made.ok_or_else(|| Error::bug("a leg that makes an inode answers with it").into())
+}
+
+fn made_by(inode: InodeId, parent: InodeId, owner: &Owner, spread: u32) -> Leg {
+    let Owner { uid, gid, birth: Birth { mode, access, default } } = owner.clone();
+    Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl: access, default_acl: default }
 }
 
 /// Closes a directory that is to go, unless there is a name in it.
@@ -97,20 +102,24 @@ pub fn hold(here: &mut Here, dir: InodeId, spread: u32) -> Stepped<()> {
 /// What lets them go, with what is new.
 pub fn set(dir: InodeId, stub: &StubRecord, mtime: Option<Time>) -> Legs {
     let StubRecord { mode, uid, gid, spread, .. } = *stub;
-    let set = |position| (position, Leg::SetStub { dir, mode, uid, gid, mtime });
+    let set = |position| {
+        let default_acl = stub.default_acl.clone();
+        (position, Leg::SetStub { dir, mode, uid, gid, mtime, default_acl })
+    };
     name_positions(dir, spread).skip(1).map(set).collect()
 }
 
 /// What a leg about a directory does in one of its partitions.
 pub fn take(tree: &Tree, ask: &Ask, commit: &mut Commit, leg: &Leg, now: Time) -> Stepped<Reply> {
     let (dir, stub) = match leg {
-        Leg::MakeDirectory { inode, parent, mode, uid, gid, spread } => {
-            let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
+        Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl, default_acl } => {
+            let birth = Birth { mode: *mode, access: access_acl.clone(), default: default_acl.clone() };
+            let owner = Owner { uid: *uid, gid: *gid, birth };
             if !tree.is_home(*inode) {
-                commit.put(tree.stub_key(*inode), &new_stub(owner, *spread, NEVER));
+                commit.put(tree.stub_key(*inode), &new_stub(&owner, *spread, NEVER));
                 return Ok(Reply::Done);
             }
-            let (changes, attr) = new_directory(ask, (*inode, *parent), owner, *spread, now);
+            let (changes, attr) = new_directory(ask, (*inode, *parent), &owner, *spread, now);
             commit.changes.extend(changes);
             return Ok(Reply::Node { attr, created: true });
         }
@@ -126,10 +135,11 @@ pub fn take(tree: &Tree, ask: &Ask, commit: &mut Commit, leg: &Leg, now: Time) -
             (*dir, StubRecord { alive: false, ..stub })
         }
         Leg::ReopenDirectory { inode } => (*inode, StubRecord { alive: true, ..tree.any_stub(*inode)? }),
-        Leg::SetStub { dir, mode, uid, gid, mtime } => {
+        Leg::SetStub { dir, mode, uid, gid, mtime, default_acl } => {
             let stub = tree.any_stub(*dir)?;
             let (mtime, change) = (mtime.unwrap_or(stub.mtime), stub.change + 1);
-            (*dir, StubRecord { alive: true, mode: *mode, uid: *uid, gid: *gid, mtime, change, ..stub })
+            let (mode, uid, gid, default_acl) = (*mode, *uid, *gid, default_acl.clone());
+            (*dir, StubRecord { alive: true, mode, uid, gid, mtime, change, default_acl, ..stub })
         }
         _ => return Err(Error::bug("a leg about no directory").into()),
     };

@@ -184,7 +184,7 @@ impl TestRing {
                 | NameOp::Link { dir, name, .. }
                 | NameOp::Unlink { dir, name, .. }
                 | NameOp::Rmdir { dir, name } => name_position(*dir, name, known(*dir)),
-                NameOp::List { dir, .. } => dir.position(),
+                NameOp::List { dir, .. } | NameOp::CreateUnnamed { dir, .. } => dir.position(),
                 NameOp::ListPart { .. } | NameOp::Stub { .. } => panic!("{op:?} is sent to a partition"),
             },
             Op::Inode { op } => op.inode().position(),
@@ -252,7 +252,7 @@ impl TestRing {
 
     /// The names of a directory, part by part.
     fn list(&mut self, dir: InodeId) -> Vec<Name> {
-        let list = NameOp::List { dir, after: None, limit: 100, attributes: false };
+        let list = NameOp::List { dir, after: None, limit: 100, attributes: false, touch: false };
         let spread = match self.read(Op::Name { op: list }) {
             Ok(Reply::List { entries, .. }) => return entries.into_iter().map(|entry| entry.name).collect(),
             Err(Error::OtherSpread { spread }) => spread,
@@ -459,8 +459,17 @@ fn run(ring: &mut TestRing, model: &mut Model, step: &Step, seed: u64) {
             let node = if *directory { NewNode::Directory } else { NewNode::File };
             ring.spread = 1 << (seed % 4);
             let (mode, uid, gid) = (0o755, 1, 1);
-            let made =
-                ring.name_op(NameOp::Create { dir, name: name(path), node, mode, uid, gid, exclusive: true, seed });
+            let made = ring.name_op(NameOp::Create {
+                dir,
+                name: name(path),
+                node,
+                mode,
+                uid,
+                gid,
+                umask: 0,
+                exclusive: true,
+                seed,
+            });
             assert_eq!(made.is_ok(), !model.contains_key(path), "create {path:?}: {made:?}");
             if let Ok(Reply::Node { attr, .. }) = made {
                 model.insert(path.clone(), (*directory, attr.id));
@@ -582,7 +591,7 @@ proptest! {
 
 fn make_directory(dir: InodeId, text: &[u8], seed: u64) -> Op {
     let (name, node) = (name(text), NewNode::Directory);
-    Op::Name { op: NameOp::Create { dir, name, node, mode: 0o755, uid: 1, gid: 1, exclusive: true, seed } }
+    Op::Name { op: NameOp::Create { dir, name, node, mode: 0o755, uid: 1, gid: 1, umask: 0, exclusive: true, seed } }
 }
 
 #[test]
@@ -619,7 +628,8 @@ fn a_directory_has_one_owner_in_all_partitions_whatever_its_parent_becomes_meanw
 
 fn create_file(ring: &mut TestRing) -> Attr {
     let (name, node) = (name(b"f"), NewNode::File);
-    let create = NameOp::Create { dir: ROOT, name, node, mode: 0o644, uid: 1, gid: 1, exclusive: true, seed: 7 };
+    let create =
+        NameOp::Create { dir: ROOT, name, node, mode: 0o644, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 };
     match ring.name_op(create).unwrap() {
         Reply::Node { attr, .. } => attr,
         other => panic!("{other:?}"),
@@ -646,7 +656,7 @@ fn bytes_move_into_shards_and_back_out_of_them() {
     assert_eq!(attr.size, 12);
     assert_ne!(attr.layout.version, version);
     assert_eq!(&read(&mut ring)[10..], b"sm");
-    let told = DataOp::Wrote { inode, layout_version: version, end: 50, drop_set_id: false };
+    let told = DataOp::Wrote { inode, layout_version: version, end: 50, reach: 50, drop_set_id: false };
     assert_eq!(ring.execute(Op::Data { op: told }), Err(Error::LayoutChanged), "written before the truncate");
     let none = InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(0), ..Default::default() } };
     let Reply::Node { attr, .. } = ring.execute(Op::Inode { op: none }).unwrap() else { panic!("no node") };

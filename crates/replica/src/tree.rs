@@ -1,5 +1,6 @@
 //! Typed access to a partition's entries: inodes, stubs, names, contents.
 
+use crate::acl::{self, Birth};
 use crate::step::{Ask, Commit, Stepped, Stop};
 use bytes::Bytes;
 use hekate_brick::Brick;
@@ -11,6 +12,9 @@ pub struct Tree<'a> {
     ask: Ask,
     at: PartitionNumber,
 }
+
+/// Value of an orphan that was made without a name, and may be given one.
+const LINKABLE: u8 = 1;
 
 /// Entries of one scan.
 const SCAN_AT_ONCE: usize = 256;
@@ -129,7 +133,23 @@ impl<'a> Tree<'a> {
         Ok(names.map(|(name, _)| self.xattr_key(id, &name)).collect())
     }
 
-    fn xattr_key(&self, id: InodeId, name: &[u8]) -> Key {
+    /// What says that an inode has no name.
+    pub fn orphan_key(&self, id: InodeId) -> Key {
+        Key::orphan(self.ask.ring, self.ask.volume, id)
+    }
+
+    /// Whether an inode that was made without a name may be given one.
+    pub fn is_linkable(&self, id: InodeId) -> Stepped<bool> {
+        Ok(self.value::<u8>(&self.orphan_key(id))? == Some(LINKABLE))
+    }
+
+    /// The value of an extended attribute.
+    pub fn xattr(&self, id: InodeId, name: &[u8]) -> Stepped<Option<Bytes>> {
+        Ok(self.brick.get(&self.xattr_key(id, name))?)
+    }
+
+    /// The key of an extended attribute.
+    pub fn xattr_key(&self, id: InodeId, name: &[u8]) -> Key {
         Key::xattr(self.ask.ring, self.ask.volume, id, name)
     }
 
@@ -169,11 +189,16 @@ pub fn attr_of(id: InodeId, inode: &InodeRecord, stub: Option<&StubRecord>) -> A
     if let Some(stub) = stub {
         attr.nlink = if stub.alive { 2 + stub.directories } else { 0 };
         attr.size = DIRECTORY_BYTES;
-        attr.mtime = attr.mtime.max(stub.mtime);
-        attr.ctime = attr.ctime.max(stub.mtime);
+        attr.mtime = stub.mtime;
+        attr.ctime = attr.ctime.max(stub.ctime);
         attr.change += stub.change;
     }
     attr
+}
+
+/// The time of a change of an inode: it never goes back.
+pub fn later(now: Time, before: Time) -> Time {
+    now.max(before)
 }
 
 /// A new inode.
@@ -199,40 +224,44 @@ pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> In
     }
 }
 
-/// Who will own a new inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Who will own a new inode, and who may do what with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    pub mode: u16,
     pub uid: u32,
     pub gid: u32,
+    pub birth: Birth,
 }
 
 /// The records of a new directory where it lives.
 pub fn new_directory(
     ask: &Ask,
     (id, parent): (InodeId, InodeId),
-    owner: Owner,
+    owner: &Owner,
     spread: u32,
     now: Time,
 ) -> (Vec<Change>, Attr) {
-    let inode = new_inode(NodeKind::Directory, owner.mode, owner.uid, owner.gid, now);
+    let inode = new_inode(NodeKind::Directory, owner.birth.mode, owner.uid, owner.gid, now);
     let inode = InodeRecord { parent, spread, ..inode };
     let stub = new_stub(owner, spread, now);
     let attr = attr_of(id, &inode, Some(&stub));
     let put = |kind, value| Change::Put { key: Key::inode(ask.ring, ask.volume, id, kind), value };
-    (vec![put(Kind::Inode, inode.to_bytes()), put(Kind::Stub, stub.to_bytes())], attr)
+    let mut changes = vec![put(Kind::Inode, inode.to_bytes()), put(Kind::Stub, stub.to_bytes())];
+    changes.extend(acl::born(ask, id, &owner.birth));
+    (changes, attr)
 }
 
 /// What a partition knows of a new directory.
-pub fn new_stub(owner: Owner, spread: u32, mtime: Time) -> StubRecord {
-    let Owner { mode, uid, gid } = owner;
-    let (alive, entries, directories, change, default_acl) = (true, 0, 0, 0, Bytes::new());
-    StubRecord { alive, mode: mode & 0o7777, uid, gid, spread, entries, directories, mtime, change, default_acl }
+pub fn new_stub(owner: &Owner, spread: u32, mtime: Time) -> StubRecord {
+    let Owner { uid, gid, birth } = owner;
+    let (alive, entries, directories, change, default_acl) = (true, 0, 0, 0, birth.default.clone());
+    let (mode, uid, gid) = (birth.mode & 0o7777, *uid, *gid);
+    StubRecord { alive, mode, uid, gid, spread, entries, directories, mtime, ctime: mtime, change, default_acl }
 }
 
 /// What a new volume begins with: the names of its root are in one partition.
 pub fn root_directory(ask: &Ask, uid: u32, gid: u32) -> Vec<Change> {
-    new_directory(ask, (ROOT, ROOT), Owner { mode: 0o755, uid, gid }, 1, ask.now).0
+    let birth = Birth { mode: 0o755, ..Birth::default() };
+    new_directory(ask, (ROOT, ROOT), &Owner { uid, gid, birth }, 1, ask.now).0
 }
 
 impl Commit {
@@ -251,7 +280,7 @@ impl Commit {
 pub fn drop_link(tree: &Tree, commit: &mut Commit, id: InodeId, keep: bool, now: Time) -> Stepped<()> {
     let mut inode = tree.inode(id)?;
     inode.nlink = inode.nlink.saturating_sub(1);
-    inode.ctime = now;
+    inode.ctime = later(now, inode.ctime);
     inode.change += 1;
     if inode.nlink > 0 {
         commit.put(tree.key(id, Kind::Inode), &inode);

@@ -9,7 +9,7 @@ use crate::syncer::Needs;
 use crate::turn::Turn;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
-use hekate_replica::{Address, Ask, Event};
+use hekate_replica::{Address, Ask, Event, is_access_due};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,7 +32,13 @@ impl Changed {
         self.ring.get_or_insert_with(|| ring.clone());
         let shards = self.partitions.entry(partition).or_default();
         // Earlier bytes of the shard that only a sync of its data file covers are not to be lost below later ones.
-        if let Op::Data { op: DataOp::WriteShard { data, index, .. } } = &request.op {
+        if let Op::Data {
+            op:
+                DataOp::WriteShard { data, index, .. }
+                | DataOp::AllocateShard { data, index, .. }
+                | DataOp::CopyShard { data, index, .. },
+        } = &request.op
+        {
             shards.push(ShardId { volume: request.volume, data: *data, index: *index });
         }
     }
@@ -139,7 +145,13 @@ impl Node {
             return self.lock_op(&ring, &ask, &request.op, to);
         }
         if request.op.is_read() {
-            return self.read_op(&ring, &ask, request, to);
+            let reply = self.read_op(&ring, &ask, request, to)?;
+            if let Some(inode) = accessed(&request.op, &reply, ask.now) {
+                let mut turn = Turn::new(self, &ring);
+                turn.tell(to, Event::Accessed { volume: ask.volume, inode });
+                turn.run_without_syncs();
+            }
+            return Ok(reply);
         }
         let mut may_free = true;
         loop {
@@ -253,6 +265,19 @@ impl Node {
                 Ok(Reply::Done)
             }
         }
+    }
+}
+
+/// The inode whose time of access may have to move.
+fn accessed(op: &Op, reply: &Reply, now: Time) -> Option<InodeId> {
+    match (op, reply) {
+        (Op::Data { op: DataOp::Read { inode, touch: true, .. } }, Reply::FileData { attr, .. })
+        | (Op::Inode { op: InodeOp::Accessed { inode } }, Reply::Node { attr, .. }) => {
+            is_access_due(attr, now).then_some(*inode)
+        }
+        (Op::Inode { op: InodeOp::ReadLink { inode, touch: true } }, _) => Some(*inode),
+        (Op::Name { op: NameOp::List { dir, after: None, touch: true, .. } }, _) => Some(*dir),
+        _ => None,
     }
 }
 

@@ -148,9 +148,11 @@ impl ChangedPlaces for Op {
     fn changed_places(&self) -> Vec<InodeId> {
         match self {
             Op::Name { op } => match op {
-                NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => {
-                    Vec::new()
-                }
+                NameOp::Lookup { .. }
+                | NameOp::List { .. }
+                | NameOp::ListPart { .. }
+                | NameOp::Stub { .. }
+                | NameOp::CreateUnnamed { .. } => Vec::new(),
                 NameOp::Create { dir, .. }
                 | NameOp::Link { dir, .. }
                 | NameOp::Unlink { dir, .. }

@@ -5,12 +5,15 @@
 //! inode's leader, told after it, has agreed that the layout still stands. So a truncate that comes between is seen by
 //! both, a write that makes the file longer by the read, and they are done again. Under one layout a file never shrinks.
 
+mod append;
+mod bytes;
+mod copy;
+mod space;
 mod wide;
 
 use crate::locks::Locks;
 use crate::replicate::{Replicate, Whom};
 use crate::unsynced::Unsynced;
-use bytes::{Bytes, BytesMut};
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use parking_lot::Mutex;
@@ -107,6 +110,18 @@ impl Distribute {
         self.layouts.lock().get(&inode).cloned()
     }
 
+    fn home(&self, inode: InodeId) -> PartitionNumber {
+        self.partition(inode.position())
+    }
+
+    /// The inode as it is now.
+    fn attr(&self, context: &Context, inode: InodeId) -> Result<Attr> {
+        match self.pass(context, self.home(inode), Op::Inode { op: InodeOp::GetAttr { inode } })? {
+            Reply::Node { attr, .. } => Ok(attr),
+            _ => Err(unexpected()),
+        }
+    }
+
     fn name_op(&self, context: &Context, op: NameOp) -> Result<Reply> {
         let (dir, name) = match &op {
             NameOp::Lookup { dir, name }
@@ -114,10 +129,11 @@ impl Distribute {
             | NameOp::Link { dir, name, .. }
             | NameOp::Unlink { dir, name, .. }
             | NameOp::Rmdir { dir, name } => (*dir, name),
+            NameOp::CreateUnnamed { dir, .. } => return self.pass(context, self.home(*dir), Op::Name { op }),
             // The new name's leader drives a rename.
             NameOp::Rename { to_dir, to_name, .. } => (*to_dir, to_name),
-            NameOp::List { dir, after, limit, attributes } => {
-                return self.list(context, *dir, after.as_ref(), *limit, *attributes);
+            NameOp::List { dir, after, limit, attributes, touch } => {
+                return self.list(context, *dir, after.as_ref(), *limit, (*attributes, *touch));
             }
             NameOp::ListPart { .. } | NameOp::Stub { .. } => return Err(below()),
         };
@@ -154,7 +170,8 @@ impl Distribute {
     fn inode_op(&self, context: &Context, op: InodeOp) -> Result<Reply> {
         let inode = op.inode();
         let changes = matches!(op, InodeOp::SetAttr { .. });
-        match self.pass(context, self.partition(inode.position()), Op::Inode { op })? {
+        match self.pass(context, self.home(inode), Op::Inode { op })? {
+            Reply::Elsewhere { inode, .. } => self.inode_op(context, InodeOp::GetAttr { inode }),
             Reply::Node { attr, created } if is_wide(&attr) => match self.whole(context, inode) {
                 // It was changed, and removed right after it.
                 Err(Error::Stale) if changes => Ok(Reply::Node { attr, created }),
@@ -166,161 +183,27 @@ impl Distribute {
 
     fn data_op(&self, context: &Context, op: DataOp) -> Result<Reply> {
         match op {
-            DataOp::Read { inode, offset, length } => self.read(context, inode, offset, length),
+            DataOp::Read { inode, offset, length, touch } => self.read(context, inode, (offset, length), touch),
             DataOp::Write { inode, offset, data, drop_set_id } => self.write(context, inode, offset, data, drop_set_id),
+            DataOp::Append { inode, data, drop_set_id } => self.append(context, inode, data, drop_set_id),
+            DataOp::Allocate { inode, offset, length, mode, drop_set_id } => {
+                self.allocate(context, inode, (offset, length), mode, drop_set_id)
+            }
+            DataOp::Seek { inode, offset, hole } => self.seek(context, inode, offset, hole),
+            DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id } => {
+                self.copy(context, (from, from_offset), (to, to_offset), length, drop_set_id)
+            }
             DataOp::Fsync { inode } => self.fsync(context, inode),
             DataOp::Spill { .. }
             | DataOp::ReadShard { .. }
             | DataOp::WriteShard { .. }
+            | DataOp::AllocateShard { .. }
+            | DataOp::SeekShard { .. }
+            | DataOp::NextShard { .. }
+            | DataOp::CopyShard { .. }
             | DataOp::Wrote { .. }
             | DataOp::Sync { .. } => Err(below()),
         }
-    }
-
-    fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Reply> {
-        let home = self.partition(inode.position());
-        let mut shape = match self.known_shape(inode) {
-            Some(shape) => shape,
-            None => match self.pass(context, home, Op::Data { op: DataOp::Read { inode, offset, length } })? {
-                Reply::Node { attr, .. } => attr.into(),
-                here => return Ok(here),
-            },
-        };
-        loop {
-            match self.read_shards(context, inode, &shape.layout, offset, length as usize)? {
-                // Beyond the size that was known before them the shards may lack what the new size counts: once more.
-                (attr, Some(bytes)) if attr.size.min(offset.saturating_add(u64::from(length))) <= shape.size => {
-                    return Ok(Reply::FileData { bytes, attr });
-                }
-                (attr, None) if attr.layout.is_inline() => {
-                    let op = Op::Data { op: DataOp::Read { inode, offset, length } };
-                    match self.pass(context, home, op)? {
-                        Reply::Node { attr, .. } => shape = attr.into(),
-                        here => return Ok(here),
-                    }
-                }
-                (attr, _) => shape = attr.into(),
-            }
-        }
-    }
-
-    /// The bytes, or `None` if the layout has changed since.
-    fn read_shards(
-        &self,
-        context: &Context,
-        inode: InodeId,
-        layout: &Layout,
-        offset: u64,
-        length: usize,
-    ) -> Result<(Attr, Option<Bytes>)> {
-        let runs = layout.shard_runs(self.replicate.map().volume, offset, length);
-        let mut batch: Vec<_> = runs
-            .iter()
-            .map(|(shard, from, count)| {
-                let op = DataOp::ReadShard {
-                    data: shard.data,
-                    index: shard.index,
-                    offset: *from as u32,
-                    length: *count as u32,
-                };
-                (Whom::Leader(self.partition(shard.position())), Op::Data { op })
-            })
-            .collect();
-        let home = Whom::Leader(self.partition(inode.position()));
-        batch.push((home, Op::Inode { op: InodeOp::GetAttr { inode } }));
-        let mut replies = self.replicate.send_all(context, batch)?.into_iter();
-        let mut parts = Vec::with_capacity(runs.len());
-        for (_, _, count) in &runs {
-            match replies.next().unwrap_or(Err(Error::Skipped))? {
-                Reply::Data { bytes } => parts.push((bytes, *count)),
-                _ => return Err(unexpected()),
-            }
-        }
-        let Reply::Node { attr, .. } = replies.next().unwrap_or(Err(Error::Skipped))? else {
-            return Err(unexpected());
-        };
-        self.learn(&attr);
-        if attr.layout != *layout {
-            return Ok((attr, None));
-        }
-        let wanted = (attr.size.saturating_sub(offset)).min(length as u64) as usize;
-        Ok((attr, Some(join(parts, wanted))))
-    }
-
-    fn write(&self, context: &Context, inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool) -> Result<Reply> {
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
-        let home = self.partition(inode.position());
-        let mut layout = self.known_shape(inode).map(|shape| shape.layout);
-        loop {
-            let Some(known) = layout else {
-                let op = if end <= INLINE_MAX {
-                    DataOp::Write { inode, offset, data: data.clone(), drop_set_id }
-                } else {
-                    DataOp::Spill { inode }
-                };
-                match self.pass(context, home, Op::Data { op })? {
-                    Reply::Node { attr, .. } if attr.layout.is_inline() => layout = None,
-                    Reply::Node { attr, .. } => layout = Some(attr.layout),
-                    done => return Ok(done),
-                }
-                continue;
-            };
-            if self.write_shards(context, inode, &known, offset, &data, drop_set_id)? {
-                return Ok(Reply::Done);
-            }
-            let now = self.pass(context, home, Op::Inode { op: InodeOp::GetAttr { inode } })?;
-            layout = match now {
-                Reply::Node { attr, .. } if !attr.layout.is_inline() => Some(attr.layout),
-                _ => None,
-            };
-        }
-    }
-
-    /// Shards in file order, then the inode's leader. False: the layout has changed meanwhile, so nothing counts.
-    fn write_shards(
-        &self,
-        context: &Context,
-        inode: InodeId,
-        layout: &Layout,
-        offset: u64,
-        data: &Bytes,
-        drop_set_id: bool,
-    ) -> Result<bool> {
-        let runs = layout.shard_runs(self.replicate.map().volume, offset, data.len());
-        let mut batch = Vec::with_capacity(runs.len() + 1);
-        let mut taken = 0;
-        for (shard, from, count) in &runs {
-            let op = DataOp::WriteShard {
-                data: shard.data,
-                index: shard.index,
-                offset: *from as u32,
-                bytes: data.slice(taken..taken + count),
-                follow: None,
-            };
-            taken += count;
-            batch.push((Whom::Leader(self.partition(shard.position())), Op::Data { op }));
-        }
-        let home = self.partition(inode.position());
-        let end = offset + data.len() as u64;
-        let told = DataOp::Wrote { inode, layout_version: layout.version, end, drop_set_id };
-        batch.push((Whom::Leader(home), Op::Data { op: told }));
-        let replies = self.replicate.send_all(context, batch)?;
-        if !context.durable {
-            let mut unsynced = self.unsynced.lock();
-            runs.iter().for_each(|(shard, _, _)| unsynced.wrote(inode, *shard));
-            unsynced.changed(home);
-        }
-        for reply in replies {
-            match reply {
-                Ok(_) => {}
-                Err(Error::LayoutChanged) => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        if self.unsynced.lock().is_full() {
-            self.sync_everything(context)?;
-        }
-        Ok(true)
     }
 
     fn fsync(&self, context: &Context, inode: InodeId) -> Result<Reply> {
@@ -454,34 +337,5 @@ fn add(sum: Reply, more: Reply) -> Result<Reply> {
             Ok(Reply::Orphans { inodes, untold })
         }
         _ => Err(unexpected()),
-    }
-}
-
-/// Runs one after the other, holes between and after them as zeros, `wanted` bytes in all.
-fn join(mut parts: Vec<(Bytes, usize)>, wanted: usize) -> Bytes {
-    if parts.len() == 1 && parts[0].0.len() >= wanted {
-        return parts.remove(0).0.slice(..wanted);
-    }
-    let mut joined = BytesMut::with_capacity(wanted);
-    let mut start = 0;
-    for (bytes, count) in parts {
-        joined.extend_from_slice(&bytes);
-        start += count;
-        joined.resize(start, 0);
-    }
-    joined.truncate(wanted);
-    joined.freeze()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn joined_runs_keep_their_places_and_holes_read_as_zeros() {
-        let parts = vec![(Bytes::from_static(b"ab"), 4), (Bytes::from_static(b"cd"), 4)];
-        assert_eq!(&join(parts, 7)[..], b"ab\0\0cd\0");
-        assert_eq!(&join(vec![(Bytes::from_static(b"abc"), 3)], 2)[..], b"ab");
-        assert_eq!(&join(vec![], 0)[..], b"");
     }
 }

@@ -13,7 +13,7 @@ use sha2::Sha256;
 use std::time::Duration;
 
 /// The version of frames and ops; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Bytes of the greatest body: the greatest op, with room for its neighbours.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Requests in one frame.

@@ -8,7 +8,6 @@ import random
 import stat
 
 from against_ext4 import kernel
-from against_ext4.gaps import GAPS
 from against_ext4.side import GROUPS, PAGE, USERS
 
 SHARD = 4 << 20
@@ -24,8 +23,8 @@ MODES = [0o644, 0o755, 0o000, 0o777, 0o600, 0o1777, 0o2775, 0o4755, 0o6777, 0o71
 XATTRS = ["user.a", "user.b", "user." + "x" * 50, "user.\udcff", "trusted.a", "trusted.b", "security.a", "security.b"]
 ODD_XATTRS = ["user." + "x" * 250, "user." + "x" * 251, "system.nothing"]
 WRONG_XATTRS = ["user.", "trusted.", "trusted", "nothing.a", "", "usera"]
-TIMES = [0, 1, -1, -2_000_000_000, 1_000_000_000, 1_700_000_000]
-FUTURE = [2_147_483_647, 2_147_483_648, 4_294_967_296, 9_000_000_000]
+TIMES = [0, 1, -1, -2_000_000_000, 1_000_000_000, 1_700_000_000,
+         2_147_483_647, 2_147_483_648, 4_294_967_296, 9_000_000_000]
 # cap_net_raw, permitted, as the kernel writes version 2; the last four bytes of a version 3 would name a user
 CAPABILITY = "0100000200200000000000000000000000000000"
 
@@ -56,8 +55,7 @@ class Generator:
         self.mounts = mounts
         self.paths = set()
         self.slots = {}
-        kinds = {kind: weight for kind, weight in WEIGHTS.items() if kind not in GAPS}
-        self.kinds, self.weights = list(kinds), list(kinds.values())
+        self.kinds, self.weights = list(WEIGHTS), list(WEIGHTS.values())
         self.known = []
 
     def next(self):
@@ -184,7 +182,7 @@ class Generator:
         if kind < 0.3:
             return [0, self.draw.choice([kernel.UTIME_NOW, kernel.UTIME_OMIT])]
         nanoseconds = self.draw.choice([0, 1, 999_999_999, 500, 123_456_789]) if kind < 0.98 else 1_000_000_000
-        return [self.draw.choice(TIMES if "directory times" in GAPS else TIMES + FUTURE), nanoseconds]
+        return [self.draw.choice(TIMES), nanoseconds]
 
     def times(self):
         return {"atime": self.time(), "mtime": self.time()}
@@ -193,9 +191,9 @@ class Generator:
         return {"follow": self.chance(0.5)}
 
     def attribute(self):
-        if "acl" not in GAPS and self.chance(0.1):
+        if self.chance(0.1):
             return {"name": self.draw.choice(["system.posix_acl_access", "system.posix_acl_default"])}
-        odd = ODD_XATTRS if "xattr names" in GAPS else ODD_XATTRS + WRONG_XATTRS
+        odd = ODD_XATTRS + WRONG_XATTRS
         return {"name": self.draw.choice(XATTRS if self.chance(0.9) else odd)}
 
     def value(self, named):
@@ -223,10 +221,8 @@ class Generator:
             flags &= ~os.O_EXCL  # means nothing
         if flags & os.O_APPEND and flags & os.O_DIRECT:
             flags &= ~os.O_DIRECT  # the end of file need not lie at a block's border
-        if flags & os.O_APPEND and self.mounts > 1 and "append" in GAPS:
-            flags &= ~os.O_APPEND
         path = self.path(0.6)
-        if "tmpfile" not in GAPS and self.chance(0.05):
+        if self.chance(0.05):
             flags = os.O_TMPFILE | self.draw.choice([os.O_RDWR, os.O_WRONLY]) | (os.O_EXCL if self.chance(0.2) else 0)
             path = os.path.dirname(path) or "."
         return {"path": path, "flags": flags, "mode": self.mode(), "slot": self.draw.randrange(SLOTS)}

@@ -8,10 +8,8 @@ import os
 import stat
 import time
 
-from against_ext4.gaps import GAPS
-
 FIELDS = ("st_mode", "st_uid", "st_gid", "st_nlink", "st_rdev")
-TIMES = ("st_mtime_ns", "st_ctime_ns") + (() if "atime" in GAPS else ("st_atime_ns",))
+TIMES = ("st_mtime_ns", "st_ctime_ns", "st_atime_ns")
 HOUR_NS = 3600 * 10**9
 
 
@@ -27,13 +25,8 @@ def places(op):
 
 def ignored_times(op):
     """What `gaps` allows: (whether it moves on Hekate, which time), while it does the opposite on ext4."""
-    if op["do"] in ("rename", "renameat2"):
-        return ((False, "st_ctime_ns"),)
     if op["do"] in ("setxattr", "fsetxattr"):
         return ((True, "st_ctime_ns"),)
-    truncates = op["do"] in ("truncate", "ftruncate") or op["do"] == "open" and op["flags"] & os.O_TRUNC
-    if truncates and "truncate times" in GAPS:
-        return ((False, "st_mtime_ns"), (False, "st_ctime_ns"))
     return ()
 
 

@@ -165,6 +165,7 @@ impl Creates {
             entries: 0,
             directories: 0,
             mtime: self.now,
+            ctime: self.now,
             change: 0,
             default_acl: Bytes::new(),
         };

@@ -78,6 +78,7 @@ pub enum Effect {
     Delete(Key),
     Blocks { record: ShardRecord, first: u32, blocks: Vec<Block>, fresh: bool },
     Cut(ShardRecord),
+    Punch { record: ShardRecord, first: u32, count: u32 },
     Drop,
 }
 
@@ -96,6 +97,9 @@ impl Effect {
                 }
             }
             Self::Cut(record) => Change::CutShard { shard, record: *record },
+            Self::Punch { record, first, count } => {
+                Change::PunchBlocks { shard, record: *record, first: *first, count: *count }
+            }
             Self::Drop => Change::DropShard { shard },
         }
     }
@@ -142,6 +146,10 @@ impl State {
                             shard.fresh.insert(number, by);
                         }
                     }
+                }
+                Effect::Punch { record, first, count } => {
+                    let shard = self.shard(partition, *record);
+                    shard.blocks.retain(|block, _| !(*first..first + count).contains(block));
                 }
                 Effect::Cut(record) => {
                     let shard = self.shard(partition, *record);

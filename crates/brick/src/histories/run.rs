@@ -212,6 +212,7 @@ impl Runner {
                 brick.write_fresh(RING, shard_of(shard), first, &[&bytes])
             }
             Step::Cut { shard, bytes } => self.cut(brick, shard, bytes),
+            Step::Punch { shard, first, count } => self.punch(brick, shard, first, count),
             Step::Drop { shard } => match &self.model.now().shards[shard] {
                 Some(_) => self.append(brick, shard, vec![Effect::Drop]),
                 None => Ok(()),
@@ -263,6 +264,17 @@ impl Runner {
         }
         effects.push(Effect::Cut(record));
         self.append(brick, at, effects)
+    }
+
+    fn punch(&mut self, brick: &Brick, at: usize, first: u32, count: u32) -> Result<()> {
+        let Some(shard) = &self.model.now().shards[at] else { return Ok(()) };
+        let before = shard.record;
+        let count = count.min(before.home_blocks.saturating_sub(first));
+        if count == 0 {
+            return Ok(());
+        }
+        let record = ShardRecord { stamp: self.next_stamp(Some(before)), ..before };
+        self.append(brick, at, vec![Effect::Punch { record, first, count }])
     }
 
     fn next_stamp(&self, before: Option<ShardRecord>) -> Stamp {

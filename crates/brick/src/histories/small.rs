@@ -19,6 +19,7 @@ fn alphabet() -> Vec<Vec<Step>> {
         Step::FreshUntold { shard: 0, gap: 0, count: 1 },
         Step::Cut { shard: 0, bytes: 5000 },
         Step::Cut { shard: 0, bytes: 0 },
+        Step::Punch { shard: 0, first: 1, count: 2 },
         Step::Drop { shard: 0 },
         Step::SyncShards { shards: 7 },
         Step::Checkpoint,

@@ -40,6 +40,12 @@ pub enum Step {
         shard: usize,
         bytes: u32,
     },
+    /// Makes holes of blocks that are or were at home.
+    Punch {
+        shard: usize,
+        first: u32,
+        count: u32,
+    },
     Drop {
         shard: usize,
     },
@@ -101,6 +107,7 @@ fn change(random: &mut Random, big: bool) -> Step {
         9 | 10 => Step::Write { shard, first: random.below(120) as u32, count: 1, short },
         11..=15 => Step::Fresh { shard, gap, count, short },
         16 => Step::FreshUntold { shard, gap, count },
+        17 if random.once_in(2) => Step::Punch { shard, first: random.below(70) as u32, count: 2 * count },
         17 | 18 => Step::Cut { shard, bytes: random.number() as u32 },
         _ => Step::Drop { shard },
     }

@@ -329,6 +329,15 @@ impl Beyond {
                 changes.pending.split_off(&kept);
                 changes.fresh.split_off(&kept);
             }
+            Change::PunchBlocks { shard, record, first, count } => {
+                let changes = self.shards.entry((ring, *shard)).or_default();
+                changes.record = Some(*record);
+                for block in *first..first.saturating_add(*count).min(BLOCKS) {
+                    changes.sums.insert(block, 0);
+                    changes.pending.remove(&block);
+                    changes.fresh.remove(&block);
+                }
+            }
             Change::DropShard { shard } => {
                 self.shards.insert((ring, *shard), ShardChanges { dropped: true, ..ShardChanges::default() });
             }

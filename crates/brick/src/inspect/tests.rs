@@ -62,6 +62,7 @@ pub(super) fn stub(entries: u64) -> StubRecord {
         entries,
         directories: 0,
         mtime: Time(1),
+        ctime: Time(1),
         change: 1,
         default_acl: Bytes::new(),
     }

@@ -28,6 +28,7 @@ pub fn changes_shard(change: &Change) -> Option<ShardId> {
         Change::WriteBlocks { shard, .. }
         | Change::FreshBlocks { shard, .. }
         | Change::CutShard { shard, .. }
+        | Change::PunchBlocks { shard, .. }
         | Change::DropShard { shard } => Some(*shard),
         Change::Put { .. } | Change::Delete { .. } => None,
     }
@@ -51,6 +52,7 @@ pub fn form(record: &Record) -> Result<()> {
             }
             Change::FreshBlocks { shard, record, run } => run_form(*shard, record, run)?,
             Change::CutShard { shard, record } => shard_form(*shard, record)?,
+            Change::PunchBlocks { shard, record, first, count } => punch_form(*shard, record, *first, *count)?,
             Change::DropShard { .. } => {}
         }
     }
@@ -75,6 +77,15 @@ fn run_form(shard: ShardId, record: &ShardRecord, run: &BlockRun) -> Result<()> 
     if run.checksums.is_empty() || end > u64::from(record.home_blocks) || run.checksums.contains(&0) {
         let first = run.first;
         return Err(refuse("data invariant 1", format_args!("blocks {first} to {end} of {shard:?}, {record:?}")));
+    }
+    Ok(())
+}
+
+fn punch_form(shard: ShardId, record: &ShardRecord, first: u32, count: u32) -> Result<()> {
+    shard_form(shard, record)?;
+    let end = u64::from(first) + u64::from(count);
+    if count == 0 || end > u64::from(record.home_blocks) {
+        return Err(refuse("data invariant 1", format_args!("holes {first} to {end} of {shard:?}, {record:?}")));
     }
     Ok(())
 }
@@ -115,9 +126,10 @@ pub fn record(state: &State, learned: &Learned, record: &Record) -> Result<()> {
 /// -> the shard after the change.
 fn shard_change(state: &State, change: &Change, shard: ShardId, before: Before) -> Result<Option<ShardRecord>> {
     let record = match change {
-        Change::WriteBlocks { record, .. } | Change::FreshBlocks { record, .. } | Change::CutShard { record, .. } => {
-            record
-        }
+        Change::WriteBlocks { record, .. }
+        | Change::FreshBlocks { record, .. }
+        | Change::CutShard { record, .. }
+        | Change::PunchBlocks { record, .. } => record,
         Change::DropShard { .. } => return Ok(None),
         Change::Put { .. } | Change::Delete { .. } => return Ok(None),
     };

@@ -181,8 +181,8 @@ impl Running {
     /// Holes first, then blocks that only the journal had, neighbours together.
     fn home_of(&mut self, shard: ShardId, overlay: &ShardOverlay) {
         let Some(record) = overlay.record else { return };
-        if let Some(cut) = overlay.cut_from {
-            self.punch_holes(shard, overlay, cut, record.home_blocks);
+        if let Some(first) = overlay.holes_from {
+            self.punch_holes(shard, overlay, first, record.home_blocks);
         }
         let mut blocks: Vec<Bytes> = Vec::new();
         let mut first = 0;
@@ -203,10 +203,10 @@ impl Running {
         }
     }
 
-    /// Gives back blocks that a cut took and nothing wrote since. All groups from the cut on are in the overlay; what
-    /// becomes fresh meanwhile lies after `end`.
-    fn punch_holes(&mut self, shard: ShardId, overlay: &ShardOverlay, cut: u32, end: u32) {
-        let mut block = cut;
+    /// Gives back blocks that a cut or a punch took and nothing wrote since: the overlay says so of each. What becomes
+    /// fresh meanwhile lies after `end`.
+    fn punch_holes(&mut self, shard: ShardId, overlay: &ShardOverlay, first: u32, end: u32) {
+        let mut block = first;
         while block < end {
             let hole_end = (block..end).find(|block| checksum(overlay, *block) != Some(0)).unwrap_or(end);
             if hole_end > block {

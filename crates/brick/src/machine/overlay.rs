@@ -122,8 +122,15 @@ pub struct ShardOverlay {
     pub home_writes: u64,
     /// Up to which of these writes the data file was synced.
     pub home_synced: u64,
-    /// Blocks from here on were cut off.
-    pub cut_from: Option<u32>,
+    /// The first block that a cut or a punch made a hole of.
+    pub holes_from: Option<u32>,
+}
+
+impl ShardOverlay {
+    /// Blocks from this one on become holes, all of them or some.
+    pub fn hole_at(&mut self, block: u32) {
+        self.holes_from = Some(self.holes_from.map_or(block, |before| before.min(block)));
+    }
 }
 
 /// What the index says of a shard.
@@ -179,7 +186,7 @@ impl Overlay {
                 pending: BTreeMap::new(),
                 home_writes: 0,
                 home_synced: 0,
-                cut_from: None,
+                holes_from: None,
             }
         })
     }

@@ -6,6 +6,7 @@ use crate::journal::Lsn;
 use crate::meta::Meta;
 use hekate_proto::*;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How far a partition's log has come.
@@ -112,6 +113,9 @@ impl State {
                 }
             }
             Change::CutShard { shard, record } => self.cut(ring, *shard, *record),
+            Change::PunchBlocks { shard, record, first, count } => {
+                self.punch(ring, *shard, *record, *first..first.saturating_add(*count));
+            }
             Change::DropShard { shard } => {
                 self.active.frees_space = true;
                 let overlay = self.shard(ring, *shard);
@@ -142,9 +146,22 @@ impl State {
         let overlay = self.shard(ring, shard);
         overlay.record = Some(record);
         overlay.pending.split_off(&kept);
-        overlay.cut_from = Some(overlay.cut_from.map_or(kept, |before| before.min(kept)));
+        overlay.hole_at(kept);
         // Whole groups, also the blocks behind the last: a checkpoint punches by what it finds here.
         for block in kept..record.home_blocks.next_multiple_of(CRC_BLOCKS) {
+            self.active.set_checksum(shard, block, 0);
+        }
+    }
+
+    fn punch(&mut self, ring: RingId, shard: ShardId, record: ShardRecord, blocks: Range<u32>) {
+        self.active.frees_space = true;
+        let overlay = self.shard(ring, shard);
+        overlay.record = Some(record);
+        overlay.hole_at(blocks.start);
+        for block in blocks.clone() {
+            overlay.pending.remove(&block);
+        }
+        for block in blocks {
             self.active.set_checksum(shard, block, 0);
         }
     }

@@ -4,6 +4,7 @@ use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
 use bytes::Bytes;
+use hekate_client::SetXattr;
 use hekate_proto::{AttrChanges, NodeKind, SetTime, VolumeSpace};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -33,11 +34,18 @@ impl Filesystem {
         Ok(self.volume.readlink(&caller.context, caller.inode)?)
     }
 
-    pub(super) fn setxattr(&self, caller: &Caller, name: Bytes, value: Bytes, flags: u32) -> Outcome {
+    pub(super) fn setxattr(
+        &self,
+        caller: &Caller,
+        name: Bytes,
+        value: Bytes,
+        flags: u32,
+        drop_set_group: bool,
+    ) -> Outcome {
         may_have(&name)?;
         let (create, replace) = (XattrFlags::CREATE.bits(), XattrFlags::REPLACE.bits());
-        let (create, replace) = (flags & create != 0, flags & replace != 0);
-        self.volume.setxattr(&caller.context, caller.inode, name, value, create, replace)?;
+        let how = SetXattr { create: flags & create != 0, replace: flags & replace != 0, drop_set_group };
+        self.volume.setxattr(&caller.context, caller.inode, name, value, how)?;
         Ok(Bytes::new())
     }
 
@@ -48,7 +56,9 @@ impl Filesystem {
 
     pub(super) fn listxattr(&self, caller: &Caller, size: u32) -> Outcome {
         let names = self.volume.listxattr(&caller.context, caller.inode)?;
-        sized(joined(names.iter().map(|name| &name[..])), size)
+        // Only who may administer the system is told of those (xattr(7)).
+        let told = |name: &&Bytes| caller.uid == 0 || !name.starts_with(b"trusted.");
+        sized(joined(names.iter().filter(told).map(|name| &name[..])), size)
     }
 
     pub(super) fn removexattr(&self, caller: &Caller, name: Bytes) -> Outcome {
@@ -62,9 +72,15 @@ impl Filesystem {
     }
 }
 
-/// `system.posix_acl_*` would be stored and not obeyed; so there are none until ACLs are.
+/// The namespaces of xattr(7); of the system's own there are ACLs only.
 fn may_have(name: &[u8]) -> Result<(), Errno> {
-    if name.starts_with(b"system.") { Err(Errno::OPNOTSUPP) } else { Ok(()) }
+    let namespaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    if namespaces.contains(&name) {
+        return Err(Errno::INVAL);
+    }
+    let is_known = namespaces.iter().any(|space| name.starts_with(space));
+    let is_acl = matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default");
+    if is_known || is_acl { Ok(()) } else { Err(Errno::OPNOTSUPP) }
 }
 
 /// A change of owner or group drops set-id bits of all but directories, whoever asks (chown(2); the kernel leaves it to
@@ -82,7 +98,11 @@ fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
         gid: has(fattr::GID).then_some(set.gid),
         size: has(fattr::SIZE).then_some(set.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atime_ns),
-        mtime: time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtime_ns),
+        // The kernel leaves it to us that ftruncate changes the time even if it does not change the size.
+        mtime: match has(fattr::SIZE) && has(fattr::FH) {
+            true => Some(SetTime::Now),
+            false => time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtime_ns),
+        },
         drop_set_id: has(fattr::KILL_SUIDGID) || drops_on_chown && has(fattr::UID | fattr::GID),
     }
 }
@@ -134,6 +154,23 @@ mod tests {
         let truncate = SetAttrIn { valid: fattr::SIZE | fattr::KILL_SUIDGID, ..Default::default() };
         assert!(changes(&truncate, true).drop_set_id);
         assert_eq!(changes(&truncate, true).size, Some(0));
+    }
+
+    #[test]
+    fn attributes_are_of_a_namespace_that_linux_has() {
+        assert!(
+            [&b"user.a"[..], b"trusted.a", b"security.capability", b"system.posix_acl_access"]
+                .map(may_have)
+                .iter()
+                .all(Result::is_ok)
+        );
+        assert_eq!(may_have(b"user."), Err(Errno::INVAL));
+        assert!(
+            [&b""[..], b"trusted", b"nothing.a", b"system.a"]
+                .map(may_have)
+                .iter()
+                .all(|no| *no == Err(Errno::OPNOTSUPP))
+        );
     }
 
     #[test]

@@ -5,8 +5,9 @@ use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
 use hekate_client::Context;
-use hekate_proto::{Attr, AttrChanges, InodeId, Result};
+use hekate_proto::{Attr, AttrChanges, InodeId, Result, SetTime};
 use rustix::fs::OFlags;
+use std::sync::atomic::Ordering;
 
 impl Filesystem {
     /// A file that was removed meanwhile answers ESTALE, upon which the kernel looks its name up again.
@@ -31,22 +32,14 @@ impl Filesystem {
             return self.volume.getattr(&caller.context, caller.inode);
         }
         let drop_set_id = open.open_flags & OPEN_KILL_SUIDGID != 0;
-        let changes = AttrChanges { size: Some(0), drop_set_id, ..Default::default() };
+        let changes = AttrChanges { size: Some(0), mtime: Some(SetTime::Now), drop_set_id, ..Default::default() };
         self.volume.setattr(&caller.context, caller.inode, changes)
     }
 
     /// A handle is a number for its locks; all else that we keep is by inode.
     pub(super) fn open_out(&self, flags: u32, keep_cache: bool) -> OpenOut {
-        OpenOut { handle: self.locks.new_handle(), flags: Self::open_flags(flags, keep_cache), padding: 0 }
-    }
-
-    /// O_DIRECT bypasses the page cache, which also lets writes to different places of a file go at once.
-    fn open_flags(flags: u32, keep_cache: bool) -> u32 {
-        match (flags & OFlags::DIRECT.bits() != 0, keep_cache) {
-            (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
-            (false, true) => FOPEN_KEEP_CACHE,
-            (false, false) => 0,
-        }
+        let direct = self.direct.load(Ordering::Relaxed);
+        OpenOut { handle: self.locks.new_handle(), flags: open_flags(flags, direct, keep_cache), padding: 0 }
     }
 
     pub(super) fn mark_open(&self, inode: InodeId) {
@@ -84,16 +77,26 @@ impl Filesystem {
     }
 
     /// The kernel's offset is its own idea of the size; the file may have grown elsewhere. Appends of this mount wait
-    /// for each other; one of another mount at the same moment can take the same place until there is an op for it.
+    /// for each other here, so that no two of them do at the server.
     fn append(&self, caller: &Caller, context: &Context, data: Bytes, drop_set_id: bool) -> Result<()> {
         let _alone = self.appends[caller.inode.number() as usize % APPEND_LOCKS].lock();
-        let end = self.volume.getattr(&caller.context, caller.inode)?.size;
-        self.volume.write(context, caller.inode, end, data, drop_set_id)
+        self.volume.append(context, caller.inode, data, drop_set_id)
     }
 
     pub(super) fn fsync(&self, caller: &Caller) -> Outcome {
         self.volume.fsync(&caller.context, caller.inode)?;
         Ok(Bytes::new())
+    }
+}
+
+/// Without the page cache writes to different places of a file may go at once. Through it the kernel cuts a write at pages
+/// that it does not have, which for an append must not be.
+fn open_flags(flags: u32, direct: bool, keep_cache: bool) -> u32 {
+    let direct = direct || flags & (OFlags::DIRECT | OFlags::APPEND).bits() != 0;
+    match (direct, keep_cache) {
+        (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
+        (false, true) => FOPEN_KEEP_CACHE,
+        (false, false) => 0,
     }
 }
 
@@ -107,11 +110,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn o_direct_bypasses_the_page_cache_and_nothing_else_does() {
-        let direct = OFlags::DIRECT.bits() | OFlags::RDWR.bits();
-        assert_eq!(Filesystem::open_flags(direct, true), FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES);
-        assert_eq!(Filesystem::open_flags(OFlags::RDWR.bits(), false), 0);
-        assert_eq!(Filesystem::open_flags(OFlags::RDONLY.bits(), true), FOPEN_KEEP_CACHE);
+    fn what_must_not_be_cut_bypasses_the_page_cache() {
+        let bypassed = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+        assert_eq!(open_flags((OFlags::DIRECT | OFlags::RDWR).bits(), false, true), bypassed);
+        assert_eq!(open_flags((OFlags::APPEND | OFlags::WRONLY).bits(), false, true), bypassed);
+        assert_eq!(open_flags(OFlags::RDWR.bits(), true, false), bypassed);
+        assert_eq!(open_flags(OFlags::RDWR.bits(), false, false), 0);
+        assert_eq!(open_flags(OFlags::RDONLY.bits(), false, true), FOPEN_KEEP_CACHE);
     }
 
     #[test]

@@ -11,6 +11,9 @@ use rustix::io::Errno;
 
 const PERMISSIONS: u32 = 0o7777;
 
+/// What a new inode's mode is to be, and the caller's umask.
+type Mode = (u32, u32);
+
 impl Filesystem {
     pub(super) fn lookup(&self, caller: &Caller, name: Name) -> Outcome {
         match self.volume.lookup(&caller.context, caller.inode, name) {
@@ -20,9 +23,9 @@ impl Filesystem {
         }
     }
 
-    pub(super) fn mknod(&self, caller: &Caller, name: Name, mode: u32, rdev: u32) -> Outcome {
+    pub(super) fn mknod(&self, caller: &Caller, name: Name, mode: Mode, rdev: u32) -> Outcome {
         let device = u64::from(rdev);
-        let node = match mode & 0o170_000 {
+        let node = match mode.0 & 0o170_000 {
             0o010_000 => NewNode::Fifo,
             0o020_000 => NewNode::CharDevice { device },
             0o060_000 => NewNode::BlockDevice { device },
@@ -33,15 +36,15 @@ impl Filesystem {
         self.make(caller, name, node, mode)
     }
 
-    pub(super) fn mkdir(&self, caller: &Caller, name: Name, mode: u32) -> Outcome {
+    pub(super) fn mkdir(&self, caller: &Caller, name: Name, mode: Mode) -> Outcome {
         self.make(caller, name, NewNode::Directory, mode)
     }
 
     pub(super) fn symlink(&self, caller: &Caller, name: Name, target: Bytes) -> Outcome {
-        self.make(caller, name, NewNode::Symlink { target }, 0o777)
+        self.make(caller, name, NewNode::Symlink { target }, (0o777, 0))
     }
 
-    fn make(&self, caller: &Caller, name: Name, node: NewNode, mode: u32) -> Outcome {
+    fn make(&self, caller: &Caller, name: Name, node: NewNode, mode: Mode) -> Outcome {
         let new = new(caller, node, mode);
         let (attr, _) = self.volume.create(&caller.context, caller.inode, name, new)?;
         self.entry(&attr)
@@ -50,7 +53,7 @@ impl Filesystem {
     /// The kernel asks only for names that it found missing, and has checked no permission of a file. If somebody else
     /// made one meanwhile, ESTALE has the kernel look again and open it by its own rules.
     pub(super) fn create(&self, caller: &Caller, name: Name, create: CreateIn) -> Outcome {
-        let new = new(caller, NewNode::File, create.mode);
+        let new = new(caller, NewNode::File, (create.mode, create.umask));
         let attr = match self.volume.create(&caller.context, caller.inode, name, new) {
             Ok((attr, _)) => attr,
             Err(Error::Exists) if create.flags & OFlags::EXCL.bits() == 0 => return Err(Errno::STALE.into()),
@@ -58,6 +61,17 @@ impl Filesystem {
         };
         let entry = self.told(&attr);
         self.mark_open(attr.id);
+        self.nodes.unchanged(attr.id.number(), attr.change);
+        Ok(bytes_of(&CreateOut { entry, open: self.open_out(create.flags, false) }))
+    }
+
+    /// The library counts it as open before it answers, since a file without a name lasts no longer.
+    pub(super) fn create_unnamed(&self, caller: &Caller, create: CreateIn) -> Outcome {
+        let new = new(caller, NewNode::File, (create.mode, create.umask));
+        let linkable = create.flags & OFlags::EXCL.bits() == 0;
+        let attr = self.volume.create_unnamed(&caller.context, caller.inode, new, linkable)?;
+        let entry = self.told(&attr);
+        self.nodes.opened(attr.id.number());
         self.nodes.unchanged(attr.id.number(), attr.change);
         Ok(bytes_of(&CreateOut { entry, open: self.open_out(create.flags, false) }))
     }
@@ -105,9 +119,9 @@ impl Filesystem {
     }
 }
 
-/// The kernel has applied umask.
-fn new(caller: &Caller, node: NewNode, mode: u32) -> New {
-    New { node, mode: (mode & PERMISSIONS) as u16, uid: caller.uid, gid: caller.gid, exclusive: true }
+fn new(caller: &Caller, node: NewNode, (mode, umask): Mode) -> New {
+    let (mode, umask) = ((mode & PERMISSIONS) as u16, (umask & PERMISSIONS) as u16);
+    New { node, mode, umask, uid: caller.uid, gid: caller.gid, exclusive: true }
 }
 
 fn rename_mode(flags: u32) -> std::result::Result<RenameMode, Errno> {

@@ -45,13 +45,13 @@ pub fn with_final_reads(history: &History, last: &FinalState) -> History {
             Entry { name, inode, kind, attr: None }
         };
         let entries = names.iter().map(entry).collect();
-        let op = NameOp::List { dir: *dir, after: None, limit: u32::MAX, attributes: false };
+        let op = NameOp::List { dir: *dir, after: None, limit: u32::MAX, attributes: false, touch: false };
         read(&mut whole, Op::Name { op }, Reply::List { entries, end: true });
     }
     for (inode, bytes) in &last.files {
         // One byte more than there is, so that the end is seen too.
         let length = u32::try_from(bytes.len() + 1).unwrap_or(u32::MAX);
-        let op = DataOp::Read { inode: *inode, offset: 0, length };
+        let op = DataOp::Read { inode: *inode, offset: 0, length, touch: false };
         let attr = plain_file(*inode, bytes.len() as u64);
         read(&mut whole, Op::Data { op }, Reply::FileData { bytes: bytes.clone(), attr });
     }
@@ -109,13 +109,22 @@ mod tests {
     fn run(power_cut: bool) -> History {
         let mut scenario = Scenario::default();
         let (mode, uid, gid, exclusive, seed) = (0o644, 0, 0, true, 1);
-        let create =
-            NameOp::Create { dir: ROOT, name: name("f"), node: NewNode::File, mode, uid, gid, exclusive, seed };
+        let create = NameOp::Create {
+            dir: ROOT,
+            name: name("f"),
+            node: NewNode::File,
+            mode,
+            uid,
+            gid,
+            umask: 0,
+            exclusive,
+            seed,
+        };
         let made = Reply::Node { attr: attr(FILE, NodeKind::File), created: true };
         scenario.did(0, 1, Op::Name { op: create }, Ok(made));
         scenario.wrote(2, 3, 0, b"abc");
         let (name, value) = (Bytes::from_static(b"user.a"), Bytes::from_static(b"1"));
-        let set = InodeOp::SetXattr { inode: FILE, name, value, create: false, replace: false };
+        let set = InodeOp::SetXattr { inode: FILE, name, value, create: false, replace: false, drop_set_group: false };
         scenario.did(4, 5, Op::Inode { op: set }, Ok(Reply::Done));
         scenario.synced(6, 7, FILE);
         scenario.synced(8, 9, ROOT);

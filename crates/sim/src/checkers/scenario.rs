@@ -41,7 +41,7 @@ impl Scenario {
 
     /// A read of `length` bytes.
     pub fn read(&mut self, from: Moment, to: Moment, offset: u64, length: u32, bytes: &[u8]) {
-        let op = Op::Data { op: DataOp::Read { inode: FILE, offset, length } };
+        let op = Op::Data { op: DataOp::Read { inode: FILE, offset, length, touch: false } };
         let attr = attr(FILE, NodeKind::File);
         self.did(from, to, op, Ok(Reply::FileData { bytes: Bytes::copy_from_slice(bytes), attr }));
     }

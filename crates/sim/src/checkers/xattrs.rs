@@ -93,7 +93,7 @@ fn actions(
 ) -> (InodeId, Vec<Action>) {
     let is = |name: &Bytes, there| vec![Action::Is { name: name.clone(), there }];
     match (op, outcome) {
-        (InodeOp::SetXattr { inode, name, value, create, replace }, None | Some(Ok(_))) => {
+        (InodeOp::SetXattr { inode, name, value, create, replace, .. }, None | Some(Ok(_))) => {
             let was = if *create { Some(false) } else { replace.then_some(true) };
             let (name, value) = (name.clone(), Some(value.clone()));
             (*inode, vec![Action::Set { call, name, value, was }])
@@ -118,10 +118,12 @@ fn actions(
         (
             InodeOp::GetAttr { inode }
             | InodeOp::SetAttr { inode, .. }
-            | InodeOp::ReadLink { inode }
+            | InodeOp::ReadLink { inode, .. }
             | InodeOp::GetXattr { inode, .. }
             | InodeOp::SetXattr { inode, .. }
             | InodeOp::ListXattr { inode }
+            | InodeOp::Accessed { inode }
+            | InodeOp::Parent { inode }
             | InodeOp::RemoveXattr { inode, .. },
             _,
         ) => (*inode, Vec::new()),
@@ -188,7 +190,7 @@ mod tests {
 
     fn set(value: &'static str, create: bool, replace: bool) -> Op {
         let value = Bytes::from_static(value.as_bytes());
-        Op::Inode { op: InodeOp::SetXattr { inode: FILE, name: NAME, value, create, replace } }
+        Op::Inode { op: InodeOp::SetXattr { inode: FILE, name: NAME, value, create, replace, drop_set_group: false } }
     }
 
     fn get() -> Op {

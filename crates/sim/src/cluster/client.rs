@@ -316,6 +316,7 @@ fn dir_of(op: &NameOp) -> InodeId {
         | NameOp::List { dir, .. }
         | NameOp::ListPart { dir, .. }
         | NameOp::Stub { dir, .. }
+        | NameOp::CreateUnnamed { dir, .. }
         | NameOp::Rename { to_dir: dir, .. } => *dir,
     }
 }
@@ -330,7 +331,9 @@ fn place_of(op: &NameOp, spreads: &BTreeMap<InodeId, u32>) -> Position {
         | NameOp::Unlink { name, .. }
         | NameOp::Rmdir { name, .. }
         | NameOp::Rename { to_name: name, .. } => name_position(dir, name, spreads.get(&dir).copied().unwrap_or(1)),
-        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => dir.position(),
+        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } | NameOp::CreateUnnamed { .. } => {
+            dir.position()
+        }
     }
 }
 
@@ -355,7 +358,7 @@ fn data_of(reply: Reply) -> std::result::Result<Bytes, Result<Reply>> {
 
 /// The next shard of a read, or the layout after the last.
 fn read_shard(op: &Op, shape: Shape, parts: Vec<Bytes>) -> Sent {
-    let Op::Data { op: DataOp::Read { inode, offset, length } } = op else { return write_home(op) };
+    let Op::Data { op: DataOp::Read { inode, offset, length, .. } } = op else { return write_home(op) };
     let runs = shape.layout.shard_runs(VOLUME, *offset, *length as usize);
     match runs.get(parts.len()) {
         Some((shard, from, count)) => {
@@ -368,7 +371,7 @@ fn read_shard(op: &Op, shape: Shape, parts: Vec<Bytes>) -> Sent {
 }
 
 fn read_layout(op: &Op, shape: &Shape, parts: &[Bytes], reply: Reply) -> std::result::Result<Sent, Result<Reply>> {
-    let (Op::Data { op: DataOp::Read { inode, offset, length } }, Reply::Node { attr, .. }) = (op, reply) else {
+    let (Op::Data { op: DataOp::Read { inode, offset, length, .. } }, Reply::Node { attr, .. }) = (op, reply) else {
         return Err(Err(Error::Protocol { what: "a reply of another kind than the op's".into() }));
     };
     if attr.layout.is_inline() {
@@ -411,7 +414,8 @@ fn write_shard(op: &Op, layout: Layout, next: usize) -> Sent {
     let runs = layout.shard_runs(VOLUME, *offset, data.len());
     let Some((shard, from, count)) = runs.get(next) else {
         let end = offset + data.len() as u64;
-        let told = DataOp::Wrote { inode: *inode, layout_version: layout.version, end, drop_set_id: *drop_set_id };
+        let told =
+            DataOp::Wrote { inode: *inode, layout_version: layout.version, end, reach: end, drop_set_id: *drop_set_id };
         return (Stage::WriteTold, Whom::Leader(inode.position()), Op::Data { op: told });
     };
     let before: usize = runs[..next].iter().map(|(_, _, count)| count).sum();

@@ -229,12 +229,12 @@ fn examine(person: &mut Person, op: &Op, reply: &Reply) {
         person.script.push_back(Op::Inode { op: InodeOp::GetAttr { inode } });
         match entry.kind {
             NodeKind::Directory => {
-                let list = NameOp::List { dir: inode, after: None, limit: 100, attributes: false };
+                let list = NameOp::List { dir: inode, after: None, limit: 100, attributes: false, touch: false };
                 person.script.push_back(Op::Name { op: list });
             }
             NodeKind::File => {
                 let parts = [(0, 200_000), (SHARD_BYTES - 8_000, 16_000)];
-                let read = |(offset, length)| Op::Data { op: DataOp::Read { inode, offset, length } };
+                let read = |(offset, length)| Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
                 person.script.extend(parts.map(read));
             }
             _ => {}

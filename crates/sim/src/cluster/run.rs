@@ -60,8 +60,9 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
 /// Somebody looks at everything.
 pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
-    let list =
-        |inode: &InodeId| Op::Name { op: NameOp::List { dir: *inode, after: None, limit: 100, attributes: false } };
+    let list = |inode: &InodeId| Op::Name {
+        op: NameOp::List { dir: *inode, after: None, limit: 100, attributes: false, touch: false },
+    };
     world.people[examiner as usize].script.push_back(list(&ROOT));
     become_whole(world)
 }

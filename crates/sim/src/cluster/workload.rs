@@ -88,19 +88,19 @@ fn name_op(settings: &Settings, known: &Known, random: &mut Random) -> NameOp {
             None => NameOp::Lookup { dir, name: name_at },
         },
         17 | 18 => NameOp::Lookup { dir, name: name_at },
-        _ => NameOp::List { dir, after: None, limit: 100, attributes: random.once_in(2) },
+        _ => NameOp::List { dir, after: None, limit: 100, attributes: random.once_in(2), touch: false },
     }
 }
 
 fn create(dir: InodeId, name: Name, node: NewNode, random: &mut Random) -> NameOp {
     let exclusive = node != NewNode::File || random.once_in(2);
-    NameOp::Create { dir, name, node, mode: 0o755, uid: 1, gid: 1, exclusive, seed: random.number() }
+    NameOp::Create { dir, name, node, mode: 0o755, uid: 1, gid: 1, umask: 0, exclusive, seed: random.number() }
 }
 
 fn data_op(inode: InodeId, random: &mut Random) -> Op {
     let op = match random.below(16) {
         0..=4 => write(inode, random),
-        5..=8 => DataOp::Read { inode, offset: offset(random), length: 1 + random.below(150_000) as u32 },
+        5..=8 => DataOp::Read { inode, offset: offset(random), length: 1 + random.below(150_000) as u32, touch: false },
         9 => DataOp::Fsync { inode },
         _ => return Op::Inode { op: inode_op(inode, random) },
     };
@@ -144,7 +144,7 @@ fn inode_op(inode: InodeId, random: &mut Random) -> InodeOp {
         }
         6 => {
             let value = Bytes::from(vec![7; random.below(3_000) as usize]);
-            InodeOp::SetXattr { inode, name, value, create: random.once_in(4), replace: false }
+            InodeOp::SetXattr { inode, name, value, create: random.once_in(4), replace: false, drop_set_group: false }
         }
         7 => InodeOp::GetXattr { inode, name },
         8 => InodeOp::ListXattr { inode },

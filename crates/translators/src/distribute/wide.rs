@@ -169,12 +169,12 @@ impl Distribute {
         dir: InodeId,
         after: Option<&Name>,
         limit: u32,
-        attributes: bool,
+        (attributes, touch): (bool, bool),
     ) -> Result<Reply> {
         loop {
             let listed = match self.spread_of(dir) {
                 1 => {
-                    let op = NameOp::List { dir, after: after.cloned(), limit, attributes };
+                    let op = NameOp::List { dir, after: after.cloned(), limit, attributes, touch };
                     self.pass(context, self.partition(dir.position()), Op::Name { op })
                 }
                 spread => self.merged(context, (dir, spread), after, limit.clamp(1, LIST_MAX), attributes),
@@ -246,7 +246,7 @@ fn together(home: Attr, parts: &[StubView]) -> Attr {
     parts.iter().fold(home, |sum, part| Attr {
         nlink: sum.nlink.saturating_add(part.directories),
         mtime: sum.mtime.max(part.mtime),
-        ctime: sum.ctime.max(part.mtime),
+        ctime: sum.ctime.max(part.ctime),
         change: sum.change.saturating_add(part.change),
         ..sum
     })

@@ -14,6 +14,7 @@ use hekate_graph::Context;
 use hekate_proto::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Waits of one mount that leaders know: half of its session's slots, so that other ops always find one.
@@ -28,6 +29,9 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_secs(5);
 /// How often a cancel is sent before it is left to the thread that listens.
 const CANCEL_TRIES: u32 = 3;
+
+/// How often who waits for a lock looks whether its caller gave up.
+const LOOK_UP: Duration = Duration::from_millis(10);
 
 /// Who is told the answer.
 type Then = Box<dyn FnOnce(Result<()>) + Send>;
@@ -83,6 +87,40 @@ impl Locks {
         drop(state);
         self.abandon(op_id);
         Err(gave_up())
+    }
+
+    /// Takes a lock and waits for it on this thread; who gives up holds nothing new.
+    pub(crate) fn hold(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<()> {
+        match self.wait(context, inode, lock)? {
+            Reply::Waiting { op_id } => self.await_lock(context, inode, op_id),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the answer of a lock that waits.
+    pub fn await_lock(&self, context: &Context, inode: InodeId, op_id: OpId) -> Result<()> {
+        let (tell, told) = channel();
+        self.when_answered(op_id, move |answer| _ = tell.send(answer));
+        let mut cancelled = false;
+        loop {
+            match told.recv_timeout(LOOK_UP) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::SessionEnded),
+                Err(RecvTimeoutError::Timeout) if context.interrupted() && !cancelled => {
+                    cancelled = true;
+                    self.cancel(inode, op_id);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Lets go of a lock that is held. If its server is away and the caller does not wait, that is done when it is back.
+    pub(crate) fn let_go(&self, context: &Context, inode: InodeId, lock: Lock) {
+        if self.set(context, inode, Lock { kind: LockKind::Unlock, ..lock }).is_err() {
+            // What cannot be sent now is owed.
+            let _ = self.release(context, inode, lock.owner);
+        }
     }
 
     /// Known before it is sent, so that whoever connects for listening meanwhile asks for it.

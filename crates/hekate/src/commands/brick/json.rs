@@ -146,6 +146,10 @@ fn change(change: &Change) -> Value {
         Change::CutShard { shard, record } => {
             json!({ "change": "cut_shard", "shard": shard_id(*shard), "record": shard_record(record) })
         }
+        Change::PunchBlocks { shard, record, first, count } => {
+            let (shard, record) = (shard_id(*shard), shard_record(record));
+            json!({ "change": "punch_blocks", "shard": shard, "record": record, "first": first, "count": count })
+        }
         Change::DropShard { shard } => json!({ "change": "drop_shard", "shard": shard_id(*shard) }),
     };
     value["words"] = json!(words::change(change));

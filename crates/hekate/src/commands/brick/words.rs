@@ -112,6 +112,9 @@ pub fn change(change: &Change) -> String {
             format!("fresh at home: {} of {}, now {}", run_words(run), shard(*id), shard_record(record))
         }
         Change::CutShard { shard: id, record } => format!("cut {}, now {}", shard(*id), shard_record(record)),
+        Change::PunchBlocks { shard: id, record, first, count } => {
+            format!("punch {count} blocks from {first} of {}, now {}", shard(*id), shard_record(record))
+        }
         Change::DropShard { shard: id } => format!("drop {}", shard(*id)),
     }
 }

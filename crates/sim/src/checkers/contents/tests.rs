@@ -125,7 +125,7 @@ fn other_answers_tell_the_size_too() {
 
 #[test]
 fn a_file_goes_only_if_somebody_removed_it_and_stays_gone() {
-    let read = || Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 3 } };
+    let read = || Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 3, touch: false } };
     let mut gone = Scenario::default();
     gone.wrote(0, 1, 0, b"abc");
     gone.did(2, 3, read(), Err(Error::Stale));
@@ -294,7 +294,7 @@ fn take(file: &mut Vec<u8>, step: &Step) -> (Op, Reply) {
         Step::Read(offset, length) => {
             let end = (*offset as usize + *length as usize).min(file.len());
             let bytes = Bytes::copy_from_slice(file.get(*offset as usize..end).unwrap_or_default());
-            let op = DataOp::Read { inode: FILE, offset: *offset, length: *length };
+            let op = DataOp::Read { inode: FILE, offset: *offset, length: *length, touch: false };
             (Op::Data { op }, Reply::FileData { bytes, attr: plain })
         }
     }

@@ -208,14 +208,20 @@ fn names_of(op: &NameOp) -> Vec<(InodeId, &Name)> {
         | NameOp::Unlink { dir, name, .. }
         | NameOp::Rmdir { dir, name } => vec![(*dir, name)],
         NameOp::Rename { dir, name, to_dir, to_name, .. } => vec![(*dir, name), (*to_dir, to_name)],
-        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => Vec::new(),
+        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } | NameOp::CreateUnnamed { .. } => {
+            Vec::new()
+        }
     }
 }
 
 /// What was asked for, whatever came of it; of a create with an inode of no number.
 fn asked(op: &NameOp) -> Option<Change> {
     Some(match op {
-        NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => return None,
+        NameOp::Lookup { .. }
+        | NameOp::List { .. }
+        | NameOp::ListPart { .. }
+        | NameOp::Stub { .. }
+        | NameOp::CreateUnnamed { .. } => return None,
         NameOp::Create { dir, name, node, exclusive, .. } => {
             let node = (InodeId::from_bits(0), node.kind());
             Change::Make { dir: *dir, name: name.clone(), node, exclusive: *exclusive }
@@ -263,10 +269,12 @@ fn inode_of(op: &Op) -> Option<InodeId> {
         Op::Inode { op } => match op {
             InodeOp::GetAttr { inode }
             | InodeOp::SetAttr { inode, .. }
-            | InodeOp::ReadLink { inode }
+            | InodeOp::ReadLink { inode, .. }
             | InodeOp::GetXattr { inode, .. }
             | InodeOp::SetXattr { inode, .. }
             | InodeOp::ListXattr { inode }
+            | InodeOp::Accessed { inode }
+            | InodeOp::Parent { inode }
             | InodeOp::RemoveXattr { inode, .. } => Some(*inode),
         },
         Op::Data { op: DataOp::Read { inode, .. } | DataOp::Write { inode, .. } } => Some(*inode),

@@ -12,7 +12,7 @@ const DIR: InodeId = InodeId::new(1, 1, 4);
 
 fn create(dir: InodeId, text: &str, node: NewNode, exclusive: bool, seed: u64) -> Op {
     let (mode, uid, gid) = (0o644, 0, 0);
-    Op::Name { op: NameOp::Create { dir, name: name(text), node, mode, uid, gid, exclusive, seed } }
+    Op::Name { op: NameOp::Create { dir, name: name(text), node, mode, uid, gid, umask: 0, exclusive, seed } }
 }
 
 fn lookup(text: &str) -> Op {
@@ -33,7 +33,7 @@ fn link(text: &str, inode: InodeId) -> Op {
 }
 
 fn list() -> Op {
-    Op::Name { op: NameOp::List { dir: ROOT, after: None, limit: 100, attributes: false } }
+    Op::Name { op: NameOp::List { dir: ROOT, after: None, limit: 100, attributes: false, touch: false } }
 }
 
 fn listed(names: &[(&str, InodeId)]) -> Result<Reply> {
@@ -161,7 +161,8 @@ fn a_list_has_what_is_there_all_the_time_and_nothing_that_is_absent_all_the_time
 fn a_list_is_in_order_and_within_its_limit() {
     let (a, twice) = (("a", FILE), [("a", FILE), ("a", FILE)]);
     assert!(complaint(&then(vec![(list(), listed(&twice))])).contains("names are not in order, come twice"));
-    let after = Op::Name { op: NameOp::List { dir: ROOT, after: Some(name("a")), limit: 1, attributes: false } };
+    let after =
+        Op::Name { op: NameOp::List { dir: ROOT, after: Some(name("a")), limit: 1, attributes: false, touch: false } };
     assert!(complaint(&then(vec![(after.clone(), listed(&[a]))])).contains("not after where"));
     assert_right(&then(vec![(after.clone(), listed(&[]))]));
     let many = listed(&[("b", FILE), ("c", FILE)]);

@@ -46,7 +46,19 @@ fn inode(kind: NodeKind) -> InodeRecord {
 
 fn stub(spread: u32, entries: u64, directories: u32) -> StubRecord {
     let (alive, mode, uid, gid, mtime, change) = (true, 0o644, 0, 0, Time(1), 1);
-    StubRecord { alive, mode, uid, gid, spread, entries, directories, mtime, change, default_acl: Bytes::new() }
+    StubRecord {
+        alive,
+        mode,
+        uid,
+        gid,
+        spread,
+        entries,
+        directories,
+        mtime,
+        ctime: mtime,
+        change,
+        default_acl: Bytes::new(),
+    }
 }
 
 fn name(text: &str) -> Name {

@@ -9,7 +9,7 @@ pub fn name(text: &str) -> Name {
 
 fn create(dir: InodeId, text: &str, node: NewNode, seed: u64) -> Op {
     let (mode, uid, gid, exclusive) = (0o755, 1, 1, true);
-    Op::Name { op: NameOp::Create { dir, name: name(text), node, mode, uid, gid, exclusive, seed } }
+    Op::Name { op: NameOp::Create { dir, name: name(text), node, mode, uid, gid, umask: 0, exclusive, seed } }
 }
 
 /// A new file.
@@ -28,7 +28,7 @@ pub fn lookup(dir: InodeId, text: &str) -> Op {
 }
 
 pub fn list(dir: InodeId) -> Op {
-    Op::Name { op: NameOp::List { dir, after: None, limit: 100, attributes: false } }
+    Op::Name { op: NameOp::List { dir, after: None, limit: 100, attributes: false, touch: false } }
 }
 
 pub fn rename((dir, from): (InodeId, &str), (to_dir, to): (InodeId, &str)) -> Op {
@@ -51,7 +51,7 @@ pub fn write(inode: InodeId, offset: u64, length: usize, byte: u8) -> Op {
 }
 
 pub fn read(inode: InodeId, offset: u64, length: u32) -> Op {
-    Op::Data { op: DataOp::Read { inode, offset, length } }
+    Op::Data { op: DataOp::Read { inode, offset, length, touch: false } }
 }
 
 pub fn fsync(inode: InodeId) -> Op {

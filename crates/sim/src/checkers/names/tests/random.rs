@@ -147,7 +147,7 @@ impl World {
             Reply::List { entries: names.iter().map(entry).collect(), end: true }
         };
         let listed = self.tree.directory(dir).map(|directory| entries(&directory.names));
-        (Op::Name { op: NameOp::List { dir, after: None, limit: 100, attributes: true } }, listed)
+        (Op::Name { op: NameOp::List { dir, after: None, limit: 100, attributes: true, touch: false } }, listed)
     }
 }
 

@@ -1,0 +1,70 @@
+//! Room and holes in files, and copies from file to file: FALLOCATE, LSEEK, COPY_FILE_RANGE.
+
+use super::{Caller, Filesystem};
+use crate::abi::*;
+use crate::encode::{Outcome, bytes_of};
+use bytes::Bytes;
+use hekate_proto::Allocate;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+/// lseek(2)'s numbers.
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+impl Filesystem {
+    /// The kernel has dropped set-id bits, with a SETATTR before.
+    pub(super) fn fallocate(&self, caller: &Caller, asked: &FallocateIn) -> Outcome {
+        let mode = allocate_mode(asked.mode)?;
+        self.volume.allocate(&caller.context, caller.inode, (asked.offset, asked.length), mode, false)?;
+        Ok(Bytes::new())
+    }
+
+    /// The kernel itself does all but SEEK_DATA and SEEK_HOLE.
+    pub(super) fn lseek(&self, caller: &Caller, asked: &LseekIn) -> Outcome {
+        let hole = match asked.whence {
+            SEEK_DATA => false,
+            SEEK_HOLE => true,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let offset = self.volume.seek(&caller.context, caller.inode, asked.offset, hole)?;
+        Ok(bytes_of(&LseekOut { offset }))
+    }
+
+    pub(super) fn copy_file_range(&self, caller: &Caller, asked: &CopyIn) -> Outcome {
+        if asked.flags != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let to = (self.inode(asked.to_node)?, asked.to_offset);
+        // What one answer can say.
+        let length = asked.length.min(u64::from(u32::MAX));
+        let copied = self.volume.copy(&caller.context, (caller.inode, asked.from_offset), to, length, false)?;
+        Ok(bytes_of(&WriteOut { size: copied as u32, padding: 0 }))
+    }
+}
+
+fn allocate_mode(flags: u32) -> Result<Allocate, Errno> {
+    let keep_size = flags & FallocateFlags::KEEP_SIZE.bits() != 0;
+    match FallocateFlags::from_bits_retain(flags & !FallocateFlags::KEEP_SIZE.bits()) {
+        flags if flags.is_empty() => Ok(Allocate::Reserve { keep_size }),
+        FallocateFlags::PUNCH_HOLE if keep_size => Ok(Allocate::Punch),
+        FallocateFlags::ZERO_RANGE => Ok(Allocate::Zero { keep_size }),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_those_of_fallocate_2() {
+        assert_eq!(allocate_mode(0), Ok(Allocate::Reserve { keep_size: false }));
+        assert_eq!(allocate_mode(1), Ok(Allocate::Reserve { keep_size: true }));
+        assert_eq!(allocate_mode(3), Ok(Allocate::Punch));
+        assert_eq!(allocate_mode(0x10), Ok(Allocate::Zero { keep_size: false }));
+        assert_eq!(allocate_mode(0x11), Ok(Allocate::Zero { keep_size: true }));
+        // A punch that moves the end, collapse, insert.
+        assert!([2, 8, 0x20, 0x13].into_iter().all(|flags| allocate_mode(flags) == Err(Errno::OPNOTSUPP)));
+    }
+}

@@ -1,0 +1,211 @@
+//! Reads and writes: beside the inode while bytes are few, shards from then on.
+
+use super::{Distribute, Shape, unexpected};
+use crate::replicate::Whom;
+use bytes::{Bytes, BytesMut};
+use hekate_graph::Context;
+use hekate_proto::*;
+
+/// What shards were told, and what their inode's leader is to know of it.
+pub(super) struct Told {
+    /// One op for each shard, in file order.
+    pub ops: Vec<(ShardId, DataOp)>,
+    /// The file ends here at least.
+    pub end: u64,
+    /// There may be shards up to here.
+    pub reach: u64,
+    pub drop_set_id: bool,
+}
+
+impl Distribute {
+    pub(super) fn read(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        (offset, length): (u64, u32),
+        touch: bool,
+    ) -> Result<Reply> {
+        let read = || Op::Data { op: DataOp::Read { inode, offset, length, touch } };
+        let mut shape = match self.known_shape(inode) {
+            Some(shape) => shape,
+            None => match self.pass(context, self.home(inode), read())? {
+                Reply::Node { attr, .. } => attr.into(),
+                here => return Ok(here),
+            },
+        };
+        loop {
+            match self.read_shards(context, inode, &shape.layout, (offset, length), touch)? {
+                // Beyond the size that was known before them the shards may lack what the new size counts: once more.
+                (attr, Some(bytes)) if attr.size.min(offset.saturating_add(u64::from(length))) <= shape.size => {
+                    return Ok(Reply::FileData { bytes, attr });
+                }
+                (attr, None) if attr.layout.is_inline() => match self.pass(context, self.home(inode), read())? {
+                    Reply::Node { attr, .. } => shape = attr.into(),
+                    here => return Ok(here),
+                },
+                (attr, _) => shape = attr.into(),
+            }
+        }
+    }
+
+    /// The bytes, or `None` if the layout has changed since.
+    fn read_shards(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        layout: &Layout,
+        (offset, length): (u64, u32),
+        touch: bool,
+    ) -> Result<(Attr, Option<Bytes>)> {
+        let runs = layout.shard_runs(self.replicate.map().volume, offset, length as usize);
+        let mut batch: Vec<_> = runs
+            .iter()
+            .map(|(shard, from, count)| {
+                let (offset, length) = (*from as u32, *count as u32);
+                let op = DataOp::ReadShard { data: shard.data, index: shard.index, offset, length };
+                (Whom::Leader(self.partition(shard.position())), Op::Data { op })
+            })
+            .collect();
+        let after = if touch { InodeOp::Accessed { inode } } else { InodeOp::GetAttr { inode } };
+        batch.push((Whom::Leader(self.home(inode)), Op::Inode { op: after }));
+        let mut replies = self.replicate.send_all(context, batch)?.into_iter();
+        let mut parts = Vec::with_capacity(runs.len());
+        for (_, _, count) in &runs {
+            match replies.next().unwrap_or(Err(Error::Skipped))? {
+                Reply::Data { bytes } => parts.push((bytes, *count)),
+                _ => return Err(unexpected()),
+            }
+        }
+        let Reply::Node { attr, .. } = replies.next().unwrap_or(Err(Error::Skipped))? else {
+            return Err(unexpected());
+        };
+        self.learn(&attr);
+        if attr.layout != *layout {
+            return Ok((attr, None));
+        }
+        let wanted = (attr.size.saturating_sub(offset)).min(u64::from(length)) as usize;
+        Ok((attr, Some(join(parts, wanted))))
+    }
+
+    pub(super) fn write(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        offset: u64,
+        data: Bytes,
+        drop_set_id: bool,
+    ) -> Result<Reply> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
+        loop {
+            let layout = match self.known_shape(inode) {
+                Some(shape) => shape.layout,
+                None if end <= INLINE_MAX => {
+                    let op = DataOp::Write { inode, offset, data: data.clone(), drop_set_id };
+                    match self.pass(context, self.home(inode), Op::Data { op })? {
+                        Reply::Node { .. } => continue,
+                        done => return Ok(done),
+                    }
+                }
+                None => self.in_shards(context, inode)?.layout,
+            };
+            if self.write_shards(context, inode, &layout, offset, &data, drop_set_id)? {
+                return Ok(Reply::Done);
+            }
+            self.attr(context, inode)?;
+        }
+    }
+
+    /// Where the bytes are; beside the inode they are not from now on.
+    pub(super) fn in_shards(&self, context: &Context, inode: InodeId) -> Result<Shape> {
+        loop {
+            if let Some(shape) = self.known_shape(inode) {
+                return Ok(shape);
+            }
+            match self.pass(context, self.home(inode), Op::Data { op: DataOp::Spill { inode } })? {
+                Reply::Node { attr, .. } if !attr.layout.is_inline() => return Ok(attr.into()),
+                Reply::Node { .. } => {}
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
+    /// Shards in file order, then the inode's leader. False: the layout has changed meanwhile, so nothing counts.
+    pub(super) fn write_shards(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        layout: &Layout,
+        offset: u64,
+        data: &Bytes,
+        drop_set_id: bool,
+    ) -> Result<bool> {
+        let runs = layout.shard_runs(self.replicate.map().volume, offset, data.len());
+        let mut taken = 0;
+        let op = |(shard, from, count): (ShardId, u64, usize)| {
+            let bytes = data.slice(taken..taken + count);
+            taken += count;
+            let (data, index, offset) = (shard.data, shard.index, from as u32);
+            (shard, DataOp::WriteShard { data, index, offset, bytes, follow: None })
+        };
+        let ops = runs.into_iter().map(op).collect();
+        let end = offset + data.len() as u64;
+        self.tell(context, inode, layout, Told { ops, end, reach: end, drop_set_id })
+    }
+
+    /// Changes shards, then tells the inode's leader. False: the layout has changed meanwhile, so nothing counts.
+    pub(super) fn tell(&self, context: &Context, inode: InodeId, layout: &Layout, told: Told) -> Result<bool> {
+        let Told { ops, end, reach, drop_set_id } = told;
+        let shards: Vec<ShardId> = ops.iter().map(|(shard, _)| *shard).collect();
+        let home = self.home(inode);
+        let whom = |shard: &ShardId| Whom::Leader(self.partition(shard.position()));
+        let mut batch: Vec<_> = ops.into_iter().map(|(shard, op)| (whom(&shard), Op::Data { op })).collect();
+        let wrote = DataOp::Wrote { inode, layout_version: layout.version, end, reach, drop_set_id };
+        batch.push((Whom::Leader(home), Op::Data { op: wrote }));
+        let replies = self.replicate.send_all(context, batch)?;
+        if !context.durable {
+            let mut unsynced = self.unsynced.lock();
+            shards.iter().for_each(|shard| unsynced.wrote(inode, *shard));
+            unsynced.changed(home);
+        }
+        for reply in replies {
+            match reply {
+                Ok(_) => {}
+                Err(Error::LayoutChanged) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        if self.unsynced.lock().is_full() {
+            self.sync_everything(context)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Runs one after the other, holes between and after them as zeros, `wanted` bytes in all.
+fn join(mut parts: Vec<(Bytes, usize)>, wanted: usize) -> Bytes {
+    if parts.len() == 1 && parts[0].0.len() >= wanted {
+        return parts.remove(0).0.slice(..wanted);
+    }
+    let mut joined = BytesMut::with_capacity(wanted);
+    let mut start = 0;
+    for (bytes, count) in parts {
+        joined.extend_from_slice(&bytes);
+        start += count;
+        joined.resize(start, 0);
+    }
+    joined.truncate(wanted);
+    joined.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joined_runs_keep_their_places_and_holes_read_as_zeros() {
+        let parts = vec![(Bytes::from_static(b"ab"), 4), (Bytes::from_static(b"cd"), 4)];
+        assert_eq!(&join(parts, 7)[..], b"ab\0\0cd\0");
+        assert_eq!(&join(vec![(Bytes::from_static(b"abc"), 3)], 2)[..], b"ab");
+        assert_eq!(&join(vec![], 0)[..], b"");
+    }
+}

@@ -1,0 +1,103 @@
+//! copy_file_range: shards copy from shards; what rests beside an inode goes through the client.
+
+use super::Distribute;
+use super::bytes::Told;
+use hekate_graph::Context;
+use hekate_proto::*;
+
+/// Bytes of one op: who asks for more is told how many were copied, and goes on (copy_file_range(2)).
+const COPY_AT_ONCE: u64 = 16 << 20;
+/// Bytes that one shard takes from another at once.
+const RUN_BYTES_MAX: u64 = 1 << 20;
+
+type Place = (InodeId, u64);
+
+impl Distribute {
+    /// -> `Copied`.
+    pub(super) fn copy(
+        &self,
+        context: &Context,
+        (from, from_offset): Place,
+        (to, to_offset): Place,
+        length: u64,
+        drop_set_id: bool,
+    ) -> Result<Reply> {
+        loop {
+            let source = self.attr(context, from)?;
+            let length = length.min(source.size.saturating_sub(from_offset)).min(COPY_AT_ONCE);
+            if length == 0 {
+                return Ok(Reply::Copied { bytes: 0 });
+            }
+            let end = to_offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
+            let small = self.known_shape(to).is_none() && end <= INLINE_MAX;
+            if source.layout.is_inline() || small {
+                return self.copy_here(context, (from, from_offset), (to, to_offset), length, drop_set_id);
+            }
+            let layout = self.in_shards(context, to)?.layout;
+            let ops = self.copies(&source.layout, from_offset, &layout, to_offset, length);
+            match self.tell(context, to, &layout, Told { ops, end, reach: end, drop_set_id }) {
+                Ok(true) if self.attr(context, from)?.layout == source.layout => {
+                    return Ok(Reply::Copied { bytes: length });
+                }
+                Ok(true) => {}
+                Ok(false) => _ = self.attr(context, to)?,
+                // Reading it mends it, if any replica has it right.
+                Err(Error::Damaged { .. }) => {
+                    return self.copy_here(context, (from, from_offset), (to, to_offset), length, drop_set_id);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One op for each stretch that lies in one shard on both sides.
+    fn copies(
+        &self,
+        from: &Layout,
+        from_offset: u64,
+        to: &Layout,
+        to_offset: u64,
+        length: u64,
+    ) -> Vec<(ShardId, DataOp)> {
+        let volume = self.replicate.map().volume;
+        let first = |layout: &Layout, at: u64, length: u64| {
+            layout.shard_runs(volume, at, length.min(RUN_BYTES_MAX) as usize).into_iter().next()
+        };
+        let mut ops = Vec::new();
+        let mut done = 0;
+        while done < length {
+            let left = length - done;
+            let (Some((source, offset, count)), Some((shard, at, room))) =
+                (first(from, from_offset + done, left), first(to, to_offset + done, left))
+            else {
+                break;
+            };
+            let count = count.min(room);
+            let (data, index) = (source.data, source.index);
+            let range = ShardRange { data, index, offset: offset as u32, length: count as u32 };
+            let (data, index, offset) = (shard.data, shard.index, at as u32);
+            ops.push((shard, DataOp::CopyShard { from: range, data, index, offset }));
+            done += count as u64;
+        }
+        ops
+    }
+
+    fn copy_here(
+        &self,
+        context: &Context,
+        (from, from_offset): Place,
+        (to, to_offset): Place,
+        length: u64,
+        drop_set_id: bool,
+    ) -> Result<Reply> {
+        let length = length.min(RUN_BYTES_MAX) as u32;
+        let Reply::FileData { bytes, .. } = self.read(context, from, (from_offset, length), true)? else {
+            return Err(super::unexpected());
+        };
+        let copied = bytes.len() as u64;
+        if copied > 0 {
+            self.write(context, to, to_offset, bytes, drop_set_id)?;
+        }
+        Ok(Reply::Copied { bytes: copied })
+    }
+}
