@@ -1,8 +1,9 @@
 """Records histories: what processes on several mounts ask and are told, for `check-history` (crates/sim/src/recorded.rs).
 
 A round is a new directory with a few names, files and locks that all processes work on at the same time. Names of one
-kind (`MOVED`) are made, renamed and removed, those of the other (`LINKED`) linked and removed, so that a rename never meets
-two names of one inode, which the kernel would leave alone after having looked at each at another moment.
+kind (`MOVED`) are made, renamed and removed, those of the other (`LINKED`) linked and removed. The kernel looks up both names
+of a rename, and does nothing if they lead to one inode, though that was at two moments. So an inode has one name of
+the first kind at most, and only one mount renames to each of them, but for NOREPLACE.
 """
 
 import errno
@@ -35,8 +36,8 @@ def now():
 class Recorder:
     """One process on one mount: does calls in a round's directory, and keeps what it was told."""
 
-    def __init__(self, who, root, seed):
-        self.who, self.root = who, root
+    def __init__(self, who, mount, root, seed):
+        self.who, self.mount, self.root = who, mount, root
         self.draw = random.Random(f"{seed}/{who}")
         self.lines = []
         self.held = []
@@ -104,10 +105,12 @@ class Recorder:
         self.call("unlink", lambda: os.unlink(path), named)
 
     def rename(self):
-        (path, named), (to, target) = self.place(MOVED), self.place(MOVED)
+        mode = self.draw.choice(list(RENAMES))
+        mine = [MOVED[self.mount % len(MOVED)]]
+        path, named = self.place(mine if mode == "exchange" else MOVED)
+        to, target = self.place(MOVED if mode == "noreplace" else mine)
         if path == to:
             return
-        mode = self.draw.choice(list(RENAMES))
         named |= {"to_dir": target["dir"], "to_name": target["name"], "mode": mode}
         self.call("rename", lambda: rename(path, to, RENAMES[mode]), named)
 
@@ -211,7 +214,7 @@ def take(fd, style, kind, start, end):
 
 def prepare(root, round, who):
     """Makes what a round begins with. -> its first lines"""
-    recorder = Recorder(who, root, 0)
+    recorder = Recorder(who, 0, root, 0)
     base = f"{root}/round{round}"
     os.mkdir(base)
     number = os.stat(base).st_ino
@@ -236,10 +239,10 @@ def find_appends(root, round, lines):
             line["offset"] = places.get(line["data"])
 
 
-def process(who, root, seed, commands, answers):
+def process(who, mount, root, seed, commands, answers):
     """Does rounds as it is told, until it is told no more. To end one is a command of its own: closing a file lets its locks
     go, which is no call of the history, so nobody may do so while others still work."""
-    recorder = Recorder(who, root, seed)
+    recorder = Recorder(who, mount, root, seed)
     with os.fdopen(commands) as told, os.fdopen(answers, "w") as tell:
         for line in told:
             round, calls = json.loads(line)
@@ -263,7 +266,7 @@ class Crew:
                 for to_close in [command, answer, *(end for pair in self.pipes for end in pair)]:
                     os.close(to_close)
                 try:
-                    process(who, roots[who % len(roots)], seed, command_end, answer_end)
+                    process(who, who % len(roots), roots[who % len(roots)], seed, command_end, answer_end)
                 finally:
                     os._exit(0)
             os.close(command_end)

@@ -48,7 +48,7 @@ def record(store, kill=False, options=(), count=ROUNDS):
             store.serve()
         rounds.append(crew.end())
     crew.stop()
-    path = os.path.join(os.environ.get("E2E_DIR", "/var/tmp"), f"hekate-history.{SEED}.jsonl")
+    path = os.path.join(os.environ.get("E2E_DIR", "/var/tmp"), f"hekate-history.{os.path.basename(store.base)}.{SEED}.jsonl")
     recorder.save(path, rounds)
     return path, rounds
 

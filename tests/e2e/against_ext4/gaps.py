@@ -6,12 +6,18 @@ HEKATE_NO_GAPS=1 draws and compares everything.
 import os
 
 GAPS = {
+    "O_NOATIME": "a read through a descriptor with O_NOATIME leaves atime",
+    "set-id": "fallocate and copy_file_range by a user other than root drop set-id bits, as a write does",
+    "truncate times": "truncate to the size that a file has moves its times",
+    "capabilities": "a write drops security.capability",
+    "ACL times": "to remove an ACL that is not there moves no ctime",
     "removed directories": "descriptors of directories that were removed",
 }
 
 # What stays different, and why.
 KNOWN = {
     "set-group-id": "FUSE does not say whether a writer is in the file's group, so the bit stays where the group may not execute",
+    "copied": "copy_file_range copies on the server and leaves the atime of its source",
     "same value": "setting an extended attribute to what it is moves ctime, as on xfs; on ext4 it does not",
     "moved directories": "the kernel answers ESTALE to a rename of a directory that another mount has moved to another parent, "
                          "until this mount looks at its new place",

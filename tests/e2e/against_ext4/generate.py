@@ -8,6 +8,7 @@ import random
 import stat
 
 from against_ext4 import kernel
+from against_ext4.gaps import GAPS
 from against_ext4.side import GROUPS, PAGE, USERS
 
 SHARD = 4 << 20
@@ -198,7 +199,7 @@ class Generator:
 
     def value(self, named):
         """An attribute with what it is to be."""
-        if self.chance(0.06):
+        if self.chance(0.06) and "capabilities" not in GAPS:
             return {"name": "security.capability", "value": CAPABILITY, "flags": 0}
         length = self.draw.choice([0, 1, 10, 60, 65537]) if self.chance(0.3) else self.draw.randrange(60)
         value = acl(self.draw) if named["name"].startswith("system.posix") else self.draw.randbytes(length).hex()
@@ -221,6 +222,8 @@ class Generator:
             flags &= ~os.O_EXCL  # means nothing
         if flags & os.O_APPEND and flags & os.O_DIRECT:
             flags &= ~os.O_DIRECT  # the end of file need not lie at a block's border
+        if "O_NOATIME" in GAPS:
+            flags &= ~os.O_NOATIME
         path = self.path(0.6)
         if self.chance(0.05):
             flags = os.O_TMPFILE | self.draw.choice([os.O_RDWR, os.O_WRONLY]) | (os.O_EXCL if self.chance(0.2) else 0)

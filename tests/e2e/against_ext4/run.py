@@ -62,7 +62,7 @@ class Pair:
         if mine != wanted:
             told = [f"{side[0]} {brief(side[1])}" for side in (mine, wanted)]
             raise Different(f"{op['do']}: {mine[0]}, not {wanted[0]}", f"{op['do']}: Hekate: {told[0]}; ext4: {told[1]}")
-        self.mend_set_group_id(op)
+        self.mend_set_id(op)
         return wanted, self.watch.after(op)
 
     def drop_removed(self):
@@ -72,15 +72,20 @@ class Pair:
                 self.hekate.drop(slot)
                 self.ext4.drop(slot)
 
-    def mend_set_group_id(self, op):
-        """Where only the bit of `KNOWN` differs, it goes on both."""
+    def mend_set_id(self, op):
+        """Where only a bit differs that `gaps` speaks of, it goes on both."""
         if op["do"] not in WRITING:
             return
         mine, wanted = self.attributes(self.hekate, op), self.attributes(self.ext4, op)
-        if mine and wanted and mine.st_mode ^ wanted.st_mode == stat.S_ISGID and not mine.st_mode & stat.S_IXGRP:
+        if mine and wanted and mine.st_mode != wanted.st_mode and self.may_stay(op, mine.st_mode, wanted.st_mode):
             for side in (self.hekate, self.ext4):
                 side.enter(op["mount"])
                 os.chmod(side.slots[op["slot"]].fd if "slot" in op else op["path"], stat.S_IMODE(wanted.st_mode))
+
+    def may_stay(self, op, mine, wanted):
+        if "set-id" in GAPS and op["do"] in ("fallocate", "copy_range"):
+            return not (mine ^ wanted) & ~(stat.S_ISUID | stat.S_ISGID)
+        return mine ^ wanted == stat.S_ISGID and not mine & stat.S_IXGRP
 
     def attributes(self, side, op):
         if "slot" in op:
@@ -92,12 +97,16 @@ class Pair:
             return None
 
     def compare_trees(self):
-        # Attributes of open files without names too, and all that nobody has looked at for long.
-        for line in tree.differences(*self.roots, self.watch):
-            raise Different("trees: " + line.partition(": ")[2].split(" ")[0], f"trees: {line}")
+        """-> attributes that differ."""
+        noted = []
+        for path, what, is_attribute in tree.differences(*self.roots, self.watch):
+            if not is_attribute:
+                raise Different(f"trees: {what.split(' ')[0]}", f"trees: {path!r}: {what}")
+            noted.append(f"trees: {what}")
         digests = {tree.digest(root) for root in self.all_roots}
         if len(digests) > 1:
             raise Different("mounts", "the mounts show different trees")
+        return noted
 
     def paths(self):
         top = f"{self.roots[1]}/{BELOW}"
@@ -140,16 +149,19 @@ class Run:
             op = generator.next()
             self.ops.append(op)
             outcome, wrong = pair.do(op)
-            for what in wrong:
-                if len(self.noted) < NOTED_MAX:
-                    self.noted.setdefault(what.split(":")[0] + ":" + what.split(":")[1], (number, what))
+            self.note(number, wrong)
             generator.told(op, outcome)
             counts = self.succeeded.setdefault(op["do"], [0, 0])
             counts[outcome[0] != "ok"] += 1
             if number % TREES_EVERY == TREES_EVERY - 1:
-                pair.compare_trees()
+                self.note(number, pair.compare_trees())
                 generator.refresh(pair.paths())
-        pair.compare_trees()
+        self.note(self.count - 1, pair.compare_trees())
+
+    def note(self, number, wrong):
+        for what in wrong:
+            if len(self.noted) < NOTED_MAX:
+                self.noted.setdefault(":".join(what.split(":")[:2]), (number, what))
 
     def report(self, found):
         words = [f"HEKATE_SEED={self.seed} HEKATE_OPS={len(self.ops)}, {len(self.hekates)} mounts"]
@@ -191,7 +203,7 @@ class Run:
                 if any(what.startswith(key) for what in pair.do(op)[1]):
                     return True
             if key.startswith("trees") or key == "mounts":
-                pair.compare_trees()
+                return any(what.startswith(key) for what in pair.compare_trees())
             return False
         except Different as different:
             return different.key == key

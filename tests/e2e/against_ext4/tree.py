@@ -21,30 +21,30 @@ def walk(root):
 
 
 def differences(hekate, ext4, watch):
-    """-> what differs between two trees, a line each."""
+    """-> what differs between two trees: path, what, whether it is an attribute."""
     mine, other = walk(hekate), walk(ext4)
     for path in sorted(mine.keys() ^ other.keys()):
-        yield f"{path!r} is only on {'Hekate' if path in mine else 'ext4'}"
+        yield path, f"is only on {'Hekate' if path in mine else 'ext4'}", False
     inodes, ext4_inodes = {}, {}
     for path in sorted(mine.keys() & other.keys()):
         one, two = mine[path], other[path]
         for what in watch.compare(one, two) if path else ():
-            yield f"{path!r}: {what}"
+            yield path, what, True
         if inodes.setdefault(one.st_ino, two.st_ino) != two.st_ino or ext4_inodes.setdefault(two.st_ino, one.st_ino) != one.st_ino:
-            yield f"{path!r}: is linked with other names than on ext4"
+            yield path, "is linked with other names than on ext4", False
         if stat.S_IFMT(one.st_mode) == stat.S_IFMT(two.st_mode):
-            yield from inside(path, os.path.join(hekate, path), os.path.join(ext4, path), one)
+            yield from ((path, what, False) for what in inside(os.path.join(hekate, path), os.path.join(ext4, path), one))
 
 
-def inside(path, mine, other, attributes):
-    if path and attributes_of(mine) != attributes_of(other):
-        yield f"{path!r}: extended attributes {attributes_of(mine)}, not {attributes_of(other)}"
+def inside(mine, other, attributes):
+    if attributes_of(mine) != attributes_of(other):
+        yield f"extended attributes {attributes_of(mine)}, not {attributes_of(other)}"
     if stat.S_ISLNK(attributes.st_mode) and os.readlink(mine) != os.readlink(other):
-        yield f"{path!r}: leads to {os.readlink(mine)!r}, not {os.readlink(other)!r}"
+        yield f"leads to {os.readlink(mine)!r}, not {os.readlink(other)!r}"
     if stat.S_ISREG(attributes.st_mode):
         at = first_difference(mine, other)
         if at is not None:
-            yield f"{path!r}: its bytes differ from {at} on"
+            yield f"bytes that differ from {at} on"
 
 
 def attributes_of(path):
