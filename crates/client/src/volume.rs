@@ -214,7 +214,21 @@ impl Volume {
 
     /// At most `length` bytes from `offset`; fewer only at the end of the file.
     pub fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
-        let touch = self.access_times;
+        self.read_range(context, inode, (offset, length), self.access_times)
+    }
+
+    /// The same; the time of access stays (O_NOATIME).
+    pub fn read_quietly(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
+        self.read_range(context, inode, (offset, length), false)
+    }
+
+    fn read_range(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        (offset, length): (u64, u32),
+        touch: bool,
+    ) -> Result<Bytes> {
         match self.call(context, Op::Data { op: DataOp::Read { inode, offset, length, touch } })? {
             Reply::FileData { bytes, .. } => Ok(bytes),
             _ => Err(unexpected()),
@@ -356,7 +370,7 @@ impl Volume {
         }
         // A server that is away learns from the session's silence.
         let gave_up = AtomicBool::new(true);
-        let context = Context { durable: false, interrupt: Some(&gave_up) };
+        let context = Context { interrupt: Some(&gave_up), ..Context::default() };
         let _ = self.call(&context, Op::Volume { op: VolumeOp::EndSession });
         self.shared.servers.close();
         self.locks.close();
@@ -374,7 +388,7 @@ impl Shared {
     fn beat(&self, graph: &dyn Translator) {
         let mut unused = Vec::new();
         while !self.ended.load(Ordering::SeqCst) {
-            let context = Context { durable: false, interrupt: Some(&self.ended) };
+            let context = Context { interrupt: Some(&self.ended), ..Context::default() };
             let asked = graph.handle(&context, Op::Volume { op: VolumeOp::Heartbeat { unused } });
             unused = match asked {
                 Ok(Reply::Orphans { inodes, .. }) => self.unused_of(inodes),

@@ -119,7 +119,7 @@ fn an_interrupted_wait_holds_nothing() {
     let file = make(&one, "f");
     try_lock(&one, file, flock(LockKind::Write, 1)).unwrap();
     let gave_up = AtomicBool::new(false);
-    let context = Context { durable: false, interrupt: Some(&gave_up) };
+    let context = Context { interrupt: Some(&gave_up), ..Context::default() };
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| two.lock(&context, file, flock(LockKind::Write, 2), true));
         std::thread::sleep(NOT_SOON);
@@ -276,7 +276,7 @@ fn an_op_whose_answer_is_lost_is_done_once() {
 
 fn interrupt_with_a_cut(volume: &Volume, file: InodeId, cutter: &Cutter) {
     let gave_up = AtomicBool::new(false);
-    let context = Context { durable: false, interrupt: Some(&gave_up) };
+    let context = Context { interrupt: Some(&gave_up), ..Context::default() };
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| volume.lock(&context, file, write_lock(1), true));
         std::thread::sleep(NOT_SOON);
@@ -294,13 +294,13 @@ fn whoever_gives_up_while_the_server_is_away_is_let_go_and_leaves_no_wait() {
     let file = make(&one, "f");
     try_lock(&one, file, write_lock(1)).unwrap();
     let gave_up = AtomicBool::new(false);
-    let context = Context { durable: false, interrupt: Some(&gave_up) };
+    let context = Context { interrupt: Some(&gave_up), ..Context::default() };
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| two.lock(&context, file, write_lock(1), true));
         std::thread::sleep(NOT_SOON);
         scratch.stop();
         let release = scope.spawn(|| {
-            let context = Context { durable: false, interrupt: Some(&gave_up) };
+            let context = Context { interrupt: Some(&gave_up), ..Context::default() };
             one.release_locks(&context, file, LockOwner(1))
         });
         std::thread::sleep(NOT_SOON);

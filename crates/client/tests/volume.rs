@@ -161,7 +161,7 @@ fn who_gives_up_does_not_wait_for_a_server_that_is_away() {
     let volume = open(&scratch);
     scratch.stop();
     let gave_up = AtomicBool::new(true);
-    let context = Context { durable: false, interrupt: Some(&gave_up) };
+    let context = Context { interrupt: Some(&gave_up), ..Context::default() };
     let refused = volume.getattr(&context, ROOT).unwrap_err();
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused}");
     assert!(refused.to_string().contains("server.sock"), "{refused}");

@@ -22,6 +22,8 @@ const BATCHES_HELD: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     open: Mutex<HashMap<u64, Arc<Handle>>>,
+    /// Directories that were removed while they were open, as they were last.
+    removed: Mutex<HashMap<InodeId, Attr>>,
     last: AtomicU64,
 }
 
@@ -44,7 +46,30 @@ impl Handles {
     }
 
     pub(crate) fn remove(&self, number: u64) {
-        self.open.lock().remove(&number);
+        let mut open = self.open.lock();
+        let Some(closed) = open.remove(&number) else { return };
+        let mut removed = self.removed.lock();
+        if !removed.is_empty() && open.values().all(|handle| handle.inode != closed.inode) {
+            removed.remove(&closed.inode);
+        }
+    }
+
+    /// Whether any directory is open.
+    pub(crate) fn any(&self) -> bool {
+        !self.open.lock().is_empty()
+    }
+
+    /// A directory is gone; if it is open it is remembered until it is closed.
+    pub(crate) fn is_removed(&self, attr: Attr) {
+        let open = self.open.lock();
+        if open.values().any(|handle| handle.inode == attr.id) {
+            self.removed.lock().insert(attr.id, Attr { nlink: 0, ..attr });
+        }
+    }
+
+    /// A directory that was removed and is open still.
+    pub(crate) fn removed(&self, inode: InodeId) -> Option<Attr> {
+        self.removed.lock().get(&inode).cloned()
     }
 }
 

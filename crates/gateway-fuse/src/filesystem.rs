@@ -14,6 +14,7 @@ mod space;
 use crate::abi::*;
 use crate::directory::Handles;
 use crate::encode::{Outcome, bytes_of, entry_out};
+use crate::in_flight::Signals;
 use crate::nodes::Nodes;
 use crate::removals::Removals;
 use crate::request::{Body, Request};
@@ -25,7 +26,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Appends to the same file wait for each other; files share the locks by number.
 const APPEND_LOCKS: usize = 64;
@@ -35,6 +36,8 @@ pub(crate) struct Filesystem {
     volume: Arc<Volume>,
     /// How long the kernel may believe names and attributes without asking.
     cache: Duration,
+    /// How long an op waits for a server that is away; without it for ever.
+    soft: Option<Duration>,
     /// Files bypass the page cache, and can be mapped all the same.
     direct: AtomicBool,
     nodes: Nodes,
@@ -50,7 +53,7 @@ struct Caller<'a> {
     uid: u32,
     gid: u32,
     context: Context<'a>,
-    interrupt: &'a AtomicBool,
+    signals: &'a Signals,
 }
 
 impl Filesystem {
@@ -58,6 +61,7 @@ impl Filesystem {
         Self {
             volume,
             cache,
+            soft: None,
             direct: AtomicBool::new(false),
             nodes: Nodes::default(),
             handles: Handles::default(),
@@ -95,14 +99,15 @@ impl Filesystem {
 }
 
 impl crate::session::Answers for Filesystem {
-    fn answer(&self, request: Request, interrupt: &AtomicBool, later: Later) -> Option<Outcome> {
+    fn answer(&self, request: Request, signals: &Signals, later: Later) -> Option<Outcome> {
         let inode = match self.inode(request.node) {
             Ok(inode) => inode,
             Err(_) if matches!(request.body, Body::Destroy) => return Some(Ok(Bytes::new())),
             Err(stale) => return Some(Err(stale.into())),
         };
-        let context = Context { durable: false, interrupt: Some(interrupt) };
-        let caller = Caller { inode, uid: request.uid, gid: request.gid, context, interrupt };
+        let deadline = self.soft.map(|soft| Instant::now() + soft);
+        let context = Context { durable: false, interrupt: Some(&signals.fatal), deadline };
+        let caller = Caller { inode, uid: request.uid, gid: request.gid, context, signals };
         match request.body {
             Body::SetLk { lk, wait: true } => self.lock_later(&caller, &lk, later),
             body => Some(self.answer_now(&caller, body)),
@@ -150,7 +155,7 @@ impl Filesystem {
             Body::Flush { owner } => self.flush(caller, owner),
             Body::GetLk { lk } => self.test_lock(caller, &lk),
             Body::SetLk { lk, .. } => self.lock(caller, &lk),
-            Body::Read { offset, size } => self.read(caller, offset, size),
+            Body::Read { offset, size, flags } => self.read(caller, offset, size, flags),
             Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
             Body::Fsync | Body::FsyncDir => self.fsync(caller),
             Body::OpenDir => self.opendir(caller),

@@ -19,6 +19,8 @@ pub struct Request {
     pub uid: u32,
     /// The caller's group.
     pub gid: u32,
+    /// The caller's thread; 0: one that cannot be seen from here.
+    pub pid: u32,
     /// What it asks for.
     pub opcode: Opcode,
     /// With what.
@@ -93,6 +95,7 @@ pub enum Body {
     Read {
         offset: u64,
         size: u32,
+        flags: u32,
     },
     Write {
         offset: u64,
@@ -182,8 +185,8 @@ pub fn parse(bytes: &Bytes) -> Result<Request, Malformed> {
         return Err(refuse((Errno::NOSYS, "an unknown opcode")));
     };
     let body = body(opcode, &mut input).map_err(refuse)?;
-    let InHeader { unique, node, uid, gid, .. } = header;
-    Ok(Request { unique, node, uid, gid, opcode, body })
+    let InHeader { unique, node, uid, gid, pid, .. } = header;
+    Ok(Request { unique, node, uid, gid, pid, opcode, body })
 }
 
 fn body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
@@ -250,9 +253,9 @@ fn data_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
         let WriteIn { offset, size, write_flags, flags, .. } = input.fixed()?;
         return Ok(Body::Write { offset, write_flags, flags, data: input.bytes(size)? });
     }
-    let ReadIn { handle, offset, size, .. } = input.fixed()?;
+    let ReadIn { handle, offset, size, flags, .. } = input.fixed()?;
     Ok(match opcode {
-        Opcode::Read => Body::Read { offset, size },
+        Opcode::Read => Body::Read { offset, size, flags },
         _ => Body::ReadDir { handle, offset, size, plus: opcode == Opcode::ReadDirPlus },
     })
 }

@@ -9,7 +9,7 @@ use crate::counters::Counters;
 use crate::crew::{Begin, Crew, Next, Weighed};
 use crate::device::{Arrival, Device};
 use crate::encode::{Failed, Outcome};
-use crate::in_flight::{GaveUp, InFlight};
+use crate::in_flight::{GaveUp, InFlight, Interrupted, Signals};
 use crate::negotiate::{IO_BYTES, negotiate};
 use crate::request::{Body, Request, parse};
 use bytes::Bytes;
@@ -18,19 +18,20 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A request's header and the greatest structure, with room: the kernel wants a page beside the bytes of a WRITE.
 const REQUEST_BYTES_MAX: usize = IO_BYTES as usize + 4096;
 
 const MEMORY_PAUSE: Duration = Duration::from_secs(1);
+/// How often callers that went on after a signal are looked at.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who answers.
 pub(crate) trait Answers: Send + Sync + 'static {
-    /// What the kernel is to be answered; `None`: `later` does it, so that no worker waits. `interrupt` is set when the
-    /// caller gives up.
-    fn answer(&self, request: Request, interrupt: &AtomicBool, later: Later) -> Option<Outcome>;
+    /// What the kernel is to be answered; `None`: `later` does it, so that no worker waits.
+    fn answer(&self, request: Request, signals: &Signals, later: Later) -> Option<Outcome>;
     /// Whether a request is one that is answered later.
     fn is_later(&self, unique: u64) -> bool;
     /// The caller of such a request gives up.
@@ -206,7 +207,7 @@ impl<A: Answers> Session<A> {
     }
 
     /// Deals with what needs no worker: -> what does.
-    fn take(&self, device: &Arc<Device>, bytes: &Bytes) -> Option<Work> {
+    fn take(self: &Arc<Self>, device: &Arc<Device>, bytes: &Bytes) -> Option<Work> {
         let mut request = match parse(bytes) {
             Ok(request) => request,
             Err(malformed) => {
@@ -229,16 +230,36 @@ impl<A: Answers> Session<A> {
                 self.answers.forget(forgotten);
             }
             _ => {
-                let gave_up = self.in_flight.begin(request.unique);
+                let gave_up = self.in_flight.begin(request.unique, request.pid);
                 return Some(Work { request, device: device.clone(), gave_up });
             }
         }
         None
     }
 
+    /// A signal that does not end the caller leaves it waiting, as on a local disk; but one that comes later may, of
+    /// which the kernel does not tell.
+    fn interrupt(self: &Arc<Self>, unique: u64) {
+        match self.in_flight.interrupt(unique) {
+            Interrupted::Dying => self.withdraw(unique),
+            Interrupted::Unwatched => {
+                let session = self.clone();
+                let watch = move || {
+                    while let Some(dying) = session.in_flight.look() {
+                        dying.into_iter().for_each(|unique| session.withdraw(unique));
+                        std::thread::sleep(WATCH_PAUSE);
+                    }
+                };
+                if let Err(error) = std::thread::Builder::new().name("hekate-watch".into()).spawn(watch) {
+                    eprintln!("hekate mount: a thread that watches callers: {error}");
+                }
+            }
+            Interrupted::Nothing => {}
+        }
+    }
+
     /// What is being answered ends by itself; what waits for a worker ends here.
-    fn interrupt(&self, unique: u64) {
-        self.in_flight.interrupt(unique);
+    fn withdraw(&self, unique: u64) {
         if let Some(work) = self.crew.withdraw(|work| work.request.unique == unique) {
             self.in_flight.end(unique);
             work.device.reply(unique, &Err(Failed(Errno::INTR)));
@@ -268,7 +289,7 @@ impl<A: Answers> Session<A> {
         let answered = catch_unwind(AssertUnwindSafe(|| self.answers.answer(request, &gave_up, later)));
         let Some(mut outcome) = answered.unwrap_or(Some(Err(Failed(Errno::IO)))) else { return };
         // A server that is away answers so, and an op whose caller gave up does not wait for it.
-        if outcome == Err(Failed(Errno::TIMEDOUT)) && gave_up.load(Ordering::SeqCst) {
+        if outcome == Err(Failed(Errno::TIMEDOUT)) && gave_up.fatal.load(Ordering::SeqCst) {
             outcome = Err(Failed(Errno::INTR));
         }
         self.in_flight.end(unique);

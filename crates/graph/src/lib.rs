@@ -7,6 +7,7 @@ use hekate_proto::{Error, Op, Reply, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// What accompanies an op through the layers.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,15 +16,18 @@ pub struct Context<'a> {
     pub durable: bool,
     /// Set when the caller gave up (a signal): an op that waits for a server answers early.
     pub interrupt: Option<&'a AtomicBool>,
+    /// The caller gives up at this moment.
+    pub deadline: Option<Instant>,
 }
 
 impl Context<'_> {
     /// A context for a change that must be on stable storage when it returns.
-    pub const DURABLE: Context<'static> = Context { durable: true, interrupt: None };
+    pub const DURABLE: Context<'static> = Context { durable: true, interrupt: None, deadline: None };
 
     /// Whether the caller gave up.
     pub fn interrupted(&self) -> bool {
         self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed))
+            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 }
 

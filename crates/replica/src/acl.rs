@@ -162,7 +162,8 @@ pub fn is_acl(name: &[u8]) -> bool {
 /// Sets or (no value) removes an ACL; the mode follows it, and a directory's stubs know.
 pub fn set(here: &mut Here, id: InodeId, name: &Bytes, value: Option<&Bytes>, drop_set_group: bool) -> Stepped<Next> {
     let tree = here.tree();
-    let mut inode = tree.inode(id)?;
+    let before = tree.inode(id)?;
+    let mut inode = before.clone();
     if inode.kind == NodeKind::Symlink {
         return Err(Error::NotSupported { what: "ACLs of symbolic links".into() }.into());
     }
@@ -183,6 +184,9 @@ pub fn set(here: &mut Here, id: InodeId, name: &Bytes, value: Option<&Bytes>, dr
     } else {
         return Err(Error::NoAccess { what: "a default ACL of what is no directory".into() }.into());
     };
+    if value.is_empty() && inode == before && tree.xattr(id, name)?.is_none() {
+        return Ok(Next::Reply(Reply::Done));
+    }
     inode.ctime = later(here.now, inode.ctime);
     inode.change += 1;
     let mut legs = Vec::new();

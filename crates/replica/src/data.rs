@@ -162,14 +162,25 @@ pub fn write_shard(
     let after = first + (blocks.len() / BLOCK_BYTES) as u32;
     let stamp = here.next_stamp(before);
     let record = ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after) };
-    let run = BlockRun { first, checksums: checksums(shard, first, &blocks) };
     let mut commit = Commit { reply: Some(Reply::Written { stamp }), ..Commit::default() };
-    if bytes.len() > JOURNALED_BYTES_MAX && first >= home_blocks {
-        commit.fresh.push(Fresh { shard, first_block: first, bytes: blocks });
-        commit.changes.push(Change::FreshBlocks { shard, record, run });
-    } else {
-        commit.changes.push(Change::WriteBlocks { shard, record, run, bytes: blocks });
+    // What was home once goes through the journal, mostly a block that an earlier write ended in.
+    let fresh_from = home_blocks.clamp(first, after);
+    let mut old = blocks;
+    let fresh = old.split_off((fresh_from - first) as usize * BLOCK_BYTES);
+    if fresh.len() <= JOURNALED_BYTES_MAX {
+        old.unsplit(fresh);
+        commit.changes.push(block_change(shard, record, first, old.freeze()));
+        return Ok(Next::record(commit));
     }
+    if !old.is_empty() {
+        let length = length.max(fresh_from * BLOCK);
+        let record = ShardRecord { length, home_blocks, ..record };
+        commit.changes.push(block_change(shard, record, first, old.freeze()));
+    }
+    let fresh = fresh.freeze();
+    let run = BlockRun { first: fresh_from, checksums: checksums(shard, fresh_from, &fresh) };
+    commit.fresh.push(Fresh { shard, first_block: fresh_from, bytes: fresh });
+    commit.changes.push(Change::FreshBlocks { shard, record, run });
     Ok(Next::record(commit))
 }
 
@@ -199,7 +210,14 @@ pub fn zero_blocks(
 
 /// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
 /// it is zeros.
-fn whole_blocks(brick: &Brick, ask: &Ask, shard: ShardId, length: u32, offset: u32, bytes: &Bytes) -> Stepped<Bytes> {
+fn whole_blocks(
+    brick: &Brick,
+    ask: &Ask,
+    shard: ShardId,
+    length: u32,
+    offset: u32,
+    bytes: &Bytes,
+) -> Stepped<BytesMut> {
     let end = offset + bytes.len() as u32;
     let (from, to) = (offset / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
     let mut blocks = BytesMut::with_capacity((to - from) as usize);
@@ -212,7 +230,7 @@ fn whole_blocks(brick: &Brick, ask: &Ask, shard: ShardId, length: u32, offset: u
         blocks.extend_from_slice(&brick.read_shard(ask.ring, shard, end, to - end)?);
     }
     blocks.resize((to - from) as usize, 0);
-    Ok(blocks.freeze())
+    Ok(blocks)
 }
 
 /// The shard ends at `length`: the block in which it ends is zeros from there on.

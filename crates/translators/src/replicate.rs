@@ -112,7 +112,7 @@ impl Replicate {
         let mut request = self.request(whom, op_id, op)?;
         request.retry = retry;
         let (server, _) = self.aim(&self.map(), whom)?;
-        let replies = self.servers.attempt(server, &mut [request], Some(limit))?;
+        let replies = self.servers.attempt(server, &mut [request], Some(limit), &|| self.servers.is_closed())?;
         let reply = replies.into_iter().next().unwrap_or(Err(Error::bug("a batch without a reply")));
         if let Err(Error::StaleView { .. } | Error::OtherServer { .. }) = reply {
             *self.map.write() = Arc::new(self.servers.map()?);
@@ -150,7 +150,7 @@ impl Replicate {
             let (done, map) = (replies.len(), self.map());
             let left = &mut requests[done..];
             let (server, count) = self.next_run(&map, &whoms[done..], left)?;
-            let outcome = self.servers.attempt(server, &mut left[..count], None);
+            let outcome = self.servers.attempt(server, &mut left[..count], None, &|| self.gave_up(context));
             match first_failure(outcome, &mut replies)? {
                 None => {}
                 Some(failure) if !is_passing(&failure) || self.gave_up(context) => match failure {
@@ -227,7 +227,8 @@ impl Replicate {
             let op = Op::Volume { op: op.clone() };
             let target = Target::Server;
             let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
-            let replies = self.servers.attempt(server, &mut [request], Some(ASK_ALL_LIMIT))?;
+            let replies =
+                self.servers.attempt(server, &mut [request], Some(ASK_ALL_LIMIT), &|| self.servers.is_closed())?;
             replies.into_iter().next().unwrap_or(Err(Error::bug("a batch without a reply")))
         };
         map.holders().into_iter().map(ask).collect()

@@ -8,8 +8,10 @@ use hekate_proto::{Error, Input, Reply, Request, Result, SessionId, Wire};
 use hmac::Mac;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How often who waits for an answer looks whether its caller gave up.
+const LOOK_UP: Duration = Duration::from_millis(250);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// A handshake that takes longer than this is given up; ops themselves have no time limit.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -40,7 +42,7 @@ pub struct Remote {
 impl Remote {
     /// Connects and opens a session on a volume.
     pub fn open(endpoint: Endpoint, volume: &str) -> Result<(Self, Welcome)> {
-        let (channel, accepted) = handshake(&endpoint, Purpose::Open { volume: volume.into() }, HANDSHAKE_LIMIT)?;
+        let (channel, accepted) = pooled(&endpoint, Purpose::Open { volume: volume.into() }, HANDSHAKE_LIMIT)?;
         let map = read_map(&accepted)?;
         let session = accepted.session;
         let remote = Self::new(endpoint, volume, session);
@@ -69,7 +71,7 @@ impl Remote {
     /// names its session and op, so the server answers what it has done already. Ends early only if `interrupted`.
     pub fn call(&self, requests: &mut [Request], interrupted: &dyn Fn() -> bool) -> Result<Vec<Result<Reply>>> {
         loop {
-            match self.attempt(requests, None) {
+            match self.attempt(requests, None, interrupted) {
                 Err(error @ Error::Unavailable { .. }) => {
                     if interrupted() || self.closed.load(Ordering::Relaxed) {
                         return Err(error);
@@ -81,12 +83,17 @@ impl Remote {
         }
     }
 
-    /// One attempt; `Unavailable` if the server cannot be reached, goes away meanwhile, or takes longer than the limit
-    /// to answer. What may have been done by then is marked as a retry.
-    pub fn attempt(&self, requests: &mut [Request], limit: Option<Duration>) -> Result<Vec<Result<Reply>>> {
+    /// One attempt; `Unavailable` if the server cannot be reached, goes away meanwhile, takes longer than the limit to
+    /// answer, or the caller gave up. What may have been done by then is marked as a retry.
+    pub fn attempt(
+        &self,
+        requests: &mut [Request],
+        limit: Option<Duration>,
+        gave_up: &dyn Fn() -> bool,
+    ) -> Result<Vec<Result<Reply>>> {
         // A pooled connection may have died with an earlier server process: then a new one gets its chance at once.
         if let Some(channel) = self.pooled() {
-            match self.exchange(channel, requests, limit) {
+            match self.exchange(channel, requests, limit, gave_up) {
                 Ok(replies) => return replies,
                 Err(error) => {
                     requests.iter_mut().for_each(|request| request.retry = true);
@@ -97,7 +104,7 @@ impl Remote {
             }
         }
         let (channel, _) = self.resume(limit.unwrap_or(RESUME_LIMIT))?;
-        match self.exchange(channel, requests, limit) {
+        match self.exchange(channel, requests, limit, gave_up) {
             Ok(replies) => replies,
             Err(error) => {
                 requests.iter_mut().for_each(|request| request.retry = true);
@@ -114,7 +121,7 @@ impl Remote {
     }
 
     fn resume(&self, limit: Duration) -> Result<(Channel, Accepted)> {
-        handshake(&self.endpoint, Purpose::Resume { volume: self.volume.clone(), session: self.session }, limit)
+        pooled(&self.endpoint, Purpose::Resume { volume: self.volume.clone(), session: self.session }, limit)
     }
 
     /// The most recently used one, whose buffers are warm.
@@ -137,23 +144,21 @@ impl Remote {
         mut channel: Channel,
         requests: &[Request],
         limit: Option<Duration>,
+        gave_up: &dyn Fn() -> bool,
     ) -> std::io::Result<Result<Vec<Result<Reply>>>> {
-        if limit.is_some() {
-            channel.wait_at_most(limit)?;
-        }
+        let end = limit.map(|limit| Instant::now() + limit);
+        let goes_on = || !gave_up() && end.is_none_or(|end| Instant::now() < end);
         let id = self.frame_id.fetch_add(1, Ordering::Relaxed);
-        channel.send(FrameKind::Requests, id, |out| {
+        let write = |out: &mut Vec<u8>| {
             (requests.len() as u32).put(out);
             requests.iter().for_each(|request| request.put(out));
-        })?;
-        let (kind, answered, body) = channel.receive()?;
+        };
+        channel.send_while(FrameKind::Requests, id, write, &goes_on)?;
+        let (kind, answered, body) = channel.receive_while(&goes_on)?;
         if kind != FrameKind::Replies || answered != id {
             return Err(malformed("an answer to another frame"));
         }
         let replies = take_replies(body).map_err(Error::from);
-        if limit.is_some() {
-            channel.wait_at_most(None)?;
-        }
         self.idle.lock().push(channel);
         Ok(replies.and_then(|replies| {
             if replies.len() == requests.len() {
@@ -191,6 +196,13 @@ pub(crate) fn away(endpoint: &Endpoint, error: &std::io::Error) -> Error {
         _ => format!("the server at {endpoint}: {error}"),
     };
     Error::Unavailable { what }
+}
+
+/// A new connection for requests, whose waits are not for ever.
+fn pooled(endpoint: &Endpoint, purpose: Purpose, limit: Duration) -> Result<(Channel, Accepted)> {
+    let (channel, accepted) = handshake(endpoint, purpose, limit)?;
+    channel.look_up_every(LOOK_UP).map_err(|e| away(endpoint, &e))?;
+    Ok((channel, accepted))
 }
 
 /// A new connection that has introduced itself.

@@ -137,6 +137,12 @@ impl Channel {
         Ok(())
     }
 
+    /// How often `send` and `receive` ask whether to go on, from now on.
+    pub(crate) fn look_up_every(&self, pause: Duration) -> std::io::Result<()> {
+        set_socket_timeout(&self.stream, Timeout::Send, Some(pause))?;
+        self.wait_at_most(Some(pause))
+    }
+
     /// Whether nothing has arrived, neither bytes nor the end of the connection.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
@@ -145,6 +151,17 @@ impl Channel {
 
     /// Sends one frame whose body `write` appends.
     pub(crate) fn send(&mut self, kind: FrameKind, id: u64, write: impl FnOnce(&mut Vec<u8>)) -> std::io::Result<()> {
+        self.send_while(kind, id, write, &|| false)
+    }
+
+    /// The same; when it has waited for room as long as it may, it goes on if it is told to.
+    pub(crate) fn send_while(
+        &mut self,
+        kind: FrameKind,
+        id: u64,
+        write: impl FnOnce(&mut Vec<u8>),
+        goes_on: &dyn Fn() -> bool,
+    ) -> std::io::Result<()> {
         self.out.clear();
         self.out.extend_from_slice(&[0; HEADER_BYTES]);
         write(&mut self.out);
@@ -158,6 +175,7 @@ impl Channel {
             match rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) if goes_on() => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -170,7 +188,12 @@ impl Channel {
 
     /// Waits for one frame.
     pub(crate) fn receive(&mut self) -> std::io::Result<(FrameKind, u64, Bytes)> {
-        self.fill(HEADER_BYTES)?;
+        self.receive_while(&|| false)
+    }
+
+    /// The same; when it has waited for bytes as long as it may, it goes on if it is told to.
+    pub(crate) fn receive_while(&mut self, goes_on: &dyn Fn() -> bool) -> std::io::Result<(FrameKind, u64, Bytes)> {
+        self.fill(HEADER_BYTES, goes_on)?;
         let (length, id) = (self.word(0..4) as usize, self.word(8..16));
         let Some(kind) = FrameKind::from_byte(self.received[4]) else {
             return Err(malformed("an unknown kind of frame"));
@@ -178,7 +201,7 @@ impl Channel {
         if length > self.frame_bytes_max {
             return Err(malformed("a frame that is too long"));
         }
-        self.fill(HEADER_BYTES + length)?;
+        self.fill(HEADER_BYTES + length, goes_on)?;
         let mut frame = self.received.split_to(HEADER_BYTES + length).freeze();
         Ok((kind, id, frame.split_off(HEADER_BYTES)))
     }
@@ -193,7 +216,7 @@ impl Channel {
         self.received[range].iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte))
     }
 
-    fn fill(&mut self, count: usize) -> std::io::Result<()> {
+    fn fill(&mut self, count: usize, goes_on: &dyn Fn() -> bool) -> std::io::Result<()> {
         while self.received.len() < count {
             let missing = count - self.received.len();
             self.received.reserve(missing.max(READ_BYTES_MIN));
@@ -201,6 +224,7 @@ impl Channel {
             let arrived = match rustix::net::recv(&self.stream, spare, rustix::net::RecvFlags::empty()) {
                 Ok(((init, _), _)) => init.len(),
                 Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) if goes_on() => continue,
                 Err(error) => return Err(error.into()),
             };
             if arrived == 0 {

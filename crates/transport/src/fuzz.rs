@@ -57,7 +57,7 @@ pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]
         closed: false.into(),
     };
     while let Some(channel) = remote.pooled() {
-        remote.exchange(channel, requests, None).map_err(broken)??;
+        remote.exchange(channel, requests, None, &|| false).map_err(broken)??;
     }
     Ok(())
 }

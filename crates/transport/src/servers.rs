@@ -56,8 +56,9 @@ impl Servers {
         server: ServerId,
         requests: &mut [Request],
         limit: Option<Duration>,
+        gave_up: &dyn Fn() -> bool,
     ) -> Result<Vec<Result<Reply>>> {
-        self.remote(server)?.attempt(requests, limit)
+        self.remote(server)?.attempt(requests, limit, gave_up)
     }
 
     fn remote(&self, server: ServerId) -> Result<Arc<Remote>> {

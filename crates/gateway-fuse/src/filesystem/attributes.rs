@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
 use bytes::Bytes;
 use hekate_client::SetXattr;
-use hekate_proto::{AttrChanges, NodeKind, SetTime, VolumeSpace};
+use hekate_proto::{AttrChanges, Error, NodeKind, SetTime, VolumeSpace};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
@@ -15,7 +15,10 @@ const NAME_BYTES_MAX: u32 = 255;
 
 impl Filesystem {
     pub(super) fn getattr(&self, caller: &Caller) -> Outcome {
-        let attr = self.volume.getattr(&caller.context, caller.inode)?;
+        let attr = match self.volume.getattr(&caller.context, caller.inode) {
+            Err(Error::Stale) => self.handles.removed(caller.inode).ok_or(Error::Stale)?,
+            found => found?,
+        };
         Ok(attr_reply(&attr, self.cache))
     }
 

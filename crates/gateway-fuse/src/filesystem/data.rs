@@ -4,7 +4,7 @@ use super::{APPEND_LOCKS, Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
-use hekate_client::Context;
+use hekate_client::{Context, Volume};
 use hekate_proto::{Attr, AttrChanges, InodeId, Result, SetTime};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ impl Filesystem {
     /// A file that was removed meanwhile answers ESTALE, upon which the kernel looks its name up again.
     pub(super) fn open(&self, caller: &Caller, open: OpenIn) -> Outcome {
         self.mark_open(caller.inode);
-        self.removals.wait(caller.interrupt);
+        self.removals.wait(&caller.signals.fatal);
         match self.opened_attr(caller, open) {
             Ok(attr) => {
                 let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
@@ -58,8 +58,10 @@ impl Filesystem {
         Ok(Bytes::new())
     }
 
-    pub(super) fn read(&self, caller: &Caller, offset: u64, size: u32) -> Outcome {
-        Ok(self.volume.read(&caller.context, caller.inode, offset, size)?)
+    pub(super) fn read(&self, caller: &Caller, offset: u64, size: u32, flags: u32) -> Outcome {
+        let quietly = flags & OFlags::NOATIME.bits() != 0;
+        let read = if quietly { Volume::read_quietly } else { Volume::read };
+        Ok(read(&self.volume, &caller.context, caller.inode, offset, size)?)
     }
 
     /// Written back pages (`WRITE_CACHE`) have no flags of an open; their durability is asked for by FSYNC.

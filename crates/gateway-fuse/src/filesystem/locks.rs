@@ -87,8 +87,13 @@ impl Filesystem {
     /// SETLKW.
     pub(super) fn lock_later(&self, caller: &Caller, lk: &LkIn, later: Later) -> Option<Outcome> {
         let begun = self.asked(caller, lk).map_err(Failed::from).and_then(|lock| {
-            let begun = self.volume.begin_lock(&caller.context, caller.inode, lock);
-            begun.map_err(Failed::from)
+            // Any signal ends a wait for a lock, also one for a server that is away.
+            let context = Context { interrupt: Some(&caller.signals.any), ..caller.context };
+            let begun = self.volume.begin_lock(&context, caller.inode, lock);
+            begun.map_err(|error| match Failed::from(error) {
+                Failed(Errno::TIMEDOUT) if context.interrupted() => Failed(Errno::INTR),
+                failed => failed,
+            })
         });
         let op_id = match begun {
             Ok(Some(op_id)) => op_id,
@@ -103,7 +108,7 @@ impl Filesystem {
             later.answer(&answer.map(|()| Bytes::new()).map_err(Failed::from));
         });
         // An interrupt that came before it was known to wait.
-        if caller.interrupt.load(Ordering::SeqCst) {
+        if caller.signals.any.load(Ordering::SeqCst) {
             self.cancel_lock(unique);
         }
         None
@@ -138,7 +143,7 @@ impl Filesystem {
         if release.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
             owners.insert(LockOwner(release.lock_owner));
         }
-        let context = Context { durable: false, interrupt: Some(&AT_ONCE) };
+        let context = Context { interrupt: Some(&AT_ONCE), ..Context::default() };
         for owner in owners {
             let _ = self.volume.release_locks(&context, caller.inode, owner);
         }

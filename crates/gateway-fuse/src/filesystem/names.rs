@@ -90,7 +90,13 @@ impl Filesystem {
     }
 
     pub(super) fn rmdir(&self, caller: &Caller, name: Name) -> Outcome {
+        // Who has it open can still ask for its attributes.
+        let before = match self.handles.any() {
+            true => self.volume.lookup(&caller.context, caller.inode, name.clone()).ok(),
+            false => None,
+        };
         self.volume.rmdir(&caller.context, caller.inode, name)?;
+        before.into_iter().for_each(|attr| self.handles.is_removed(attr));
         Ok(Bytes::new())
     }
 

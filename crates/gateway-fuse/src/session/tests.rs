@@ -15,14 +15,14 @@ struct Fake {
 }
 
 impl Answers for Fake {
-    fn answer(&self, request: Request, interrupt: &AtomicBool, later: Later) -> Option<Outcome> {
+    fn answer(&self, request: Request, signals: &Signals, later: Later) -> Option<Outcome> {
         let outcome = match request.body {
             Body::SetLk { .. } => {
                 self.waiting.lock().insert(later.unique(), later);
                 return None;
             }
             Body::GetAttr => {
-                while !interrupt.load(Ordering::SeqCst) {
+                while !signals.fatal.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(Failed(Errno::TIMEDOUT))

@@ -11,7 +11,7 @@
 
 use crate::checkers::Complaint;
 use crate::history::{CallNumber, ChangedPlaces, History, Moment};
-use hekate_proto::{Attr, DataOp, InodeId, InodeOp, NodeKind, Op, Reply};
+use hekate_proto::{Attr, AttrChanges, DataOp, InodeId, InodeOp, NodeKind, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Attributes in an answer.
@@ -27,6 +27,8 @@ struct Changed {
     call: CallNumber,
     invoked: Moment,
     returned: Moment,
+    /// It set the size, and that alone.
+    only_size: Option<u64>,
 }
 
 /// All inodes of the history; at most one complaint for each.
@@ -71,10 +73,18 @@ fn changes(history: &History) -> BTreeMap<InodeId, Vec<Changed>> {
             _ => false,
         };
         for inode in call.op.changed_places().into_iter().filter(|_| is_change) {
-            all.entry(inode).or_default().push(Changed { call: number, invoked: call.invoked, returned });
+            let only_size = only_size(&call.op);
+            all.entry(inode).or_default().push(Changed { call: number, invoked: call.invoked, returned, only_size });
         }
     }
     all
+}
+
+/// The size, if an op sets nothing else.
+fn only_size(op: &Op) -> Option<u64> {
+    let Op::Inode { op: InodeOp::SetAttr { changes, .. } } = op else { return None };
+    let only = AttrChanges { size: changes.size, ..AttrChanges::default() };
+    changes.size.filter(|_| *changes == only)
 }
 
 /// The inodes whose mtime somebody set.
@@ -131,7 +141,9 @@ impl Rules<'_> {
             let Some(before) = before.max_by_key(|seen| seen.attr.change) else { continue };
             let after = seen.iter().filter(|seen| seen.invoked > change.returned);
             let mut after = after.filter(|seen| !self.power_failed(before.invoked, seen.returned));
-            if let Some(after) = after.find(|after| after.attr.change <= before.attr.change) {
+            // A truncate to the size that it has changes nothing.
+            let idle = |seen: &Seen| change.only_size == Some(before.attr.size) && seen.attr.size == before.attr.size;
+            if let Some(after) = after.find(|after| after.attr.change <= before.attr.change && !idle(after)) {
                 let change = self.history.describe(change.call);
                 let rule = format!("the change counter stayed at {} over {change}", after.attr.change);
                 return Some(self.both(rule, before.call, after.call));
