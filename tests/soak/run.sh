@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long tests: what `make test` runs, more often and on a larger scale. About four hours on 2 cores; each part can be
-# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds.
+# The long tests: what `make test` runs, more often and on a larger scale. About six hours on 2 cores; each part can be
+# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds against_ext4 mounts.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -38,10 +38,24 @@ kills() { # 500 processes killed under load, with one server and with three, and
     tests/e2e/run.sh writers_wait_for_a_killed_server a_killed_server_starts_again_and_again processes_are_killed_under_load
   done
 }
+against_ext4() { # a million random system calls on mounts and on ext4, half of them on two mounts in turn: about an hour
+  cargo build --release -p hekate
+  for round in $(seq 5); do
+    echo "soak: against ext4, round $round of 5"
+    HEKATE_OPS=100000 HEKATE_SHORTEN_S=300 tests/e2e/run.sh one_mount_does_what_ext4_does two_mounts_in_turn_do_what_ext4_does
+  done
+}
+mounts() { # 2,000 rounds of histories of three mounts, half of them while the server is killed: about an hour
+  cargo build --release -p hekate
+  for round in $(seq 5); do
+    echo "soak: mounts, round $round of 5"
+    HEKATE_ROUNDS=200 tests/e2e/run.sh three_mounts_see_one_order three_mounts_see_one_order_while_the_server_dies
+  done
+}
 
-for part in ${*:-replica seeds rounds order creates kills histories fuzz}; do
+for part in ${*:-replica seeds rounds order creates kills against_ext4 mounts histories fuzz}; do
   case $part in
-  histories | order | creates | fuzz | replica | rounds | kills | seeds) "$part" ;;
-  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds" >&2; exit 64 ;;
+  histories | order | creates | fuzz | replica | rounds | kills | seeds | against_ext4 | mounts) "$part" ;;
+  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds against_ext4 mounts" >&2; exit 64 ;;
   esac
 done

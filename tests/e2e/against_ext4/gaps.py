@@ -6,12 +6,9 @@ HEKATE_NO_GAPS=1 draws and compares everything.
 import os
 
 GAPS = {
-    "O_NOATIME": "a read through a descriptor with O_NOATIME leaves atime",
-    "set-id": "fallocate and copy_file_range by a user other than root drop set-id bits, as a write does",
     "truncate times": "truncate to the size that a file has moves its times",
     "capabilities": "a write drops security.capability",
     "ACL times": "to remove an ACL that is not there moves no ctime",
-    "removed directories": "descriptors of directories that were removed",
 }
 
 # What stays different, and why.

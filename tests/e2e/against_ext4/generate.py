@@ -222,8 +222,6 @@ class Generator:
             flags &= ~os.O_EXCL  # means nothing
         if flags & os.O_APPEND and flags & os.O_DIRECT:
             flags &= ~os.O_DIRECT  # the end of file need not lie at a block's border
-        if "O_NOATIME" in GAPS:
-            flags &= ~os.O_NOATIME
         path = self.path(0.6)
         if self.chance(0.05):
             flags = os.O_TMPFILE | self.draw.choice([os.O_RDWR, os.O_WRONLY]) | (os.O_EXCL if self.chance(0.2) else 0)

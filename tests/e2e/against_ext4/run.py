@@ -11,7 +11,6 @@ import stat
 import time
 
 from against_ext4 import tree
-from against_ext4.gaps import GAPS
 from against_ext4.generate import Generator
 from against_ext4.side import Side
 from against_ext4.watch import Watch
@@ -52,8 +51,6 @@ class Pair:
 
     def do(self, op):
         """-> (what came of it, attributes that differ)."""
-        if "removed directories" in GAPS:
-            self.drop_removed()
         mine, wanted = self.hekate.run(op), self.ext4.run(op)
         if mine[0] == "ESTALE" and op["do"] in ("rename", "renameat2") and len(self.all_roots) > 1:
             self.hekate.lstat(op["path"], op["mount"])
@@ -65,26 +62,17 @@ class Pair:
         self.mend_set_id(op)
         return wanted, self.watch.after(op)
 
-    def drop_removed(self):
-        for slot in list(self.ext4.slots):
-            told = self.ext4.fstat(slot)
-            if stat.S_ISDIR(told.st_mode) and not told.st_nlink:
-                self.hekate.drop(slot)
-                self.ext4.drop(slot)
-
     def mend_set_id(self, op):
-        """Where only a bit differs that `gaps` speaks of, it goes on both."""
+        """Where only the bit of `KNOWN` differs, it goes on both."""
         if op["do"] not in WRITING:
             return
         mine, wanted = self.attributes(self.hekate, op), self.attributes(self.ext4, op)
-        if mine and wanted and mine.st_mode != wanted.st_mode and self.may_stay(op, mine.st_mode, wanted.st_mode):
+        if mine and wanted and mine.st_mode != wanted.st_mode and self.may_stay(mine.st_mode, wanted.st_mode):
             for side in (self.hekate, self.ext4):
                 side.enter(op["mount"])
                 os.chmod(side.slots[op["slot"]].fd if "slot" in op else op["path"], stat.S_IMODE(wanted.st_mode))
 
-    def may_stay(self, op, mine, wanted):
-        if "set-id" in GAPS and op["do"] in ("fallocate", "copy_range"):
-            return not (mine ^ wanted) & ~(stat.S_ISUID | stat.S_ISGID)
+    def may_stay(self, mine, wanted):
         return mine ^ wanted == stat.S_ISGID and not mine & stat.S_IXGRP
 
     def attributes(self, side, op):
