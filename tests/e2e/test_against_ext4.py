@@ -1,6 +1,6 @@
 """Random system calls do on a mount what they do on a local ext4, from one mount and from two in turn.
 
-HEKATE_OPS=N: how many a run [10,000]; HEKATE_SEED: which [random, and printed on failure]; HEKATE_SHORTEN_S: how long to
+HEKATE_OPS=N: how many a run [20,000]; HEKATE_SEED: which [random, and printed on failure]; HEKATE_SHORTEN_S: how long to
 look for few ops that show a difference again [20]; HEKATE_NO_GAPS=1: also what `against_ext4/gaps.py` leaves out.
 """
 
@@ -11,7 +11,7 @@ import time
 from against_ext4.run import Run
 from harness import Skip, test
 
-OPS = int(os.environ.get("HEKATE_OPS", "10000"))
+OPS = int(os.environ.get("HEKATE_OPS", "20000"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
 LIMIT_S = 120 + OPS // 40
 IMAGE_BYTES = 8 << 30

@@ -24,16 +24,6 @@ use serde::Deserialize;
 const MODE: u16 = 0o644;
 
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Line {
-    Call(Box<Recorded>),
-    Round {
-        #[serde(rename = "round")]
-        _round: u64,
-    },
-}
-
-#[derive(Deserialize)]
 struct Recorded {
     who: u32,
     from: Moment,
@@ -107,13 +97,14 @@ pub struct Round {
 pub fn read(text: &str) -> Result<Vec<Round>, String> {
     let mut rounds: Vec<Vec<(usize, Recorded)>> = Vec::new();
     for (number, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line)) {
-        match serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))? {
-            Line::Round { .. } => rounds.push(Vec::new()),
-            Line::Call(call) => {
-                let round = rounds.last_mut().ok_or_else(|| format!("line {number}: no round has begun"))?;
-                round.push((number, *call));
-            }
+        let wrong = |error: serde_json::Error| format!("line {number}: {error}");
+        let value: serde_json::Value = serde_json::from_str(line).map_err(wrong)?;
+        if value.get("round").is_some() {
+            rounds.push(Vec::new());
+            continue;
         }
+        let round = rounds.last_mut().ok_or_else(|| format!("line {number}: no round has begun"))?;
+        round.push((number, serde_json::from_value(value).map_err(wrong)?));
     }
     rounds.into_iter().map(round).collect()
 }

@@ -1,3 +1,5 @@
+//! A right recording, and what is noticed when one word of it is changed.
+
 use super::*;
 
 /// A history that is right: two names, bytes and locks of one file, by three processes.

@@ -1,3 +1,5 @@
+//! Right and wrong histories of locks.
+
 use super::*;
 use crate::history::Moment;
 use hekate_proto::{LOCK_END, LockOwner, SessionId};
