@@ -13,7 +13,7 @@ from harness import Skip, test
 
 OPS = int(os.environ.get("HEKATE_OPS", "20000"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
-LIMIT_S = 120 + OPS // 40
+LIMIT_S = 300 + OPS // 10
 IMAGE_BYTES = 8 << 30
 
 

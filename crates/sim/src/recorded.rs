@@ -206,7 +206,10 @@ fn on_inode(what: &What, error: Option<&str>) -> Result<(Op, hekate_proto::Resul
         }
         What::Read { inode, offset, length, data } => {
             let reply = Reply::FileData { bytes: data.0.clone(), attr: attr(*inode, NodeKind::File) };
-            Ok((Op::Data { op: DataOp::Read { inode: id(*inode), offset: *offset, length: *length } }, Ok(reply)))
+            Ok((
+                Op::Data { op: DataOp::Read { inode: id(*inode), offset: *offset, length: *length, touch: false } },
+                Ok(reply),
+            ))
         }
         What::Lock { inode, style, kind, start, end, owner } => {
             let owner = LockOwner(*owner);
@@ -225,7 +228,8 @@ fn made(
 ) -> Result<(Op, hekate_proto::Result<Reply>), String> {
     let node = if kind == NodeKind::Directory { NewNode::Directory } else { NewNode::File };
     let name = word(name)?;
-    let op = NameOp::Create { dir: id(dir), name, node, mode: MODE, uid: 0, gid: 0, exclusive: true, seed: 0 };
+    let op =
+        NameOp::Create { dir: id(dir), name, node, mode: MODE, uid: 0, gid: 0, exclusive: true, seed: 0, umask: 0 };
     let outcome = match (inode, error) {
         (Some(inode), None) => Ok(Reply::Node { attr: attr(inode, kind), created: true }),
         (None, None) => return Err("it lacks the inode that was made".into()),
@@ -253,7 +257,8 @@ fn looked_up(
 }
 
 fn listed(dir: u64, names: &[(String, u64)], error: Option<&str>) -> Result<(Op, hekate_proto::Result<Reply>), String> {
-    let op = Op::Name { op: NameOp::List { dir: id(dir), after: None, limit: u32::MAX, attributes: false } };
+    let op =
+        Op::Name { op: NameOp::List { dir: id(dir), after: None, limit: u32::MAX, attributes: false, touch: false } };
     if let Some(error) = error {
         return Ok((op, Err(error_of(error)?)));
     }
