@@ -93,7 +93,9 @@ impl Action {
     }
 
     fn let_go(&self, held: &mut Held) {
-        held[self.cells.clone()].iter_mut().for_each(|cell| drop(cell.remove(&self.owner)));
+        for cell in &mut held[self.cells.clone()] {
+            cell.remove(&self.owner);
+        }
     }
 }
 
@@ -129,7 +131,9 @@ impl Model for File {
             action.let_go(&mut next);
             if action.kind != LockKind::Unlock {
                 let exclusive = action.kind == LockKind::Write;
-                next[action.cells.clone()].iter_mut().for_each(|cell| drop(cell.insert(action.owner, exclusive)));
+                for cell in &mut next[action.cells.clone()] {
+                    cell.insert(action.owner, exclusive);
+                }
             }
         }
         vec![next]
