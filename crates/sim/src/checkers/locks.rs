@@ -27,6 +27,9 @@ struct Action {
     style: LockStyle,
 }
 
+/// A call, what it asked for, and whether it was granted.
+type Judged = (CallNumber, Lock, bool);
+
 /// Of each cell, who holds it, and whether exclusively.
 type Held = Vec<BTreeMap<Owner, bool>>;
 
@@ -36,7 +39,7 @@ struct File;
 /// answer that no lock ever gets.
 pub fn check(history: &History) -> Vec<Complaint> {
     let mut complaints = Vec::new();
-    let mut files: BTreeMap<(InodeId, u8), Vec<(CallNumber, Lock, bool)>> = BTreeMap::new();
+    let mut files: BTreeMap<(InodeId, u8), Vec<Judged>> = BTreeMap::new();
     for (number, call) in history.calls() {
         let Op::Lock { op: LockOp::Set { inode, lock, wait: false } } = &call.op else { continue };
         let granted = match call.settled() {
@@ -68,11 +71,7 @@ pub fn check(history: &History) -> Vec<Complaint> {
     complaints
 }
 
-fn operation(
-    history: &History,
-    borders: &BTreeSet<u64>,
-    (number, lock, granted): &(CallNumber, Lock, bool),
-) -> Operation<Action> {
+fn operation(history: &History, borders: &BTreeSet<u64>, (number, lock, granted): &Judged) -> Operation<Action> {
     let call = history.call(*number);
     let cell = |border: u64| borders.range(..border).count();
     let action = Action {
