@@ -1,6 +1,7 @@
 """Runs the tests that are named on the command line, or all of them."""
 
 import harness
+import test_acl
 import test_against_ext4
 import test_apart
 import test_bricks
@@ -20,8 +21,9 @@ import test_servers
 import test_space
 import test_spread
 import test_users
+import test_waits
 
-MODULES = [test_files, test_names, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_room, test_bricks, test_compare, test_servers, test_space, test_spread, test_processes, test_apart, test_kills, test_against_ext4, test_histories]
+MODULES = [test_files, test_names, test_acl, test_mounts, test_locks, test_crashes, test_mistakes, test_output, test_users, test_waits, test_room, test_bricks, test_compare, test_servers, test_space, test_spread, test_processes, test_apart, test_kills, test_against_ext4, test_histories]
 
 if __name__ == "__main__":
     harness.main(MODULES)

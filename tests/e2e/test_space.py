@@ -257,3 +257,25 @@ def times_of_access_follow_relatime(store):
     time.sleep(0.02)
     os.listdir(mnt)
     assert os.stat(mnt).st_atime_ns > before, "a directory that was listed"
+
+
+@test(root=True)
+def file_capabilities_go_with_a_write(store):
+    mnt = store.up()
+    capability = bytes.fromhex("0000000200040000000000000000000000000000")
+    for size in (100, 100_000):
+        write(f"{mnt}/f", b"x" * size)
+
+        def cut():
+            os.truncate(f"{mnt}/f", size // 2)
+
+        def overwrite():
+            handle = os.open(f"{mnt}/f", os.O_WRONLY)
+            os.pwrite(handle, b"y", 0)
+            os.close(handle)
+
+        for change in (overwrite, cut, lambda: os.chown(f"{mnt}/f", 1, 1)):
+            os.setxattr(f"{mnt}/f", "security.capability", capability)
+            equal(os.getxattr(f"{mnt}/f", "security.capability"), capability, "set")
+            change()
+            raises(errno.ENODATA, os.getxattr, f"{mnt}/f", "security.capability")

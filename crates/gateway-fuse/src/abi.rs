@@ -58,8 +58,6 @@ pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     /// fcntl locks are ours.
     pub const POSIX_LOCKS: u64 = 1 << 1;
-    /// OPEN and CREATE carry O_TRUNC out.
-    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// Writes of over 4 KiB.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The server applies umask.
@@ -120,8 +118,6 @@ pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// OPEN's answer: direct writes of one file may go at once.
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
-/// OPEN and CREATE: the caller may not keep set-id bits when it truncates.
-pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// WRITE: from the page cache; who wrote is a guess.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// WRITE: the caller may not keep set-id bits.

@@ -11,12 +11,12 @@ const PAGE_BYTES: u32 = 4096;
 /// What we take if it is offered.
 ///
 /// Not taken, with the reason: WRITEBACK_CACHE (an acknowledged write is on the servers),
-/// EXPORT_SUPPORT (needs a look-up of `..`), CACHE_SYMLINKS. DONT_MASK: a default ACL overrides umask, and servers know
+/// EXPORT_SUPPORT (needs a look-up of `..`), CACHE_SYMLINKS,
+/// ATOMIC_O_TRUNC (a program that runs would be cut before the kernel answers ETXTBSY). DONT_MASK: a default ACL overrides umask, and servers know
 /// of it.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
-    | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
     | init::DONT_MASK
     | init::AUTO_INVAL_DATA

@@ -92,6 +92,8 @@ wire_struct! {
         pub size_high: u64,
         /// Reserved for grants: up to where a sole writer may move the end of file unasked. 0: no grant.
         pub grant_limit: u64,
+        /// It has the extended attribute security.capability, which goes with the next change of content or owner.
+        pub has_capability: bool,
     }
 
     /// Index: what each partition with names of a directory knows of it.

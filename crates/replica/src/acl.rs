@@ -13,6 +13,8 @@ pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// What is made in a directory begins with this one.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
+/// Some 500 entries, as ext4 takes: a directory's default ACL is part of each record that makes a name in it.
+const ACL_BYTES_MAX: usize = 4096;
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;
 const USER_OBJ: u16 = 0x01;
@@ -162,6 +164,9 @@ pub fn is_acl(name: &[u8]) -> bool {
 /// Sets or (no value) removes an ACL; the mode follows it, and a directory's stubs know.
 pub fn set(here: &mut Here, id: InodeId, name: &Bytes, value: Option<&Bytes>, drop_set_group: bool) -> Stepped<Next> {
     let tree = here.tree();
+    if value.is_some_and(|value| value.len() > ACL_BYTES_MAX) {
+        return Err(Error::AttributeTooLarge.into());
+    }
     let before = tree.inode(id)?;
     let mut inode = before.clone();
     if inode.kind == NodeKind::Symlink {

@@ -37,7 +37,7 @@ pub fn allocate(
         commit.changes.push(Change::Put { key: tree.key(id, Kind::Content), value });
     }
     let end = if keeps_size { 0 } else { end };
-    written(&mut inode, end, drop_set_id, now);
+    written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, now);
     commit.put(tree.key(id, Kind::Inode), &inode);
     Ok(Next::record(commit))
 }

@@ -1,6 +1,6 @@
 //! Bytes: beside the inode while they are few, in shards from then on.
 
-use crate::inodes::drop_set_id_bits;
+use crate::inodes::{drop_capability, drop_set_id_bits};
 use crate::message::Fresh;
 use crate::read::node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
@@ -15,7 +15,15 @@ const JOURNALED_BYTES_MAX: usize = 32 << 10;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
 /// A change of content.
-pub fn written(inode: &mut InodeRecord, end: u64, drop_set_id: bool, now: Time) {
+pub fn written(
+    tree: &Tree,
+    commit: &mut Commit,
+    (id, inode): (InodeId, &mut InodeRecord),
+    end: u64,
+    drop_set_id: bool,
+    now: Time,
+) {
+    commit.changes.extend(drop_capability(tree, id, inode));
     let now = later(now, inode.ctime);
     inode.size = if is_planted(11) { end } else { inode.size.max(end) };
     inode.size_high = inode.size_high.max(inode.size);
@@ -66,7 +74,7 @@ fn write_inline(
         splice(&tree.content(id)?, offset as usize, data)
     };
     commit.changes.push(Change::Put { key, value });
-    written(inode, end, drop_set_id, now);
+    written(tree, &mut commit, (id, inode), end, drop_set_id, now);
     commit.put(tree.key(id, Kind::Inode), inode);
     Ok(commit)
 }
@@ -88,18 +96,24 @@ pub fn spill(here: &mut Here, id: InodeId) -> Stepped<Next> {
         return Ok(Next::Reply(node(attr_of(id, &inode, None))));
     }
     let content = tree.content(id)?;
-    spill_with(here, id, inode, content)
+    spill_with(here, id, inode, content, Commit::default())
 }
 
 /// The record of a spill: `inode` as it is to be but for its layout, `content` what goes to the shard.
-pub fn spill_with(here: &mut Here, id: InodeId, mut inode: InodeRecord, content: Bytes) -> Stepped<Next> {
+/// The changes of `commit` come first.
+pub fn spill_with(
+    here: &mut Here,
+    id: InodeId,
+    mut inode: InodeRecord,
+    content: Bytes,
+    mut commit: Commit,
+) -> Stepped<Next> {
     let (ask, tree) = (here.ask, here.tree());
     let data = here.new_data_id(id);
     let shard = ShardId { volume: ask.volume, data, index: 0 };
-    let mut commit = Commit::default();
     if !content.is_empty() {
         if here.owns(shard.position()) {
-            commit.changes = fill_shard(ask, shard, &content).changes;
+            commit.changes.extend(fill_shard(ask, shard, &content).changes);
         } else {
             let undo = Some(Leg::UnfillShard { shard });
             here.leg(shard.position(), Leg::FillShard { shard, bytes: content }, undo)?;
@@ -271,9 +285,9 @@ pub fn wrote(
     if inode.layout.is_inline() || inode.layout.version != layout_version && !is_planted(10) {
         return Err(Error::LayoutChanged.into());
     }
-    written(&mut inode, end, drop_set_id, now);
-    inode.size_high = inode.size_high.max(reach);
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
+    written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, now);
+    inode.size_high = inode.size_high.max(reach);
     commit.put(tree.key(id, Kind::Inode), &inode);
     Ok(Next::record(commit))
 }

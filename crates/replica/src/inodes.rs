@@ -25,6 +25,15 @@ pub fn drop_set_id_bits(inode: &mut InodeRecord) {
     }
 }
 
+/// The name of file capabilities (capabilities(7)).
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// A change of content or owner takes a program's file capabilities, whoever makes it. -> what takes them, if it has some.
+pub fn drop_capability(tree: &Tree, id: InodeId, inode: &mut InodeRecord) -> Option<Change> {
+    let had = std::mem::take(&mut inode.has_capability);
+    had.then(|| Change::Delete { key: tree.xattr_key(id, CAPABILITY) })
+}
+
 /// Takes all changes but the size.
 pub fn apply_changes(inode: &mut InodeRecord, changes: &AttrChanges, now: Time) {
     let now = later(now, inode.ctime);
@@ -49,6 +58,9 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
     let mut inode = tree.inode(id)?;
     apply_changes(&mut inode, changes, now);
     let (mut commit, mut legs) = (Commit::default(), Vec::new());
+    if changes.uid.is_some() || changes.gid.is_some() {
+        commit.changes.extend(drop_capability(&tree, id, &mut inode));
+    }
     if changes.mode.is_some() {
         acl::follow_mode(&tree, &mut commit, id, inode.mode)?;
     }
@@ -103,6 +115,9 @@ pub fn setxattr(
         false if replace => return Err(Error::NoAttribute.into()),
         false if existing.len() >= XATTRS_MAX => return Err(Error::AttributeTooLarge.into()),
         _ => {}
+    }
+    if &name[..] == CAPABILITY {
+        inode.has_capability = value.is_some();
     }
     inode.ctime = later(now, inode.ctime);
     inode.change += 1;

@@ -221,6 +221,7 @@ pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> In
         parent: InodeId::from_bits(0),
         size_high: 0,
         grant_limit: 0,
+        has_capability: false,
     }
 }
 

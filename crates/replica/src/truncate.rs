@@ -1,7 +1,7 @@
 //! truncate: the size, and what lies beyond it.
 
 use crate::data::spill_with;
-use crate::inodes::apply_changes;
+use crate::inodes::{apply_changes, drop_capability};
 use crate::legs::{cut_shard, shards_of};
 use crate::read::node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
@@ -28,10 +28,11 @@ pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) 
     inode.size = size;
     inode.size_high = inode.size_high.max(size);
     let (mut commit, mut legs) = (Commit::default(), Vec::new());
+    commit.changes.extend(drop_capability(&tree, id, &mut inode));
     if before.layout.is_inline() {
         let content = tree.content(id)?;
         if size > INLINE_MAX {
-            return spill_with(here, id, inode, content);
+            return spill_with(here, id, inode, content, commit);
         }
         if (content.len() as u64) > size {
             let value = content.slice(..size as usize);

@@ -225,6 +225,7 @@ fn new_inode(kind: NodeKind, now: Time) -> InodeRecord {
         parent: InodeId::from_bits(0),
         size_high: 0,
         grant_limit: 0,
+        has_capability: false,
     }
 }
 

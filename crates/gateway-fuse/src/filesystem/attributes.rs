@@ -101,8 +101,9 @@ fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
         gid: has(fattr::GID).then_some(set.gid),
         size: has(fattr::SIZE).then_some(set.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atime_ns),
-        // The kernel leaves it to us that ftruncate changes the time even if it does not change the size.
-        mtime: match has(fattr::SIZE) && has(fattr::FH) {
+        // The kernel leaves it to us that ftruncate and O_TRUNC (of which it does not say that it is no truncate(2)) change
+        // the time even if they do not change the size.
+        mtime: match has(fattr::SIZE) && (has(fattr::FH) || set.size == 0) {
             true => Some(SetTime::Now),
             false => time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtime_ns),
         },

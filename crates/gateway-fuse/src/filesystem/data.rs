@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
 use hekate_client::{Context, Volume};
-use hekate_proto::{Attr, AttrChanges, InodeId, Result, SetTime};
+use hekate_proto::{InodeId, Result};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ impl Filesystem {
     pub(super) fn open(&self, caller: &Caller, open: OpenIn) -> Outcome {
         self.mark_open(caller.inode);
         self.removals.wait(&caller.signals.fatal);
-        match self.opened_attr(caller, open) {
+        match self.volume.getattr(&caller.context, caller.inode) {
             Ok(attr) => {
                 let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
                 Ok(bytes_of(&self.open_out(open.flags, unchanged && !self.cache.is_zero())))
@@ -24,16 +24,6 @@ impl Filesystem {
                 Err(error.into())
             }
         }
-    }
-
-    /// The inode, truncated if the open asks so.
-    fn opened_attr(&self, caller: &Caller, open: OpenIn) -> Result<Attr> {
-        if open.flags & OFlags::TRUNC.bits() == 0 {
-            return self.volume.getattr(&caller.context, caller.inode);
-        }
-        let drop_set_id = open.open_flags & OPEN_KILL_SUIDGID != 0;
-        let changes = AttrChanges { size: Some(0), mtime: Some(SetTime::Now), drop_set_id, ..Default::default() };
-        self.volume.setattr(&caller.context, caller.inode, changes)
     }
 
     /// A handle is a number for its locks; all else that we keep is by inode.

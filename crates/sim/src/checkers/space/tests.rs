@@ -41,6 +41,7 @@ fn inode(kind: NodeKind) -> InodeRecord {
         parent: ROOT,
         size_high: 0,
         grant_limit: 0,
+        has_capability: false,
     }
 }
 
