@@ -9,6 +9,7 @@ GAPS = {
     "truncate times": "truncate to the size that a file has moves its times",
     "atime": "listing through a descriptor with O_NOATIME leaves atime; and once atime was seen to move at an open",
     "removed directories": "rmdir moves the ctime of a directory that somebody has open",
+    "capabilities": "chown of a directory leaves its security.capability (it is not set at all until then)",
     "ACL times": "to remove an ACL that is not there moves no ctime",
 }
 
