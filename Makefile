@@ -56,7 +56,7 @@ soak: ## the long tests
 mutants: ## mutation tests of a brick's journal and recovery with cargo-mutants, if it is installed (about two hours)
 	scripts/mutants.sh
 
-soak-setup: ## install what soak needs beyond test: tools that compile pjdfstest (about 30 MB)
+soak-setup: ## install what soak needs: the same as test
 	scripts/setup.sh soak
 
 deny: ## licences, bans, sources and advisories with cargo-deny, if it is installed

@@ -20,37 +20,61 @@ demo_programs=(
 test_programs=(
   strace:strace         # 2.8 MB   shows that each disk is synced before the reply
   getfattr:attr         # 0.2 MB   extended attributes
+  ganesha.nfsd:nfs-ganesha # 2 MB  an NFS server in user space, with rpcbind and 2 MB of libraries, and
+  nfs-ls:libnfs-utils   # 0.5 MB   its client, with the library that the tests call
+  pkg-config:pkg-config # 0.1 MB   builds passthrough_ll, with libfuse3-dev (5 MB with what it needs): pjdfstest runs there too
+  setfacl:acl           # 0.2 MB   ACLs as users set them
 )
 bench_programs=(
   fio:fio               # 2.1 MB   the load
   mkfs.xfs:xfsprogs     # 3.4 MB   bricks of the same kind for everybody
   getfattr:attr         # 0.2 MB
-  pkg-config:pkg-config # 0.1 MB   builds passthrough_ll, with libfuse3-dev (0.7 MB)
   glusterd:glusterfs-server   # 3 MB and about 40 MB of libraries: the peer, and its
   glusterfs:glusterfs-client  # client
 )
-# Beyond the above the soak compiles pjdfstest: about 30 MB.
+# The guest's own packages go into its image under target/.
 soak_programs=(
-  autoreconf:autoconf
-  automake:automake
-  prove:perl
+  smbd:samba            # 60 MB with its libraries: serves a mount
+  smbclient:smbclient
+  qemu-system-x86_64:qemu-system-x86  # 43 MB and about 40 MB of libraries: a guest with another kernel
+  mmdebstrap:mmdebstrap               # 1 MB    makes its disk
+  mke2fs:e2fsprogs                    # 1.5 MB
 )
 
 packages=()
 need() { local pair; for pair; do command -v "${pair%%:*}" >/dev/null 2>&1 || packages+=("${pair##*:}"); done; }
+
+# What lets nfs-ganesha serve directories of this machine is a library of its own (0.2 MB).
+need_ganesha() { compgen -G '/usr/lib/*/ganesha/libfsalvfs.so' >/dev/null || packages+=(nfs-ganesha-vfs); }
 
 task=${1:-}
 need "${demo_programs[@]}"
 [ -e "$(gcc -print-file-name=crt1.o 2>/dev/null || true)" ] || packages+=(libc6-dev) # 12 MB: what gcc links against
 case $task in
   demo) ;;
-  test) need "${test_programs[@]}" ;;
-  bench)
-    need "${test_programs[@]}" "${bench_programs[@]}"
-    [ -e /usr/include/fuse3/fuse_lowlevel.h ] || packages+=(libfuse3-dev) ;;
-  soak) need "${test_programs[@]}" "${soak_programs[@]}" ;;
+  test) need "${test_programs[@]}"; need_ganesha ;;
+  bench) need "${test_programs[@]}" "${bench_programs[@]}" ;;
+  soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_ganesha ;;
   *) give_up "usage: scripts/setup.sh demo|test|bench|soak" ;;
 esac
+if [ "$task" != demo ]; then
+  [ -e /usr/include/fuse3/fuse_lowlevel.h ] || packages+=(libfuse3-dev)
+  [ -e /usr/include/sys/acl.h ] || packages+=(libacl1-dev) # 0.3 MB: pjdfstest is linked with it
+fi
+
+# Servers that tests start by themselves: a package and its unit. Installing them is not to start them, now or at boot.
+idle_units=(nfs-ganesha:nfs-ganesha rpcbind:rpcbind.socket rpcbind:rpcbind samba:smbd samba:nmbd)
+policy=/usr/sbin/policy-rc.d # says so to the packages' scripts (Debian's invoke-rc.d)
+
+install_idle() {
+  local pair fresh=() is_ours= status=0
+  for pair in "${idle_units[@]}"; do dpkg -s "${pair%%:*}" >/dev/null 2>&1 || fresh+=("${pair##*:}"); done
+  [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' >$policy; chmod 755 $policy; is_ours=1; trap "rm -f $policy" EXIT; }
+  { apt-get update -qq && $line -qq >/dev/null; } || status=$?
+  [ -z "$is_ours" ] || { rm -f $policy; trap - EXIT; }
+  systemctl disable --quiet "${fresh[@]}" >/dev/null 2>&1 || true # those that were installed, if systemd is there
+  return "$status"
+}
 
 if [ ${#packages[@]} -gt 0 ]; then
   mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
@@ -59,7 +83,7 @@ if [ ${#packages[@]} -gt 0 ]; then
   [ "$(id -u)" = 0 ] || give_up "missing: ${packages[*]}; as root, run: apt-get update && $line"
   say "installing ${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq && $line -qq >/dev/null || give_up "that failed; run it by hand to see why: $line"
+  install_idle || give_up "that failed; run it by hand to see why: $line"
 fi
 
 # The toolchain comes from rustup: Debian 12 has Rust 1.63, which is too old.

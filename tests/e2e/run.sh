@@ -11,4 +11,8 @@ fi
 HEKATE=$(readlink -f "$HEKATE")
 export HEKATE
 [ -x "$HEKATE" ] || { echo "hekate e2e: HEKATE=$HEKATE is no program" >&2; exit 2; }
+# These two run programs of others, which are built once.
+case "${*:-all}" in
+  all | *pjdfstest* | *fsx*) HEKATE_POSIX_TOOLS=$(tests/posix/tools.sh) && export HEKATE_POSIX_TOOLS ;;
+esac
 exec python3 -B tests/e2e/suite.py "$@"

@@ -1,6 +1,6 @@
 """What three mounts are told of names, bytes and locks is linearizable, also while the server is killed and started again.
 
-HEKATE_ROUNDS=N: how many rounds [12]; HEKATE_SEED: which [random, and printed on failure]; CHECK_HISTORY=PROGRAM: the
+HEKATE_HISTORIES=N: how many rounds [12]; HEKATE_SEED: which [random, and printed on failure]; CHECK_HISTORY=PROGRAM: the
 checker, else it is built (crates/sim).
 """
 
@@ -12,7 +12,7 @@ import time
 import recorder
 from harness import Skip, test
 
-ROUNDS = int(os.environ.get("HEKATE_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("HEKATE_HISTORIES", "12"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
 LIMIT_S = 300 + 10 * ROUNDS
 PROCESSES = 6

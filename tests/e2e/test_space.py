@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import mmap
 import os
 import threading
 import time
@@ -279,3 +280,32 @@ def file_capabilities_go_with_a_write(store):
             equal(os.getxattr(f"{mnt}/f", "security.capability"), capability, "set")
             change()
             raises(errno.ENODATA, os.getxattr, f"{mnt}/f", "security.capability")
+
+
+@test
+def mapped_pages_are_those_of_reads_and_writes(store):
+    mnt, other = store.up(), store.mount("mnt2")
+    write(f"{mnt}/f", bytes(64 << 10))
+    handle = os.open(f"{mnt}/f", os.O_RDWR)
+    mapped = mmap.mmap(handle, 64 << 10)
+    for number in range(1, 200):
+        at = number * 317 % 60_000
+        if number % 2:
+            mapped[at : at + 4] = number.to_bytes(4, "little")
+            equal(os.pread(handle, 4, at), number.to_bytes(4, "little"), "read after a store")
+        else:
+            os.pwrite(handle, number.to_bytes(4, "little"), at)
+            equal(mapped[at : at + 4], number.to_bytes(4, "little"), "load after a write")
+    mapped.flush()
+    same_bytes(read(f"{other}/f"), mapped[:], "what another mount reads after msync")
+    away = os.open(f"{other}/f", os.O_RDWR)
+    with mmap.mmap(away, 64 << 10) as there:
+        same_bytes(there[:], mapped[:], "what another mount maps after msync")
+        there[0:5] = b"there"
+        there.flush()
+    equal(os.pread(handle, 5, 0), b"there", "read after another mount's msync")
+    with mmap.mmap(handle, 64 << 10) as again:
+        equal(again[0:5], b"there", "mapped anew after another mount's msync")
+    mapped.close()
+    os.close(handle)
+    os.close(away)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long tests: what `make test` runs, more often and on a larger scale. About six hours on 2 cores; each part can be
-# run alone: run.sh [PART...], parts: histories order creates fuzz replica rounds kills seeds against_ext4 mounts.
+# The long tests: what `make test` runs, more often and on a larger scale; hours on 2 cores. Each part can be run alone:
+# run.sh [PART...]; without one all of them, in this order.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -38,6 +38,30 @@ kills() { # 500 processes killed under load, with one server and with three, and
     tests/e2e/run.sh writers_wait_for_a_killed_server a_killed_server_starts_again_and_again processes_are_killed_under_load
   done
 }
+posix() { # fsx with a million operations on each kind of file and mount, and pjdfstest ten times: some two hours
+  cargo build --release -p hekate
+  HEKATE_FSX_OPS=1000000 tests/e2e/run.sh fsx_finds_what_it_wrote
+  for round in $(seq 10); do
+    echo "soak: pjdfstest, round $round of 10"
+    tests/e2e/run.sh pjdfstest_as_root pjdfstest_as_nobody
+  done
+}
+
+reexport() { # a mount that Samba serves on: a minute
+  cargo build --release -p hekate
+  HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/soak/reexport.py
+}
+programs() { # git, SQLite and PostgreSQL on mounts, killed with the server 30 times and more: half an hour
+  cargo build --release -p hekate
+  tests/e2e/run.sh git_does_what_it_does_on_a_local_disk
+  HEKATE_ROUNDS=30 tests/e2e/run.sh postgres_survives_kills_together_with_the_server
+  HEKATE_ROUNDS=50 tests/e2e/run.sh sqlite_in_rollback_mode_survives_kills sqlite_in_wal_mode_survives_kills \
+    sqlite_over_two_mounts_loses_no_update
+}
+memory() { # a million files, and a million names in one directory, and what they take of memory: an hour
+  cargo build --release -p hekate
+  HEKATE_FILES=1000000 tests/e2e/run.sh many_files_take_bounded_memory many_names_in_a_directory
+}
 against_ext4() { # a million random system calls on mounts and on ext4, half of them on two mounts in turn: about an hour
   cargo build --release -p hekate
   for round in $(seq 5); do
@@ -49,13 +73,17 @@ mounts() { # 2,000 rounds of histories of three mounts, half of them while the s
   cargo build --release -p hekate
   for round in $(seq 5); do
     echo "soak: mounts, round $round of 5"
-    HEKATE_ROUNDS=200 tests/e2e/run.sh three_mounts_see_one_order three_mounts_see_one_order_while_the_server_dies
+    HEKATE_HISTORIES=200 tests/e2e/run.sh three_mounts_see_one_order three_mounts_see_one_order_while_the_server_dies
   done
 }
+guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
+  tests/guest/run.sh
+}
 
-for part in ${*:-replica seeds rounds order creates kills against_ext4 mounts histories fuzz}; do
-  case $part in
-  histories | order | creates | fuzz | replica | rounds | kills | seeds | against_ext4 | mounts) "$part" ;;
-  *) echo "soak: there is no part $part; parts: histories order creates fuzz replica rounds kills seeds against_ext4 mounts" >&2; exit 64 ;;
+parts="replica seeds rounds order creates kills against_ext4 mounts reexport programs posix memory histories fuzz guest"
+for part in ${*:-$parts}; do
+  case " $parts " in
+  *" $part "*) "$part" ;;
+  *) echo "soak: there is no part $part; parts: $parts" >&2; exit 64 ;;
   esac
 done

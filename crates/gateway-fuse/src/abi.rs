@@ -58,6 +58,8 @@ pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     /// fcntl locks are ours.
     pub const POSIX_LOCKS: u64 = 1 << 1;
+    /// LOOKUP of `.` and `..`, by which the kernel finds inodes again that it has forgotten.
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     /// Writes of over 4 KiB.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The server applies umask.

@@ -7,10 +7,12 @@
 mod attributes;
 mod data;
 mod directories;
+mod export;
 mod locks;
 mod names;
 mod space;
 
+use crate::MountOptions;
 use crate::abi::*;
 use crate::directory::Handles;
 use crate::encode::{Outcome, bytes_of, entry_out};
@@ -57,13 +59,13 @@ struct Caller<'a> {
 }
 
 impl Filesystem {
-    pub(crate) fn new(volume: Arc<Volume>, cache: Duration) -> Self {
+    pub(crate) fn new(volume: Arc<Volume>, options: &MountOptions) -> Self {
         Self {
             volume,
-            cache,
-            soft: None,
+            cache: options.cache,
+            soft: options.soft,
             direct: AtomicBool::new(false),
-            nodes: Nodes::default(),
+            nodes: Nodes::new(options.export),
             handles: Handles::default(),
             removals: Removals::default(),
             appends: std::array::from_fn(|_| Mutex::default()),
@@ -131,6 +133,8 @@ impl Filesystem {
     fn answer_now(&self, caller: &Caller, body: Body) -> Outcome {
         match body {
             Body::Lookup { name } => self.lookup(caller, name),
+            Body::LookupSelf => self.lookup_self(caller),
+            Body::LookupParent => self.lookup_parent(caller),
             Body::Mknod { name, mode, rdev, umask } => self.mknod(caller, name, (mode, umask), rdev),
             Body::Mkdir { name, mode, umask } => self.mkdir(caller, name, (mode, umask)),
             Body::Symlink { name, target } => self.symlink(caller, name, target),

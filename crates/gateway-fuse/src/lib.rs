@@ -24,11 +24,12 @@ mod request;
 mod session;
 
 pub use counters::Counters;
-pub use mount::unmount;
+pub use mount::{Change, is_mounted, remount, remove_dead, unmount};
 
 use filesystem::Filesystem;
 use hekate_client::Volume;
 use hekate_proto::Result;
+use negotiate::Wishes;
 use session::Session;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +49,15 @@ pub struct MountOptions {
     pub set_id: bool,
     /// Device nodes lead to devices (root's mounts only).
     pub devices: bool,
+    /// Programs can be started from it.
+    pub execute: bool,
+    /// Reading a file is recorded in its access time, as with relatime.
+    pub access_times: bool,
+    /// Files and directories can be opened by handles that outlive what the kernel remembers, as NFS servers do. Costs 40
+    /// bytes for each inode that was ever looked up.
+    pub export: bool,
+    /// How long an op waits for a server that is away before it fails. `None`: for ever.
+    pub soft: Option<Duration>,
     /// Requests that are answered at once.
     pub workers_max: usize,
 }
@@ -60,6 +70,10 @@ impl Default for MountOptions {
             allow_other: false,
             set_id: false,
             devices: false,
+            execute: true,
+            access_times: true,
+            export: false,
+            soft: None,
             workers_max: 32,
         }
     }
@@ -77,20 +91,21 @@ pub struct Mounted {
 #[derive(Debug, Clone)]
 pub struct Unmounter(PathBuf);
 
-/// Mounts a volume; `volume_name` is what `mount` shows as the source. The kernel waits with all requests but the first
+/// Mounts a volume; `source` is what `mount` shows as such. The kernel waits with all requests but the first
 /// until [`Mounted::run`].
 ///
 /// As root with mount(2), else with fusermount3. Threads are started by `run`, so a program that wants to become a
 /// daemon forks before it opens the volume.
-pub fn mount(volume: Arc<Volume>, volume_name: &str, mount_point: &Path, options: &MountOptions) -> Result<Mounted> {
+pub fn mount(volume: Arc<Volume>, source: &str, mount_point: &Path, options: &MountOptions) -> Result<Mounted> {
     let mount_point = mount::check(mount_point)?;
-    let device = mount::attach(volume_name, &mount_point, options)?;
+    let device = mount::attach(source, &mount_point, options)?;
     let counters = Arc::<Counters>::default();
-    let filesystem = Filesystem::new(volume, options.cache);
+    let filesystem = Filesystem::new(volume, options);
     let session = Session::new(filesystem, device, options.workers_max, counters.clone());
     let mounted = Mounted { session, counters, mount_point, ended: AtomicBool::new(false) };
     let background_max = options.workers_max.clamp(1, usize::from(u16::MAX)) as u16;
-    let agreed = mounted.session.shake_hands(!options.cache.is_zero(), background_max)?;
+    let wishes = Wishes { cache: !options.cache.is_zero(), export: options.export, background_max };
+    let agreed = mounted.session.shake_hands(&wishes)?;
     mounted.session.answers().agreed(&agreed);
     Ok(mounted)
 }

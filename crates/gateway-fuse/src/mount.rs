@@ -1,7 +1,10 @@
 //! Mounting and unmounting: mount(2) for root, fusermount3 for everybody else.
 
+mod flags;
 mod fusermount;
 mod table;
+
+pub use flags::Change;
 
 use crate::MountOptions;
 use crate::device::{Device, PATH};
@@ -10,7 +13,7 @@ use hekate_proto::{Error, Result};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use std::ffi::CString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -35,7 +38,7 @@ pub(crate) fn check(mount_point: &Path) -> Result<PathBuf> {
             Error::invalid(format!("the mount point {shown} does not exist; make it with: mkdir -p {shown}"))
         }
         ErrorKind::NotConnected => Error::invalid(format!(
-            "a mount whose process is gone is still at {shown}; remove it with: hekate umount --lazy {shown}"
+            "a mount whose process is gone is still at {shown}; remove it with: umount --lazy {shown}"
         )),
         ErrorKind::PermissionDenied => Error::Denied { what: format!("the mount point {shown}: you may not go there") },
         _ => Error::io(format!("the mount point {shown}"), error),
@@ -51,6 +54,52 @@ pub(crate) fn check(mount_point: &Path) -> Result<PathBuf> {
         ))),
         _ => Ok(absolute),
     }
+}
+
+/// Whether a Hekate volume is mounted there, alive or dead.
+pub fn is_mounted(mount_point: &Path) -> Result<bool> {
+    Ok(ours_at(&absolute(mount_point)?)?.is_some())
+}
+
+/// Removes what killed mounts of Hekate have left there. -> whether there was anything.
+pub fn remove_dead(mount_point: &Path) -> Result<bool> {
+    let mut removed = false;
+    while is_dead(mount_point) {
+        let absolute = absolute(mount_point)?;
+        if ours_at(&absolute)?.is_none() {
+            break;
+        }
+        unmount(&absolute, true)?;
+        removed = true;
+    }
+    Ok(removed)
+}
+
+/// Whoever asks while the process is about to end is told that the connection was aborted, and later that there is none.
+fn is_dead(mount_point: &Path) -> bool {
+    let dead = [ErrorKind::NotConnected, ErrorKind::ConnectionAborted];
+    std::fs::metadata(mount_point).is_err_and(|error| dead.contains(&error.kind()))
+}
+
+fn ours_at(absolute: &Path) -> Result<Option<table::Mount>> {
+    Ok(table::mounted_at(absolute)?.filter(|mount| mount.kind == TYPE))
+}
+
+/// Changes how a Hekate volume is mounted; what it is asked for stays as it is where `change` says nothing.
+pub fn remount(mount_point: &Path, change: &Change) -> Result<()> {
+    let shown = mount_point.display();
+    let absolute = absolute(mount_point)?;
+    let Some(mount) = ours_at(&absolute)? else {
+        return Err(Error::invalid(format!("no Hekate volume is mounted at {shown}, so there is nothing to remount")));
+    };
+    let flags = change.applied_to(&mount)?;
+    rustix::mount::mount_remount(&absolute, flags, "").map_err(|errno| match errno {
+        Errno::PERM => Error::Denied { what: format!("remount {shown}: only root may change how it is mounted") },
+        Errno::BUSY => Error::Unavailable {
+            what: format!("{shown}: files are open for writing; see by whom with: fuser -vm {shown}"),
+        },
+        other => Error::io(format!("remount {shown}"), other.into()),
+    })
 }
 
 /// Unmounts a Hekate volume. `lazy`: at once for new users, and once those that use it now are done for good.
@@ -101,7 +150,7 @@ fn direct(volume_name: &str, mount_point: &Path, options: &MountOptions) -> Resu
     let device = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(no_device)?;
     let data = data(device.as_raw_fd(), options);
     let data = CString::new(data).map_err(|_| Error::bug("mount options with a NUL in them"))?;
-    rustix::mount::mount(volume_name, mount_point, TYPE, flags(options), data.as_c_str()).map_err(|errno| {
+    rustix::mount::mount(volume_name, mount_point, TYPE, flags::of(options), data.as_c_str()).map_err(|errno| {
         let doing = format!("mount {volume_name} on {}", mount_point.display());
         match errno {
             Errno::PERM => Error::Denied { what: format!("{doing}: root lacks CAP_SYS_ADMIN here (a container?)") },
@@ -132,17 +181,6 @@ fn data(device: i32, options: &MountOptions) -> String {
     )
 }
 
-fn flags(options: &MountOptions) -> MountFlags {
-    [
-        (options.read_only, MountFlags::RDONLY),
-        (!options.set_id, MountFlags::NOSUID),
-        (!options.devices, MountFlags::NODEV),
-    ]
-    .into_iter()
-    .filter_map(|(wanted, flag)| wanted.then_some(flag))
-    .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,12 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn options_become_flags_and_data() {
+    fn only_our_dead_mounts_are_removed() {
+        assert!(!remove_dead(Path::new("/proc")).unwrap());
+        assert!(!remove_dead(Path::new("/nonexistent/hekate")).unwrap());
+        assert!(!is_mounted(Path::new("/proc")).unwrap());
+        let foreign = remount(Path::new("/proc"), &Change::default()).unwrap_err();
+        assert!(foreign.to_string().contains("nothing to remount"), "{foreign}");
+    }
+
+    #[test]
+    fn options_become_data() {
         let safe = MountOptions::default();
-        assert_eq!(flags(&safe), MountFlags::NOSUID | MountFlags::NODEV);
         assert!(!data(5, &safe).contains("allow_other"));
-        let open = MountOptions { set_id: true, devices: true, read_only: true, allow_other: true, ..safe };
-        assert_eq!(flags(&open), MountFlags::RDONLY);
+        let open = MountOptions { allow_other: true, ..safe };
         assert!(data(5, &open).starts_with("fd=5,rootmode=40000,") && data(5, &open).ends_with(",allow_other"));
     }
 }

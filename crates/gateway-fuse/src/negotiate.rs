@@ -10,10 +10,9 @@ const PAGE_BYTES: u32 = 4096;
 
 /// What we take if it is offered.
 ///
-/// Not taken, with the reason: WRITEBACK_CACHE (an acknowledged write is on the servers),
-/// EXPORT_SUPPORT (needs a look-up of `..`), CACHE_SYMLINKS,
-/// ATOMIC_O_TRUNC (a program that runs would be cut before the kernel answers ETXTBSY). DONT_MASK: a default ACL overrides umask, and servers know
-/// of it.
+/// Not taken, with the reason: WRITEBACK_CACHE (an acknowledged write is on the servers), CACHE_SYMLINKS,
+/// ATOMIC_O_TRUNC (a program that runs would be cut before the kernel answers ETXTBSY). DONT_MASK: a default ACL
+/// overrides umask, and servers know of it.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
@@ -32,8 +31,22 @@ const WANTED: u64 = init::ASYNC_READ
 /// Only with a cache: what READDIRPLUS brings would be asked for again without.
 const WANTED_WITH_CACHE: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
 
+/// Only if handles are to outlive what the kernel remembers: it takes a table that forgets nothing ([`crate::nodes`]).
+const WANTED_WITH_EXPORT: u64 = init::EXPORT_SUPPORT;
+
+/// What depends on how it is mounted.
+#[derive(Debug, Clone, Default)]
+pub struct Wishes {
+    /// The kernel may keep names and attributes.
+    pub cache: bool,
+    /// Inodes can be found by handles.
+    pub export: bool,
+    /// Requests that the kernel has under way by itself.
+    pub background_max: u16,
+}
+
 /// The answer to an INIT.
-pub fn negotiate(init: &InitIn, offered: u64, cache: bool, background_max: u16) -> Result<InitOut> {
+pub fn negotiate(init: &InitIn, offered: u64, wishes: &Wishes) -> Result<InitOut> {
     if init.major != MAJOR || init.minor < MINOR_MIN {
         return Err(Error::NotSupported {
             what: format!(
@@ -42,8 +55,8 @@ pub fn negotiate(init: &InitIn, offered: u64, cache: bool, background_max: u16) 
             ),
         });
     }
-    let wanted = if cache { WANTED | WANTED_WITH_CACHE } else { WANTED };
-    let taken = offered & wanted;
+    let asked = |wish, flags| if wish { flags } else { 0 };
+    let taken = offered & (WANTED | asked(wishes.cache, WANTED_WITH_CACHE) | asked(wishes.export, WANTED_WITH_EXPORT));
     let (max_write, max_pages) = match taken & init::MAX_PAGES {
         0 => (32 * PAGE_BYTES, 0),
         _ => (IO_BYTES, (IO_BYTES / PAGE_BYTES) as u16),
@@ -54,8 +67,8 @@ pub fn negotiate(init: &InitIn, offered: u64, cache: bool, background_max: u16) 
         max_readahead: init.max_readahead,
         flags: taken as u32,
         flags2: (taken >> 32) as u32,
-        max_background: background_max,
-        congestion_threshold: background_max / 4 * 3,
+        max_background: wishes.background_max,
+        congestion_threshold: wishes.background_max / 4 * 3,
         max_write,
         time_granularity: 1,
         max_pages,
@@ -67,21 +80,23 @@ pub fn negotiate(init: &InitIn, offered: u64, cache: bool, background_max: u16) 
 mod tests {
     use super::*;
 
+    const PLAIN: Wishes = Wishes { cache: false, export: false, background_max: 32 };
+
     fn init(minor: u32) -> InitIn {
         InitIn { major: 7, minor, max_readahead: 131_072, flags: 0 }
     }
 
     #[test]
     fn nothing_is_taken_that_was_not_offered() {
-        let out = negotiate(&init(31), init::MAX_PAGES | init::ASYNC_READ, false, 32).unwrap();
+        let out = negotiate(&init(31), init::MAX_PAGES | init::ASYNC_READ, &PLAIN).unwrap();
         assert_eq!(u64::from(out.flags), init::MAX_PAGES | init::ASYNC_READ);
         assert_eq!((out.minor, out.max_write, out.max_pages, out.flags2), (31, 1 << 20, 256, 0));
-        assert_eq!(negotiate(&init(31), 0, false, 32).unwrap().max_write, 131_072);
+        assert_eq!(negotiate(&init(31), 0, &PLAIN).unwrap().max_write, 131_072);
     }
 
     #[test]
     fn a_newer_kernel_is_met_at_our_version_and_the_upper_flags() {
-        let out = negotiate(&init(45), u64::MAX, false, 32).unwrap();
+        let out = negotiate(&init(45), u64::MAX, &PLAIN).unwrap();
         assert_eq!(out.minor, MINOR_MAX);
         assert_eq!(u64::from(out.flags2) << 32, init::DIRECT_IO_ALLOW_MMAP);
         assert_eq!(u64::from(out.flags) & init::DO_READDIRPLUS, 0);
@@ -89,13 +104,20 @@ mod tests {
 
     #[test]
     fn readdirplus_comes_with_a_cache() {
-        let out = negotiate(&init(40), u64::MAX, true, 32).unwrap();
+        let out = negotiate(&init(40), u64::MAX, &Wishes { cache: true, ..PLAIN }).unwrap();
         assert_ne!(u64::from(out.flags) & init::DO_READDIRPLUS, 0);
     }
 
     #[test]
+    fn handles_are_an_option() {
+        let flags = |wishes: &Wishes| u64::from(negotiate(&init(40), u64::MAX, wishes).unwrap().flags);
+        assert_eq!(flags(&PLAIN) & init::EXPORT_SUPPORT, 0);
+        assert_ne!(flags(&Wishes { export: true, ..PLAIN }) & init::EXPORT_SUPPORT, 0);
+    }
+
+    #[test]
     fn an_old_kernel_is_refused_in_words() {
-        let refused = negotiate(&init(27), u64::MAX, false, 32).unwrap_err();
+        let refused = negotiate(&init(27), u64::MAX, &PLAIN).unwrap_err();
         assert!(refused.to_string().contains("Linux 5.4"), "{refused}");
     }
 }

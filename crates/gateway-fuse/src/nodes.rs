@@ -3,7 +3,8 @@
 //!
 //! Invariants: a node is known from the first answer that names it until the kernel has forgotten as often as it was
 //! told; the root is always known. An entry takes 40 bytes. A node that is open is not forgotten, since the kernel holds
-//! its inode until RELEASE is answered.
+//! its inode until RELEASE is answered. A table that keeps all (for handles, which have only the node) forgets none until
+//! it is gone.
 
 use crate::abi::ROOT_NODE;
 use hekate_proto::{InodeId, NodeKind, ROOT};
@@ -18,6 +19,7 @@ const SHARDS: usize = 16;
 pub(crate) struct Nodes {
     shards: [Mutex<HashMap<u64, Node>>; SHARDS],
     open: AtomicUsize,
+    keeps_all: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +40,11 @@ impl Node {
 }
 
 impl Nodes {
+    /// `keeps_all`: also what the kernel has forgotten.
+    pub(crate) fn new(keeps_all: bool) -> Self {
+        Self { keeps_all, ..Self::default() }
+    }
+
     /// Counts that the kernel is told of an inode.
     pub(crate) fn told(&self, id: InodeId, kind: NodeKind) {
         let mut shard = self.shard(id.number()).lock();
@@ -50,9 +57,17 @@ impl Nodes {
         let mut shard = self.shard(node).lock();
         if let Some(known) = shard.get_mut(&node) {
             known.told = known.told.saturating_sub(count);
-            if known.told == 0 && known.opens == 0 {
+            if known.told == 0 && known.opens == 0 && !self.keeps_all {
                 shard.remove(&node);
             }
+        }
+    }
+
+    /// There is no such inode any more.
+    pub(crate) fn gone(&self, node: u64) {
+        let mut shard = self.shard(node).lock();
+        if shard.get(&node).is_some_and(|known| known.told == 0 && known.opens == 0) {
+            shard.remove(&node);
         }
     }
 
@@ -130,6 +145,17 @@ mod tests {
         assert_eq!((nodes.get(42), nodes.count()), (None, 0));
         nodes.forget(42, 1);
         assert_eq!(nodes.get(ROOT_NODE), Some((ROOT, NodeKind::Directory)));
+    }
+
+    #[test]
+    fn a_table_that_keeps_all_forgets_what_is_gone() {
+        let nodes = Nodes::new(true);
+        nodes.told(ID, NodeKind::File);
+        nodes.gone(42);
+        nodes.forget(42, 1);
+        assert_eq!(nodes.get(42), Some((ID, NodeKind::File)));
+        nodes.gone(42);
+        assert_eq!(nodes.get(42), None);
     }
 
     #[test]

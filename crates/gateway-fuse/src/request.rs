@@ -45,6 +45,10 @@ pub enum Body {
     Lookup {
         name: Name,
     },
+    /// LOOKUP of `.`: the node is known from a handle.
+    LookupSelf,
+    /// LOOKUP of `..`.
+    LookupParent,
     GetAttr,
     SetAttr {
         set: SetAttrIn,
@@ -279,7 +283,7 @@ fn xattr_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
 
 fn name_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
     Ok(match opcode {
-        Opcode::Lookup => Body::Lookup { name: input.name()? },
+        Opcode::Lookup => lookup_body(input)?,
         Opcode::Unlink => Body::Unlink { name: input.name()? },
         Opcode::Rmdir => Body::Rmdir { name: input.name()? },
         Opcode::Symlink => Body::Symlink { name: input.name()?, target: input.text()? },
@@ -302,6 +306,15 @@ fn name_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
             Body::Rename { name: input.name()?, to_dir, to_name: input.name()?, flags }
         }
         _ => Body::Unserved,
+    })
+}
+
+/// The kernel resolves `.` and `..` itself, but where it starts from a handle.
+fn lookup_body(input: &mut Input) -> Result<Body, Bad> {
+    Ok(match &input.0[..] {
+        b".\0" => Body::LookupSelf,
+        b"..\0" => Body::LookupParent,
+        _ => Body::Lookup { name: input.name()? },
     })
 }
 
@@ -419,6 +432,16 @@ pub(crate) mod tests {
         assert!(matches!(&requests[18].body, Body::SetLk { lk: LkIn { owner: 4, end: 9, .. }, wait: true }));
         assert_eq!(requests[19].body, Body::Flush { owner: 4 });
         assert!(matches!(&requests[20].body, Body::Forget { forgotten } if forgotten.len() == 2));
+    }
+
+    #[test]
+    fn dots_are_looked_up_and_nothing_else_is_done_with_them() {
+        let body = |opcode, name: &[u8]| parse(&sample(opcode, 2, 7, &[name])).map(|request| request.body);
+        assert_eq!(body(1, b".\0"), Ok(Body::LookupSelf));
+        assert_eq!(body(1, b"..\0"), Ok(Body::LookupParent));
+        assert_eq!(body(1, b"...\0"), Ok(Body::Lookup { name: Name::try_from("...").unwrap() }));
+        assert_eq!(body(10, b".\0").unwrap_err().errno, Errno::INVAL);
+        assert_eq!(body(11, b"..\0").unwrap_err().errno, Errno::INVAL);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::crew::{Begin, Crew, Next, Weighed};
 use crate::device::{Arrival, Device};
 use crate::encode::{Failed, Outcome};
 use crate::in_flight::{GaveUp, InFlight, Interrupted, Signals};
-use crate::negotiate::{IO_BYTES, negotiate};
+use crate::negotiate::{IO_BYTES, Wishes, negotiate};
 use crate::request::{Body, Request, parse};
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
@@ -108,7 +108,7 @@ impl<A: Answers> Session<A> {
     }
 
     /// Answers INIT, which comes before all else. -> what was agreed upon.
-    pub(crate) fn shake_hands(&self, cache: bool, background_max: u16) -> Result<InitOut> {
+    pub(crate) fn shake_hands(&self, wishes: &Wishes) -> Result<InitOut> {
         let mut buffer = self.buffer();
         loop {
             let filled = match self.device.read(buffer.space()) {
@@ -125,7 +125,7 @@ impl<A: Answers> Session<A> {
                 self.device.reply(request.unique, &Err(Failed(Errno::IO)));
                 continue;
             };
-            let agreed = negotiate(&init, flags, cache, background_max);
+            let agreed = negotiate(&init, flags, wishes);
             let outcome = agreed.as_ref().map(crate::encode::bytes_of).map_err(|_| Failed(Errno::PROTO));
             self.device.reply(request.unique, &outcome);
             return agreed;

@@ -1,8 +1,10 @@
 //! The command line: nouns, verbs, options, and their help.
 
 mod inside;
+mod mounting;
 
 pub use inside::{Debug, DebugCompare, Where};
+pub use mounting::{Mount, MountHelper, Options, Source, Umount};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -77,8 +79,11 @@ pub enum Command {
     #[command(subcommand)]
     Debug(Debug),
     /// Mount a volume.
-    #[command(after_help = "Example: hekate mount photos /mnt/photos")]
+    #[command(after_help = mounting::mount_help())]
     Mount(Mount),
+    /// Mount as mount(8) asks for it; the same as calling this program by the name mount.hekate.
+    #[command(hide = true)]
+    MountHelper(MountHelper),
     /// Unmount a volume.
     Umount(Umount),
     /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
@@ -317,37 +322,4 @@ pub struct BrickExport {
     /// If the journal is damaged before its end, take what it says up to there: later changes are missing.
     #[arg(long)]
     pub up_to_damage: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct Mount {
-    /// The volume.
-    pub volume: String,
-    /// An existing directory.
-    pub directory: PathBuf,
-    /// Let the kernel keep names, attributes and pages for so long without asking. Weaker than the contract: changes of
-    /// other clients show up to that much later.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
-    pub cache: f64,
-    /// Refuse changes.
-    #[arg(long)]
-    pub read_only: bool,
-    /// Let other users in, as their permissions allow (always so for root's mounts).
-    #[arg(long)]
-    pub allow_other: bool,
-    /// Print a line for every op and its answer (with --foreground).
-    #[arg(long)]
-    pub trace: bool,
-    /// Stay in the foreground.
-    #[arg(long)]
-    pub foreground: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct Umount {
-    /// Where it is mounted.
-    pub directory: PathBuf,
-    /// Take it away at once, even if it is in use; what is open stays usable until it is closed.
-    #[arg(long)]
-    pub lazy: bool,
 }

@@ -56,7 +56,18 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Where(options) => where_is::where_is(cli, options),
         Command::Debug(command) => debug::debug(cli, command),
         Command::Mount(options) => mount::mount(cli, options),
+        Command::MountHelper(options) => mount::helper::mount_helper(cli, options),
         Command::Umount(options) => mount::umount(cli, options),
         Command::Doctor => doctor::doctor(cli),
+    }
+}
+
+/// The exit status that mount(8) documents for what sysexits(3) calls so.
+pub fn helper_exit(exit: u8) -> u8 {
+    const WRONG_USE_OR_NOT_PERMITTED: u8 = 1;
+    const MOUNT_FAILED: u8 = 32;
+    match exit {
+        64 | 77 => WRONG_USE_OR_NOT_PERMITTED,
+        _ => MOUNT_FAILED,
     }
 }

@@ -19,7 +19,10 @@ pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Fail
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
     let file = File::create(log).map_err(|e| Failure::new(73, format!("write the log {}: {e}", log.display())))?;
-    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(&program);
+    // By the name of the mount helper it would read its arguments in another way.
+    command.arg0(program.with_file_name("hekate"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).current_dir("/");
     // A group of its own, so that the terminal's signals do not reach it.
     command.process_group(0);

@@ -7,25 +7,31 @@ mod output;
 mod paths;
 
 use clap::Parser;
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// EX_USAGE of sysexits(3).
 const WRONG_USE: u8 = 64;
+/// What mount(8) calls to mount a file system of type hekate begins so.
+const HELPER_NAME: &str = "mount.";
 
 fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
+    let (arguments, is_helper) = arguments();
+    let exit = |exit: u8| ExitCode::from(if is_helper { commands::helper_exit(exit) } else { exit });
+    let cli = match cli::Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(told) => {
             let wrong = told.use_stderr();
             let _ = told.print();
-            return ExitCode::from(if wrong { WRONG_USE } else { 0 });
+            return if wrong { exit(WRONG_USE) } else { ExitCode::SUCCESS };
         }
     };
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if error.text.is_empty() {
-                return ExitCode::from(error.exit);
+                return exit(error.exit);
             }
             if cli.json {
                 let text = serde_json::json!({ "error": error.text, "exit": error.exit });
@@ -33,7 +39,18 @@ fn main() -> ExitCode {
             } else {
                 eprintln!("hekate: {}", error.text);
             }
-            ExitCode::from(error.exit)
+            exit(error.exit)
         }
     }
+}
+
+/// The command line, and whether it is the mount helper's: mount(8) finds that by the name mount.hekate.
+fn arguments() -> (Vec<OsString>, bool) {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let name = arguments.first().and_then(|program| Path::new(program).file_name());
+    if name.is_some_and(|name| name.to_string_lossy().starts_with(HELPER_NAME)) {
+        arguments.splice(..1, ["hekate".into(), "mount-helper".into()]);
+    }
+    let is_helper = arguments.iter().skip(1).any(|word| word == "mount-helper");
+    (arguments, is_helper)
 }

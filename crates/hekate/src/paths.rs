@@ -13,7 +13,12 @@ pub struct Paths {
 
 impl Paths {
     pub fn of(cli: &Cli) -> Result<Self, Failure> {
-        if let Some(state) = &cli.state {
+        Self::at(cli.state.as_deref())
+    }
+
+    /// With this state directory, or the usual one.
+    pub fn at(state: Option<&Path>) -> Result<Self, Failure> {
+        if let Some(state) = state {
             let state = std::path::absolute(state)
                 .map_err(|e| Failure::usage(format!("the state directory {}: {e}", state.display())))?;
             return Ok(Self { socket: state.join("server.sock"), state });
@@ -54,8 +59,12 @@ pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
 
 /// The server that commands talk to.
 pub fn endpoint(cli: &Cli) -> Result<Endpoint, Failure> {
-    let paths = Paths::of(cli)?;
-    let Some(server) = &cli.server else { return Ok(Endpoint::Unix(paths.socket)) };
+    endpoint_of(&Paths::of(cli)?, cli.server.as_deref())
+}
+
+/// The same, of what is named elsewhere.
+pub fn endpoint_of(paths: &Paths, server: Option<&str>) -> Result<Endpoint, Failure> {
+    let Some(server) = server else { return Ok(Endpoint::Unix(paths.socket.clone())) };
     let secret = if server.starts_with("tcp:") { Some(Secret::read(&paths.secret())?) } else { None };
     Ok(Endpoint::parse(server, secret.as_ref())?)
 }

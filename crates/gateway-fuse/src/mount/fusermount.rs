@@ -23,6 +23,10 @@ pub(super) fn attach(volume_name: &str, mount_point: &Path, options: &MountOptio
     if options.allow_other {
         check_allow_other()?;
     }
+    // fusermount3 would mount without them, and say nothing that its caller sees.
+    if options.set_id || options.devices {
+        return Err(Error::Denied { what: "suid and dev are for root's mounts only".into() });
+    }
     let failed = |error: rustix::io::Errno| Error::io("a socket for fusermount3", error.into());
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
@@ -56,10 +60,9 @@ pub(super) fn detach(mount_point: &Path, lazy: bool) -> Result<()> {
 fn mount_options(volume_name: &str, options: &MountOptions) -> String {
     let source = volume_name.replace('\\', "\\\\").replace(',', "\\,");
     let mut all = format!("fsname={source},subtype=hekate,default_permissions,max_read={IO_BYTES}");
-    for (wanted, option) in [(options.read_only, ",ro"), (options.allow_other, ",allow_other")] {
-        if wanted {
-            all.push_str(option);
-        }
+    for word in super::flags::words(options).chain(options.allow_other.then_some("allow_other")) {
+        all.push(',');
+        all.push_str(word);
     }
     all
 }
@@ -121,9 +124,10 @@ mod tests {
 
     #[test]
     fn a_comma_in_a_name_does_not_end_the_option() {
-        let options = MountOptions { read_only: true, ..Default::default() };
+        let options = MountOptions { read_only: true, execute: false, allow_other: true, ..Default::default() };
         let all = mount_options("a,b\\c", &options);
-        assert!(all.starts_with("fsname=a\\,b\\\\c,subtype=hekate,") && all.ends_with(",ro"), "{all}");
+        assert!(all.starts_with("fsname=a\\,b\\\\c,subtype=hekate,"), "{all}");
+        assert!(all.ends_with(",ro,noexec,allow_other"), "{all}");
     }
 
     #[test]

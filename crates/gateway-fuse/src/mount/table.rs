@@ -11,6 +11,14 @@ const TABLE: &str = "/proc/self/mountinfo";
 pub(super) struct Mount {
     pub(super) kind: String,
     pub(super) source: String,
+    /// Those of the mount, and after them those of the file system.
+    pub(super) options: Vec<String>,
+}
+
+impl Mount {
+    pub(super) fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|one| one == option)
+    }
 }
 
 /// What is mounted at an absolute path, the topmost if there are several.
@@ -30,9 +38,13 @@ fn mount_of(line: &[u8], path: &Path) -> Option<Mount> {
     if unescaped(fields.nth(4)?) != path.as_os_str().as_bytes() {
         return None;
     }
+    let own = fields.next()?;
     fields.find(|field| *field == b"-")?;
     let mut text = || fields.next().map(|field| String::from_utf8_lossy(&unescaped(field)).into_owned());
-    Some(Mount { kind: text()?, source: text()? })
+    let (kind, source) = (text()?, text()?);
+    let both = [String::from_utf8_lossy(own).into_owned(), text().unwrap_or_default()];
+    let options = both.iter().flat_map(|list| list.split(',')).map(String::from).collect();
+    Some(Mount { kind, source, options })
 }
 
 /// Blanks and backslashes are written as `\` and three octal digits.
@@ -65,10 +77,17 @@ mod tests {
 
     #[test]
     fn a_mount_is_found_by_its_unescaped_path_the_topmost_first() {
-        let mount = |kind: &str, source: &str| Some(Mount { kind: kind.into(), source: source.into() });
-        assert_eq!(find(SAMPLE, Path::new("/mnt/my files")), mount("fuse.hekate", "home"));
-        assert_eq!(find(SAMPLE, Path::new("/mnt/x")), mount("fuse.hekate", "top"));
+        let found = |path: &str| find(SAMPLE, Path::new(path)).map(|mount| (mount.kind, mount.source));
+        let wanted = |kind: &str, source: &str| Some((kind.into(), source.into()));
+        assert_eq!(found("/mnt/my files"), wanted("fuse.hekate", "home"));
+        assert_eq!(found("/mnt/x"), wanted("fuse.hekate", "top"));
         assert_eq!(find(SAMPLE, Path::new("/mnt")), None);
         assert_eq!(find(b"torn line\n\n1 2", Path::new("/")), None);
+    }
+
+    #[test]
+    fn its_options_are_those_of_the_mount_and_of_the_file_system() {
+        let mount = find(SAMPLE, Path::new("/mnt/my files")).unwrap();
+        assert!(mount.has("nosuid") && mount.has("user_id=0") && !mount.has("ro"), "{mount:?}");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::abi::*;
+use crate::negotiate::Wishes;
 use crate::request::tests::sample;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::HashMap;
@@ -176,10 +177,10 @@ fn init_is_agreed_upon() {
     let kernel = Kernel(Device(theirs));
     let init = InitIn { major: 7, minor: 45, max_readahead: 131_072, flags: init::MAX_PAGES as u32 };
     kernel.send(26, 2, &[init.as_bytes(), &[0; 48]]);
-    session.shake_hands(false, 32).unwrap();
+    session.shake_hands(&Wishes::default()).unwrap();
     let (unique, error, body) = kernel.answer();
     assert_eq!((unique, error, body.len()), (2, 0, size_of::<InitOut>()));
     kernel.send(26, 4, &[InitIn { minor: 12, ..init }.as_bytes()]);
-    assert!(session.shake_hands(false, 32).is_err());
+    assert!(session.shake_hands(&Wishes::default()).is_err());
     assert_eq!(kernel.answer().1, -71);
 }

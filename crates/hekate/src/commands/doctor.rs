@@ -6,13 +6,14 @@ use crate::output;
 use crate::paths::Paths;
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
+use std::borrow::Cow;
 use std::path::Path;
 
 struct Check {
     what: &'static str,
     state: State,
     found: String,
-    fix: &'static str,
+    fix: Cow<'static, str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,14 +34,14 @@ impl State {
 }
 
 pub fn doctor(cli: &Cli) -> Result<(), Failure> {
-    let checks = [kernel(), fuse_device(), fusermount(), files(), server(cli), clock()];
+    let checks = [kernel(), fuse_device(), fusermount(), mount_helper(), files(), server(cli), clock()];
     let bad = checks.iter().filter(|check| check.state == State::Bad).count();
     if cli.json {
         let row = |check: &Check| json!({ "check": check.what, "state": check.state.text(), "found": check.found, "fix": check.fix });
         output::json(&json!({ "checks": checks.iter().map(row).collect::<Vec<_>>(), "bad": bad }));
     } else {
         let row = |check: &Check| {
-            let fix = if check.state == State::Good { "" } else { check.fix };
+            let fix = if check.state == State::Good { "" } else { &check.fix };
             vec![check.what.into(), check.state.text().into(), check.found.clone(), fix.into()]
         };
         output::table(&["CHECK", "STATE", "FOUND", "FIX"], &checks.iter().map(row).collect::<Vec<_>>());
@@ -51,8 +52,8 @@ pub fn doctor(cli: &Cli) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check(what: &'static str, state: State, found: impl Into<String>, fix: &'static str) -> Check {
-    Check { what, state, found: found.into(), fix }
+fn check(what: &'static str, state: State, found: impl Into<String>, fix: impl Into<Cow<'static, str>>) -> Check {
+    Check { what, state, found: found.into(), fix: fix.into() }
 }
 
 /// Lowest kernel: 6.1, that of Debian 12.
@@ -83,6 +84,23 @@ fn fusermount() -> Check {
         Some(path) => check("fusermount3", State::Good, path.display().to_string(), ""),
         None if root => check("fusermount3", State::Weak, "missing (root can do without)", "apt-get install fuse3"),
         None => check("fusermount3", State::Bad, "missing", "apt-get install fuse3"),
+    }
+}
+
+/// mount(8) looks for a program of the type's name; of a mount that is there it knows the type as fuse.hekate.
+fn mount_helper() -> Check {
+    let own = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
+    let links = ["/sbin/mount.hekate", "/sbin/mount.fuse.hekate"];
+    let lacks: Vec<_> = links.iter().filter(|link| std::fs::canonicalize(link).is_err()).collect();
+    let others = links.iter().find(|link| std::fs::canonicalize(link).is_ok_and(|found| found != own));
+    let fix = links.map(|link| format!("ln -sf {} {link}", own.display())).join(" && ");
+    match (&lacks[..], others) {
+        ([], None) => check("mount helper", State::Good, links.join(", "), fix),
+        ([], Some(other)) => check("mount helper", State::Weak, format!("{other} is another program"), fix),
+        (lacks, _) => {
+            let names = lacks.iter().map(|link| **link).collect::<Vec<_>>().join(", ");
+            check("mount helper", State::Weak, format!("no {names}: `mount -t hekate` and fstab need it"), fix)
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! `hekate mount` and `hekate umount`.
 
-use crate::cli::{Cli, Mount, Umount};
+pub mod helper;
+
+use crate::cli::{Cli, Mount, Options, Source, Umount};
 use crate::commands::Failure;
 use crate::daemon;
 use crate::output;
-use crate::paths::{Paths, endpoint, plain_path};
+use crate::paths::{Paths, endpoint_of, plain_path};
 use hekate_client::{OpenOptions, Volume};
-use hekate_gateway_fuse::{MountOptions, unmount};
+use hekate_gateway_fuse::{MountOptions, is_mounted, remount, remove_dead, unmount};
 use hekate_graph::LayerSpec;
 use hekate_proto::Error;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,90 +16,168 @@ use signal_hook::iterator::Signals;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-pub fn mount(cli: &Cli, options: &Mount) -> Result<(), Failure> {
-    let directory =
-        plain_path(&options.directory).map_err(|e| Failure::usage(format!("{}: {e}", options.directory.display())))?;
-    if !(0.0..=86_400.0).contains(&options.cache) {
-        return Err(Failure::usage(format!("--cache {}: 0 to 86400 seconds", options.cache)));
+/// Before a server that does not answer yet is asked again.
+const AGAIN_PAUSE: Duration = Duration::from_millis(200);
+
+pub fn mount(cli: &Cli, asked: &Mount) -> Result<(), Failure> {
+    let wanted = Wanted::new(cli, &asked.source, &asked.directory, asked.all(), asked.trace)?;
+    let directory = &wanted.directory;
+    if wanted.options.remount {
+        change(&wanted)?;
+        return say(cli, serde_json::json!({ "directory": directory, "mounted": true }), || {
+            format!("{} is remounted", directory.display())
+        });
     }
-    if options.foreground { run(cli, options, &directory) } else { detach(cli, options, &directory) }
+    if asked.foreground {
+        return run(&wanted);
+    }
+    let started = start(&wanted)?;
+    say(cli, serde_json::json!({ "pid": started.pid, "directory": directory, "log": started.log }), || {
+        format!("{} is mounted at {} (process {})", wanted.source.text, directory.display(), started.pid)
+    })
 }
 
-fn detach(cli: &Cli, options: &Mount, directory: &Path) -> Result<(), Failure> {
-    let paths = Paths::of(cli)?;
-    let mut arguments: Vec<std::ffi::OsString> = Vec::new();
-    if cli.state.is_some() {
-        arguments.extend(["--state".into(), paths.state.clone().into_os_string()]);
-    }
-    if let Some(server) = &cli.server {
-        arguments.extend(["--server".into(), server.into()]);
-    }
-    arguments.extend(["mount".into(), "--foreground".into()]);
-    arguments.extend(["--cache".into(), options.cache.to_string().into()]);
-    for (flag, set) in
-        [("--read-only", options.read_only), ("--allow-other", options.allow_other), ("--trace", options.trace)]
-    {
-        if set {
-            arguments.push(flag.into());
-        }
-    }
-    arguments.extend(["--".into(), options.volume.clone().into(), directory.into()]);
-    let log = log_path(&paths, &options.volume);
-    let before = std::fs::metadata(directory).map(|found| found.dev()).ok();
-    let mut child = daemon::spawn(&arguments, &log)?;
-    // The mount answers once its root is another device than the directory was.
-    let ready = || is_mounted(directory) && std::fs::metadata(directory).is_ok_and(|now| Some(now.dev()) != before);
-    daemon::wait_ready(&mut child, &log, "the mount", ready)?;
-    if cli.json {
-        output::json(&serde_json::json!({ "pid": child.id(), "directory": directory, "log": log }));
-    } else {
-        println!("{} is mounted at {} (process {})", options.volume, directory.display(), child.id());
+fn say(cli: &Cli, json: serde_json::Value, words: impl FnOnce() -> String) -> Result<(), Failure> {
+    match cli.json {
+        true => output::json(&json),
+        false => println!("{}", words()),
     }
     Ok(())
 }
 
-/// A user without a state directory of their own still gets a log.
-fn log_path(paths: &Paths, volume: &str) -> PathBuf {
-    let own = paths.log(&format!("mount-{volume}"));
-    let writable = std::fs::create_dir_all(&paths.state).is_ok()
-        && std::fs::OpenOptions::new().append(true).create(true).open(&own).is_ok();
-    if writable {
-        return own;
+/// What is to be mounted where, and how, whoever asks for it.
+struct Wanted {
+    source: Source,
+    directory: PathBuf,
+    options: Options,
+    paths: Paths,
+    /// Whether the state directory was named.
+    state_is_named: bool,
+    server: Option<String>,
+    trace: bool,
+}
+
+impl Wanted {
+    fn new(cli: &Cli, source: &Source, directory: &Path, options: Options, trace: bool) -> Result<Self, Failure> {
+        let failed = |e: std::io::Error| Failure::usage(format!("{}: {e}", directory.display()));
+        if source.server.is_some() && options.server.is_some() {
+            return Err(Failure::usage(format!("{} names the server, so leave out server=", source.text)));
+        }
+        let server = source.server.clone().or(options.server.clone()).or(cli.server.clone());
+        let state = options.state.clone().or(cli.state.clone());
+        Ok(Self {
+            source: source.clone(),
+            directory: plain_path(directory).map_err(failed)?,
+            paths: Paths::at(state.as_deref())?,
+            state_is_named: state.is_some(),
+            options,
+            server,
+            trace,
+        })
     }
-    let uid = rustix::process::geteuid().as_raw();
-    std::env::temp_dir().join(format!("hekate-{uid}-mount-{volume}.log"))
+
+    /// For the process that serves the mount.
+    fn arguments(&self) -> Vec<std::ffi::OsString> {
+        let mut arguments: Vec<std::ffi::OsString> = Vec::new();
+        if self.state_is_named {
+            arguments.extend(["--state".into(), self.paths.state.clone().into_os_string()]);
+        }
+        if let Some(server) = &self.server {
+            arguments.extend(["--server".into(), server.into()]);
+        }
+        arguments.extend(["mount".into(), "--foreground".into(), "-o".into(), self.options.words().into()]);
+        if self.trace {
+            arguments.push("--trace".into());
+        }
+        arguments.extend(["--".into(), self.source.text.clone().into(), self.directory.clone().into()]);
+        arguments
+    }
+
+    /// A user without a state directory of their own still gets a log.
+    fn log(&self) -> PathBuf {
+        let volume = &self.source.volume;
+        let own = self.paths.log(&format!("mount-{volume}"));
+        let writable = std::fs::create_dir_all(&self.paths.state).is_ok()
+            && std::fs::OpenOptions::new().append(true).create(true).open(&own).is_ok();
+        if writable {
+            return own;
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        std::env::temp_dir().join(format!("hekate-{uid}-mount-{volume}.log"))
+    }
+
+    fn mount_options(&self) -> MountOptions {
+        let Options { change, cache, allow_other, export, soft, .. } = &self.options;
+        let usual = MountOptions::default();
+        MountOptions {
+            cache: cache.unwrap_or(usual.cache),
+            read_only: change.read_only.unwrap_or(usual.read_only),
+            allow_other: *allow_other || rustix::process::geteuid().is_root(),
+            set_id: change.set_id.unwrap_or(usual.set_id),
+            devices: change.devices.unwrap_or(usual.devices),
+            execute: change.execute.unwrap_or(usual.execute),
+            access_times: change.access_times.unwrap_or(usual.access_times),
+            export: *export,
+            soft: *soft,
+            ..usual
+        }
+    }
 }
 
-fn is_mounted(directory: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // Blanks and the like are octal in mountinfo (proc(5)); such a path is taken as mounted and checked by device.
-    let path = directory.to_string_lossy();
-    path.contains([' ', '\t', '\n', '\\'])
-        || table.lines().any(|line| line.split(' ').nth(4) == Some(&path) && line.contains("hekate"))
+/// A mount's process.
+struct Started {
+    pid: u32,
+    log: PathBuf,
 }
 
-fn run(cli: &Cli, options: &Mount, directory: &Path) -> Result<(), Failure> {
+/// Mounts in the background.
+fn start(wanted: &Wanted) -> Result<Started, Failure> {
+    let directory = &wanted.directory;
+    make_way(directory)?;
+    let log = wanted.log();
+    let before = std::fs::metadata(directory).map(|found| found.dev()).ok();
+    let mut child = daemon::spawn(&wanted.arguments(), &log)?;
+    // The mount answers once its root is another device than the directory was.
+    let is_other = || std::fs::metadata(directory).is_ok_and(|now| Some(now.dev()) != before);
+    let ready = || is_mounted(directory).unwrap_or(false) && is_other();
+    daemon::wait_ready(&mut child, &log, "the mount", ready)?;
+    Ok(Started { pid: child.id(), log })
+}
+
+/// Nothing in a mount whose process was killed can be reached any more, so it is only in the way.
+fn make_way(directory: &Path) -> Result<(), Failure> {
+    if remove_dead(directory)? {
+        eprintln!("hekate: the mount at {} had lost its process and is removed", directory.display());
+    }
+    Ok(())
+}
+
+/// Remounts.
+fn change(wanted: &Wanted) -> Result<(), Failure> {
+    let options = &wanted.options;
+    let fixed = [
+        ("cache", options.cache.is_some()),
+        ("soft", options.soft.is_some()),
+        ("export", options.export),
+        ("wait", options.wait.is_some()),
+    ];
+    let fixed: Vec<_> = fixed.iter().filter_map(|(name, given)| given.then_some(*name)).collect();
+    if !fixed.is_empty() {
+        // mount(8) names all that /etc/fstab has, so this is no mistake.
+        eprintln!("hekate: a remount leaves {} as when it was mounted", fixed.join(", "));
+    }
+    Ok(remount(&wanted.directory, &options.change)?)
+}
+
+fn run(wanted: &Wanted) -> Result<(), Failure> {
     daemon::name_process(c"hekate-mount");
     daemon::raise_file_limit();
-    let mut open = OpenOptions::default();
-    if options.trace {
-        open.layers.push(LayerSpec { name: "trace".into() });
-    }
-    let volume = match Volume::open(endpoint(cli)?, &options.volume, &open) {
-        Err(Error::Unavailable { what }) => {
-            return Err(Failure::new(69, format!("{what}; is it running? `hekate serve --detach` starts it")));
-        }
-        other => Arc::new(other?),
-    };
-    let mount_options = MountOptions {
-        cache: Duration::from_secs_f64(options.cache),
-        read_only: options.read_only,
-        allow_other: options.allow_other || rustix::process::geteuid().is_root(),
-        ..MountOptions::default()
-    };
-    let mounted = hekate_gateway_fuse::mount(volume.clone(), &options.volume, directory, &mount_options)?;
+    make_way(&wanted.directory)?;
+    let volume = Arc::new(open(wanted)?);
+    let mounted =
+        hekate_gateway_fuse::mount(volume.clone(), &wanted.source.text, &wanted.directory, &wanted.mount_options())?;
     let unmounter = mounted.unmounter();
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|e| Error::io("register signals", e))?;
     std::thread::spawn(move || {
@@ -114,22 +194,42 @@ fn run(cli: &Cli, options: &Mount, directory: &Path) -> Result<(), Failure> {
     Ok(ran?)
 }
 
+/// Opens the volume; a server that does not answer yet is waited for as long as the options say.
+fn open(wanted: &Wanted) -> Result<Volume, Failure> {
+    let change = &wanted.options.change;
+    let no_access_times = change.access_times == Some(false) || change.read_only == Some(true);
+    let mut options = OpenOptions { no_access_times, ..OpenOptions::default() };
+    if wanted.trace {
+        options.layers.push(LayerSpec { name: "trace".into() });
+    }
+    let endpoint = endpoint_of(&wanted.paths, wanted.server.as_deref())?;
+    let (begun, wait) = (Instant::now(), wanted.options.wait());
+    let mut said = false;
+    loop {
+        let what = match Volume::open(endpoint.clone(), &wanted.source.volume, &options) {
+            Err(Error::Unavailable { what }) => what,
+            other => return Ok(other?),
+        };
+        if begun.elapsed() >= wait {
+            let after = if wait.is_zero() { String::new() } else { format!("waited for {} s: ", wait.as_secs_f64()) };
+            return Err(Failure::new(69, format!("{after}{what}; is it running? `hekate serve --detach` starts it")));
+        }
+        if !said {
+            eprintln!("hekate: {what}; waiting for up to {} s", wait.as_secs_f64());
+            said = true;
+        }
+        std::thread::sleep(AGAIN_PAUSE.min(wait));
+    }
+}
+
 pub fn umount(cli: &Cli, options: &Umount) -> Result<(), Failure> {
     let directory = std::path::absolute(&options.directory)
         .map_err(|e| Failure::usage(format!("{}: {e}", options.directory.display())))?;
-    // Not resolved through a mount that is dead, which would answer with an error.
-    let directory = match is_mounted(&directory) {
-        true => directory,
-        false => plain_path(&directory).unwrap_or(directory),
-    };
-    if !is_mounted(&directory) {
+    if !is_mounted(&directory)? {
         return Err(Failure::new(66, format!("no Hekate volume is mounted at {}", directory.display())));
     }
     unmount(&directory, options.lazy)?;
-    if cli.json {
-        output::json(&serde_json::json!({ "directory": directory, "mounted": false }));
-    } else {
-        println!("{} is unmounted", directory.display());
-    }
-    Ok(())
+    say(cli, serde_json::json!({ "directory": directory, "mounted": false }), || {
+        format!("{} is unmounted", directory.display())
+    })
 }

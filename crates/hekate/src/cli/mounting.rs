@@ -1,0 +1,111 @@
+//! How to mount: `hekate mount`, `hekate umount`, and what mount(8) calls as `mount.hekate`.
+
+mod options;
+mod source;
+
+pub use options::Options;
+pub use source::Source;
+
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// The volume: NAME, or SERVER/NAME, where SERVER is ADDRESS:PORT or unix:PATH.
+    pub source: Source,
+    /// An existing directory.
+    pub directory: PathBuf,
+    /// Options with commas between them, as listed below; may be given again.
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    pub options: Vec<Options>,
+    /// Let the kernel keep names, attributes and pages for so long without asking. Weaker than the contract: changes of
+    /// other clients show up to that much later. As -o cache=SECONDS.
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds)]
+    pub cache: Option<std::time::Duration>,
+    /// Refuse changes. As -o ro.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let other users in, as their permissions allow (always so for root's mounts). As -o allow_other.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Print a line for every op and its answer (with --foreground).
+    #[arg(long)]
+    pub trace: bool,
+    /// Stay in the foreground.
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+impl Mount {
+    /// All that is asked for, however it is written.
+    pub fn all(&self) -> Options {
+        let mut all = self.options.iter().fold(Options::default(), |all, more| all.and(more));
+        all.cache = self.cache.or(all.cache);
+        all.allow_other |= self.allow_other;
+        if self.read_only {
+            all.change.read_only = Some(true);
+        }
+        all
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// Where it is mounted.
+    pub directory: PathBuf,
+    /// Take it away at once, even if it is in use; what is open stays usable until it is closed.
+    #[arg(long)]
+    pub lazy: bool,
+}
+
+/// As mount(8) calls it: `mount.hekate SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+#[derive(Args, Debug)]
+pub struct MountHelper {
+    /// The volume: NAME, or SERVER/NAME, where SERVER is ADDRESS:PORT or unix:PATH.
+    pub source: Source,
+    /// An existing directory.
+    pub directory: PathBuf,
+    /// Options with commas between them, as in `hekate mount --help`.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Ignore options that are not known.
+    #[arg(short = 's')]
+    pub sloppy: bool,
+    /// Check all, and mount nothing.
+    #[arg(short = 'f')]
+    pub fake: bool,
+    /// Taken for mount(8): no table of mounts is written anyway.
+    #[arg(short = 'n')]
+    pub no_table: bool,
+    /// Say what was done.
+    #[arg(short = 'v')]
+    pub verbose: bool,
+    /// Refused: mount from within the namespace instead.
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Taken for mount(8): hekate or fuse.hekate.
+    #[arg(short = 't', value_name = "TYPE")]
+    pub kind: Option<String>,
+}
+
+/// What `hekate mount --help` says below the arguments.
+pub fn mount_help() -> String {
+    format!("{EXAMPLES}\n\nOptions (-o), as in /etc/fstab:\n{}\n\n{AFTER}", options::help())
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hekate mount photos /mnt/photos
+  hekate mount -o ro,noexec photos /mnt/photos
+  hekate mount unix:/run/hekate/server.sock/photos /mnt/photos
+  hekate mount -o remount,ro photos /mnt/photos
+Another server, with its secret in the state directory:
+  hekate mount 127.0.0.1:7100/photos /mnt/photos
+By mount(8), once `hekate doctor` finds the mount helper, and as a line of /etc/fstab:
+  mount -t hekate photos /mnt/photos
+  photos  /mnt/photos  hekate  _netdev,nofail  0 0";
+
+const AFTER: &str = "\
+Where the process of a mount was killed, mounting again removes what is left of it.
+
+Exit status: 0 mounted; 64 wrong use; 69 no server, or files are open (remount); 77 not permitted.";

@@ -1,0 +1,297 @@
+//! The options of `-o` and /etc/fstab, in one table from which the parser and the help come.
+
+use hekate_gateway_fuse::Change;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How long a mount waits for its server with `_netdev`: less than the 90 s after which systemd gives up.
+const NETWORK_WAIT: Duration = Duration::from_secs(60);
+const SECONDS_MAX: f64 = 86_400.0;
+
+/// What is asked for; later options win.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What can be changed later, with `remount`.
+    pub change: Change,
+    pub remount: bool,
+    pub allow_other: bool,
+    pub export: bool,
+    pub cache: Option<Duration>,
+    pub soft: Option<Duration>,
+    pub network: bool,
+    pub wait: Option<Duration>,
+    pub state: Option<PathBuf>,
+    pub server: Option<String>,
+}
+
+/// An option: its name, what stands after `=` if it takes a value, what it does, and how.
+struct Known {
+    name: &'static str,
+    value: &'static str,
+    does: &'static str,
+    set: fn(&mut Options, &str) -> Result<(), String>,
+}
+
+const fn known(
+    name: &'static str,
+    value: &'static str,
+    does: &'static str,
+    set: fn(&mut Options, &str) -> Result<(), String>,
+) -> Known {
+    Known { name, value, does, set }
+}
+
+macro_rules! set {
+    (|$options:ident| $what:expr) => {
+        |$options, _| {
+            $what;
+            Ok(())
+        }
+    };
+}
+
+const KNOWN: &[Known] = &[
+    known("ro", "", "nothing can be changed", set!(|o| o.change.read_only = Some(true))),
+    known("rw", "", "it can, which is the default", set!(|o| o.change.read_only = Some(false))),
+    known("noexec", "", "no program can be started from it", set!(|o| o.change.execute = Some(false))),
+    known("exec", "", "programs can, which is the default", set!(|o| o.change.execute = Some(true))),
+    known("suid", "", "programs' set-user-id bits count (root only)", set!(|o| o.change.set_id = Some(true))),
+    known("nosuid", "", "they do not, which is the default", set!(|o| o.change.set_id = Some(false))),
+    known("dev", "", "device nodes lead to devices (root only)", set!(|o| o.change.devices = Some(true))),
+    known("nodev", "", "they do not, which is the default", set!(|o| o.change.devices = Some(false))),
+    known("noatime", "", "reading changes no access times", set!(|o| o.change.access_times = Some(false))),
+    known(
+        "relatime",
+        "",
+        "it does as far as programs need it, which is the default",
+        set!(|o| { o.change.access_times = Some(true) }),
+    ),
+    known(
+        "allow_other",
+        "",
+        "others may come in, as permissions allow; always so for root",
+        set!(|o| { o.allow_other = true }),
+    ),
+    known("cache", "SECONDS", "so long the kernel may keep names, attributes and pages", |o, value| {
+        o.cache = Some(seconds(value)?);
+        Ok(())
+    }),
+    known("soft", "SECONDS", "what needs a server that is away for longer fails; else it waits", |o, value| {
+        o.soft = Some(seconds(value)?).filter(|limit| !limit.is_zero());
+        Ok(())
+    }),
+    known(
+        "export",
+        "",
+        "handles stay good while it is mounted, for NFS; 40 bytes an inode ever seen",
+        set!(|o| { o.export = true }),
+    ),
+    known("server", "ADDRESS", "the server, as --server", |o, value| {
+        o.server = Some(value.into());
+        Ok(())
+    }),
+    known("state", "DIR", "whose server and secret are used, as --state", |o, value| {
+        o.state = Some(value.into());
+        Ok(())
+    }),
+    known("wait", "SECONDS", "so long for a server that does not answer yet: 0, with _netdev 60", |o, value| {
+        o.wait = Some(seconds(value)?);
+        Ok(())
+    }),
+    known("_netdev", "", "it needs the network; wait=60 unless said otherwise", set!(|o| o.network = true)),
+    known(
+        "remount",
+        "",
+        "change how it is mounted: ro, rw and exec, suid, dev with their opposites",
+        set!(|o| { o.remount = true }),
+    ),
+];
+
+/// They let users mount it, so it is to harm nobody unless a later option says so (mount(8)).
+const FOR_USERS: &[&str] = &["user", "users", "owner", "group"];
+/// For others: mount(8), systemd, people; or what the kernel shows of each mount, and mount(8) hands back for a remount.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "async",
+    "auto",
+    "noauto",
+    "nofail",
+    "nouser",
+    "comment",
+    "default_permissions",
+    "user_id",
+    "group_id",
+    "max_read",
+];
+
+/// `name` or `name=value` of one option.
+fn split(option: &str) -> (&str, &str) {
+    option.split_once('=').unwrap_or((option, ""))
+}
+
+impl FromStr for Options {
+    type Err = String;
+
+    /// Refuses what it does not know, by name.
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text, false)
+    }
+}
+
+impl Options {
+    /// `sloppy`: what is not known is left out.
+    pub fn parse(text: &str, sloppy: bool) -> Result<Self, String> {
+        let mut options = Self::default();
+        for option in text.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = split(option);
+            if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
+                match (known.value.is_empty(), option.contains('=')) {
+                    (true, true) => return Err(format!("{name} takes no value")),
+                    (false, false) => return Err(format!("{name} needs a value: {name}={}", known.value)),
+                    _ => (known.set)(&mut options, value).map_err(|what| format!("{option}: {what}"))?,
+                }
+            } else if FOR_USERS.contains(&name) {
+                let change = &mut options.change;
+                (change.execute, change.set_id, change.devices) = (Some(false), Some(false), Some(false));
+            } else if !sloppy && !is_ignored(name) {
+                return Err(format!("{name:?} is no option of Hekate; there are: {}", list()));
+            }
+        }
+        Ok(options)
+    }
+
+    /// Both; where they differ, `more` wins.
+    pub fn and(self, more: &Options) -> Options {
+        let (one, two) = (&self.change, &more.change);
+        let change = Change {
+            read_only: two.read_only.or(one.read_only),
+            set_id: two.set_id.or(one.set_id),
+            devices: two.devices.or(one.devices),
+            execute: two.execute.or(one.execute),
+            access_times: two.access_times.or(one.access_times),
+        };
+        Options {
+            change,
+            remount: self.remount || more.remount,
+            allow_other: self.allow_other || more.allow_other,
+            export: self.export || more.export,
+            cache: more.cache.or(self.cache),
+            soft: more.soft.or(self.soft),
+            network: self.network || more.network,
+            wait: more.wait.or(self.wait),
+            state: more.state.clone().or(self.state),
+            server: more.server.clone().or(self.server),
+        }
+    }
+
+    /// How long to wait for the server.
+    pub fn wait(&self) -> Duration {
+        self.wait.unwrap_or(if self.network { NETWORK_WAIT } else { Duration::ZERO })
+    }
+
+    /// What the process that serves the mount has to know, in the words of `-o`.
+    pub fn words(&self) -> String {
+        let Change { read_only, set_id, devices, execute, access_times } = self.change;
+        let either = |choice: Option<bool>, yes, no| choice.map(|chosen| if chosen { yes } else { no });
+        let flags = [
+            either(read_only, "ro", "rw"),
+            either(set_id, "suid", "nosuid"),
+            either(devices, "dev", "nodev"),
+            either(execute, "exec", "noexec"),
+            either(access_times, "relatime", "noatime"),
+            self.allow_other.then_some("allow_other"),
+            self.export.then_some("export"),
+        ];
+        let limits = [("cache", self.cache), ("soft", self.soft), ("wait", Some(self.wait()))];
+        let limits = limits.into_iter().filter_map(|(name, limit)| Some(format!("{name}={}", limit?.as_secs_f64())));
+        let words: Vec<String> = flags.into_iter().flatten().map(String::from).chain(limits).collect();
+        words.join(",")
+    }
+}
+
+fn is_ignored(name: &str) -> bool {
+    IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+/// A time as people write it: 5 or 0.5.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=SECONDS_MAX).contains(number));
+    number.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not 0 to {SECONDS_MAX} seconds"))
+}
+
+fn list() -> String {
+    let own = KNOWN.iter().map(|known| match known.value {
+        "" => known.name.to_string(),
+        value => format!("{}={value}", known.name),
+    });
+    own.collect::<Vec<_>>().join(", ")
+}
+
+/// The table for people.
+pub fn help() -> String {
+    let mut lines: Vec<String> = KNOWN
+        .iter()
+        .map(|known| {
+            let equals = if known.value.is_empty() { "" } else { "=" };
+            format!("  {:<15} {}", format!("{}{equals}{}", known.name, known.value), known.does)
+        })
+        .collect();
+    lines.push(format!("  {}: noexec, nosuid, nodev, unless overruled later", FOR_USERS.join(", ")));
+    lines.push("Taken, and without effect here: defaults, async, auto, noauto, nofail, comment=, x-*".into());
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Options {
+        Options::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn later_options_win() {
+        let options = parse("ro,rw,noexec,cache=1,cache=2.5");
+        assert_eq!((options.change.read_only, options.change.execute), (Some(false), Some(false)));
+        assert_eq!(options.cache, Some(Duration::from_millis(2500)));
+        let both = parse("ro,cache=1,export").and(&parse("rw"));
+        assert_eq!((both.change.read_only, both.cache, both.export), (Some(false), Some(Duration::from_secs(1)), true));
+    }
+
+    #[test]
+    fn what_users_mount_harms_nobody_unless_it_is_said() {
+        let options = parse("user=jane,noauto,exec");
+        let change = &options.change;
+        assert_eq!((change.execute, change.set_id, change.devices), (Some(true), Some(false), Some(false)));
+    }
+
+    #[test]
+    fn what_is_for_others_is_taken_and_what_is_for_nobody_refused() {
+        let fstab = "defaults,async,auto,nofail,comment=a b,x-systemd.automount,X-mount.mkdir=0755,,_netdev";
+        assert_eq!(parse(fstab).words(), "wait=60");
+        let shown = "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=1048576";
+        assert_eq!(parse(shown).words(), "rw,nosuid,nodev,relatime,allow_other,wait=0");
+        for wrong in ["acl", "strictatime", "sync", "user_xattr=1", "ro=1", "cache", "cache=x", "soft=-1", "cache=1e9"]
+        {
+            let refused = Options::from_str(wrong).unwrap_err();
+            assert!(refused.contains(split(wrong).0), "{wrong}: {refused}");
+        }
+        assert!(Options::from_str("strictatime").unwrap_err().contains("relatime, allow_other, cache=SECONDS"));
+        assert_eq!(Options::parse("strictatime,ro", true).unwrap().change.read_only, Some(true));
+        assert!(Options::parse("cache=x", true).is_err());
+    }
+
+    #[test]
+    fn words_say_the_same() {
+        let text = "ro,suid,dev,noexec,noatime,allow_other,export,cache=0.25,soft=30,wait=5";
+        assert_eq!(parse(text).words(), text);
+        assert_eq!(parse(&parse("user,cache=3").words()).words(), "nosuid,nodev,noexec,cache=3,wait=0");
+    }
+
+    #[test]
+    fn the_help_names_each() {
+        let help = help();
+        assert!(KNOWN.iter().all(|known| help.contains(&format!("  {}", known.name))), "{help}");
+    }
+}
