@@ -10,6 +10,7 @@ GAPS = {
     "atime": "listing through a descriptor with O_NOATIME leaves atime; and once atime was seen to move at an open",
     "removed directories": "rmdir moves the ctime of a directory that somebody has open",
     "capabilities": "chown of a directory leaves its security.capability (it is not set at all until then)",
+    "refused link": "a link of an open file without a name, which answers ENOENT, was seen to move a directory's ctime",
     "ACL times": "to remove an ACL that is not there moves no ctime",
 }
 

@@ -19,7 +19,7 @@ def main():
         sys.exit(__doc__)
     with open(sys.argv[1]) as file:
         ops = [json.loads(line) for line in file]
-    pair = Pair(sys.argv[3:], sys.argv[2])
+    pair = Pair([os.path.abspath(mount) for mount in sys.argv[3:]], os.path.abspath(sys.argv[2]))
     try:
         for number, op in enumerate(ops):
             print(number, show(op), end=" ", flush=True)
