@@ -62,11 +62,25 @@ memory() { # a million files, and a million names in one directory, and what the
   cargo build --release -p hekate
   HEKATE_FILES=1000000 tests/e2e/run.sh many_files_take_bounded_memory many_names_in_a_directory
 }
+against_ext4() { # a million random system calls on mounts and on ext4, half of them on two mounts in turn: about an hour
+  cargo build --release -p hekate
+  for round in $(seq 5); do
+    echo "soak: against ext4, round $round of 5"
+    HEKATE_OPS=100000 HEKATE_SHORTEN_S=300 tests/e2e/run.sh one_mount_does_what_ext4_does two_mounts_in_turn_do_what_ext4_does
+  done
+}
+mounts() { # 2,000 rounds of histories of three mounts, half of them while the server is killed: about an hour
+  cargo build --release -p hekate
+  for round in $(seq 5); do
+    echo "soak: mounts, round $round of 5"
+    HEKATE_HISTORIES=200 tests/e2e/run.sh three_mounts_see_one_order three_mounts_see_one_order_while_the_server_dies
+  done
+}
 guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
   tests/guest/run.sh
 }
 
-parts="replica seeds rounds order creates kills reexport programs posix memory histories fuzz guest"
+parts="replica seeds rounds order creates kills against_ext4 mounts reexport programs posix memory histories fuzz guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;

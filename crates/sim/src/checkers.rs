@@ -4,9 +4,11 @@
 //! same complaints in the same order.
 
 pub mod acknowledged;
+pub mod appends;
 pub mod attributes;
 pub mod contents;
 pub mod linearize;
+pub mod locks;
 pub mod names;
 pub mod replicas;
 pub mod space;

@@ -1,0 +1,313 @@
+"""Records histories: what processes on several mounts ask and are told, for `check-history` (crates/sim/src/recorded.rs).
+
+A round is a new directory with a few names, files and locks that all processes work on at the same time. Names of one
+kind (`MOVED`) are made, renamed and removed, those of the other (`LINKED`) linked and removed. The kernel looks up both names
+of a rename, and does nothing if they lead to one inode, though that was at two moments. So an inode has one name of
+the first kind at most, and only one mount renames to each of them, but for NOREPLACE.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import random
+import struct
+import time
+
+from against_ext4 import kernel
+
+MOVED, LINKED = ["a", "b", "c"], ["l", "m"]
+RENAMES = {"replace": 0, "noreplace": 1, "exchange": 2}
+CELL = 64
+SHARD = 4 << 20
+# Beside the inode; in shards, around the border of the first two.
+FILES = {"small": 0, "large": SHARD - 3 * CELL}
+CELLS = 6
+LOCK_BYTES = 4
+OFD_SETLK = 37
+FLOCKS = {"read": fcntl.LOCK_SH, "write": fcntl.LOCK_EX, "unlock": fcntl.LOCK_UN}
+FCNTLS = {"read": fcntl.F_RDLCK, "write": fcntl.F_WRLCK, "unlock": fcntl.F_UNLCK}
+
+
+def now():
+    return time.monotonic_ns()
+
+
+class Recorder:
+    """One process on one mount: does calls in a round's directory, and keeps what it was told."""
+
+    def __init__(self, who, mount, root, seed):
+        self.who, self.mount, self.root = who, mount, root
+        self.draw = random.Random(f"{seed}/{who}")
+        self.lines = []
+        self.held = []
+
+    def call(self, what, function, named):
+        """-> what the function answers; None if it failed. Both are noted, with their times."""
+        begun = now()
+        try:
+            answer, error = function(), None
+        except OSError as failed:
+            answer, error = None, errno.errorcode[failed.errno]
+        line = {"who": self.who, "from": begun, "to": now(), "op": what, **named}
+        if error:
+            line["error"] = error
+        self.lines.append(line)
+        return answer
+
+    def note(self, **named):
+        """More of what the last call was told."""
+        self.lines[-1].update(named)
+
+    def begin(self, round):
+        """Opens what the round begins with."""
+        self.base = f"{self.root}/round{round}"
+        self.dirs = [(f"{self.base}/{name}", os.stat(f"{self.base}/{name}").st_ino) for name in ("d0", "d1")]
+        self.files = {name: os.open(f"{self.base}/{name}", os.O_RDWR) for name in FILES}
+        self.log = os.open(f"{self.base}/log", os.O_RDWR | os.O_APPEND)
+        # Locks of their own kinds do not meet, so each kind has its owner and its file descriptor.
+        self.locks = {style: os.open(f"{self.base}/locks", os.O_RDWR) for style in ("flock", "posix", "ofd")}
+        self.numbers = {fd: os.fstat(fd).st_ino for fd in [*self.files.values(), self.log, *self.locks.values()]}
+
+    def end(self):
+        """-> the round's lines."""
+        for fd in [*self.files.values(), self.log, *self.locks.values(), *(fd for fd, _ in self.held)]:
+            os.close(fd)
+        self.held, lines, self.lines = [], self.lines, []
+        return lines
+
+    def work(self, calls):
+        kinds = [self.create, self.create, self.unlink, self.unlink, self.rename, self.rename, self.rename, self.link, self.link,
+                 self.stat, self.stat, self.stat, self.list, self.write, self.write, self.read, self.read, self.read,
+                 self.truncate, self.size, self.lock, self.lock, self.lock, self.lock, self.append, self.read_log]
+        for _ in range(calls):
+            self.draw.choice(kinds)()
+
+    # --- names
+
+    def place(self, names):
+        path, number = self.draw.choice(self.dirs)
+        name = self.draw.choice(names)
+        return f"{path}/{name}", {"dir": number, "name": name}
+
+    def create(self):
+        path, named = self.place(MOVED)
+        fd = self.call("create", lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), named)
+        if fd is not None:
+            number = os.fstat(fd).st_ino
+            self.note(inode=number)
+            self.held.append((fd, number))
+            if len(self.held) > 3:
+                os.close(self.held.pop(0)[0])
+
+    def unlink(self):
+        path, named = self.place(MOVED + LINKED)
+        self.call("unlink", lambda: os.unlink(path), named)
+
+    def rename(self):
+        mode = self.draw.choice(list(RENAMES))
+        mine = [MOVED[self.mount % len(MOVED)]]
+        path, named = self.place(mine if mode == "exchange" else MOVED)
+        to, target = self.place(MOVED if mode == "noreplace" else mine)
+        if path == to:
+            return
+        named |= {"to_dir": target["dir"], "to_name": target["name"], "mode": mode}
+        self.call("rename", lambda: rename(path, to, RENAMES[mode]), named)
+
+    def link(self):
+        if not self.held:
+            return
+        fd, number = self.draw.choice(self.held)
+        path, named = self.place(LINKED)
+        self.call("link", lambda: kernel.linkat(f"/proc/self/fd/{fd}", path, kernel.AT_SYMLINK_FOLLOW), {"inode": number, **named})
+
+    def stat(self):
+        path, named = self.place(MOVED + LINKED)
+        told = self.call("stat", lambda: os.stat(path), named)
+        if told:
+            self.note(inode=told.st_ino, links=told.st_nlink)
+
+    def list(self):
+        path, number = self.draw.choice(self.dirs)
+        entries = self.call("list", lambda: [(entry.name, entry.inode()) for entry in os.scandir(path)], {"dir": number, "names": []})
+        if entries is not None:
+            self.note(names=sorted(entries))
+
+    # --- bytes
+
+    def file(self):
+        name = self.draw.choice(list(FILES))
+        fd = self.files[name]
+        return fd, {"inode": self.numbers[fd]}, FILES[name]
+
+    def data(self, cells):
+        """Cells that nobody else writes."""
+        return b"".join(self.draw.getrandbits(64).to_bytes(8, "little") * (CELL // 8) for _ in range(cells))
+
+    def write(self):
+        fd, named, base = self.file()
+        first, count = self.draw.randrange(CELLS), self.draw.choice([1, 1, 2])
+        data, offset = self.data(count), base + first * CELL
+        self.call("write", lambda: os.pwrite(fd, data, offset), {**named, "offset": offset, "data": data.hex()})
+
+    def read(self):
+        fd, named, base = self.file()
+        first = self.draw.randrange(CELLS)
+        offset, length = base + first * CELL, CELL * self.draw.choice([1, 2, 4])
+        data = self.call("read", lambda: os.pread(fd, length, offset), {**named, "offset": offset, "length": length, "data": ""})
+        if data:
+            self.note(data=data.hex())
+
+    def truncate(self):
+        fd, named, base = self.file()
+        size = base + CELL * self.draw.randrange(CELLS)
+        self.call("truncate", lambda: os.ftruncate(fd, size), {**named, "size": size})
+
+    def size(self):
+        fd, named, _ = self.file()
+        told = self.call("size", lambda: os.fstat(fd), {**named, "size": 0})
+        if told:
+            self.note(size=told.st_size)
+
+    def append(self):
+        data = self.data(1)
+        self.call("append", lambda: os.write(self.log, data), {"inode": self.numbers[self.log], "data": data.hex(), "offset": None})
+
+    def read_log(self):
+        offset, length = CELL * self.draw.randrange(20), CELL * 4
+        named = {"inode": self.numbers[self.log], "offset": offset, "length": length, "data": ""}
+        data = self.call("read", lambda: os.pread(self.log, length, offset), named)
+        if data:
+            self.note(data=data.hex())
+
+    # --- locks
+
+    def lock(self):
+        style = self.draw.choice(list(self.locks))
+        fd, kind = self.locks[style], self.draw.choice(["read", "write", "unlock"])
+        start = 0 if style == "flock" else self.draw.randrange(LOCK_BYTES)
+        end = LOCK_BYTES if style == "flock" else self.draw.randrange(start, LOCK_BYTES)
+        # For the checker OFD locks are fcntl's, of another owner.
+        named = {"inode": self.numbers[fd], "style": "flock" if style == "flock" else "posix", "kind": kind, "start": start,
+                 "end": end, "owner": int(style == "ofd")}
+        self.call("lock", lambda: take(fd, style, kind, start, end), named)
+
+
+def rename(path, to, flags):
+    if flags:
+        kernel.renameat2(path, to, flags)
+    else:
+        os.rename(path, to)
+
+
+def take(fd, style, kind, start, end):
+    """A lock without waiting for it."""
+    if style == "flock":
+        fcntl.flock(fd, FLOCKS[kind] | (fcntl.LOCK_NB if kind != "unlock" else 0))
+        return
+    command = OFD_SETLK if style == "ofd" else fcntl.F_SETLK
+    fcntl.fcntl(fd, command, struct.pack("hhqqi4x", FCNTLS[kind], os.SEEK_SET, start, end - start + 1, 0))
+
+
+# --- a round, and the processes
+
+
+def prepare(root, round, who):
+    """Makes what a round begins with. -> its first lines"""
+    recorder = Recorder(who, 0, root, 0)
+    base = f"{root}/round{round}"
+    os.mkdir(base)
+    number = os.stat(base).st_ino
+    recorder.lines.append({"who": who, "from": now(), "to": now(), "op": "mkdir", "dir": 0, "name": "round", "inode": number})
+    for name in ("d0", "d1"):
+        recorder.call("mkdir", lambda: os.mkdir(f"{base}/{name}"), {"dir": number, "name": name})
+        recorder.note(inode=os.stat(f"{base}/{name}").st_ino)
+    for name in [*FILES, "log", "locks"]:
+        fd = recorder.call("create", lambda: os.open(f"{base}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL), {"dir": number, "name": name})
+        recorder.note(inode=os.fstat(fd).st_ino)
+        os.close(fd)
+    return recorder.lines
+
+
+def find_appends(root, round, lines):
+    """Notes where each append's bytes are in the end."""
+    with open(f"{root}/round{round}/log", "rb") as file:
+        content = file.read()
+    places = {content[at : at + CELL].hex(): at for at in range(0, len(content), CELL)}
+    for line in lines:
+        if line["op"] == "append":
+            line["offset"] = places.get(line["data"])
+
+
+def process(who, mount, root, seed, commands, answers):
+    """Does rounds as it is told, until it is told no more. To end one is a command of its own: closing a file lets its locks
+    go, which is no call of the history, so nobody may do so while others still work."""
+    recorder = Recorder(who, mount, root, seed)
+    with os.fdopen(commands) as told, os.fdopen(answers, "w") as tell:
+        for line in told:
+            round, calls = json.loads(line)
+            if calls:
+                recorder.begin(round)
+                recorder.work(calls)
+            answer = [] if calls else recorder.end()
+            tell.write(json.dumps(answer) + "\n")
+            tell.flush()
+
+
+class Crew:
+    """Processes on mounts, in turn, that do rounds together."""
+
+    def __init__(self, roots, count, seed):
+        self.roots = roots
+        self.pipes = []
+        for who in range(count):
+            (command_end, command), (answer, answer_end) = os.pipe(), os.pipe()
+            if os.fork() == 0:
+                for to_close in [command, answer, *(end for pair in self.pipes for end in pair)]:
+                    os.close(to_close)
+                try:
+                    process(who, who % len(roots), roots[who % len(roots)], seed, command_end, answer_end)
+                finally:
+                    os._exit(0)
+            os.close(command_end)
+            os.close(answer_end)
+            self.pipes.append((command, answer))
+        self.readers = [os.fdopen(answer) for _, answer in self.pipes]
+
+    def begin(self, round, calls):
+        self.round = round
+        self.lines = prepare(self.roots[0], round, len(self.pipes))
+        self.tell(calls)
+
+    def tell(self, calls):
+        for command, _ in self.pipes:
+            os.write(command, f"[{self.round}, {calls}]\n".encode())
+
+    def hear(self):
+        for who, reader in enumerate(self.readers):
+            line = reader.readline()
+            assert line, f"process {who} of the recorder died in round {self.round}"
+            self.lines += json.loads(line)
+
+    def end(self):
+        """Waits until all have done the round. -> its lines"""
+        self.hear()
+        self.tell(0)
+        self.hear()
+        find_appends(self.roots[-1], self.round, self.lines)
+        return self.lines
+
+    def stop(self):
+        for command, _ in self.pipes:
+            os.close(command)
+        for reader in self.readers:
+            reader.close()
+        for _ in self.pipes:
+            os.wait()
+
+
+def save(path, rounds):
+    with open(path, "w") as file:
+        for number, lines in enumerate(rounds):
+            file.write(json.dumps({"round": number + 1}) + "\n")
+            file.writelines(json.dumps(line) + "\n" for line in lines)
