@@ -151,8 +151,7 @@ impl Volume {
         self.done(context, Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } })
     }
 
-    /// Names after `after` in byte order, at most `limit`; and whether these were the last. Moves the time of access, if
-    /// this client keeps such times.
+    /// Names after `after` in byte order, at most `limit`; and whether these were the last.
     pub fn list(
         &self,
         context: &Context,
@@ -161,7 +160,29 @@ impl Volume {
         limit: u32,
         attributes: bool,
     ) -> Result<(Vec<Entry>, bool)> {
-        let touch = self.access_times;
+        self.list_range(context, dir, after, limit, (attributes, self.access_times))
+    }
+
+    /// The same; the time of access stays (O_NOATIME).
+    pub fn list_quietly(
+        &self,
+        context: &Context,
+        dir: InodeId,
+        after: Option<Name>,
+        limit: u32,
+        attributes: bool,
+    ) -> Result<(Vec<Entry>, bool)> {
+        self.list_range(context, dir, after, limit, (attributes, false))
+    }
+
+    fn list_range(
+        &self,
+        context: &Context,
+        dir: InodeId,
+        after: Option<Name>,
+        limit: u32,
+        (attributes, touch): (bool, bool),
+    ) -> Result<(Vec<Entry>, bool)> {
         match self.call(context, Op::Name { op: NameOp::List { dir, after, limit, attributes, touch } })? {
             Reply::List { entries, end } => Ok((entries, end)),
             _ => Err(unexpected()),

@@ -6,7 +6,7 @@
 //! came meanwhile are not told.
 
 use bytes::Bytes;
-use hekate_proto::{Attr, Entry, InodeId, Name, NodeKind, Result};
+use hekate_proto::{Attr, Entry, InodeId, Name, NodeKind, Result, Time};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -59,11 +59,11 @@ impl Handles {
         !self.open.lock().is_empty()
     }
 
-    /// A directory is gone; if it is open it is remembered until it is closed.
-    pub(crate) fn is_removed(&self, attr: Attr) {
+    /// A directory is gone since `now`; if it is open it is remembered until it is closed.
+    pub(crate) fn is_removed(&self, attr: Attr, now: Time) {
         let open = self.open.lock();
         if open.values().any(|handle| handle.inode == attr.id) {
-            self.removed.lock().insert(attr.id, Attr { nlink: 0, ..attr });
+            self.removed.lock().insert(attr.id, Attr { nlink: 0, ctime: now.max(attr.ctime), ..attr });
         }
     }
 

@@ -163,7 +163,9 @@ impl Filesystem {
             Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
             Body::Fsync | Body::FsyncDir => self.fsync(caller),
             Body::OpenDir => self.opendir(caller),
-            Body::ReadDir { handle, offset, size, plus } => self.readdir(caller, handle, offset, size, plus),
+            Body::ReadDir { handle, offset, size, flags, plus } => {
+                self.readdir(caller, handle, (offset, size), flags, plus)
+            }
             Body::ReleaseDir { handle } => self.releasedir(handle),
             Body::Fallocate { asked } => self.fallocate(caller, &asked),
             Body::Lseek { asked } => self.lseek(caller, &asked),

@@ -144,6 +144,7 @@ pub enum Body {
         handle: u64,
         offset: u64,
         size: u32,
+        flags: u32,
         plus: bool,
     },
     ReleaseDir {
@@ -260,7 +261,7 @@ fn data_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
     let ReadIn { handle, offset, size, flags, .. } = input.fixed()?;
     Ok(match opcode {
         Opcode::Read => Body::Read { offset, size, flags },
-        _ => Body::ReadDir { handle, offset, size, plus: opcode == Opcode::ReadDirPlus },
+        _ => Body::ReadDir { handle, offset, size, flags, plus: opcode == Opcode::ReadDirPlus },
     })
 }
 

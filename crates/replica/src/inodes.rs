@@ -58,7 +58,8 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
     let mut inode = tree.inode(id)?;
     apply_changes(&mut inode, changes, now);
     let (mut commit, mut legs) = (Commit::default(), Vec::new());
-    if changes.uid.is_some() || changes.gid.is_some() {
+    let is_chown = changes.uid.is_some() || changes.gid.is_some();
+    if is_chown && inode.kind != NodeKind::Directory {
         commit.changes.extend(drop_capability(&tree, id, &mut inode));
     }
     if changes.mode.is_some() {

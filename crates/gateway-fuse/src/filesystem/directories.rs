@@ -5,7 +5,9 @@ use crate::abi::*;
 use crate::directory::{Entries, Item, Listed};
 use crate::encode::{Listing, ListingEntry, Outcome, bytes_of, entry_out};
 use bytes::Bytes;
+use hekate_client::Volume;
 use hekate_proto::{Name, NodeKind, Result};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// `.` and `..` come first.
@@ -25,7 +27,14 @@ impl Filesystem {
     }
 
     /// `offset` is the number of entries before the next one, counted from the start of the listing.
-    pub(super) fn readdir(&self, caller: &Caller, handle: u64, offset: u64, size: u32, plus: bool) -> Outcome {
+    pub(super) fn readdir(
+        &self,
+        caller: &Caller,
+        handle: u64,
+        (offset, size): (u64, u32),
+        flags: u32,
+        plus: bool,
+    ) -> Outcome {
         let handle = self.handles.get(handle).ok_or(Errno::BADF)?;
         let mut entries = handle.entries.lock();
         if offset == 0 {
@@ -40,7 +49,8 @@ impl Filesystem {
             next += 1;
         }
         let mut fetch = |after: Option<Name>, limit: u32| -> Result<(Vec<Item>, bool)> {
-            let (found, end) = self.volume.list(&caller.context, handle.inode, after, limit, plus)?;
+            let list = if flags & OFlags::NOATIME.bits() != 0 { Volume::list_quietly } else { Volume::list };
+            let (found, end) = list(&self.volume, &caller.context, handle.inode, after, limit, plus)?;
             Ok((found.into_iter().map(Item::from).collect(), end))
         };
         loop {
