@@ -104,7 +104,7 @@ def mounts_that_cannot_be(store):
     store.refuses("mount", "v", mnt, words=["mounted at .* already"])
     store.refuses("mount", "v", empty, "--cache=-1", words=["cache"], exits=[2, 64])
     store.refuses("mount", "v", empty, "--cache=nan", words=["cache"], exits=[2, 64])
-    store.refuses("mount", "../v", empty, words=["no volume called|cannot be the name"])
+    store.refuses("mount", "../v", empty, words=["no volume called|cannot be the name|is no server"])
     store.refuses("umount", empty, words=["no Hekate volume is mounted"], exits=[INPUT])
     store.refuses("umount", "/proc", words=["no Hekate volume is mounted|not of Hekate"])
     equal(os.listdir(mnt), [], "the mount that was there")

@@ -66,7 +66,7 @@ against_ext4() { # a million random system calls on mounts and on ext4, half of 
   cargo build --release -p hekate
   for round in $(seq 5); do
     echo "soak: against ext4, round $round of 5"
-    HEKATE_OPS=100000 HEKATE_SHORTEN_S=300 tests/e2e/run.sh one_mount_does_what_ext4_does two_mounts_in_turn_do_what_ext4_does
+    HEKATE_SEED=$RANDOM HEKATE_OPS=100000 HEKATE_SHORTEN_S=300 tests/e2e/run.sh one_mount_does_what_ext4_does two_mounts_in_turn_do_what_ext4_does
   done
 }
 mounts() { # 2,000 rounds of histories of three mounts, half of them while the server is killed: about an hour

@@ -302,7 +302,8 @@ impl Volume {
         length: u64,
         drop_set_id: bool,
     ) -> Result<u64> {
-        let op = DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id };
+        let touch = self.access_times;
+        let op = DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id, touch };
         match self.call(context, Op::Data { op })? {
             Reply::Copied { bytes } => Ok(bytes),
             _ => Err(unexpected()),

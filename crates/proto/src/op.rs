@@ -159,7 +159,15 @@ wire_enum! {
         /// The first of the partition's shards `from..to` that there is. -> `Found`: its index.
         14 = NextShard { data: DataId, from: u64, to: u64 },
         /// copy_file_range as a door asks for it; at most so many bytes are copied. -> `Copied`.
-        15 = Copy { from: InodeId, from_offset: u64, to: InodeId, to_offset: u64, length: u64, drop_set_id: bool },
+        15 = Copy {
+            from: InodeId,
+            from_offset: u64,
+            to: InodeId,
+            to_offset: u64,
+            length: u64,
+            drop_set_id: bool,
+            touch: bool,
+        },
         /// Writes to a run of a shard what another has. -> `Written`.
         16 = CopyShard { from: ShardRange, data: DataId, index: u64, offset: u32 },
     }

@@ -116,7 +116,11 @@ impl Distribute {
 
     /// The inode as it is now.
     fn attr(&self, context: &Context, inode: InodeId) -> Result<Attr> {
-        match self.pass(context, self.home(inode), Op::Inode { op: InodeOp::GetAttr { inode } })? {
+        self.attr_by(context, InodeOp::GetAttr { inode })
+    }
+
+    fn attr_by(&self, context: &Context, op: InodeOp) -> Result<Attr> {
+        match self.pass(context, self.home(op.inode()), Op::Inode { op })? {
             Reply::Node { attr, .. } => Ok(attr),
             _ => Err(unexpected()),
         }
@@ -190,8 +194,8 @@ impl Distribute {
                 self.allocate(context, inode, (offset, length), mode, drop_set_id)
             }
             DataOp::Seek { inode, offset, hole } => self.seek(context, inode, offset, hole),
-            DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id } => {
-                self.copy(context, (from, from_offset), (to, to_offset), length, drop_set_id)
+            DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id, touch } => {
+                self.copy(context, (from, from_offset), (to, to_offset), length, (drop_set_id, touch))
             }
             DataOp::Fsync { inode } => self.fsync(context, inode),
             DataOp::Spill { .. }

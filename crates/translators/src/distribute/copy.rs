@@ -20,7 +20,7 @@ impl Distribute {
         (from, from_offset): Place,
         (to, to_offset): Place,
         length: u64,
-        drop_set_id: bool,
+        (drop_set_id, touch): (bool, bool),
     ) -> Result<Reply> {
         loop {
             let source = self.attr(context, from)?;
@@ -31,23 +31,28 @@ impl Distribute {
             let end = to_offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
             let small = self.known_shape(to).is_none() && end <= INLINE_MAX;
             if source.layout.is_inline() || small {
-                return self.copy_here(context, (from, from_offset), (to, to_offset), length, drop_set_id);
+                return self.copy_here(context, (from, from_offset), (to, to_offset), length, (drop_set_id, touch));
             }
             let layout = self.in_shards(context, to)?.layout;
             let ops = self.copies(&source.layout, from_offset, &layout, to_offset, length);
             match self.tell(context, to, &layout, Told { ops, end, reach: end, drop_set_id }) {
-                Ok(true) if self.attr(context, from)?.layout == source.layout => {
+                Ok(true) if self.read_by(context, from, touch)?.layout == source.layout => {
                     return Ok(Reply::Copied { bytes: length });
                 }
                 Ok(true) => {}
                 Ok(false) => _ = self.attr(context, to)?,
                 // Reading it mends it, if any replica has it right.
                 Err(Error::Damaged { .. }) => {
-                    return self.copy_here(context, (from, from_offset), (to, to_offset), length, drop_set_id);
+                    return self.copy_here(context, (from, from_offset), (to, to_offset), length, (drop_set_id, touch));
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The inode, after it was read.
+    fn read_by(&self, context: &Context, inode: InodeId, touch: bool) -> Result<Attr> {
+        self.attr_by(context, if touch { InodeOp::Accessed { inode } } else { InodeOp::GetAttr { inode } })
     }
 
     /// One op for each stretch that lies in one shard on both sides.
@@ -88,10 +93,10 @@ impl Distribute {
         (from, from_offset): Place,
         (to, to_offset): Place,
         length: u64,
-        drop_set_id: bool,
+        (drop_set_id, touch): (bool, bool),
     ) -> Result<Reply> {
         let length = length.min(RUN_BYTES_MAX) as u32;
-        let Reply::FileData { bytes, .. } = self.read(context, from, (from_offset, length), true)? else {
+        let Reply::FileData { bytes, .. } = self.read(context, from, (from_offset, length), touch)? else {
             return Err(super::unexpected());
         };
         let copied = bytes.len() as u64;
