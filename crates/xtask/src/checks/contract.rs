@@ -1,4 +1,5 @@
-//! The contract, `docs/semantics.md`, names for each sentence a test that exists, or the issue that brings it.
+//! The contract, `docs/semantics.md`, names for each sentence a test that exists, or the issue that brings it; and so does the
+//! page of limits, `docs/limits.md`.
 //!
 //! A test is named as "`FILE::NAME`", in back quotes anywhere in the text or after "Test:". FILE is a path from the
 //! root of the repository or from `crates/`; `brick/journal.rs` also stands for `crates/brick/src/journal.rs`. NAME is
@@ -7,18 +8,19 @@
 use crate::report::Offence;
 use crate::tree::Tree;
 
-const PAGE: &str = "docs/semantics.md";
+const PAGES: [&str; 2] = ["docs/semantics.md", "docs/limits.md"];
 
 pub fn check(tree: &Tree) -> Vec<Offence> {
-    let Some(text) = tree.text(PAGE) else {
-        return vec![Offence::new(PAGE, "is missing; it states the contract, and names the test of each sentence")];
-    };
-    let lines = text.lines().enumerate();
-    lines.flat_map(|(index, line)| offences_in(tree, line).into_iter().map(move |what| at(index, what))).collect()
+    PAGES.into_iter().flat_map(|page| check_page(tree, page)).collect()
 }
 
-fn at(index: usize, what: String) -> Offence {
-    Offence::at_line(PAGE, index + 1, what)
+fn check_page(tree: &Tree, page: &str) -> Vec<Offence> {
+    let Some(text) = tree.text(page) else {
+        return vec![Offence::new(page, "is missing; it names the test of each of its sentences")];
+    };
+    let at = |(index, what): (usize, String)| Offence::at_line(page, index + 1, what);
+    let lines = text.lines().enumerate();
+    lines.flat_map(|(index, line)| offences_in(tree, line).into_iter().map(move |what| at((index, what)))).collect()
 }
 
 fn offences_in(tree: &Tree, line: &str) -> Vec<String> {
@@ -86,7 +88,8 @@ mod tests {
 
     fn offences(line: &str) -> Vec<String> {
         let tree = Tree::of(&[
-            (PAGE, line),
+            (PAGES[0], line),
+            (PAGES[1], ""),
             ("crates/brick/src/journal.rs", TEST),
             ("crates/brick/tests/kill.rs", "proptest! {\n    #[test]\n    fn any(x in 0..9) {}\n}"),
             ("tests/e2e/posix.sh", "rename_is_atomic() {\n}"),

@@ -1,0 +1,168 @@
+"""What docs/limits.md says."""
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+import threading
+import time
+
+import test_spread
+from harness import NOBODY, equal, raises, read, test, write
+
+MIB = 1 << 20
+GREATEST = 1 << 60
+
+
+@test
+def sizes_have_limits(store):
+    mnt = store.up()
+    handle = os.open(f"{mnt}/f", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(handle, GREATEST)
+    equal(os.fstat(handle).st_size, GREATEST, "the greatest file")
+    raises(errno.EFBIG, os.ftruncate, handle, GREATEST + 1)
+    raises(errno.EFBIG, os.pwrite, handle, b"xy", GREATEST - 1)
+    os.pwrite(handle, b"x", GREATEST - 1)
+    equal(os.pread(handle, 5, GREATEST - 1), b"x", "its last byte")
+    os.close(handle)
+    os.symlink("t" * 4095, f"{mnt}/link")
+    equal(len(os.readlink(f"{mnt}/link")), 4095, "the longest target")
+    raises(errno.ENAMETOOLONG, os.symlink, "t" * 4096, f"{mnt}/longer")
+    for number in range(128):
+        os.setxattr(f"{mnt}/f", f"user.{number}", b"v")
+    raises(errno.E2BIG, os.setxattr, f"{mnt}/f", "user.more", b"v")
+    os.setxattr(f"{mnt}/f", "user.0", bytes(64 << 10))
+    equal(len(os.getxattr(f"{mnt}/f", "user.0")), 64 << 10, "the longest value")
+
+
+@test
+def blocks_are_counted_by_size(store):
+    mnt = store.up()
+    with open(f"{mnt}/sparse", "wb") as file:
+        file.truncate(100 * MIB)
+    equal(os.stat(f"{mnt}/sparse").st_blocks, 100 * MIB // 512, "blocks of a file that has none")
+
+
+@test
+def an_append_is_whole_up_to_a_mebibyte(store):
+    # Less a page, as the program's bytes need not begin at one.
+    whole = MIB - 4096
+    mounts = [store.up(), store.mount("mnt2")]
+
+    def append(number):
+        handle = os.open(f"{mounts[number]}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for _ in range(8):
+            equal(os.write(handle, bytes([number + 1]) * whole), whole, "bytes")
+        os.close(handle)
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    content = read(f"{mounts[0]}/log")
+    equal(len(content), 16 * whole, "size")
+    for at in range(0, len(content), whole):
+        equal(len(set(content[at : at + whole])), 1, f"writers of the append at {at}")
+
+
+@test
+def the_offset_after_an_append_is_by_what_the_kernel_knew(store):
+    mnt, other = store.up(), store.mount("mnt2")
+    handle = os.open(f"{mnt}/log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    os.write(handle, b"one")
+    with open(f"{other}/log", "ab") as file:
+        file.write(b"other")
+    os.write(handle, b"two")
+    equal(read(f"{mnt}/log"), b"oneothertwo", "what was appended")
+    equal(os.lseek(handle, 0, os.SEEK_CUR), 6, "the offset")
+    os.close(handle)
+
+
+@test(root=True)
+def set_group_id_stays_where_the_group_may_not_execute(store):
+    mnt = store.up()
+    os.chmod(mnt, 0o777)
+    write(f"{mnt}/f", b"f")
+    os.chown(f"{mnt}/f", NOBODY, 0)
+    os.chmod(f"{mnt}/f", 0o2666)
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        write_in_place(f"{mnt}/f")
+        os._exit(0)
+    equal(os.waitpid(child, 0)[1], 0, "the writer's status")
+    equal(stat.S_IMODE(os.stat(f"{mnt}/f").st_mode), 0o2666, "mode")
+
+
+def write_in_place(path):
+    handle = os.open(path, os.O_WRONLY)
+    os.write(handle, b"g")
+    os.close(handle)
+
+
+@test
+def a_directory_that_another_mount_moved_may_be_stale_once(store):
+    mnt, other = store.up(), store.mount("mnt2")
+    for name in ("a", "b", "a/x"):
+        os.mkdir(f"{mnt}/{name}")
+    os.stat(f"{mnt}/a/x")
+    os.rename(f"{other}/a/x", f"{other}/b/x")
+    try:
+        os.rename(f"{mnt}/b/x", f"{mnt}/y")
+    except OSError as error:
+        equal(error.errno, errno.ESTALE, "errno")
+        os.stat(f"{mnt}/b/x")
+        os.rename(f"{mnt}/b/x", f"{mnt}/y")
+    equal(sorted(os.listdir(other)), ["a", "b", "y"], "names")
+
+
+@test
+def what_another_mount_removed_is_stale(store):
+    mnt, other = store.up(), store.mount("mnt2")
+    os.mkdir(f"{mnt}/d")
+    handle = os.open(f"{mnt}/d", os.O_RDONLY)
+    os.rmdir(f"{other}/d")
+    raises(errno.ESTALE, os.fstat, handle)
+    os.close(handle)
+    os.mkdir(f"{mnt}/d")
+    handle = os.open(f"{mnt}/d", os.O_RDONLY)
+    os.rmdir(f"{mnt}/d")
+    equal(os.fstat(handle).st_nlink, 0, "links of one that this mount removed")
+    raises(errno.ESTALE, os.fchmod, handle, 0o700)
+    os.close(handle)
+
+
+@test
+def dot_dot_has_no_number_in_a_listing(store):
+    mnt = store.up()
+    os.mkdir(f"{mnt}/d")
+    found = {name: number for number, name in entries(f"{mnt}/d")}
+    equal(found, {b".": os.stat(f"{mnt}/d").st_ino, b"..": 0xFFFFFFFF}, "numbers in a listing")
+    equal(os.stat(f"{mnt}/d/..").st_ino, os.stat(mnt).st_ino, "the number that stat answers")
+
+
+def entries(path):
+    """As getdents64(2) answers, which Python does not show."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    buffer = ctypes.create_string_buffer(32 << 10)
+    filled = ctypes.CDLL(None, use_errno=True).syscall(217 if os.uname().machine == "x86_64" else 61, handle, buffer, len(buffer))
+    os.close(handle)
+    assert filled > 0, "getdents64"
+    at = 0
+    while at < filled:
+        number, _, length, _ = struct.unpack_from("<QqHB", buffer, at)
+        yield number, buffer.raw[at + 19 : at + length].split(b"\0")[0]
+        at += length
+
+
+@test
+def a_shared_directory_keeps_its_time_of_access(store):
+    mnt = test_spread.up(store)
+    os.mkdir(f"{mnt}/wide")
+    write(f"{mnt}/wide/f", b"")
+    before = os.stat(f"{mnt}/wide").st_atime_ns
+    time.sleep(0.02)
+    equal(os.listdir(f"{mnt}/wide"), ["f"], "names")
+    equal(os.stat(f"{mnt}/wide").st_atime_ns, before, "time of access")
