@@ -354,9 +354,21 @@ def stuck_at(pid):
         return ""
 
 
-def judge(function, base):
+def stacks_of(pid):
+    """Where a server that does not answer is, if gdb is there to ask. -> in which file that is written."""
+    path = f"/var/tmp/hekate-stacks.{pid}.txt"
     try:
-        store = Store(base)
+        with open(path, "w") as file:
+            words = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 40"]
+            subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=60, check=True)
+        return f" (its threads: {path})"
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def judge(function, base):
+    store = Store(base)
+    try:
         function(store)
         store.end()
         return "PASS", ""
@@ -366,6 +378,8 @@ def judge(function, base):
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/test_" in frame.filename]
         where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
         text = str(error) if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: {error}"
+        if isinstance(error, subprocess.TimeoutExpired) and store.server_pid:
+            text += stacks_of(store.server_pid)
         return "FAIL", text + where
 
 
@@ -389,15 +403,22 @@ def main(modules):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     top = tempfile.mkdtemp(prefix="hekate-e2e.", dir=os.environ.get("E2E_DIR", "/var/tmp"))
     os.chmod(top, 0o711)  # other users pass through in their tests
-    counts = {"PASS": 0, "FAIL": 0, "SKIP": 0, "WAIT": 0}
+    counts, unsteady = {"PASS": 0, "FAIL": 0, "SKIP": 0, "WAIT": 0}, []
     try:
         for name, function, root, fuse, limit_s in TESTS:
             if wanted and name not in wanted:
                 continue
-            verdict = one_line(name, function, missing(root, fuse), f"{top}/{name}", limit_s)
+            arguments = (name, function, missing(root, fuse), f"{top}/{name}", limit_s)
+            verdict = one_line(*arguments)
+            if verdict == "FAIL" and os.environ.get("CI"):
+                # What fails once in CI is told at the end; what fails twice fails.
+                verdict = one_line(*arguments)
+                unsteady += [name] if verdict == "PASS" else []
             counts[verdict] += 1
     finally:
         clean_up(top)
+    if unsteady:
+        print(f"hekate e2e: passed only when run again, see above: {', '.join(unsteady)}")
     skipped = f", {counts['SKIP']} skipped" if counts["SKIP"] else ""
     awaited = f", {counts['WAIT']} wait for what is not there yet" if counts["WAIT"] else ""
     print(f"hekate e2e: {counts['PASS']} passed, {counts['FAIL']} failed{skipped}{awaited}")
