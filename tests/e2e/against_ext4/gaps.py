@@ -7,6 +7,7 @@ import os
 
 GAPS = {
     "atime": "listing through a descriptor with O_NOATIME leaves atime; and once atime was seen to move at an open",
+    "copied": "copy_file_range within a file was seen to leave its atime (seed 63, op 14023)",
     "refused link": "a link of an open file without a name, which answers ENOENT, was seen to move a directory's ctime",
 }
 
