@@ -303,6 +303,26 @@ mod tests {
     }
 
     #[test]
+    fn any_place_is_found_again_in_any_order_when_others_went() {
+        let (mut directory, mut entries) = (directory(25_000), Entries::default());
+        let told = read(&mut entries, &directory, 0, usize::MAX);
+        let mut state = 7u64;
+        let mut places: Vec<usize> = (0..2000).map(|place| place * 12).collect();
+        for at in (1..places.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            places.swap(at, (state >> 33) as usize % (at + 1));
+        }
+        for place in &places {
+            assert_eq!(read(&mut entries, &directory, *place as u64, 1), told[*place..place + 1]);
+        }
+        let gone = (0..25_000).filter(|place| place % 12 != 0 && place % 7 == 0).take(3000);
+        gone.for_each(|place| assert!(directory.remove(&told[place].1)));
+        for place in &places {
+            assert_eq!(read(&mut entries, &directory, *place as u64, 1), told[*place..place + 1]);
+        }
+    }
+
+    #[test]
     fn an_empty_directory_has_no_entries_and_an_error_is_passed_on() {
         let mut entries = Entries::default();
         assert_eq!(read(&mut entries, &Directory::new(), 0, 5), []);
