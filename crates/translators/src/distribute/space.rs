@@ -9,6 +9,11 @@ use hekate_proto::*;
 /// Shards changed or asked for at once; between two batches a caller may give up.
 const SHARDS_AT_ONCE: u64 = 32;
 
+/// Whoever asks is told which it was: a signal, or a soft mount's time.
+fn gave_up() -> Error {
+    Error::Unavailable { what: "the caller gave up between two parts of the op".into() }
+}
+
 impl Distribute {
     /// -> `Done`.
     pub(super) fn allocate(
@@ -44,7 +49,7 @@ impl Distribute {
             } else if part_end >= end {
                 return Ok(Reply::Done);
             } else if context.interrupted() {
-                return Err(Error::Interrupted);
+                return Err(gave_up());
             } else {
                 at = part_end;
             }
@@ -104,7 +109,7 @@ impl Distribute {
         let mut at = offset;
         while at < attr.size {
             if context.interrupted() {
-                return Err(Error::Interrupted);
+                return Err(gave_up());
             }
             let end = attr.size.min((at / SHARD_BYTES + SHARDS_AT_ONCE) * SHARD_BYTES);
             let Some(found) = self.seek_in(context, attr, (at, end), hole)? else { return Ok(None) };
