@@ -4,8 +4,11 @@ import ctypes
 import errno
 import mmap
 import os
+import signal
+import subprocess
 import threading
 import time
+from contextlib import contextmanager
 
 from harness import equal, raises, read, same_bytes, test, wait_until, write
 
@@ -51,6 +54,42 @@ def fallocate_makes_room_holes_and_zeros(store):
         raises(errno.EOPNOTSUPP, fallocate, handle, COLLAPSE, 0, 4096)
         raises(errno.EFBIG, fallocate, handle, 0, 1 << 62, 4096)
         os.close(handle)
+
+
+@test
+def what_is_done_through_o_sync_is_on_disk_when_it_returns(store):
+    mnt = store.up()
+    write(f"{mnt}/source", os.urandom(MIB))
+    syncs = {}
+    for name, flags in (("durable", os.O_SYNC), ("plain", 0)):
+        with open(f"{mnt}/source", "rb") as source:
+            handle = os.open(f"{mnt}/{name}", os.O_CREAT | os.O_RDWR | flags)
+            fallocate(handle, 0, 0, MIB)
+            with calls_of(store, "fsync,fdatasync") as seen:
+                for turn in range(10):
+                    fallocate(handle, PUNCH | KEEP_SIZE, turn * 8192, 4096)
+                    equal(os.copy_file_range(source.fileno(), handle, 4096, turn * 4096, turn * 4096), 4096, "copied")
+            os.close(handle)
+        syncs[name] = len(seen)
+    # Each of the twenty on both bricks; a checkpoint may sync between them.
+    assert syncs["durable"] >= 40 > syncs["plain"], f"syncs of twenty ops, with O_SYNC and without: {syncs}"
+
+
+@contextmanager
+def calls_of(store, names):
+    """-> the server's system calls of these names meanwhile, once it is over."""
+    out, seen = store.path("calls"), []
+    command = ["strace", "-f", "-qq", "-e", f"trace={names}", "-p", str(store.server_pid), "-o", out]
+    with subprocess.Popen(command) as tracer:
+        is_traced = lambda: f"TracerPid:\t{tracer.pid}" in open(f"/proc/{store.server_pid}/status").read()
+        wait_until(is_traced, "strace is attached")
+        try:
+            yield seen
+        finally:
+            tracer.send_signal(signal.SIGINT)
+            tracer.wait()
+    with open(out) as lines:
+        seen.extend(line for line in lines if "sync(" in line)
 
 
 @test

@@ -133,6 +133,11 @@ impl InFlight {
         table.watched.then(|| watched.into_iter().filter(dying).collect())
     }
 
+    /// Nobody looks, after all; the next signal tries again.
+    pub(crate) fn is_unwatched(&self) {
+        self.0.lock().watched = false;
+    }
+
     /// All callers are gone, and all that come.
     pub(crate) fn interrupt_all(&self) {
         let mut table = self.0.lock();

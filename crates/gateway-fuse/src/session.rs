@@ -252,6 +252,7 @@ impl<A: Answers> Session<A> {
                 };
                 if let Err(error) = std::thread::Builder::new().name("hekate-watch".into()).spawn(watch) {
                     eprintln!("hekate mount: a thread that watches callers: {error}");
+                    self.in_flight.is_unwatched();
                 }
             }
             Interrupted::Nothing => {}

@@ -146,7 +146,7 @@ impl Node {
         }
         if request.op.is_read() {
             let reply = self.read_op(&ring, &ask, request, to)?;
-            if let Some(inode) = accessed(&request.op, &reply, ask.now) {
+            if let Some(inode) = self.accessed(&ring, &ask, &request.op, &reply, to) {
                 let mut turn = Turn::new(self, &ring);
                 turn.tell(to, Event::Accessed { volume: ask.volume, inode });
                 turn.run_without_syncs();
@@ -212,6 +212,26 @@ impl Node {
         Err(Error::Stale)
     }
 
+    /// The inode whose time of access has to move. Whoever reads often asks often: the partition's lock for writers is
+    /// worth taking only if it is due.
+    fn accessed(&self, ring: &HostedRing, ask: &Ask, op: &Op, reply: &Reply, to: Address) -> Option<InodeId> {
+        let inode = match (op, reply) {
+            (Op::Data { op: DataOp::Read { inode, touch: true, .. } }, Reply::FileData { attr, .. })
+            | (Op::Inode { op: InodeOp::Accessed { inode } }, Reply::Node { attr, .. }) => {
+                return is_access_due(attr, ask.now).then_some(*inode);
+            }
+            (Op::Inode { op: InodeOp::ReadLink { inode, touch: true } }, _) => *inode,
+            (Op::Name { op: NameOp::List { dir, after: None, touch: true, .. } }, _) => *dir,
+            _ => return None,
+        };
+        let getattr = Op::Inode { op: InodeOp::GetAttr { inode } };
+        match ring.read(ask, to.partition, &getattr) {
+            Ok(Some(Ok(Reply::Node { attr, .. }))) => is_access_due(&attr, ask.now).then_some(inode),
+            // It can't be said without waiting; who moves it looks again.
+            _ => Some(inode),
+        }
+    }
+
     /// At once, if that can be; else when what is in its way is gone.
     fn read(&self, ring: &Arc<HostedRing>, ask: &Ask, op: &Op, to: Address) -> Result<Reply> {
         match ring.read(ask, to.partition, op)? {
@@ -265,19 +285,6 @@ impl Node {
                 Ok(Reply::Done)
             }
         }
-    }
-}
-
-/// The inode whose time of access may have to move.
-fn accessed(op: &Op, reply: &Reply, now: Time) -> Option<InodeId> {
-    match (op, reply) {
-        (Op::Data { op: DataOp::Read { inode, touch: true, .. } }, Reply::FileData { attr, .. })
-        | (Op::Inode { op: InodeOp::Accessed { inode } }, Reply::Node { attr, .. }) => {
-            is_access_due(attr, now).then_some(*inode)
-        }
-        (Op::Inode { op: InodeOp::ReadLink { inode, touch: true } }, _) => Some(*inode),
-        (Op::Name { op: NameOp::List { dir, after: None, touch: true, .. } }, _) => Some(*dir),
-        _ => None,
     }
 }
 

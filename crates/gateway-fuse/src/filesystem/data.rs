@@ -29,7 +29,8 @@ impl Filesystem {
     /// A handle is a number for its locks; all else that we keep is by inode.
     pub(super) fn open_out(&self, flags: u32, keep_cache: bool) -> OpenOut {
         let direct = self.direct.load(Ordering::Relaxed);
-        OpenOut { handle: self.locks.new_handle(), flags: open_flags(flags, direct, keep_cache), padding: 0 }
+        let handle = self.locks.new_handle(is_durable(flags));
+        OpenOut { handle, flags: open_flags(flags, direct, keep_cache), padding: 0 }
     }
 
     pub(super) fn mark_open(&self, inode: InodeId) {

@@ -23,6 +23,11 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 /// An open file does not wait for its server before it is gone.
 static AT_ONCE: AtomicBool = AtomicBool::new(true);
 
+/// Whether what is done through an open file is to be on stable storage when it returns (O_SYNC, O_DSYNC).
+pub(super) fn is_durable_handle(handle: u64) -> bool {
+    handle & 1 != 0
+}
+
 /// What is remembered of locks beside the library.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
@@ -34,9 +39,9 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// A number for an open file.
-    pub fn new_handle(&self) -> u64 {
-        self.handles.fetch_add(1, Ordering::Relaxed) + 1
+    /// A number for an open file, which says of it what some requests of the kernel do not: see [`is_durable_handle`].
+    pub fn new_handle(&self, durable: bool) -> u64 {
+        (self.handles.fetch_add(1, Ordering::Relaxed) + 1) << 1 | u64::from(durable)
     }
 
     pub fn is_waiting(&self, unique: u64) -> bool {

@@ -1,9 +1,11 @@
 //! Room and holes in files, and copies from file to file: FALLOCATE, LSEEK, COPY_FILE_RANGE.
 
+use super::locks::is_durable_handle;
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
+use hekate_client::Context;
 use hekate_proto::Allocate;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -16,7 +18,8 @@ impl Filesystem {
     /// Of these two the kernel does not say whether set-id bits are to go: they do unless root asks.
     pub(super) fn fallocate(&self, caller: &Caller, asked: &FallocateIn) -> Outcome {
         let mode = allocate_mode(asked.mode)?;
-        self.volume.allocate(&caller.context, caller.inode, (asked.offset, asked.length), mode, caller.uid != 0)?;
+        let context = Context { durable: is_durable_handle(asked.handle), ..caller.context };
+        self.volume.allocate(&context, caller.inode, (asked.offset, asked.length), mode, caller.uid != 0)?;
         Ok(Bytes::new())
     }
 
@@ -38,8 +41,8 @@ impl Filesystem {
         let to = (self.inode(asked.to_node)?, asked.to_offset);
         // What one answer can say.
         let length = asked.length.min(u64::from(u32::MAX));
-        let copied =
-            self.volume.copy(&caller.context, (caller.inode, asked.from_offset), to, length, caller.uid != 0)?;
+        let context = Context { durable: is_durable_handle(asked.to_handle), ..caller.context };
+        let copied = self.volume.copy(&context, (caller.inode, asked.from_offset), to, length, caller.uid != 0)?;
         Ok(bytes_of(&WriteOut { size: copied as u32, padding: 0 }))
     }
 }

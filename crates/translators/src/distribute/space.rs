@@ -8,6 +8,8 @@ use hekate_proto::*;
 
 /// Shards changed or asked for at once; between two batches a caller may give up.
 const SHARDS_AT_ONCE: u64 = 32;
+/// The same of partitions; a frame holds no more than 1,024 requests.
+const PARTITIONS_AT_ONCE: usize = 512;
 
 /// Whoever asks is told which it was: a signal, or a soft mount's time.
 fn gave_up() -> Error {
@@ -169,9 +171,12 @@ impl Distribute {
         };
         let all = self.replicate.map().partitions();
         let mut next: Option<u64> = None;
-        for reply in self.replicate.send_all(context, (0..all).map(question).collect())? {
-            let Reply::Found { at } = reply? else { return Err(unexpected()) };
-            next = next.into_iter().chain(at).min();
+        for some in (0..all).step_by(PARTITIONS_AT_ONCE) {
+            let batch = (some..all).take(PARTITIONS_AT_ONCE).map(question).collect();
+            for reply in self.replicate.send_all(context, batch)? {
+                let Reply::Found { at } = reply? else { return Err(unexpected()) };
+                next = next.into_iter().chain(at).min();
+            }
         }
         Ok(next.map(|index| (index * SHARD_BYTES).max(from)))
     }
