@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests of the whole program from outside, on real mounts: run.sh [NAME...], all without a name.
 #
-# Environment: HEKATE=PROGRAM (else it is built in release), E2E_DIR=DIR for everything that the tests write [/var/tmp].
+# Environment: HEKATE=PROGRAM (else it is built in release), E2E_DIR=DIR for everything that the tests write [/var/tmp],
+# HEKATE_POSIX_TOOLS=DIR with what tests/posix/tools.sh builds (else it is built).
 set -eu
 cd "$(dirname "$0")/../.."
 if [ -z "${HEKATE:-}" ]; then
@@ -13,6 +14,6 @@ export HEKATE
 [ -x "$HEKATE" ] || { echo "hekate e2e: HEKATE=$HEKATE is no program" >&2; exit 2; }
 # These two run programs of others, which are built once.
 case "${*:-all}" in
-  all | *pjdfstest* | *fsx*) HEKATE_POSIX_TOOLS=$(tests/posix/tools.sh) && export HEKATE_POSIX_TOOLS ;;
+  all | *pjdfstest* | *fsx*) HEKATE_POSIX_TOOLS=${HEKATE_POSIX_TOOLS:-$(tests/posix/tools.sh)} && export HEKATE_POSIX_TOOLS ;;
 esac
 exec python3 -B tests/e2e/suite.py "$@"

@@ -20,12 +20,14 @@ fi
 [ -x "$HEKATE" ] || give_up "HEKATE=$HEKATE is no program"
 "$here/image.sh" "$directory"
 
-# The second disk: program, tests, and this repository for git to work with.
+# The second disk: program, tests, what they run of others, and this repository for git to work with. What is built here
+# runs there if the C library here is not newer.
 run=$(mktemp -d "$directory/run.XXXXXX")
 trap 'rm -rf "$run"' EXIT
 mkdir -p "$run/tests/tests"
 cp "$HEKATE" "$run/tests/hekate"
-cp -r tests/e2e "$run/tests/tests/"
+cp -r tests/e2e tests/posix "$run/tests/tests/"
+cp -r "$(tests/posix/tools.sh)" "$run/tests/posix-tools"
 git clone --quiet --bare --no-local . "$run/tests/source.git"
 echo "$*" >"$run/tests/names"
 
