@@ -186,7 +186,7 @@ def garbage_costs_its_connection_only(store):
     requests = [session.request(SERVER, b"\x05\x01")] * 1025
     session.raw.send(REQUESTS, struct.pack("<I", len(requests)) + b"".join(requests))
     equal(session.raw.has_ended(), True, "1,025 requests in a frame")
-    for request in ["[" * 100_000, '{"request":' * 100_000, "", "null", '{"request":"\\u001b[2J"}']:
+    for request in ["[" * 100_000, '{"x":' + "[" * 100_000, '{"request":' * 100_000, "", "null", '{"request":"\\u001b[2J"}']:
         equal(control(address, request, NOBODY)["error"]["exit"], 64, request[:30])
     for raw in silent:
         raw.challenge()
