@@ -166,6 +166,7 @@ impl Served {
                 weight: 1,
                 server: FIRST_SERVER,
                 incarnation: Incarnation(0),
+                unopened: false,
             }
         };
         registry.create_pool("p", &[make(1), make(2), make(3)]).unwrap();

@@ -1,4 +1,4 @@
-//! Commands that ask the server's control interface: status, pools, volumes, stop.
+//! Commands that ask the server's control interface: pools, volumes, stop.
 
 use crate::cli::{Cli, Pool, Volume};
 use crate::commands::Failure;
@@ -31,7 +31,7 @@ pub fn ask_at(endpoint: &Endpoint, request: &ControlRequest) -> Result<Result<Va
     })
 }
 
-fn rows(value: &Value) -> &[Value] {
+pub fn rows(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -63,52 +63,7 @@ fn wait_for_end(cli: &Cli, pid: rustix::process::Pid) {
     }
 }
 
-pub fn status(cli: &Cli) -> Result<(), Failure> {
-    let status = ask(cli, &ControlRequest::Status)?;
-    if cli.json {
-        output::json(&status);
-        return Ok(());
-    }
-    println!(
-        "health {}   server {} (version {}) up {} s   cluster {}",
-        text(&status["health"]),
-        text(&status["pid"]),
-        text(&status["version"]),
-        text(&status["uptime_seconds"]),
-        text(&status["cluster"])
-    );
-    for waiting in rows(&status["waiting_partitions"]) {
-        println!(
-            "partition {} of ring {} waits: {}",
-            waiting["partition"],
-            waiting["ring"],
-            text(&waiting["waits_for"])
-        );
-    }
-    println!();
-    print_servers(&status["servers"]);
-    println!();
-    print_bricks(&status["bricks"]);
-    println!();
-    print_volumes(&status["volumes"]);
-    Ok(())
-}
-
-fn print_servers(servers: &Value) {
-    let row = |server: &Value| {
-        let listens: Vec<_> = rows(&server["endpoints"]).iter().map(text).collect();
-        let why = server["reason"].as_str().map(|reason| format!("({reason})")).unwrap_or_default();
-        vec![
-            text(&server["name"]),
-            text(&server["state"]),
-            text(&server["pid"]),
-            format!("{} {why}", listens.join(" ")),
-        ]
-    };
-    table(&["SERVER", "STATE", "PROCESS", "LISTENS AT"], &rows(servers).iter().map(row).collect::<Vec<_>>());
-}
-
-fn print_bricks(bricks: &Value) {
+pub fn print_bricks(bricks: &Value) {
     let row = |brick: &Value| {
         vec![
             text(&brick["directory"]),
@@ -124,7 +79,7 @@ fn print_bricks(bricks: &Value) {
     table(&heads, &rows(bricks).iter().map(row).collect::<Vec<_>>());
 }
 
-fn print_volumes(volumes: &Value) {
+pub fn print_volumes(volumes: &Value) {
     let row = |volume: &Value| {
         vec![
             text(&volume["name"]),
@@ -232,6 +187,6 @@ fn show_volume(volume: &Value) {
     table(&["PARTITION", "EPOCH", "LEADER", "MEMBERS"], &all);
 }
 
-fn short(brick: &Value) -> String {
+pub fn short(brick: &Value) -> String {
     text(brick).chars().take(8).collect()
 }

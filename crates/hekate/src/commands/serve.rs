@@ -44,6 +44,10 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     if let Some(address) = options.listen {
         arguments.extend(["--listen".into(), address.to_string().into()]);
     }
+    if let Some(address) = options.metrics {
+        arguments.extend(["--metrics".into(), address.to_string().into()]);
+    }
+    arguments.extend(["--slow-op".into(), options.slow_op.to_string().into()]);
     let log = paths.log("serve");
     let mut child = daemon::spawn(&arguments, &log)?;
     let endpoint = Endpoint::Unix(paths.socket.clone());
@@ -148,6 +152,10 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     }
     endpoints.iter().try_for_each(|endpoint| server.listen(endpoint))?;
     node.announce(&endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>())?;
+    node.set_slow_limit(Duration::from_millis(options.slow_op));
+    if let Some(address) = options.metrics {
+        eprintln!("metrics at http://{}/metrics", node.serve_metrics(address)?);
+    }
     eprintln!("serving at {}", paths.socket.display());
     while !stop.load(Ordering::Relaxed) && !node.stop_asked() {
         std::thread::sleep(STOP_PAUSE);
