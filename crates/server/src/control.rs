@@ -253,7 +253,7 @@ impl Node {
 fn uid_of(peer: Peer) -> u32 {
     match peer {
         Peer::Secret => rustix::process::geteuid().as_raw(),
-        Peer::Local { uid, .. } => uid,
+        Peer::Local { uid } => uid,
     }
 }
 

@@ -303,7 +303,7 @@ impl Node {
     }
 
     fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
-        let Peer::Local { uid, .. } = peer else { return Ok(()) };
+        let Peer::Local { uid } = peer else { return Ok(()) };
         let own = rustix::process::geteuid().as_raw();
         if uid == 0 || uid == own || uid == volume.owner_uid || volume.allowed_uids.contains(&uid) {
             return Ok(());
@@ -322,7 +322,7 @@ impl Service for Node {
         let volume = &self.volume_called(name)?;
         self.may_use(peer, volume)?;
         let uid = match peer {
-            Peer::Local { uid, .. } => Some(uid),
+            Peer::Local { uid } => Some(uid),
             Peer::Secret => None,
         };
         let session = match resume {

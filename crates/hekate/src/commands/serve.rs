@@ -12,6 +12,8 @@ use hekate_server::{ControlRequest, Membership, Node, NodeSettings};
 use hekate_transport::{Endpoint, Secret, Server};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -134,6 +136,17 @@ fn is_first_away(paths: &Paths) -> bool {
     matches!(asked, Err(Error::Unavailable { .. }))
 }
 
+/// Beside the state it is for its owner alone; in a directory of its own others may reach it, where it is root's.
+fn make_place_of_socket(paths: &Paths) -> Result<(), Failure> {
+    let Some(parent) = paths.socket.parent().filter(|parent| *parent != paths.state && !parent.exists()) else {
+        return Ok(());
+    };
+    let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+    std::fs::create_dir_all(parent)
+        .and_then(|()| std::fs::set_permissions(parent, Permissions::from_mode(mode)))
+        .map_err(|e| Error::io(format!("make {}", parent.display()), e).into())
+}
+
 fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     daemon::name_process(c"hekate-serve");
     daemon::raise_file_limit();
@@ -143,9 +156,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     }
     let node = start(paths)?;
     let server = Server::new(node.clone());
-    if let Some(parent) = paths.socket.parent() {
-        std::fs::create_dir_all(parent).map_err(|e| Error::io(format!("make {}", parent.display()), e))?;
-    }
+    make_place_of_socket(paths)?;
     let mut endpoints = vec![Endpoint::Unix(paths.socket.clone())];
     if let Some(address) = options.listen {
         endpoints.push(Endpoint::tcp(address, Secret::read(&paths.secret())?)?);

@@ -3,14 +3,14 @@
 use crate::cli::Cli;
 use crate::commands::Failure;
 use crate::paths::{Paths, plain_path};
-use hekate_brick::Identity;
+use hekate_brick::{Identity, check_own};
 use hekate_cluster::BrickInfo;
 use hekate_proto::Error;
 use hekate_server::{NewBrick, make_brick};
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Their plain paths, if each can become a brick.
@@ -44,15 +44,23 @@ pub fn brick_directories(bricks: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
     let failed = |what: &Path, e: std::io::Error| Failure::from(Error::io(format!("make {}", what.display()), e));
     DirBuilder::new().recursive(true).mode(0o700).create(&paths.state).map_err(|e| failed(&paths.state, e))?;
-    let path = paths.secret();
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|e| failed(&path, e))?;
-    file.write_all(secret).and_then(|()| file.sync_all()).map_err(|e| failed(&path, e))
+    check_own(&paths.state)?;
+    let own = Permissions::from_mode(0o700);
+    std::fs::set_permissions(&paths.state, own).map_err(|e| failed(&paths.state, e))?;
+    // A new file: one that is there may be somebody else's, or open.
+    let (path, new) = (paths.secret(), paths.state.join("secret.new"));
+    let write = || {
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(secret)?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        File::open(&paths.state)?.sync_all()
+    };
+    write().map_err(|e| failed(&path, e))
 }
 
 /// Makes them, one after the other.
