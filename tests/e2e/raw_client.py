@@ -58,8 +58,8 @@ def listen(name, session):
     return b"\x05" + text(name) + struct.pack("<Q", session)
 
 
-def proof(secret, side, challenge, hello):
-    parts = (side.encode(), challenge, hello)
+def proof(secret, side, version, address, purpose, challenge, hello):
+    parts = (side.encode(), struct.pack("<I", version), "{}:{}".format(*address).encode(), purpose, challenge, hello)
     return hmac.new(secret, b"".join(struct.pack("<Q", len(part)) + part for part in parts), hashlib.sha256).digest()
 
 
@@ -82,6 +82,7 @@ class Raw:
     """A connection. `address`: a socket's path, or (host, port)."""
 
     def __init__(self, address, uid=0, limit_s=20):
+        self.address = address
         self.socket = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         self.socket.settimeout(limit_s)
         with user(uid):
@@ -119,14 +120,15 @@ class Raw:
         assert kind == CHALLENGE, kind
         return struct.unpack_from("<I", body)[0], body[8:40]
 
-    def hello(self, purpose, secret=None, nonce=None, proved=None, version=None):
-        """-> both nonces."""
-        spoken, challenge = self.challenge()
+    def hello(self, purpose, secret=None, nonce=None, proved=None, claims=None):
+        """`claims`: for which purpose the proof is, if not for this one. -> what the server's proof is of."""
+        version, challenge = self.challenge()
         nonce = nonce or os.urandom(32)
+        about = (version, self.address, claims or purpose, challenge, nonce)
         if proved is None:
-            proved = proof(secret, "client", challenge, nonce) if secret else b""
-        self.send(HELLO, struct.pack("<I", version or spoken) + text(nonce) + text(proved) + purpose)
-        return challenge, nonce
+            proved = proof(secret, "client", *about) if secret else b""
+        self.send(HELLO, struct.pack("<I", version) + text(nonce) + text(proved) + purpose)
+        return about
 
     def welcome(self):
         """-> the server's proof, the session, and the map; or raises `Refused`."""
