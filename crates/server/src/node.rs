@@ -79,6 +79,7 @@ impl Node {
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
         let secret = membership::secret(&settings.state)?;
         let registry = membership::open_registry(&settings.state, secret.as_ref())?;
+        registry.check_version()?;
         let cluster = registry.cluster()?;
         let mut bricks = HashMap::new();
         let mut recoveries = HashMap::new();

@@ -91,6 +91,20 @@ fn servers_are_numbered_from_the_first_and_join_once() {
 }
 
 #[test]
+fn records_of_a_newer_program_are_refused() {
+    let registry = registry();
+    registry.create_cluster("c").unwrap();
+    registry.check_version().unwrap();
+    registry.coordinator.transact(&[], &[("/version", Some("2"))]).unwrap();
+    let refused = registry.check_version().unwrap_err();
+    assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
+    assert!(refused.to_string().contains("version 2, this program knows 1"), "{refused}");
+    // Records from before they had a version are of the first one.
+    registry.coordinator.transact(&[], &[("/version", None)]).unwrap();
+    registry.check_version().unwrap();
+}
+
+#[test]
 fn a_pool_that_does_not_exist_is_named() {
     let registry = registry();
     let info = ServerInfo { server: ServerId(2), name: "server-2".into(), endpoints: Vec::new() };

@@ -7,12 +7,25 @@ use crate::paths::endpoint;
 use hekate_cluster::Domain;
 use hekate_proto::Error;
 use hekate_server::{ControlReply, ControlRequest, VolumeRequest};
-use hekate_transport::Endpoint;
+use hekate_transport::{Control, Endpoint};
 use serde_json::Value;
+use std::time::Duration;
 
-/// Asks the server.
+/// A server that takes longer to say how it is hangs.
+const LOOK_LIMIT: Duration = Duration::from_secs(15);
+
+/// Asks the server, and waits for it as long as it takes.
 pub fn ask(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
-    match ask_at(&endpoint(cli)?, request) {
+    ask_within(cli, request, None)
+}
+
+/// Asks the server for what it knows at once.
+pub fn look(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
+    ask_within(cli, request, Some(LOOK_LIMIT))
+}
+
+fn ask_within(cli: &Cli, request: &ControlRequest, limit: Option<Duration>) -> Result<Value, Failure> {
+    match ask_at(&endpoint(cli)?, request, limit) {
         Err(Error::Unavailable { what }) => {
             Err(Failure::new(69, format!("{what}; is it running? `hekate serve --detach` starts it")))
         }
@@ -21,9 +34,13 @@ pub fn ask(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
 }
 
 /// Asks one server: the outer error is of the way there, the inner one its answer.
-pub fn ask_at(endpoint: &Endpoint, request: &ControlRequest) -> Result<Result<Value, Failure>, Error> {
+pub fn ask_at(
+    endpoint: &Endpoint,
+    request: &ControlRequest,
+    limit: Option<Duration>,
+) -> Result<Result<Value, Failure>, Error> {
     let request = serde_json::to_string(request).map_err(|e| Error::bug(e.to_string()))?;
-    let answer = hekate_transport::control(endpoint, &request)?;
+    let answer = Control::new(endpoint.clone(), limit).ask(&request)?;
     Ok(match serde_json::from_str(&answer) {
         Ok(ControlReply::Ok(value)) => Ok(value),
         Ok(ControlReply::Error { text, exit }) => Err(Failure::new(exit, text)),
@@ -96,7 +113,7 @@ pub fn print_volumes(volumes: &Value) {
 }
 
 pub fn pool(cli: &Cli, command: &Pool) -> Result<(), Failure> {
-    let pools = ask(cli, &ControlRequest::PoolList)?;
+    let pools = look(cli, &ControlRequest::PoolList)?;
     let chosen: Vec<Value> = match command {
         Pool::List => rows(&pools).to_vec(),
         Pool::Show { name } => {

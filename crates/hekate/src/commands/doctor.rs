@@ -130,7 +130,7 @@ fn files() -> Check {
 fn server(cli: &Cli) -> Check {
     let fix = "hekate init makes a cluster, hekate serve --detach starts it";
     let Ok(paths) = Paths::of(cli) else { return check("server", State::Weak, "no state directory", fix) };
-    match super::control::ask(cli, &hekate_server::ControlRequest::Status) {
+    match super::control::look(cli, &hekate_server::ControlRequest::Status) {
         Ok(status) => check("server", State::Good, format!("process {}", status["pid"]), fix),
         Err(_) if hekate_server::membership::is_member(&paths.state) => {
             check("server", State::Weak, "not running", "hekate serve --detach")

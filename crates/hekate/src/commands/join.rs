@@ -102,7 +102,7 @@ pub fn address(text: &str) -> String {
 
 fn identify(address: &str, secret: &Secret, options: &Join) -> Result<Value, Failure> {
     let endpoint = Endpoint::parse(address, Some(secret))?;
-    match ask_at(&endpoint, &ControlRequest::Identify) {
+    match ask_at(&endpoint, &ControlRequest::Identify, None) {
         Err(Error::Denied { .. }) => Err(Failure::new(
             77,
             format!("{} is not the secret of the cluster at {address}", options.secret_file.display()),

@@ -57,7 +57,8 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     // An earlier server may still answer there; ours has another process id.
     // And others find it by what it has recorded.
     let ready = || {
-        let said = ask_at(&endpoint, &ControlRequest::Identify).ok().and_then(|said| said.ok()).unwrap_or_default();
+        let said =
+            ask_at(&endpoint, &ControlRequest::Identify, None).ok().and_then(|said| said.ok()).unwrap_or_default();
         said["pid"] == pid
             && said["endpoints"].as_array().is_some_and(|known| known.contains(&json!(endpoint.to_string())))
     };

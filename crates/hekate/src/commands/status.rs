@@ -2,7 +2,7 @@
 
 use crate::cli::{Cli, Status};
 use crate::commands::Failure;
-use crate::commands::control::{ask, print_bricks, print_volumes, rows};
+use crate::commands::control::{look, print_bricks, print_volumes, rows};
 use crate::output::{self, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub fn metrics(cli: &Cli) -> Result<(), Failure> {
-    let answer = ask(cli, &ControlRequest::Metrics)?;
+    let answer = look(cli, &ControlRequest::Metrics)?;
     match cli.json {
         true => output::json(&answer),
         false => print!("{}", answer["text"].as_str().unwrap_or_default()),
@@ -26,7 +26,7 @@ pub fn status(cli: &Cli, options: &Status) -> Result<(), Failure> {
     if let Some(seconds) = options.watch {
         return watch(cli, Duration::from_secs(seconds));
     }
-    let status = ask(cli, &ControlRequest::Status)?;
+    let status = look(cli, &ControlRequest::Status)?;
     if cli.json {
         output::json(&status);
         return Ok(());
@@ -39,7 +39,7 @@ pub fn status(cli: &Cli, options: &Status) -> Result<(), Failure> {
 fn watch(cli: &Cli, pause: Duration) -> Result<(), Failure> {
     let mut before: Option<(Instant, Value)> = None;
     loop {
-        let found = ask(cli, &ControlRequest::Status);
+        let found = look(cli, &ControlRequest::Status);
         let mut out = std::io::stdout().lock();
         let written = if cli.json {
             writeln!(out, "{}", found.as_ref().map_or_else(|e| serde_json::json!({ "error": e.text }), Value::clone))

@@ -2,13 +2,13 @@
 
 use crate::cli::{BrickAdd, Cli};
 use crate::commands::Failure;
-use crate::commands::control::{ask, rows, short};
+use crate::commands::control::{ask, look, rows, short};
 use crate::output::{self, bytes, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;
 
 pub fn list(cli: &Cli) -> Result<(), Failure> {
-    let bricks = ask(cli, &ControlRequest::BrickList)?;
+    let bricks = look(cli, &ControlRequest::BrickList)?;
     match cli.json {
         true => output::json(&bricks),
         false => print(rows(&bricks)),
@@ -17,7 +17,7 @@ pub fn list(cli: &Cli) -> Result<(), Failure> {
 }
 
 pub fn show(cli: &Cli, called: &str) -> Result<(), Failure> {
-    let bricks = ask(cli, &ControlRequest::BrickList)?;
+    let bricks = look(cli, &ControlRequest::BrickList)?;
     let is_called = |brick: &&Value| {
         let id = brick["brick"].as_str().unwrap_or_default();
         brick["directory"] == called.trim_end_matches('/') || (called.len() >= 4 && id.starts_with(called))

@@ -3,7 +3,7 @@
 mod redact;
 
 use crate::cli::{Cli, DebugBundle};
-use crate::commands::control::{ask, rows};
+use crate::commands::control::{look, rows};
 use crate::commands::{Failure, doctor};
 use crate::output;
 use crate::paths::Paths;
@@ -17,7 +17,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Of each log.
 const LOG_BYTES: u64 = 1 << 20;
@@ -25,6 +25,10 @@ const LOG_BYTES: u64 = 1 << 20;
 const LOGS: usize = 32;
 /// Lines of the journal, if systemd keeps one.
 const JOURNAL_LINES: &str = "5000";
+/// What another program may take, and print.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(10);
+const PROGRAM_PAUSE: Duration = Duration::from_millis(10);
+const PROGRAM_BYTES: u64 = 8 << 20;
 
 /// Files to be, by name.
 struct Gathered {
@@ -68,7 +72,7 @@ fn gather(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Result
     redactor.know("state", &paths.state.to_string_lossy());
     let uname = rustix::system::uname();
     redactor.know("host", &uname.nodename().to_string_lossy());
-    of_server(cli, gathered, redactor);
+    let bricks = of_server(cli, gathered, redactor);
     gathered.add_json("doctor.json", &doctor::answer(cli));
     let uname = [uname.sysname(), uname.release(), uname.version(), uname.machine()].map(|text| text.to_string_lossy());
     gathered.files.push(("machine/uname.txt".into(), uname.join(" ") + "\n"));
@@ -84,17 +88,20 @@ fn gather(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Result
     gathered
         .files
         .push(("machine/mounts.txt".into(), mounts.lines().filter(own).map(|line| format!("{line}\n")).collect()));
-    gathered.add_output("machine/df.txt", &["df", "-T", "-x", "tmpfs", "-x", "devtmpfs"]);
+    // Without a place df asks every file system, also one whose server is away.
+    let places: Vec<&str> = bricks.iter().map(String::as_str).filter(|place| Path::new(place).exists()).collect();
+    let state = paths.state.to_string_lossy();
+    gathered.add_output("machine/df.txt", &[&["df", "-T", "--", &state][..], &places[..]].concat());
     gathered.add_output("machine/lsblk.txt", &["lsblk", "-o", "NAME,TYPE,SIZE,ROTA,SCHED,PHY-SEC,FSTYPE"]);
     gathered.add_output("logs/journal.txt", &["journalctl", "--no-pager", "-n", JOURNAL_LINES, "-u", "hekate*"]);
     logs(&paths.state, gathered);
     Ok(())
 }
 
-/// What the server says, if one answers.
-fn of_server(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) {
+/// What the server says, if one answers. -> the directories of bricks.
+fn of_server(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Vec<String> {
     let mut said = |name: &str, request: ControlRequest| -> Option<Value> {
-        match ask(cli, &request) {
+        match look(cli, &request) {
             Ok(answer) => Some(answer),
             Err(failure) => {
                 gathered.missing.push(format!("{name}: {}", failure.text));
@@ -136,6 +143,7 @@ fn of_server(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) {
     if let Some(metrics) = metrics {
         gathered.files.push(("metrics.txt".into(), output::text(&metrics["text"])));
     }
+    asked[1].1.iter().flat_map(rows).map(|brick| output::text(&brick["directory"])).collect()
 }
 
 /// The ends of the logs in the state directory. Nothing else of it is read: the secret is there.
@@ -178,14 +186,38 @@ impl Gathered {
         }
     }
 
+    /// What a program prints; one that hangs, say on a mount whose server is away, is given up.
     fn add_output(&mut self, name: &str, words: &[&str]) {
-        let run = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).output();
-        match run {
-            Ok(out) if out.status.success() => {
-                self.files.push((name.into(), String::from_utf8_lossy(&out.stdout).into_owned()));
+        let mut command = Command::new(words[0]);
+        let run = command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child = match run {
+            Ok(child) => child,
+            Err(error) => return self.missing.push(format!("{name}: {}: {error}", words[0])),
+        };
+        let out = child.stdout.take();
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let read = out.map(|out| out.take(PROGRAM_BYTES).read_to_end(&mut bytes));
+            read.is_some_and(|read| read.is_ok()).then_some(bytes)
+        });
+        let end = Instant::now() + PROGRAM_LIMIT;
+        let status = loop {
+            match child.try_wait() {
+                Ok(None) if Instant::now() < end => std::thread::sleep(PROGRAM_PAUSE),
+                Ok(None) => {
+                    // One that cannot be ended now ends with what it waits for; nobody waits for it here.
+                    let _ = child.kill();
+                    return self.missing.push(format!("{name}: {} took over {} s", words[0], PROGRAM_LIMIT.as_secs()));
+                }
+                Ok(Some(status)) => break status,
+                Err(error) => return self.missing.push(format!("{name}: {}: {error}", words[0])),
             }
-            Ok(out) => self.missing.push(format!("{name}: {}: {}", words[0], out.status)),
-            Err(error) => self.missing.push(format!("{name}: {}: {error}", words[0])),
+        };
+        match reader.join() {
+            Ok(Some(bytes)) if status.success() => {
+                self.files.push((name.into(), String::from_utf8_lossy(&bytes).into_owned()));
+            }
+            _ => self.missing.push(format!("{name}: {}: {status}", words[0])),
         }
     }
 }

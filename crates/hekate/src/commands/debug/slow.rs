@@ -2,13 +2,13 @@
 
 use crate::cli::Cli;
 use crate::commands::Failure;
-use crate::commands::control::{ask, rows};
+use crate::commands::control::{look, rows};
 use crate::output::{self, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;
 
 pub fn slow(cli: &Cli) -> Result<(), Failure> {
-    let found = ask(cli, &ControlRequest::SlowOps)?;
+    let found = look(cli, &ControlRequest::SlowOps)?;
     if cli.json {
         output::json(&found);
         return Ok(());
