@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from harness import NOBODY, HEKATE, equal, free_port, read, test, wait_until
-from raw_client import CONTROL, HELLO, TO_CONTROL, Raw, Refused, Session, control, greeted, header, user
+from raw_client import CONTROL, HELLO, TO_CONTROL, Raw, Refused, Session, control, greeted, header, set_mode, user, write_shard
 from test_users import program_for_all
 
 
@@ -209,3 +209,52 @@ def a_server_in_a_pid_namespace_answers(store):
     finally:
         server.kill()
         server.wait(20)
+
+
+@test(root=True, fuse=False)
+def ops_go_to_their_own_partition_only(store):
+    """Through another partition they part the replicas, and then the server does not start any more."""
+    store.init(bricks=3)
+    store.serve()
+    os.chmod(store.state, 0o711)
+    store.cli("volume", "create", "theirs", "--copies", "2", "--owner", str(NOBODY))
+    session = Session(f"{store.state}/server.sock", "theirs", NOBODY)
+    inode = session.create("f")
+    leaders = [view["leader"] for view in session.views]
+    members = [{member["brick"] for member in view["members"]} for view in session.views]
+    home = session.partition_of(inode)
+    done = []
+    for partition in (p for p in range(len(leaders)) if leaders[p] in members[home] and members[p] != members[home]):
+        with contextlib.suppress(Refused):
+            session.do(session.at(partition), set_mode(inode, 0o600))
+            done.append(f"SetAttr of an inode of partition {home} through {partition}")
+    other = next(p for p in range(len(leaders)) if leaders[p] not in members[0])
+    for partition, count in ((0, 100_000), (other, 4096)):
+        with contextlib.suppress(Refused):
+            session.do(session.at(partition), write_shard(7779, 0, 0, bytes(count)))
+            done.append(f"WriteShard through {partition}")
+    # One of the two may be the shard's own.
+    assert len(done) <= 1 and "SetAttr" not in str(done), f"done: {done}"
+    equal(store.status()["health"], "good", "health")
+    store.stop()
+    store.serve()
+
+
+@test(fuse=False)
+def output_that_nobody_reads_is_no_panic(store):
+    store.init()
+    store.serve()
+    for words in (["status"], ["--json", "status"], ["volume", "list"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "wb") as closed:
+            done = subprocess.run([HEKATE, "--state", store.state, *words], stdout=closed, stderr=subprocess.PIPE, text=True)
+        assert "panicked" not in done.stderr, f"{words}: {done.stderr[:200]}"
+
+
+@test
+def a_bundle_is_made_while_a_mount_waits(store):
+    store.up()
+    store.kill_server()
+    store.cli("debug", "bundle", store.path("bundle.tar.gz"), limit_s=40)
+    store.serve()

@@ -167,6 +167,11 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     node.set_slow_limit(Duration::from_millis(options.slow_op));
     if let Some(address) = options.metrics {
         eprintln!("metrics at http://{}/metrics", node.serve_metrics(address)?);
+        if !address.ip().is_loopback() {
+            eprintln!(
+                "warning: whoever reaches {address} reads names of volumes and paths of bricks; nothing is asked for"
+            );
+        }
     }
     eprintln!("serving at {}", paths.socket.display());
     while !stop.load(Ordering::Relaxed) && !node.stop_asked() {
