@@ -15,7 +15,7 @@ mod space;
 use crate::MountOptions;
 use crate::abi::*;
 use crate::directory::Handles;
-use crate::encode::{Outcome, bytes_of, entry_out};
+use crate::encode::{Outcome, attr_reply, bytes_of, entry_out};
 use crate::in_flight::Signals;
 use crate::nodes::Nodes;
 use crate::removals::Removals;
@@ -86,8 +86,20 @@ impl Filesystem {
 
     /// An inode, told to the kernel.
     fn told(&self, attr: &Attr) -> EntryOut {
-        self.nodes.told(attr.id, attr.kind);
+        self.nodes.told(attr.id, attr.kind, self.believed_plain(attr));
         entry_out(attr, self.cache)
+    }
+
+    /// For how long the kernel may believe that an inode has no extended attributes: it asks for some with each `ls -l` and
+    /// each first write, and most inodes have none.
+    fn believed_plain(&self, attr: &Attr) -> Option<Duration> {
+        (!attr.has_xattrs && !self.cache.is_zero()).then_some(self.cache)
+    }
+
+    /// Attributes of an inode that the kernel knows.
+    fn attributes(&self, attr: &Attr) -> Outcome {
+        self.nodes.set_plain(attr.id.number(), self.believed_plain(attr));
+        Ok(attr_reply(attr, self.cache))
     }
 
     fn entry(&self, attr: &Attr) -> Outcome {

@@ -2,7 +2,7 @@
 //! it is open here.
 //!
 //! Invariants: a node is known from the first answer that names it until the kernel has forgotten as often as it was
-//! told; the root is always known. An entry takes 40 bytes. A node that is open is not forgotten, since the kernel holds
+//! told; the root is always known. An entry takes 40 to 48 bytes. A node that is open is not forgotten, since the kernel holds
 //! its inode until RELEASE is answered. A table that keeps all (for handles, which have only the node) forgets none until
 //! it is gone.
 
@@ -11,17 +11,28 @@ use hekate_proto::{InodeId, NodeKind, ROOT};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const SHARDS: usize = 16;
 /// A part of the table of fewer places keeps its room.
 const KEPT_PLACES: usize = 1024;
 
+/// Of an inode that was given extended attributes here.
+const ASK_ALWAYS: u32 = u32::MAX;
+
 /// The table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Nodes {
     shards: [Mutex<HashMap<u64, Node>>; SHARDS],
     open: AtomicUsize,
     keeps_all: bool,
+    made: Instant,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self { shards: Default::default(), open: AtomicUsize::new(0), keeps_all: false, made: Instant::now() }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -32,10 +43,19 @@ struct Node {
     /// The change counter at the last open.
     change: u64,
     opens: u32,
+    /// Until when it has no extended attributes, as far as the kernel may believe us; ms after the table was made. Or
+    /// [`ASK_ALWAYS`].
+    plain_until: u32,
     kind: NodeKind,
 }
 
 impl Node {
+    fn set_plain(&mut self, until: u32) {
+        if self.plain_until != ASK_ALWAYS {
+            self.plain_until = until;
+        }
+    }
+
     fn id(&self, node: u64) -> InodeId {
         InodeId::from_bits((u128::from(self.upper) << 64) | u128::from(node))
     }
@@ -47,11 +67,41 @@ impl Nodes {
         Self { keeps_all, ..Self::default() }
     }
 
-    /// Counts that the kernel is told of an inode.
-    pub(crate) fn told(&self, id: InodeId, kind: NodeKind) {
+    /// Counts that the kernel is told of an inode, which has no extended attributes if that is `believed` for a time.
+    pub(crate) fn told(&self, id: InodeId, kind: NodeKind, believed: Option<Duration>) {
+        let until = self.until(believed);
         let mut shard = self.shard(id.number()).lock();
-        let fresh = Node { upper: (id.bits() >> 64) as u64, told: 0, change: 0, opens: 0, kind };
-        shard.entry(id.number()).or_insert(fresh).told += 1;
+        let fresh = Node { upper: (id.bits() >> 64) as u64, told: 0, change: 0, opens: 0, plain_until: 0, kind };
+        let known = shard.entry(id.number()).or_insert(fresh);
+        known.told += 1;
+        known.set_plain(until);
+    }
+
+    /// The same of an inode that the kernel knows.
+    pub(crate) fn set_plain(&self, node: u64, believed: Option<Duration>) {
+        let until = self.until(believed);
+        if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.set_plain(until);
+        }
+    }
+
+    /// It is given some here: an answer that is on its way still may say that it has none.
+    pub(crate) fn is_given_attributes(&self, node: u64) {
+        if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.plain_until = ASK_ALWAYS;
+        }
+    }
+
+    fn until(&self, believed: Option<Duration>) -> u32 {
+        let end = believed.map(|time| self.made.elapsed().saturating_add(time).as_millis());
+        end.map_or(0, |end| end.min(u128::from(ASK_ALWAYS - 1)) as u32)
+    }
+
+    /// Whether it has no extended attributes, as far as the kernel may believe us.
+    pub(crate) fn is_plain(&self, node: u64) -> bool {
+        let now = self.made.elapsed().as_millis();
+        let is_it = |known: &Node| known.plain_until != ASK_ALWAYS && u128::from(known.plain_until) > now;
+        self.shard(node).lock().get(&node).is_some_and(is_it)
     }
 
     /// The kernel takes back `count` of what it was told.
@@ -148,8 +198,8 @@ mod tests {
     #[test]
     fn a_node_is_known_until_it_is_forgotten_as_often_as_it_was_told() {
         let nodes = Nodes::default();
-        nodes.told(ID, NodeKind::File);
-        nodes.told(ID, NodeKind::File);
+        nodes.told(ID, NodeKind::File, None);
+        nodes.told(ID, NodeKind::File, None);
         nodes.forget(42, 1);
         assert_eq!(nodes.get(42), Some((ID, NodeKind::File)));
         nodes.forget(42, 1);
@@ -161,7 +211,7 @@ mod tests {
     #[test]
     fn a_table_that_keeps_all_forgets_what_is_gone() {
         let nodes = Nodes::new(true);
-        nodes.told(ID, NodeKind::File);
+        nodes.told(ID, NodeKind::File, None);
         nodes.gone(42);
         nodes.forget(42, 1);
         assert_eq!(nodes.get(42), Some((ID, NodeKind::File)));
@@ -170,11 +220,31 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_attributes_is_believed_for_a_time() {
+        let nodes = Nodes::default();
+        nodes.set_plain(42, Some(Duration::from_secs(60)));
+        assert!(!nodes.is_plain(42), "of an inode that is not known nothing is");
+        nodes.told(ID, NodeKind::File, None);
+        assert!(!nodes.is_plain(42));
+        nodes.set_plain(42, Some(Duration::from_secs(60)));
+        assert!(nodes.is_plain(42));
+        nodes.set_plain(42, None);
+        assert!(!nodes.is_plain(42));
+        nodes.set_plain(42, Some(Duration::ZERO));
+        assert!(!nodes.is_plain(42), "a mount without a cache asks");
+        nodes.set_plain(42, Some(Duration::MAX));
+        assert!(nodes.is_plain(42));
+        nodes.is_given_attributes(42);
+        nodes.set_plain(42, Some(Duration::MAX));
+        assert!(!nodes.is_plain(42), "an answer from before comes later");
+    }
+
+    #[test]
     fn room_is_given_back() {
         let nodes = Nodes::default();
         let places = || nodes.shards.iter().map(|shard| shard.lock().capacity()).sum::<usize>();
         let inode = |number| InodeId::new(7, 8, number);
-        (2..200_002).for_each(|number| nodes.told(inode(number), NodeKind::File));
+        (2..200_002).for_each(|number| nodes.told(inode(number), NodeKind::File, None));
         assert!(places() >= 200_000);
         (2..199_002).for_each(|number| nodes.forget(number, 1));
         assert_eq!(nodes.count(), 1000);
@@ -185,7 +255,7 @@ mod tests {
     #[test]
     fn opens_are_counted() {
         let nodes = Nodes::default();
-        nodes.told(ID, NodeKind::File);
+        nodes.told(ID, NodeKind::File, None);
         nodes.opened(42);
         nodes.opened(42);
         nodes.opened(42);
@@ -198,7 +268,7 @@ mod tests {
     #[test]
     fn a_file_is_unchanged_while_its_counter_stands() {
         let nodes = Nodes::default();
-        nodes.told(ID, NodeKind::File);
+        nodes.told(ID, NodeKind::File, None);
         assert!(!nodes.unchanged(42, 5));
         assert!(nodes.unchanged(42, 5));
         assert!(!nodes.unchanged(42, 6));

@@ -107,6 +107,8 @@ wire_struct! {
         pub layout: Layout,
         /// Of a directory: the partitions that share its names, a power of two.
         pub spread: u32,
+        /// Whether it may have extended attributes or ACLs.
+        pub has_xattrs: bool,
     }
 
     /// What setattr changes; `None` leaves a field as it is.

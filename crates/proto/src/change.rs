@@ -94,6 +94,8 @@ wire_struct! {
         pub grant_limit: u64,
         /// It has the extended attribute security.capability, which goes with the next change of content or owner.
         pub has_capability: bool,
+        /// It has extended attributes or ACLs, or had some.
+        pub has_xattrs: bool,
     }
 
     /// Index: what each partition with names of a directory knows of it.

@@ -128,6 +128,13 @@ pub struct Birth {
     pub default: Bytes,
 }
 
+impl Birth {
+    /// Whether it has entries beside the inode.
+    pub fn has_acl(&self) -> bool {
+        !self.access.is_empty() || !self.default.is_empty()
+    }
+}
+
 /// What is made with a mode in a directory with this default ACL (empty: none, and the umask counts).
 pub fn birth(default: &Bytes, mode: u16, umask: u16, is_directory: bool) -> Stepped<Birth> {
     if default.is_empty() {
@@ -192,6 +199,7 @@ pub fn set(here: &mut Here, id: InodeId, name: &Bytes, value: Option<&Bytes>, dr
     if value.is_empty() && inode == before && tree.xattr(id, name)?.is_none() {
         return Ok(Next::Reply(Reply::Done));
     }
+    inode.has_xattrs |= !value.is_empty();
     inode.ctime = later(here.now, inode.ctime);
     inode.change += 1;
     let mut legs = Vec::new();

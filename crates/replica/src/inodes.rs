@@ -120,6 +120,7 @@ pub fn setxattr(
     if &name[..] == CAPABILITY {
         inode.has_capability = value.is_some();
     }
+    inode.has_xattrs = value.is_some() || existing.len() > 1;
     inode.ctime = later(now, inode.ctime);
     inode.change += 1;
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };

@@ -93,6 +93,7 @@ pub fn create(
     let mut commit = Commit::default();
     let id = InodeId::new(tree.names_place(dir).position.0, seed as u32, here.number(0));
     let mut inode = new_inode(node.kind(), owner.birth.mode, owner.uid, owner.gid, here.now);
+    inode.has_xattrs = owner.birth.has_acl();
     match node {
         NewNode::Symlink { target } => {
             if target.is_empty() || target.len() > TARGET_BYTES_MAX {
@@ -118,7 +119,7 @@ pub fn create_unnamed(here: &mut Here, dir: InodeId, maker: Maker, linkable: boo
     let mut commit = Commit::default();
     let id = InodeId::new(tree.names_place(dir).position.0, seed as u32, here.number(0));
     let inode = new_inode(NodeKind::File, owner.birth.mode, owner.uid, owner.gid, here.now);
-    let inode = InodeRecord { nlink: 0, ..inode };
+    let inode = InodeRecord { nlink: 0, has_xattrs: owner.birth.has_acl(), ..inode };
     commit.put(tree.key(id, Kind::Inode), &inode);
     commit.put(Key::orphan(here.ask.ring, here.ask.volume, id), &u8::from(linkable));
     commit.changes.extend(acl::born(here.ask, id, &owner.birth));

@@ -36,7 +36,9 @@ pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped
             _ => Err(Error::invalid("not a symbolic link").into()),
         },
         Op::Inode { op: InodeOp::GetXattr { inode, name } } => {
-            tree.inode(*inode)?;
+            if !tree.inode(*inode)?.has_xattrs {
+                return Err(Error::NoAttribute.into());
+            }
             let value = brick.get(&Key::xattr(ask.ring, ask.volume, *inode, name))?;
             Ok(Reply::Bytes { bytes: value.ok_or(Error::NoAttribute)? })
         }

@@ -185,6 +185,7 @@ pub fn attr_of(id: InodeId, inode: &InodeRecord, stub: Option<&StubRecord>) -> A
         change: inode.change,
         layout: inode.layout.clone(),
         spread: inode.spread,
+        has_xattrs: inode.has_xattrs,
     };
     if let Some(stub) = stub {
         attr.nlink = if stub.alive { 2 + stub.directories } else { 0 };
@@ -222,6 +223,7 @@ pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> In
         size_high: 0,
         grant_limit: 0,
         has_capability: false,
+        has_xattrs: false,
     }
 }
 
@@ -242,7 +244,7 @@ pub fn new_directory(
     now: Time,
 ) -> (Vec<Change>, Attr) {
     let inode = new_inode(NodeKind::Directory, owner.birth.mode, owner.uid, owner.gid, now);
-    let inode = InodeRecord { parent, spread, ..inode };
+    let inode = InodeRecord { parent, spread, has_xattrs: owner.birth.has_acl(), ..inode };
     let stub = new_stub(owner, spread, now);
     let attr = attr_of(id, &inode, Some(&stub));
     let put = |kind, value| Change::Put { key: Key::inode(ask.ring, ask.volume, id, kind), value };
@@ -300,8 +302,10 @@ fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> 
     if inode.layout.is_inline() && inode.kind != NodeKind::Directory {
         commit.delete(tree.key(id, Kind::Content));
     }
-    for key in tree.xattr_keys(id)? {
-        commit.delete(key);
+    if inode.has_xattrs {
+        for key in tree.xattr_keys(id)? {
+            commit.delete(key);
+        }
     }
     give_up_data(tree.ask.ring, tree.ask.volume, commit, id, inode);
     Ok(())

@@ -314,6 +314,7 @@ fn attr(inode: u64, kind: NodeKind) -> Attr {
         change: 0,
         layout: Layout::inline(0),
         spread: 1,
+        has_xattrs: false,
     }
 }
 

@@ -226,6 +226,7 @@ fn new_inode(kind: NodeKind, now: Time) -> InodeRecord {
         size_high: 0,
         grant_limit: 0,
         has_capability: false,
+        has_xattrs: false,
     }
 }
 
@@ -246,5 +247,6 @@ fn attr_of(id: InodeId, inode: &InodeRecord) -> Attr {
         change: inode.change,
         layout: inode.layout.clone(),
         spread: inode.spread,
+        has_xattrs: inode.has_xattrs,
     }
 }

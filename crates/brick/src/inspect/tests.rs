@@ -50,6 +50,7 @@ pub(super) fn inode(kind: NodeKind, pieces: Vec<Piece>) -> InodeRecord {
         size_high: 8 * BLOCK_BYTES as u64,
         grant_limit: 0,
         has_capability: false,
+        has_xattrs: false,
     }
 }
 

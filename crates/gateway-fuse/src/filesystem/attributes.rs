@@ -2,7 +2,7 @@
 
 use super::{Caller, Filesystem};
 use crate::abi::*;
-use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
+use crate::encode::{Outcome, bytes_of, join, joined, sized};
 use bytes::Bytes;
 use hekate_client::SetXattr;
 use hekate_proto::{AttrChanges, Error, NodeKind, SetTime, VolumeSpace};
@@ -19,7 +19,7 @@ impl Filesystem {
             Err(Error::Stale) => self.handles.removed(caller.inode).ok_or(Error::Stale)?,
             found => found?,
         };
-        Ok(attr_reply(&attr, self.cache))
+        self.attributes(&attr)
     }
 
     /// A SETATTR that sets nothing comes before a buffered write to a set-id file; it wants the attributes.
@@ -30,7 +30,7 @@ impl Filesystem {
             return self.getattr(caller);
         }
         let attr = self.volume.setattr(&caller.context, caller.inode, changes)?;
-        Ok(attr_reply(&attr, self.cache))
+        self.attributes(&attr)
     }
 
     pub(super) fn readlink(&self, caller: &Caller) -> Outcome {
@@ -48,16 +48,23 @@ impl Filesystem {
         may_have(&name)?;
         let (create, replace) = (XattrFlags::CREATE.bits(), XattrFlags::REPLACE.bits());
         let how = SetXattr { create: flags & create != 0, replace: flags & replace != 0, drop_set_group };
+        self.nodes.is_given_attributes(caller.inode.number());
         self.volume.setxattr(&caller.context, caller.inode, name, value, how)?;
         Ok(Bytes::new())
     }
 
     pub(super) fn getxattr(&self, caller: &Caller, name: Bytes, size: u32) -> Outcome {
         may_have(&name)?;
+        if self.nodes.is_plain(caller.inode.number()) {
+            return Err(Errno::NODATA.into());
+        }
         sized(self.volume.getxattr(&caller.context, caller.inode, name)?, size)
     }
 
     pub(super) fn listxattr(&self, caller: &Caller, size: u32) -> Outcome {
+        if self.nodes.is_plain(caller.inode.number()) {
+            return sized(Bytes::new(), size);
+        }
         let names = self.volume.listxattr(&caller.context, caller.inode)?;
         // Only who may administer the system is told of those (xattr(7)).
         let told = |name: &&Bytes| caller.uid == 0 || !name.starts_with(b"trusted.");

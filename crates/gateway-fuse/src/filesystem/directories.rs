@@ -82,7 +82,7 @@ impl Filesystem {
         };
         let fits = listing.push(&entry, number_after(listed));
         if let Some(attr) = known.filter(|_| fits) {
-            self.nodes.told(attr.id, attr.kind);
+            self.nodes.told(attr.id, attr.kind, self.believed_plain(attr));
         }
         fits
     }

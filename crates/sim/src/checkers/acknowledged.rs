@@ -78,8 +78,25 @@ fn plain_file(id: InodeId, size: u64) -> Attr {
     let time = Time(0);
     let (atime, mtime, ctime, btime) = (time, time, time, time);
     let (mode, uid, gid, nlink, device, change, spread) = (0, 0, 0, 1, 0, 0, 1);
-    let (kind, layout) = (NodeKind::File, Layout::inline(0));
-    Attr { id, kind, mode, uid, gid, nlink, size, device, atime, mtime, ctime, btime, change, layout, spread }
+    let (kind, layout, has_xattrs) = (NodeKind::File, Layout::inline(0), false);
+    Attr {
+        id,
+        kind,
+        mode,
+        uid,
+        gid,
+        nlink,
+        size,
+        device,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        change,
+        layout,
+        spread,
+        has_xattrs,
+    }
 }
 
 impl FinalState {

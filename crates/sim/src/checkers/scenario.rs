@@ -100,5 +100,6 @@ pub fn attr(id: InodeId, kind: NodeKind) -> Attr {
         change: 1,
         layout,
         spread: 1,
+        has_xattrs: false,
     }
 }

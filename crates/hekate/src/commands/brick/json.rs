@@ -73,7 +73,7 @@ fn inode_record(record: &InodeRecord) -> Value {
         "pieces": record.layout.pieces.iter().map(|piece| json!({
             "data": format!("{:032x}", piece.data.0), "length": piece.length,
         })).collect::<Vec<_>>(),
-        "spread": record.spread, "parent": id(record.parent), "size_high": record.size_high, "has_capability": record.has_capability,
+        "spread": record.spread, "parent": id(record.parent), "size_high": record.size_high, "has_capability": record.has_capability, "has_xattrs": record.has_xattrs,
     })
 }
 

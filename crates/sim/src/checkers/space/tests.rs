@@ -42,6 +42,7 @@ fn inode(kind: NodeKind) -> InodeRecord {
         size_high: 0,
         grant_limit: 0,
         has_capability: false,
+        has_xattrs: false,
     }
 }
 
