@@ -1,10 +1,12 @@
 //! The command line: nouns, verbs, options, and their help.
 
+mod documentation;
 mod inside;
 mod mounting;
 
+pub use documentation::Shell;
 pub use inside::{Debug, DebugCompare, Where};
-pub use mounting::{Mount, MountHelper, Options, Source, Umount};
+pub use mounting::{Mount, MountHelper, Options, Source, Umount, mount_options};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -88,6 +90,18 @@ pub enum Command {
     Umount(Umount),
     /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
     Doctor,
+    /// Print what makes a shell complete commands and options.
+    #[command(after_help = documentation::COMPLETION_EXAMPLES)]
+    Completion {
+        /// Whose language it is in.
+        shell: Shell,
+    },
+    /// Write the man pages into DIR/man1 and DIR/man8, for packages.
+    #[command(hide = true)]
+    Man {
+        /// Made if it is not there.
+        directory: PathBuf,
+    },
 }
 
 #[derive(Args, Debug)]

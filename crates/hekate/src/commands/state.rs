@@ -7,9 +7,9 @@ use hekate_brick::{Brick, BrickSettings, Identity};
 use hekate_cluster::BrickInfo;
 use hekate_proto::{BrickId, Error, Incarnation, ServerId};
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Their plain paths, if each can become a brick.
@@ -42,7 +42,7 @@ pub fn brick_directories(bricks: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 /// The state directory, with the cluster's secret.
 pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
     let failed = |what: &Path, e: std::io::Error| Failure::from(Error::io(format!("make {}", what.display()), e));
-    DirBuilder::new().recursive(true).mode(0o700).create(&paths.state).map_err(|e| failed(&paths.state, e))?;
+    paths.make_state_directory()?;
     let path = paths.secret();
     let mut file = OpenOptions::new()
         .write(true)
