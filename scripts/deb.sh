@@ -15,7 +15,7 @@ done
 wanted=3.8.0
 mkdir -p "${CARGO_TARGET_DIR:-target}/package"
 tools=$(readlink -f "${CARGO_TARGET_DIR:-target}")/package
-if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null || true)" != $wanted ]; then
+if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null || true)" != "cargo-deb $wanted" ]; then
   say "building cargo-deb $wanted (minutes)"
   CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_TARGET_DIR=$tools/build \
     cargo install --quiet --locked --force --root "$tools" cargo-deb@$wanted >&2

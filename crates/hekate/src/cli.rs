@@ -10,7 +10,7 @@ pub use mounting::{Mount, MountHelper, Options, Source, Umount, mount_options};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One store as POSIX files (and, in time, S3 objects and block devices) on ordinary servers.
 #[derive(Parser, Debug)]
@@ -32,9 +32,16 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// The package brings it.
+const UNIT: &str = "/usr/lib/systemd/system/hekate.service";
+
 impl Cli {
     /// The line that serves what this one has made.
     pub fn line_to_serve(&self) -> String {
+        let for_systemd = ["/run/systemd/system", UNIT].iter().all(|path| Path::new(path).exists());
+        if self.state.is_none() && for_systemd && rustix::process::geteuid().is_root() {
+            return "systemctl enable --now hekate".into();
+        }
         let state = self.state.as_ref().map(|path| format!("--state {} ", path.display())).unwrap_or_default();
         format!("hekate {state}serve --detach")
     }

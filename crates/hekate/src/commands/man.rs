@@ -60,9 +60,8 @@ fn command_pages(command: &Command, parent: Option<&str>, pages: &mut Vec<Page>)
 }
 
 fn command_page(command: &Command, parent: Option<&str>) -> std::io::Result<Vec<u8>> {
-    let man = Man::new(command.clone()).section(COMMANDS).source(SOURCE).manual(MANUAL);
-    let mut text = Vec::new();
-    man.render_title(&mut text)?;
+    let man = Man::new(command.clone()).section(COMMANDS);
+    let mut text = title(command.get_display_name().unwrap_or_else(|| command.get_name()), COMMANDS);
     man.render_name_section(&mut text)?;
     man.render_synopsis_section(&mut text)?;
     man.render_description_section(&mut text)?;
@@ -80,6 +79,11 @@ fn command_page(command: &Command, parent: Option<&str>) -> std::io::Result<Vec<
     see_also(command, parent, &mut rest);
     rest.to_writer(&mut text)?;
     Ok(text)
+}
+
+/// The first line. It has no date, so that the same source makes the same page; the generator would leave the place out.
+fn title(name: &str, section: &str) -> Vec<u8> {
+    format!(".TH {name} {section} \"\" \"{SOURCE}\" \"{MANUAL}\"\n").into_bytes()
 }
 
 const FILES: &[(&str, &str)] = &[

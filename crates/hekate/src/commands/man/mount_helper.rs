@@ -1,6 +1,6 @@
 //! mount.hekate(8): the mount helper, and the options of `-o` from the table that parses them.
 
-use super::{ADMINISTRATION, MANUAL, Page, SOURCE, tagged};
+use super::{ADMINISTRATION, Page, tagged, title};
 use crate::cli::mount_options;
 use crate::commands::Failure;
 use clap::Command;
@@ -25,7 +25,6 @@ const FSTAB: &[&str] = &[
 
 pub fn page(root: &Command) -> Result<Page, Failure> {
     let mut roff = Roff::new();
-    roff.control("TH", [NAME, ADMINISTRATION, "", SOURCE, MANUAL]);
     roff.control("SH", ["NAME"]).text([roman(format!("{NAME} - mount a volume of Hekate"))]);
     synopsis(&mut roff);
     roff.control("SH", ["DESCRIPTION"]).text([roman(
@@ -49,7 +48,9 @@ pub fn page(root: &Command) -> Result<Page, Failure> {
     roff.control("SH", ["EXIT STATUS"]).text([roman("0 mounted; 1 wrong use, or not permitted; 32 the mount failed.")]);
     roff.control("SH", ["SEE ALSO"])
         .text([roman("hekate-mount(1), hekate-umount(1), mount(8), fstab(5), systemd.mount(5)")]);
-    Ok(Page { name: NAME.into(), section: ADMINISTRATION, text: roff.render().into_bytes() })
+    let mut text = title(NAME, ADMINISTRATION);
+    text.extend(roff.render().into_bytes());
+    Ok(Page { name: NAME.into(), section: ADMINISTRATION, text })
 }
 
 fn synopsis(roff: &mut Roff) {
