@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 
-from harness import NOBODY, equal, test, wait_until
+from harness import NOBODY, PATIENCE, equal, test, wait_until
 from posix_lists import as_user, excluded, matches, own, tool, waiting
 from test_users import private_device, public_server
 
@@ -154,7 +154,7 @@ def run(store, directory, patterns, uid=None):
     environment = {"PATH": f"{remounter(store)}:{os.environ['PATH']}", "NO_COLOR": "1", "RUST_BACKTRACE": "0"}
     done = subprocess.run(
         [*as_user(uid), program, "-c", configuration, "-p", directory, *patterns],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", env=environment, timeout=200,
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", env=environment, timeout=200 * PATIENCE,
     )
     return parse(done.stdout, done.stderr)
 

@@ -17,6 +17,7 @@ if [ -z "${HEKATE:-}" ]; then
   cargo build --release -p hekate
   HEKATE=$target/release/hekate
 fi
+cargo build --release -p hekate-sim --bin check-history
 [ -x "$HEKATE" ] || give_up "HEKATE=$HEKATE is no program"
 "$here/image.sh" "$directory"
 
@@ -27,6 +28,7 @@ trap 'rm -rf "$run"' EXIT
 mkdir -p "$run/tests/tests"
 cp "$HEKATE" "$run/tests/hekate"
 cp -r tests/e2e tests/posix "$run/tests/tests/"
+cp "$target/release/check-history" "$run/tests/"
 cp -r "$(tests/posix/tools.sh)" "$run/tests/posix-tools"
 git clone --quiet --bare --no-local . "$run/tests/source.git"
 echo "$*" >"$run/tests/names"

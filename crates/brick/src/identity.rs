@@ -4,6 +4,7 @@ use hekate_proto::{BrickId, Error, Incarnation, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The version of everything in a brick. Version 1, never released, ordered the keys of the index otherwise
@@ -53,6 +54,19 @@ struct Life {
 const IDENTITY_FILE: &str = "brick.toml";
 const LIFE_FILE: &str = "life.toml";
 
+/// A directory for what nobody else is to change must be our own.
+pub fn check_own(directory: &Path) -> Result<()> {
+    let shown = directory.display();
+    let found = std::fs::metadata(directory).map_err(|e| Error::io(format!("look at {shown}"), e))?;
+    let own = rustix::process::geteuid().as_raw();
+    match found.uid() == own {
+        true => Ok(()),
+        false => Err(Error::Denied {
+            what: format!("{shown} belongs to user {}, and we are user {own}: chown {own} {shown}", found.uid()),
+        }),
+    }
+}
+
 impl Identity {
     /// For a new brick.
     pub fn new(brick: BrickId, cluster: &str, settings: BrickSettings) -> Self {
@@ -69,12 +83,23 @@ impl Identity {
     pub fn check_empty(directory: &Path) -> Result<()> {
         let shown = directory.display();
         std::fs::create_dir_all(directory).map_err(|e| Error::io(format!("make the brick directory {shown}"), e))?;
+        check_own(directory)?;
         let mut entries = std::fs::read_dir(directory).map_err(|e| Error::io(format!("read {shown}"), e))?;
         // `lost+found` is what mkfs leaves in a fresh file system.
         if entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found")) {
             return Err(Error::invalid(format!("{shown} is not empty; a brick needs a directory of its own")));
         }
         Ok(())
+    }
+
+    /// The same, and from now on nobody else may look into it or change it.
+    pub fn take_empty(directory: &Path) -> Result<()> {
+        Self::check_empty(directory)?;
+        let shown = directory.display();
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))
+            .map_err(|e| Error::io(format!("chmod 700 {shown}"), e))?;
+        // What somebody has put there before that.
+        Self::check_empty(directory)
     }
 
     /// Writes `brick.toml`, the last step of making a brick: without it a directory is none.

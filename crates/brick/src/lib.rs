@@ -46,7 +46,7 @@ pub use checksum::{CRC_BLOCKS, block_checksum};
 pub use digest::EntryHashes;
 pub use entry::LogEntry;
 pub use home::data_file_path;
-pub use identity::{BrickSettings, Identity};
+pub use identity::{BrickSettings, Identity, check_own};
 pub use journal::Lsn;
 pub use machine::LogPosition;
 pub use meta::{Meta, PartitionLog};

@@ -21,7 +21,7 @@ impl Brick {
     pub fn create(directory: &Path, id: BrickId, cluster: &str, settings: BrickSettings) -> Result<Identity> {
         let identity = Identity::new(id, cluster, settings);
         let storage = RealStorage::new(directory);
-        Identity::check_empty(directory)?;
+        Identity::take_empty(directory)?;
         Self::create_on(&storage, &identity)?;
         identity.write_new(directory)?;
         Ok(identity)

@@ -66,7 +66,15 @@ impl Pair {
         };
         Brick::create(&path, brick, "pair", settings).unwrap();
         let directory = path.to_string_lossy().into_owned();
-        BrickInfo { brick, directory, pool: "p".into(), weight: 1, server, incarnation: Incarnation(0) }
+        BrickInfo {
+            brick,
+            directory,
+            pool: "p".into(),
+            weight: 1,
+            server,
+            incarnation: Incarnation(0),
+            unopened: false,
+        }
     }
 
     fn state(&self, index: usize) -> PathBuf {

@@ -57,6 +57,13 @@ pub struct BrickInfo {
     /// In which life it was last opened, so that any server can renew the views that it is in; 0: not yet.
     #[serde(default)]
     pub incarnation: Incarnation,
+    /// It was added while its server ran, which opens it when it starts next; until then nothing is placed on it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unopened: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// `/pools/NAME`
@@ -83,6 +90,11 @@ pub struct RingInfo {
 }
 
 impl RingInfo {
+    /// Whether a partition has a replica on the brick.
+    pub fn has(&self, brick: BrickId) -> bool {
+        self.views.iter().any(|view| view.members.iter().any(|member| member.brick == brick))
+    }
+
     /// As it was read, if positions lead to its partitions.
     pub(crate) fn checked(self) -> Result<Self> {
         check_views(&self.views).map_err(|malformed| Error::Damaged {

@@ -12,6 +12,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
+/// The version of all records. Records of a greater one are another program's to read.
+pub const RECORDS_VERSION: u32 = 1;
+
+const VERSION_KEY: &str = "/version";
+
 /// Typed access to a coordinator, for one of the servers.
 #[derive(Clone)]
 pub struct Registry {
@@ -74,7 +79,9 @@ impl Registry {
 
     /// Makes the record of a new cluster.
     pub fn create_cluster(&self, id: &str) -> Result<()> {
-        match self.coordinator.transact(&[("/cluster", None)], &[("/cluster", Some(&text(&id)?))])? {
+        let (id, version) = (text(&id)?, text(&RECORDS_VERSION)?);
+        let writes = [("/cluster", Some(&id[..])), (VERSION_KEY, Some(&version[..]))];
+        match self.coordinator.transact(&[("/cluster", None)], &writes)? {
             true => Ok(()),
             false => Err(Error::Exists),
         }
@@ -83,6 +90,19 @@ impl Registry {
     /// The cluster's id, 32 hex digits.
     pub fn cluster(&self) -> Result<String> {
         self.get("/cluster")?.ok_or_else(|| Error::invalid("there is no cluster here; `hekate init` makes one"))
+    }
+
+    /// Refuses records that a newer program has written.
+    pub fn check_version(&self) -> Result<()> {
+        match self.get::<u32>(VERSION_KEY)?.unwrap_or(1) {
+            RECORDS_VERSION => Ok(()),
+            found => Err(Error::NotSupported {
+                what: format!(
+                    "the cluster's records have version {found}, this program knows {RECORDS_VERSION}; use the release that wrote them, \
+                     or a newer one"
+                ),
+            }),
+        }
     }
 
     /// The next number of a counter, from 1; never given again.

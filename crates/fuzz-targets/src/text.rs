@@ -105,6 +105,7 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         weight: 1 << 40,
         server: ServerId(2),
         incarnation: Incarnation(3),
+        unopened: false,
     };
     let server = ServerInfo { server: ServerId(2), name: "server-2".into(), endpoints: vec!["unix:/s".into()] };
     let volume = VolumeInfo {

@@ -40,8 +40,8 @@ pub(crate) struct Filesystem {
     cache: Duration,
     /// How long an op waits for a server that is away; without it for ever.
     soft: Option<Duration>,
-    /// Files bypass the page cache, and can be mapped all the same.
-    direct: AtomicBool,
+    /// What bypasses the page cache can be mapped all the same.
+    can_map: AtomicBool,
     nodes: Nodes,
     handles: Handles,
     removals: Removals,
@@ -64,7 +64,7 @@ impl Filesystem {
             volume,
             cache: options.cache,
             soft: options.soft,
-            direct: AtomicBool::new(false),
+            can_map: AtomicBool::new(false),
             nodes: Nodes::new(options.export),
             handles: Handles::default(),
             removals: Removals::default(),
@@ -73,11 +73,10 @@ impl Filesystem {
         }
     }
 
-    /// What the kernel can do. Without a cache a read or write is one request, so that it is done at one moment: through
-    /// its pages the kernel would split it.
+    /// What the kernel can do.
     pub(crate) fn agreed(&self, init: &InitOut) {
         let can_map = u64::from(init.flags2) << 32 & init::DIRECT_IO_ALLOW_MMAP != 0;
-        self.direct.store(can_map && self.cache.is_zero(), Ordering::Relaxed);
+        self.can_map.store(can_map, Ordering::Relaxed);
     }
 
     /// Inodes that the kernel remembers.

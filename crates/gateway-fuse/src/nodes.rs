@@ -13,6 +13,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 16;
+/// A part of the table of fewer places keeps its room.
+const KEPT_PLACES: usize = 1024;
 
 /// The table.
 #[derive(Debug, Default)]
@@ -59,6 +61,7 @@ impl Nodes {
             known.told = known.told.saturating_sub(count);
             if known.told == 0 && known.opens == 0 && !self.keeps_all {
                 shard.remove(&node);
+                give_room_back(&mut shard);
             }
         }
     }
@@ -68,6 +71,7 @@ impl Nodes {
         let mut shard = self.shard(node).lock();
         if shard.get(&node).is_some_and(|known| known.told == 0 && known.opens == 0) {
             shard.remove(&node);
+            give_room_back(&mut shard);
         }
     }
 
@@ -128,6 +132,13 @@ impl Nodes {
     }
 }
 
+/// What a tree once took is not kept for ever. Half of the room stays, so that this is rare.
+fn give_room_back(shard: &mut HashMap<u64, Node>) {
+    if shard.capacity() > KEPT_PLACES && shard.len() < shard.capacity() / 4 {
+        shard.shrink_to(shard.len() * 2);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +167,19 @@ mod tests {
         assert_eq!(nodes.get(42), Some((ID, NodeKind::File)));
         nodes.gone(42);
         assert_eq!(nodes.get(42), None);
+    }
+
+    #[test]
+    fn room_is_given_back() {
+        let nodes = Nodes::default();
+        let places = || nodes.shards.iter().map(|shard| shard.lock().capacity()).sum::<usize>();
+        let inode = |number| InodeId::new(7, 8, number);
+        (2..200_002).for_each(|number| nodes.told(inode(number), NodeKind::File));
+        assert!(places() >= 200_000);
+        (2..199_002).for_each(|number| nodes.forget(number, 1));
+        assert_eq!(nodes.count(), 1000);
+        assert!(places() <= SHARDS * KEPT_PLACES, "{} places for 1000 nodes", places());
+        assert!((199_002..200_002).all(|number| nodes.get(number).is_some()));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The command line: nouns, verbs, options, and their help.
 
+mod brick;
 mod documentation;
 mod inside;
 mod mounting;
 
+pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickScrub};
 pub use documentation::Shell;
-pub use inside::{Debug, DebugCompare, Where};
+pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, Source, Umount, mount_options};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -70,15 +72,18 @@ pub enum Command {
     /// Stop the server in order: what runs is finished, everything is written home.
     Stop,
     /// Show how the servers, their bricks and the volumes are.
-    #[command(after_help = "Example: hekate status --json | jq .ops")]
-    Status,
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(Status),
+    /// Print the server's counters and latency histograms as Prometheus reads them (OpenMetrics text).
+    #[command(after_help = METRICS_EXAMPLES)]
+    Metrics,
     /// Pools: the bricks that volumes are placed on.
     #[command(subcommand)]
     Pool(Pool),
     /// Volumes: make, show, delete.
     #[command(subcommand)]
     Volume(Volume),
-    /// Bricks: look into a stopped one, get the files out of it, scrub those in use.
+    /// Bricks: list, add, remove; look into a stopped one, get the files out of it, scrub those in use.
     #[command(subcommand)]
     Brick(Brick),
     /// Show where a file or directory of a volume rests: partition, replicas, pieces, shards, and each replica's stamps.
@@ -109,6 +114,25 @@ pub enum Command {
         /// Made if it is not there.
         directory: PathBuf,
     },
+}
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  hekate status
+  hekate status --watch          every two seconds, with the rates and latencies of the ops since the last look
+  hekate status --watch 10 --json | jq -c .health    a JSON object a line
+  hekate status --json | jq .ops";
+
+const METRICS_EXAMPLES: &str = "\
+Examples:
+  hekate metrics | grep hekate_brick
+  hekate serve --metrics 127.0.0.1:9464    lets Prometheus read them by HTTP";
+
+#[derive(Args, Debug)]
+pub struct Status {
+    /// Look again and again, after so many seconds, until it is interrupted.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub watch: Option<u64>,
 }
 
 #[derive(Args, Debug)]
@@ -176,6 +200,12 @@ pub struct Serve {
     /// To join: size of each brick's journal, in MiB.
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
     pub journal: u64,
+    /// Let Prometheus read counters and histograms there, at /metrics; whoever reaches the address may.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Note ops that take longer (`hekate debug slow`, and a line in the log at most every second); 0: none.
+    #[arg(long, default_value_t = 1000, value_name = "MILLISECONDS")]
+    pub slow_op: u64,
     /// Go to the background once the server answers.
     #[arg(long)]
     pub detach: bool,
@@ -257,90 +287,4 @@ impl From<FailureDomain> for hekate_cluster::Domain {
             FailureDomain::Server => hekate_cluster::Domain::Server,
         }
     }
-}
-
-#[derive(Subcommand, Debug)]
-pub enum Brick {
-    /// Show what a stopped brick holds, and check it; nothing on its disk is changed.
-    #[command(after_help = INSPECT_EXAMPLES)]
-    Inspect(BrickInspect),
-    /// Copy the files of a stopped brick out of it, without a cluster; nothing on its disk is changed.
-    #[command(after_help = EXPORT_EXAMPLES)]
-    Export(BrickExport),
-    /// Let the server read and check all of its bricks, or one, and mend from other replicas what has rotted.
-    #[command(after_help = SCRUB_EXAMPLES)]
-    Scrub(BrickScrub),
-}
-
-const INSPECT_EXAMPLES: &str = "\
-Examples:
-  hekate brick inspect /srv/disk1                 a summary, with the problems that the index and the journal show
-  hekate brick inspect --check /srv/disk1         read and verify every byte
-  hekate brick inspect --journal /srv/disk1       each record of the journal
-  hekate brick inspect --all --json /srv/disk1    everything, a JSON object a line, each with a `type`
-
-Exit status: 0 no problems; 74 problems, each is named; 69 a server has the brick open; 64 no brick.";
-
-const SCRUB_EXAMPLES: &str = "\
-Examples:
-  hekate brick scrub                       all bricks, in the background
-  hekate brick scrub --wait /srv/disk1     one brick, with progress, until it is done
-
-A pass over each brick begins by itself once a week; it reads at most 32 MiB a second.
-
-Exit status: 0 begun, or with --wait all is right by now; 74 something is damaged and no other replica has it, as listed.";
-
-const EXPORT_EXAMPLES: &str = "\
-Examples:
-  hekate brick export /srv/disk1 /mnt/rescue
-  hekate brick export --volume photos --json /srv/disk1 /mnt/rescue
-
-A directory is made for each volume. Files whose directory is on other bricks go to lost+found/INODE; bytes that are on
-other bricks, or damaged, are holes; each such file is listed.
-
-Exit status: 0 everything; 65 some of it is on other bricks or could not be made, as listed; 74 something on this brick is
-damaged, as listed; 69 a server has the brick open; 73 the directory to write to is not empty; 64 no brick.";
-
-#[derive(Args, Debug)]
-pub struct BrickInspect {
-    /// The brick.
-    pub directory: PathBuf,
-    /// Show each segment and each record of the journal.
-    #[arg(long)]
-    pub journal: bool,
-    /// Show each entry of the index, as the last checkpoint left it.
-    #[arg(long)]
-    pub index: bool,
-    /// Show each data file and the state of its blocks.
-    #[arg(long)]
-    pub data: bool,
-    /// Show all three.
-    #[arg(long)]
-    pub all: bool,
-    /// Verify every checksum and every invariant: reads all of the brick.
-    #[arg(long)]
-    pub check: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct BrickScrub {
-    /// Its directory, or the first digits of its id [default: all bricks].
-    pub brick: Option<String>,
-    /// Wait for the end, and tell what was found.
-    #[arg(long)]
-    pub wait: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct BrickExport {
-    /// The brick.
-    pub brick: PathBuf,
-    /// Where the files go: an empty directory, or one that does not exist yet.
-    pub to: PathBuf,
-    /// Only this volume: its number, or its name if this server's state knows it.
-    #[arg(long, value_name = "NAME_OR_ID")]
-    pub volume: Option<String>,
-    /// If the journal is damaged before its end, take what it says up to there: later changes are missing.
-    #[arg(long)]
-    pub up_to_damage: bool,
 }

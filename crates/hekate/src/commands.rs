@@ -11,6 +11,7 @@ mod man;
 mod mount;
 mod serve;
 mod state;
+mod status;
 mod where_is;
 
 use crate::cli::{Cli, Command};
@@ -51,7 +52,8 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Join(options) => join::join(cli, options),
         Command::Serve(options) => serve::serve(cli, options),
         Command::Stop => control::stop(cli),
-        Command::Status => control::status(cli),
+        Command::Status(options) => status::status(cli, options),
+        Command::Metrics => status::metrics(cli),
         Command::Pool(command) => control::pool(cli, command),
         Command::Volume(command) => control::volume(cli, command),
         Command::Brick(command) => brick::brick(cli, command),

@@ -1,9 +1,11 @@
 //! Going to the background: the same command again without a terminal, watched until it is ready or has failed.
 
 use crate::commands::Failure;
+use rustix::fs::OFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,7 +20,15 @@ pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Fail
     if let Some(parent) = log.parent() {
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
-    let file = File::create(log).map_err(|e| Failure::new(73, format!("write the log {}: {e}", log.display())))?;
+    // Not through a link that somebody else has put there.
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+        .open(log);
+    let file = file.map_err(|e| Failure::new(73, format!("write the log {}: {e}", log.display())))?;
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(&program);
     // By the name of the mount helper it would read its arguments in another way.

@@ -9,6 +9,7 @@ mod output;
 mod paths;
 
 use clap::Parser;
+use rustix::fs::Mode;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,6 +20,9 @@ const WRONG_USE: u8 = 64;
 const HELPER_NAME: &str = "mount.";
 
 fn main() -> ExitCode {
+    // What is made here is its owner's alone, whatever the shell or the unit says; what others are to reach is opened by name.
+    // Files in a mount have the modes that their makers ask for.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let (arguments, is_helper) = arguments();
     let exit = |exit: u8| ExitCode::from(if is_helper { commands::helper_exit(exit) } else { exit });
     let cli = match cli::Cli::try_parse_from(arguments) {

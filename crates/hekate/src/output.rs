@@ -33,7 +33,7 @@ pub fn text(value: &Value) -> String {
 
 /// Bytes as people read them: binary units (IEC 80000-13).
 pub fn bytes(value: &Value) -> String {
-    let mut number = value.as_f64().unwrap_or(0.0);
+    let Some(mut number) = value.as_f64() else { return "-".into() };
     for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
         if number < 1024.0 {
             return format!("{number:.1} {unit}");

@@ -330,6 +330,54 @@ impl InodeOp {
     }
 }
 
+/// All that [`Op::label`] says, in byte order.
+pub const OP_LABELS: [&str; 44] = [
+    "accessed",
+    "allocate",
+    "allocate-shard",
+    "append",
+    "cancel-lock",
+    "copy",
+    "copy-shard",
+    "create",
+    "create-unnamed",
+    "end-session",
+    "fsync",
+    "get-lock",
+    "getattr",
+    "getxattr",
+    "heartbeat",
+    "leg",
+    "link",
+    "list",
+    "list-part",
+    "listxattr",
+    "lookup",
+    "next-shard",
+    "parent",
+    "read",
+    "read-shard",
+    "readlink",
+    "release-locks",
+    "removexattr",
+    "rename",
+    "restore-locks",
+    "rmdir",
+    "seek",
+    "seek-shard",
+    "set-lock",
+    "setattr",
+    "setxattr",
+    "spill",
+    "statfs",
+    "stub",
+    "sync",
+    "unlink",
+    "write",
+    "write-shard",
+    "wrote",
+];
+
 impl Op {
     /// Whether it changes nothing.
     pub fn is_read(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::housekeeping::free_space;
 use crate::node::Node;
+use crate::ops::{SlowOp, about};
 use crate::partition::HostedRing;
 use crate::repair::mend_range;
 use crate::sessions::Session;
@@ -12,7 +13,7 @@ use hekate_proto::*;
 use hekate_replica::{Address, Ask, Event, is_access_due};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Bytes of a batch's answers: a frame, with room.
 const ANSWER_BYTES_MAX: usize = 14 << 20;
@@ -59,7 +60,10 @@ impl Node {
         let (mut needs, mut changed) = (Needs::default(), Changed::default());
         let mut replies: Vec<Result<Reply>> = Vec::with_capacity(requests.len());
         let mut answer_bytes = 0;
+        let (busy, mut took) = (self.at_work.busy(), Vec::with_capacity(requests.len()));
         for request in requests {
+            let begun = Instant::now();
+            busy.with(&request.op, session.id);
             answer_bytes += answer_bytes_max(&request.op);
             let reply = match replies.last() {
                 Some(Err(_)) => Err(Error::Skipped),
@@ -67,7 +71,9 @@ impl Node {
                 _ => self.request(&session, request, &mut needs, &mut changed),
             };
             replies.push(reply);
+            took.push(begun.elapsed());
         }
+        let begun = Instant::now();
         let synced = self.syncers.sync(needs).into_values().chain([self.make_durable(changed)]);
         if let Err(error) = synced.collect::<Result<()>>() {
             for (request, reply) in requests.iter().zip(&mut replies) {
@@ -76,7 +82,29 @@ impl Node {
                 }
             }
         }
+        let syncing = begun.elapsed();
+        for ((request, reply), took) in requests.iter().zip(&replies).zip(took) {
+            self.note(&session, request, reply, took, syncing);
+        }
         replies
+    }
+
+    /// Counts what was done, and keeps what was slow.
+    fn note(&self, session: &Session, request: &Request, reply: &Result<Reply>, took: Duration, syncing: Duration) {
+        if matches!(reply, Err(Error::Skipped)) {
+            return;
+        }
+        let is_synced = request.durable || matches!(request.target, Target::Brick { .. });
+        let syncing = if is_synced { syncing } else { Duration::ZERO };
+        let (op, took) = (request.op.label(), took + syncing);
+        self.counters.count(op, took, reply.is_ok());
+        if self.slow_ops.is_slow(took) {
+            let (at, about) = (SystemTime::now(), about(&request.op));
+            let error = reply.as_ref().err().map(Error::to_string);
+            let (session, volume) = (session.id, session.volume);
+            let line = self.slow_ops.keep(SlowOp { at, op, about, session, volume, took, syncing, error });
+            line.iter().for_each(|line| log::warn!("{line}"));
+        }
     }
 
     /// One sync for all, on every member of the partitions.
@@ -104,16 +132,13 @@ impl Node {
         needs: &mut Needs,
         changed: &mut Changed,
     ) -> Result<Reply> {
-        let begun = Instant::now();
-        let reply = match request.target {
+        match request.target {
             Target::Partition { ring, partition, epoch } => {
                 self.partition_op(session, request, (ring, partition, epoch), changed)
             }
             Target::Brick { brick } => self.brick_op(session, brick, &request.op, needs),
             Target::Server => self.volume_op(session, &request.op),
-        };
-        self.counters.count(request.op.label(), begun.elapsed(), reply.is_ok());
-        reply
+        }
     }
 
     fn partition_op(

@@ -5,6 +5,8 @@ mod servers;
 
 pub use coordinator::CoordinatorRequest;
 
+use crate::bricks;
+use crate::metrics;
 use crate::node::Node;
 use crate::where_is::{HeldRequest, WhereRequest, held_here, where_is};
 use hekate_cluster::{BrickInfo, Domain, FIRST_SERVER, VolumeInfo};
@@ -14,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use servers::Reports;
 
-pub(crate) use servers::ask as ask_server;
+pub(crate) use servers::{ask as ask_server, own_report};
 use std::sync::atomic::Ordering;
 
 /// A request.
@@ -52,6 +54,32 @@ pub enum ControlRequest {
         /// Its name.
         name: String,
     },
+    /// All bricks, with what rests on them.
+    BrickList,
+    /// Makes a brick on this one server.
+    BrickAdd {
+        /// An empty directory there, as an absolute path.
+        directory: String,
+        /// The pool that it is for.
+        pool: String,
+        /// The size of its journal.
+        journal_mib: u64,
+    },
+    /// Takes a brick of this one server out of the cluster.
+    BrickRemove {
+        /// Its directory or the first digits of its id.
+        brick: String,
+    },
+    /// Moves what rests on a brick to others.
+    BrickDrain {
+        /// So.
+        brick: String,
+    },
+    /// Puts another brick in the place of one.
+    BrickReplace {
+        /// So.
+        brick: String,
+    },
     /// Begins to scrub a brick, or all.
     BrickScrub {
         /// Its directory or the first digits of its id; none: all.
@@ -61,8 +89,23 @@ pub enum ControlRequest {
     Where(WhereRequest),
     /// What the replicas on this one server have of something.
     Held(HeldRequest),
+    /// Ops at work on this one server, and the last that were slow.
+    SlowOps,
+    /// Counters of this one server as Prometheus reads them.
+    Metrics,
     /// Ends the server in order.
     Stop,
+}
+
+impl ControlRequest {
+    /// Whether any local user may ask it: it changes nothing, and names no files, sessions or secrets.
+    fn is_for_all(&self) -> bool {
+        use ControlRequest::*;
+        matches!(
+            self,
+            Status | ServerStatus | Identify | PoolList | VolumeList | VolumeShow { .. } | BrickList | Metrics
+        )
+    }
 }
 
 /// What a new volume is to be.
@@ -118,14 +161,14 @@ pub fn answer(node: &Node, peer: Peer, request: &str) -> String {
 }
 
 fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
+    if !request.is_for_all() {
+        administrator(peer)?;
+    }
     match request {
         ControlRequest::Status => status(node),
         ControlRequest::ServerStatus => servers::own_report(node),
         ControlRequest::Identify => identify(node),
-        ControlRequest::Coordinator { cluster, asked } => {
-            administrator(peer)?;
-            coordinator::answer(node, cluster.as_deref(), asked)
-        }
+        ControlRequest::Coordinator { cluster, asked } => coordinator::answer(node, cluster.as_deref(), asked),
         ControlRequest::PoolList => pools(node),
         ControlRequest::VolumeList => volume_rows(node, &Reports::gather(node)?).map(Value::from),
         ControlRequest::VolumeShow { name } => {
@@ -137,31 +180,34 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
             Ok(row)
         }
         ControlRequest::VolumeCreate(wanted) => {
-            let uid = administrator(peer)?;
-            node.make_volume(VolumeRequest { owner_uid: wanted.owner_uid.or(Some(uid)), ..wanted })
+            node.make_volume(VolumeRequest { owner_uid: wanted.owner_uid.or(Some(uid_of(peer))), ..wanted })
         }
         ControlRequest::VolumeDelete { name } => {
-            administrator(peer)?;
             node.delete_volume(&name)?;
             Ok(json!({ "name": name, "state": "deleting" }))
         }
+        ControlRequest::BrickList => bricks(node, &Reports::gather(node)?).map(Value::from),
+        ControlRequest::BrickAdd { directory, pool, journal_mib } => bricks::add(node, &directory, &pool, journal_mib),
+        ControlRequest::BrickRemove { brick } => bricks::remove(node, &one_brick(node, &brick)?),
+        ControlRequest::BrickDrain { brick } => bricks::refuse_to_move(node, &one_brick(node, &brick)?, "drained"),
+        ControlRequest::BrickReplace { brick } => bricks::refuse_to_move(node, &one_brick(node, &brick)?, "replaced"),
         ControlRequest::BrickScrub { brick } => {
-            administrator(peer)?;
             let found = bricks_called(node, brick.as_deref())?;
             found.iter().for_each(|info| node.scrubs.ask(info.brick));
             Ok(found.iter().map(|info| json!({ "brick": info.brick, "directory": info.directory })).collect())
         }
-        ControlRequest::Where(wanted) => {
-            administrator(peer)?;
-            where_is(node, &wanted)
-        }
+        ControlRequest::Where(wanted) => where_is(node, &wanted),
         ControlRequest::Held(wanted) => {
-            administrator(peer)?;
             let held = held_here(node, &wanted)?;
             Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "held": json(&held)? }))
         }
+        ControlRequest::SlowOps => {
+            let mut slow = node.slow_ops.to_json();
+            slow["at_work"] = node.at_work.to_json();
+            Ok(slow)
+        }
+        ControlRequest::Metrics => Ok(json!({ "text": metrics::page(node)? })),
         ControlRequest::Stop => {
-            administrator(peer)?;
             node.stop_asked.store(true, Ordering::Relaxed);
             Ok(json!({ "pid": std::process::id() }))
         }
@@ -203,19 +249,26 @@ impl Node {
     }
 }
 
-/// Root and the server's own user may change the cluster. -> who it is.
-fn administrator(peer: Peer) -> Result<u32> {
-    let own = rustix::process::geteuid().as_raw();
+/// Whoever knows the secret acts as the server's own user.
+fn uid_of(peer: Peer) -> u32 {
     match peer {
-        Peer::Secret => Ok(own),
-        Peer::Local { uid, .. } if uid == 0 || uid == own => Ok(uid),
-        Peer::Local { uid, .. } => Err(Error::Denied {
+        Peer::Secret => rustix::process::geteuid().as_raw(),
+        Peer::Local { uid } => uid,
+    }
+}
+
+/// Root and the server's own user may change the cluster.
+fn administrator(peer: Peer) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    match uid_of(peer) {
+        uid if uid == 0 || uid == own => Ok(()),
+        uid => Err(Error::Denied {
             what: format!("user {uid} may look, but only root and user {own} may change the cluster"),
         }),
     }
 }
 
-fn json<T: Serialize>(value: &T) -> Result<Value> {
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<Value> {
     serde_json::to_value(value).map_err(|e| Error::bug(e.to_string()))
 }
 
@@ -270,12 +323,23 @@ fn bricks_called(node: &Node, called: Option<&str>) -> Result<Vec<BrickInfo>> {
     Err(Error::invalid(format!("{what} called {called}; its bricks are {}", known.join(", "))))
 }
 
+/// One of this server's.
+fn one_brick(node: &Node, called: &str) -> Result<BrickInfo> {
+    let mut found = bricks_called(node, Some(called))?;
+    found.pop().ok_or_else(|| Error::bug("no brick where there was one"))
+}
+
 /// All bricks: what is recorded of each, and what its server says of it.
 fn bricks(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
+    let rings = node.registry.rings()?;
     let row = |info: BrickInfo| -> Result<Value> {
-        let mut row = reports.brick(info.brick).unwrap_or_else(|| json!({ "brick": info.brick, "state": "away" }));
+        let state = if info.unopened { "not opened yet" } else { "away" };
+        let mut row = reports.brick(info.brick).unwrap_or_else(|| json!({ "brick": info.brick, "state": state }));
         (row["directory"], row["pool"], row["server"]) =
             (info.directory.into(), info.pool.into(), info.server.0.into());
+        let views = rings.iter().flat_map(|ring| &ring.views);
+        row["leads"] = views.filter(|view| view.leader == info.brick).count().into();
+        row["replicas"] = rings.iter().map(|ring| bricks::replicas_on(ring, info.brick)).sum::<usize>().into();
         Ok(row)
     };
     node.registry.bricks()?.into_iter().map(row).collect()

@@ -7,20 +7,22 @@
 //! what all bricks have on stable storage.
 
 mod batch;
+mod bricks;
 mod checkpoint;
 mod control;
 mod housekeeping;
 mod links;
 mod locking;
 pub mod membership;
+mod metrics;
 mod node;
+mod ops;
 mod partition;
 mod remote_coordinator;
 mod repair;
 mod scrub;
 mod sessions;
 mod start;
-mod stats;
 mod syncer;
 #[cfg(test)]
 mod tests;
@@ -29,6 +31,7 @@ mod turn;
 mod volumes;
 mod where_is;
 
+pub use bricks::{NewBrick, make_brick};
 pub use control::{ControlReply, ControlRequest, CoordinatorRequest, VolumeRequest};
 pub use membership::Membership;
 pub use node::{Node, NodeSettings};

@@ -4,11 +4,12 @@ use crate::checkpoint::Journals;
 use crate::control;
 use crate::housekeeping::Housekeeping;
 use crate::membership;
+use crate::metrics;
+use crate::ops::{AtWork, OpCounters, SlowOps};
 use crate::partition::HostedRing;
 use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
 use crate::start::{self, LostOn};
-use crate::stats::OpCounters;
 use crate::syncer::Syncers;
 use crate::tickets::Tickets;
 use crate::turn::Turn;
@@ -20,6 +21,7 @@ use hekate_transport::link::Boot;
 use hekate_transport::{Listener, Peer, Peers, Secret, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -49,6 +51,8 @@ pub struct Node {
     /// Inodes without names that may be open.
     pub(crate) orphans: Mutex<BTreeSet<(RingId, VolumeId, InodeId)>>,
     pub(crate) counters: OpCounters,
+    pub(crate) at_work: AtWork,
+    pub(crate) slow_ops: SlowOps,
     pub(crate) scrubs: Scrubs,
     pub(crate) started: Instant,
     pub(crate) stop_asked: AtomicBool,
@@ -75,6 +79,7 @@ impl Node {
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
         let secret = membership::secret(&settings.state)?;
         let registry = membership::open_registry(&settings.state, secret.as_ref())?;
+        registry.check_version()?;
         let cluster = registry.cluster()?;
         let mut bricks = HashMap::new();
         let mut recoveries = HashMap::new();
@@ -119,6 +124,8 @@ impl Node {
             tickets: Tickets::default(),
             orphans: Mutex::default(),
             counters: OpCounters::default(),
+            at_work: AtWork::default(),
+            slow_ops: SlowOps::default(),
             scrubs: Scrubs::default(),
             started: Instant::now(),
             stop_asked: AtomicBool::new(false),
@@ -238,6 +245,18 @@ impl Node {
         crate::housekeeping::forget_session(self, &ring, id)
     }
 
+    /// From when on an op is slow and noted as such; zero: none is.
+    pub fn set_slow_limit(&self, limit: Duration) {
+        self.slow_ops.set_limit(limit);
+    }
+
+    /// Answers Prometheus there from now on, until the process ends. -> where.
+    pub fn serve_metrics(&self, address: SocketAddr) -> Result<SocketAddr> {
+        let own = self.own.clone();
+        let page = move || metrics::page(&*own.upgrade()?).ok();
+        hekate_metrics::listen(address, page).map_err(|e| Error::io(format!("listen at {address} for metrics"), e))
+    }
+
     /// Whether the control interface was asked to stop the server.
     pub fn stop_asked(&self) -> bool {
         self.stop_asked.load(Ordering::Relaxed)
@@ -285,7 +304,7 @@ impl Node {
     }
 
     fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
-        let Peer::Local { uid, .. } = peer else { return Ok(()) };
+        let Peer::Local { uid } = peer else { return Ok(()) };
         let own = rustix::process::geteuid().as_raw();
         if uid == 0 || uid == own || uid == volume.owner_uid || volume.allowed_uids.contains(&uid) {
             return Ok(());
@@ -304,7 +323,7 @@ impl Service for Node {
         let volume = &self.volume_called(name)?;
         self.may_use(peer, volume)?;
         let uid = match peer {
-            Peer::Local { uid, .. } => Some(uid),
+            Peer::Local { uid } => Some(uid),
             Peer::Secret => None,
         };
         let session = match resume {

@@ -166,6 +166,7 @@ impl Served {
                 weight: 1,
                 server: FIRST_SERVER,
                 incarnation: Incarnation(0),
+                unopened: false,
             }
         };
         registry.create_pool("p", &[make(1), make(2), make(3)]).unwrap();
@@ -231,18 +232,18 @@ fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op)
 fn another_user_cannot_take_over_a_session() {
     let served = Served::new("takeover");
     let own = rustix::process::geteuid().as_raw();
-    let (_, session, _) = served.node.open(Peer::Local { uid: own, pid: 1 }, "v", None).unwrap();
-    let other = served.node.open(Peer::Local { uid: 4242, pid: 2 }, "v", Some(session));
+    let (_, session, _) = served.node.open(Peer::Local { uid: own }, "v", None).unwrap();
+    let other = served.node.open(Peer::Local { uid: 4242 }, "v", Some(session));
     assert!(matches!(other, Err(Error::Denied { .. })));
-    assert!(served.node.open(Peer::Local { uid: own, pid: 3 }, "v", Some(session)).is_ok());
+    assert!(served.node.open(Peer::Local { uid: own }, "v", Some(session)).is_ok());
 }
 
 #[test]
 fn a_user_who_was_not_named_may_not_use_a_volume() {
     let served = Served::new("denied");
-    let refused = served.node.open(Peer::Local { uid: 4343, pid: 1 }, "v", None).unwrap_err();
+    let refused = served.node.open(Peer::Local { uid: 4343 }, "v", None).unwrap_err();
     assert!(refused.to_string().contains("4343"), "{refused}");
-    assert!(served.node.open(Peer::Local { uid: 4242, pid: 1 }, "v", None).is_ok());
+    assert!(served.node.open(Peer::Local { uid: 4242 }, "v", None).is_ok());
 }
 
 #[test]

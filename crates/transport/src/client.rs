@@ -2,10 +2,10 @@
 
 use crate::endpoint::Endpoint;
 use crate::frame::*;
+use crate::proof::{Handshake, Side};
 use bytes::Bytes;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Input, Reply, Request, Result, SessionId, Wire};
-use hmac::Mac;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -234,18 +234,21 @@ pub(crate) fn introduce(
     }
     let challenge = Challenge::from_bytes(body)?;
     let nonce = random_nonce()?;
-    let mut hello = Hello { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof: Bytes::new(), purpose };
-    if let Some(secret) = endpoint.secret() {
-        let mac = proof(secret, "client", &challenge.nonce, &nonce)?;
-        hello.proof = Bytes::copy_from_slice(&mac.finalize().into_bytes());
+    let mut proof = Bytes::new();
+    if let Endpoint::Tcp(address, secret) = endpoint {
+        let shaken = Handshake { address: *address, purpose: &purpose, challenge: &challenge.nonce, hello: &nonce };
+        proof = shaken.prove(secret, Side::Client)?;
     }
+    let hello = Hello { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof, purpose };
     channel.send(FrameKind::Hello, 0, |out| hello.put(out)).map_err(away)?;
     let body = expect(channel, FrameKind::Welcome).map_err(away)?;
     let accepted = Result::<Accepted>::from_bytes(body)??;
-    if let Some(secret) = endpoint.secret() {
-        proof(secret, "server", &challenge.nonce, &nonce)?
-            .verify_slice(&accepted.proof)
-            .map_err(|_| Error::Denied { what: format!("the server at {endpoint} does not know our secret") })?;
+    if let Endpoint::Tcp(address, secret) = endpoint {
+        let purpose = &hello.purpose;
+        let shaken = Handshake { address: *address, purpose, challenge: &challenge.nonce, hello: &nonce };
+        if !shaken.is_proof(secret, Side::Server, &accepted.proof)? {
+            return Err(Error::Denied { what: format!("the server at {endpoint} does not know our secret") });
+        }
     }
     channel.wait_at_most(None).map_err(away)?;
     Ok(accepted)

@@ -10,27 +10,33 @@ pub enum Peer {
     Local {
         /// User.
         uid: u32,
-        /// Process.
-        pid: i32,
     },
     /// Somebody on this machine who proved the shared secret.
     Secret,
 }
 
 impl Peer {
+    /// The user, if it is neither root nor our own.
+    pub(crate) fn stranger(&self) -> Option<u32> {
+        match *self {
+            Peer::Local { uid } if uid != 0 && uid != rustix::process::geteuid().as_raw() => Some(uid),
+            _ => None,
+        }
+    }
+
     /// A server runs as our own user or as root, or it knows the secret.
     pub(crate) fn may_be_server(&self) -> Result<()> {
-        match *self {
-            Peer::Local { uid, .. } if uid != 0 && uid != rustix::process::geteuid().as_raw() => Err(Error::Denied {
+        match self.stranger() {
+            Some(uid) => Err(Error::Denied {
                 what: format!("a process of user {uid} is no server; run all servers as the same user"),
             }),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }
 
-/// Who is at the other end of a unix socket.
+/// Who is at the other end of a unix socket. The process is of no interest: seen from a container it may have no number.
 pub(crate) fn local_peer(stream: &Stream) -> std::io::Result<Peer> {
-    let credentials = rustix::net::sockopt::socket_peercred(stream)?;
-    Ok(Peer::Local { uid: credentials.uid.as_raw(), pid: credentials.pid.as_raw_nonzero().get() })
+    let credentials = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials)?;
+    Ok(Peer::Local { uid: credentials.uid() })
 }

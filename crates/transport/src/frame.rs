@@ -1,19 +1,17 @@
 //! Frames: a 16-byte header (body length, kind, id) and a body. `docs/format/wire.md` has the byte map.
 
-use crate::endpoint::{Secret, Stream};
+use crate::endpoint::Stream;
 use crate::link::Boot;
 use bytes::{Bytes, BytesMut};
 use hekate_proto::{
     Error, Input, Malformed, Reply, Request, Result, ServerId, SessionId, Wire, wire_enum, wire_struct,
 };
-use hmac::{Hmac, Mac};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use sha2::Sha256;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The version of frames and ops; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// Bytes of the greatest body: the greatest op, with room for its neighbours.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Requests in one frame.
@@ -62,7 +60,7 @@ wire_struct! {
         pub version: u32,
         /// Random, to be signed by the server.
         pub nonce: Bytes,
-        /// HMAC-SHA-256 over "client", both nonces; empty on a unix socket.
+        /// The client's proof over TCP; empty on a unix socket.
         pub proof: Bytes,
         /// What for.
         pub purpose: Purpose,
@@ -70,7 +68,7 @@ wire_struct! {
 
     /// The server agrees.
     pub struct Accepted {
-        /// HMAC-SHA-256 over "server", both nonces; empty on a unix socket.
+        /// The server's proof over TCP; empty on a unix socket.
         pub proof: Bytes,
         /// The session; 0 for control.
         pub session: SessionId,
@@ -95,16 +93,6 @@ wire_enum! {
     }
 }
 
-/// The proof of one side: who it is, and both nonces.
-pub(crate) fn proof(secret: &Secret, side: &str, challenge: &[u8], hello: &[u8]) -> Result<Hmac<Sha256>> {
-    let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(secret.bytes()).map_err(|e| Error::bug(e.to_string()))?;
-    for part in [side.as_bytes(), challenge, hello] {
-        mac.update(&(part.len() as u64).to_le_bytes());
-        mac.update(part);
-    }
-    Ok(mac)
-}
-
 pub(crate) fn random_nonce() -> Result<Bytes> {
     let mut nonce = [0u8; 32];
     getrandom::fill(&mut nonce).map_err(|e| Error::bug(format!("getrandom: {e}")))?;
@@ -118,12 +106,14 @@ pub(crate) struct Channel {
     received: BytesMut,
     out: Vec<u8>,
     frame_bytes_max: usize,
+    /// When all that is waited for must have arrived, however it dribbles in.
+    deadline: Option<Instant>,
 }
 
 impl Channel {
     pub(crate) fn new(stream: Stream) -> Self {
         let out = Vec::with_capacity(READ_BYTES_MIN);
-        Self { stream, received: BytesMut::new(), out, frame_bytes_max: FRAME_BYTES_MAX }
+        Self { stream, received: BytesMut::new(), out, frame_bytes_max: FRAME_BYTES_MAX, deadline: None }
     }
 
     /// Refuses greater bodies from now on.
@@ -135,6 +125,12 @@ impl Channel {
     pub(crate) fn wait_at_most(&self, limit: Option<Duration>) -> std::io::Result<()> {
         set_socket_timeout(&self.stream, Timeout::Recv, limit)?;
         Ok(())
+    }
+
+    /// What is received from now on must have arrived so soon, all of it together; without a limit it may take for ever.
+    pub(crate) fn all_within(&mut self, limit: Option<Duration>) -> std::io::Result<()> {
+        self.deadline = limit.map(|limit| Instant::now() + limit);
+        self.wait_at_most(limit)
     }
 
     /// How often `send` and `receive` ask whether to go on, from now on.
@@ -229,6 +225,9 @@ impl Channel {
             };
             if arrived == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err(std::io::ErrorKind::TimedOut.into());
             }
             let length = self.received.len() + arrived;
             // SAFETY: recv has initialised the first `arrived` bytes of the spare capacity.

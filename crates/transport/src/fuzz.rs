@@ -3,7 +3,7 @@
 use crate::client::{HANDSHAKE_LIMIT, introduce, read_map};
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::{Channel, Purpose};
-use crate::server::{Server, Service};
+use crate::server::{Lock, Server, Service};
 use crate::{Remote, frame};
 use bytes::Bytes;
 use hekate_proto::{Malformed, Reply, Request, Result};
@@ -34,7 +34,8 @@ pub fn take_replies(body: Bytes) -> std::result::Result<Vec<Result<Reply>>, Malf
 pub fn converse_as_server(bytes: &[u8], proof_needed: bool, service: Arc<dyn Service>) -> std::io::Result<()> {
     let (stream, _peer) = stream_of(bytes)?;
     let server = Server::new(service);
-    server.shared.converse(Channel::new(stream), proof_needed.then(secret))
+    let lock = proof_needed.then(|| Lock { secret: secret(), address: ([127, 0, 0, 1], 9).into() });
+    server.shared.converse(Channel::new(stream), lock, &mut || ())
 }
 
 /// A client hears `bytes` and then the end of the connection; it sends `requests` until it is told nonsense.

@@ -15,6 +15,8 @@ pub mod fuzz;
 pub mod link;
 mod listen;
 mod peers;
+mod places;
+mod proof;
 mod server;
 mod servers;
 

@@ -6,23 +6,24 @@ use crate::frame::*;
 use crate::link::Boot;
 use crate::listen::Listener;
 use crate::peers::Peers;
+use crate::places::Places;
+use crate::proof::{Handshake, Side};
 use bytes::Bytes;
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
-use hmac::Mac;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Connections that one server keeps; one more is refused.
-const CONNECTIONS_MAX: usize = 4096;
-
-/// How long a client may be silent before it has said who it is, and in how many bytes.
+/// How long a client may take until it has said who it is, and in how many bytes.
 const HELLO_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 const HELLO_BYTES_MAX: usize = 4096;
+/// What a user that may only look asks has so many bytes at most, and comes so soon after the last answer.
+const STRANGER_BYTES_MAX: usize = 64 << 10;
+const STRANGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(60);
 /// After an accept that failed.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
@@ -56,7 +57,7 @@ pub(crate) struct Shared {
     listeners: Mutex<Vec<OwnedFd>>,
     streams: Mutex<std::collections::HashMap<u64, OwnedFd>>,
     next_stream: AtomicU64,
-    count: AtomicUsize,
+    places: Arc<Places>,
     stopping: AtomicBool,
 }
 
@@ -69,7 +70,7 @@ impl Server {
                 listeners: Mutex::default(),
                 streams: Mutex::default(),
                 next_stream: AtomicU64::new(0),
-                count: AtomicUsize::new(0),
+                places: Arc::default(),
                 stopping: AtomicBool::new(false),
             }),
         }
@@ -97,8 +98,8 @@ impl Server {
                 // Anyone may connect: who may do what is decided by peer credentials.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
                 self.keep_listener(&listener).map_err(failed)?;
-                let accept = move || listener.accept().map(|(stream, _)| Stream(stream.into()));
-                spawn("hekate-accept", move || shared.accept_all(accept, None))
+                let accept = move || listener.accept().map(|(stream, _)| (Stream(stream.into()), None));
+                spawn("hekate-accept", move || shared.accept_all(accept))
             }
             Endpoint::Tcp(address, secret) => {
                 let listener = TcpListener::bind(address).map_err(failed)?;
@@ -107,9 +108,10 @@ impl Server {
                 let accept = move || {
                     let (stream, _) = listener.accept()?;
                     stream.set_nodelay(true)?;
-                    Ok(Stream(stream.into()))
+                    let lock = Lock { secret: secret.clone(), address: stream.local_addr()? };
+                    Ok((Stream(stream.into()), Some(lock)))
                 };
-                spawn("hekate-accept", move || shared.accept_all(accept, Some(secret)))
+                spawn("hekate-accept", move || shared.accept_all(accept))
             }
         }
     }
@@ -130,10 +132,16 @@ impl Server {
             let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Read);
         }
         let patience = std::time::Instant::now();
-        while self.shared.count.load(Ordering::SeqCst) > 0 && patience.elapsed().as_secs() < 10 {
+        while self.shared.places.count() > 0 && patience.elapsed().as_secs() < 10 {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
+}
+
+/// What a client must prove: that it knows the secret, and looks for a server at the address where it was accepted.
+pub(crate) struct Lock {
+    pub secret: Secret,
+    pub address: SocketAddr,
 }
 
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -142,48 +150,58 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(
 }
 
 impl Shared {
-    fn accept_all(self: &Arc<Self>, accept: impl Fn() -> std::io::Result<Stream>, secret: Option<Secret>) {
+    fn accept_all(self: &Arc<Self>, accept: impl Fn() -> std::io::Result<(Stream, Option<Lock>)>) {
         while !self.stopping.load(Ordering::SeqCst) {
             match accept() {
-                Ok(stream) => self.accept(stream, secret.clone()),
+                Ok((stream, lock)) => self.accept(stream, lock),
                 // Out of descriptors, or a client that left at once: others still get in.
                 Err(_) => std::thread::sleep(ACCEPT_PAUSE),
             }
         }
     }
 
-    fn accept(self: &Arc<Self>, stream: Stream, secret: Option<Secret>) {
-        if self.stopping.load(Ordering::SeqCst) || self.count.load(Ordering::SeqCst) >= CONNECTIONS_MAX {
+    fn accept(self: &Arc<Self>, stream: Stream, lock: Option<Lock>) {
+        let local = match lock {
+            None => local_peer(&stream).map(Some),
+            Some(_) => Ok(None),
+        };
+        let place = local.ok().and_then(|local| self.places.take(local));
+        let Some(mut place) = place.filter(|_| !self.stopping.load(Ordering::SeqCst)) else {
             return stream.shutdown();
-        }
+        };
         let Ok(copy) = stream.0.try_clone() else { return };
         let id = self.next_stream.fetch_add(1, Ordering::Relaxed);
         self.streams.lock().insert(id, copy);
-        self.count.fetch_add(1, Ordering::SeqCst);
         let shared = self.clone();
         let run = move || {
             // A client that misbehaves, or a bug that it meets, costs its connection and nothing else.
-            let converse = AssertUnwindSafe(|| shared.converse(Channel::new(stream), secret));
+            let mut welcome = || place.is_proved();
+            let converse = AssertUnwindSafe(|| shared.converse(Channel::new(stream), lock, &mut welcome));
             let _ = std::panic::catch_unwind(converse);
             shared.streams.lock().remove(&id);
-            shared.count.fetch_sub(1, Ordering::SeqCst);
         };
         if spawn("hekate-conn", run).is_err() {
             self.streams.lock().remove(&id);
-            self.count.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    pub(crate) fn converse(&self, mut channel: Channel, secret: Option<Secret>) -> std::io::Result<()> {
+    /// `welcome`: the client has said hello as it should.
+    pub(crate) fn converse(
+        &self,
+        mut channel: Channel,
+        lock: Option<Lock>,
+        welcome: &mut dyn FnMut(),
+    ) -> std::io::Result<()> {
         // Who does not say hello in time, or says too much, is not kept.
-        channel.wait_at_most(Some(HELLO_LIMIT))?;
+        channel.all_within(Some(HELLO_LIMIT))?;
         channel.limit(HELLO_BYTES_MAX);
-        let peer = match &secret {
+        let peer = match &lock {
             Some(_) => Peer::Secret,
             None => local_peer(&channel.stream)?,
         };
-        let Some((purpose, proof)) = greet(&mut channel, secret.as_ref())? else { return Ok(()) };
-        channel.wait_at_most(None)?;
+        let Some((purpose, proof)) = greet(&mut channel, lock.as_ref())? else { return Ok(()) };
+        welcome();
+        channel.all_within(None)?;
         channel.limit(FRAME_BYTES_MAX);
         let listens = matches!(purpose, Purpose::Listen { .. });
         let (volume, resume) = match purpose {
@@ -264,7 +282,12 @@ impl Shared {
     }
 
     fn converse_control(&self, mut channel: Channel, peer: Peer) -> std::io::Result<()> {
+        let is_stranger = peer.stranger().is_some();
+        if is_stranger {
+            channel.limit(STRANGER_BYTES_MAX);
+        }
         loop {
+            channel.all_within(is_stranger.then_some(STRANGER_PAUSE))?;
             let (kind, id, body) = channel.receive()?;
             if kind != FrameKind::Control {
                 return Err(malformed("not a control frame"));
@@ -277,10 +300,10 @@ impl Shared {
 }
 
 /// Challenge and hello. `None`: the client was refused and told so.
-fn greet(channel: &mut Channel, secret: Option<&Secret>) -> std::io::Result<Option<(Purpose, Bytes)>> {
+fn greet(channel: &mut Channel, lock: Option<&Lock>) -> std::io::Result<Option<(Purpose, Bytes)>> {
     let broken = |e: Error| std::io::Error::other(e);
     let nonce = random_nonce().map_err(broken)?;
-    let challenge = Challenge { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof_needed: secret.is_some() };
+    let challenge = Challenge { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof_needed: lock.is_some() };
     channel.send(FrameKind::Challenge, 0, |out| challenge.put(out))?;
     let (kind, _, body) = channel.receive()?;
     if kind != FrameKind::Hello {
@@ -295,13 +318,13 @@ fn greet(channel: &mut Channel, secret: Option<&Secret>) -> std::io::Result<Opti
         return Ok(None);
     }
     let hello = Hello::from_bytes(body).map_err(|e| malformed(e.0))?;
-    let Some(secret) = secret else { return Ok(Some((hello.purpose, Bytes::new()))) };
-    let known = proof(secret, "client", &nonce, &hello.nonce).map_err(broken)?.verify_slice(&hello.proof).is_ok();
-    if !known {
+    let Some(Lock { secret, address }) = lock else { return Ok(Some((hello.purpose, Bytes::new()))) };
+    let shaken = Handshake { address: *address, purpose: &hello.purpose, challenge: &nonce, hello: &hello.nonce };
+    if !shaken.is_proof(secret, Side::Client, &hello.proof).map_err(broken)? {
         let denied = Error::Denied { what: "the client does not know the cluster's secret".into() };
         channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(denied).put(out))?;
         return Ok(None);
     }
-    let ours = proof(secret, "server", &nonce, &hello.nonce).map_err(broken)?;
-    Ok(Some((hello.purpose, Bytes::copy_from_slice(&ours.finalize().into_bytes()))))
+    let ours = shaken.prove(secret, Side::Server).map_err(broken)?;
+    Ok(Some((hello.purpose, ours)))
 }

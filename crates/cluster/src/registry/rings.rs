@@ -1,6 +1,6 @@
 //! Rings: made when the first volume of their kind is, changed a view at a time; and the maps that show them.
 
-use super::{Registry, parse, text};
+use super::{Registry, brick_key, parse, text};
 use crate::placement::{Candidate, place};
 use crate::records::*;
 use hekate_proto::map::{BrickPlace, Member, ServerAddress, View, VolumeMap};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Partitions of a new ring; they double as a pool grows.
 pub const PARTITIONS_NEW: u32 = 16;
 
-const COUNTER: &str = "/counters/rings";
+pub(super) const COUNTER: &str = "/counters/rings";
 
 impl Registry {
     /// All rings.
@@ -41,7 +41,8 @@ impl Registry {
         loop {
             // Read first: whoever makes a ring meanwhile moves it, and what was read here is read again.
             let counter = self.coordinator.get(COUNTER)?;
-            let bricks: Vec<BrickInfo> = self.bricks()?.into_iter().filter(|brick| brick.pool == pool).collect();
+            let is_candidate = |brick: &BrickInfo| brick.pool == pool && !brick.unopened;
+            let bricks: Vec<BrickInfo> = self.bricks()?.into_iter().filter(is_candidate).collect();
             let domain = choose_domain(pool, copies, domain, &bricks)?;
             let is_kind = |ring: &RingInfo| ring.pool == pool && ring.copies == copies && ring.domain == domain;
             if let Some(ring) = self.rings()?.into_iter().find(is_kind) {
@@ -51,7 +52,13 @@ impl Registry {
             let number = last.checked_add(1).ok_or_else(|| Error::NoSpace { what: "for rings".into() })?;
             let views = place_views(&bricks, copies, domain)?;
             let ring = RingInfo { ring: RingId(number), pool: pool.into(), copies, domain, views };
-            let expect = [(COUNTER, counter.as_deref())];
+            // A brick that is removed meanwhile is not placed on.
+            let mut expect = vec![(COUNTER.to_string(), counter.clone())];
+            for key in bricks.iter().filter(|brick| ring.has(brick.brick)).map(|brick| brick_key(brick.brick)) {
+                let record = self.coordinator.get(&key)?;
+                expect.push((key, Some(record.unwrap_or_default())));
+            }
+            let expect: Vec<_> = expect.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
             let writes = [(COUNTER, text(&number)?), (&ring_key(ring.ring), text(&ring)?)];
             let writes = writes.each_ref().map(|(key, value)| (*key, Some(&value[..])));
             if self.coordinator.transact(&expect, &writes)? {

@@ -54,6 +54,36 @@ impl Registry {
         }
     }
 
+    /// Records a further brick of this server, in a pool that exists.
+    pub fn add_brick(&self, brick: &BrickInfo) -> Result<()> {
+        let pool = format!("/pools/{}", brick.pool);
+        let record = self.coordinator.get(&pool)?;
+        let missing = || Error::invalid(format!("there is no pool called {}", brick.pool));
+        let (record, key) = (record.ok_or_else(missing)?, brick_key(brick.brick));
+        let expect = [(&pool[..], Some(&record[..])), (&key, None)];
+        match self.coordinator.transact(&expect, &[(&key, Some(&text(brick)?))])? {
+            true => Ok(()),
+            false => Err(Error::Exists),
+        }
+    }
+
+    /// Forgets a brick that no ring is on. -> the rings that are, and nothing was changed.
+    pub fn remove_brick(&self, brick: BrickId) -> Result<Vec<RingInfo>> {
+        loop {
+            // Read first: whoever makes a ring meanwhile moves it.
+            let counter = self.coordinator.get(super::rings::COUNTER)?;
+            let mut on = self.rings()?;
+            on.retain(|ring| ring.has(brick));
+            if !on.is_empty() {
+                return Ok(on);
+            }
+            let expect = [(super::rings::COUNTER, counter.as_deref())];
+            if self.coordinator.transact(&expect, &[(&brick_key(brick), None)])? {
+                return Ok(on);
+            }
+        }
+    }
+
     /// Says where this server listens from now on.
     pub fn announce(&self, endpoints: &[String]) -> Result<()> {
         let key = server_key(self.server);
@@ -66,7 +96,10 @@ impl Registry {
 
     /// Says in which life a brick is.
     pub fn opened(&self, brick: BrickId, incarnation: Incarnation) -> Result<()> {
-        let renewed = |info: &mut BrickInfo| std::mem::replace(&mut info.incarnation, incarnation) != incarnation;
+        let renewed = |info: &mut BrickInfo| {
+            let before = std::mem::replace(info, BrickInfo { incarnation, unopened: false, ..info.clone() });
+            before != *info
+        };
         self.update(&brick_key(brick), renewed).map(|_| ())
     }
 }

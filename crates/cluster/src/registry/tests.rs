@@ -39,6 +39,7 @@ fn brick(number: u128, server: u32) -> BrickInfo {
         weight: 1,
         server: ServerId(server),
         incarnation: Incarnation(number as u64),
+        unopened: false,
     }
 }
 
@@ -90,6 +91,20 @@ fn servers_are_numbered_from_the_first_and_join_once() {
 }
 
 #[test]
+fn records_of_a_newer_program_are_refused() {
+    let registry = registry();
+    registry.create_cluster("c").unwrap();
+    registry.check_version().unwrap();
+    registry.coordinator.transact(&[], &[("/version", Some("2"))]).unwrap();
+    let refused = registry.check_version().unwrap_err();
+    assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
+    assert!(refused.to_string().contains("version 2, this program knows 1"), "{refused}");
+    // Records from before they had a version are of the first one.
+    registry.coordinator.transact(&[], &[("/version", None)]).unwrap();
+    registry.check_version().unwrap();
+}
+
+#[test]
 fn a_pool_that_does_not_exist_is_named() {
     let registry = registry();
     let info = ServerInfo { server: ServerId(2), name: "server-2".into(), endpoints: Vec::new() };
@@ -123,6 +138,30 @@ fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
     assert_eq!((map.server, map.holders()), (server, vec![FIRST_SERVER, server]));
     assert_eq!(map.server_of(BrickId(4)), Some(server));
     assert_eq!(map.servers[0].endpoints, ["unix:/one"]);
+}
+
+#[test]
+fn bricks_are_added_placed_on_once_opened_and_removed_when_empty() {
+    let registry = registry();
+    let added = BrickInfo { incarnation: Incarnation(0), unopened: true, ..brick(9, 1) };
+    registry.add_brick(&added).unwrap();
+    assert_eq!(registry.add_brick(&added), Err(Error::Exists));
+    let missing = registry.add_brick(&BrickInfo { pool: "q".into(), ..brick(8, 1) }).unwrap_err();
+    assert!(missing.to_string().contains("no pool called q"), "{missing}");
+
+    let refused = registry.ring_for("p", 3, None).unwrap_err().to_string();
+    assert!(refused.contains("the pool has 2"), "{refused}");
+    let on_two = registry.ring_for("p", 2, None).unwrap();
+    assert!(!on_two.has(BrickId(9)));
+    registry.opened(BrickId(9), Incarnation(1)).unwrap();
+    let on_three = registry.ring_for("p", 3, None).unwrap();
+    assert!(on_three.has(BrickId(9)));
+
+    assert_eq!(registry.remove_brick(BrickId(9)).unwrap(), [on_three]);
+    assert_eq!(registry.bricks().unwrap().len(), 3);
+    registry.add_brick(&brick(10, 1)).unwrap();
+    assert_eq!(registry.remove_brick(BrickId(10)).unwrap(), []);
+    assert!(registry.bricks().unwrap().iter().all(|info| info.brick != BrickId(10)));
 }
 
 #[test]

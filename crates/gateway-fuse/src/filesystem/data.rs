@@ -28,9 +28,10 @@ impl Filesystem {
 
     /// A handle is a number for its locks; all else that we keep is by inode.
     pub(super) fn open_out(&self, flags: u32, keep_cache: bool) -> OpenOut {
-        let direct = self.direct.load(Ordering::Relaxed);
+        let pages =
+            Pages { strict: self.cache.is_zero(), keep: keep_cache, can_map: self.can_map.load(Ordering::Relaxed) };
         let handle = self.locks.new_handle(is_durable(flags));
-        OpenOut { handle, flags: open_flags(flags, direct, keep_cache), padding: 0 }
+        OpenOut { handle, flags: pages.open_flags(flags), padding: 0 }
     }
 
     pub(super) fn mark_open(&self, inode: InodeId) {
@@ -82,14 +83,30 @@ impl Filesystem {
     }
 }
 
-/// Without the page cache writes to different places of a file may go at once. Through it the kernel cuts a write at pages
-/// that it does not have, which for an append must not be.
-fn open_flags(flags: u32, direct: bool, keep_cache: bool) -> u32 {
-    let direct = direct || flags & (OFlags::DIRECT | OFlags::APPEND).bits() != 0;
-    match (direct, keep_cache) {
-        (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
-        (false, true) => FOPEN_KEEP_CACHE,
-        (false, false) => 0,
+/// What is known about the page cache when a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pages {
+    /// The mount caches nothing.
+    strict: bool,
+    /// The file is as it was when its pages were read.
+    keep: bool,
+    /// What bypasses the pages can be mapped (Linux 6.6).
+    can_map: bool,
+}
+
+impl Pages {
+    /// Through its pages the kernel cuts a read or write at those that it does not have; without them each is one request,
+    /// done at one moment, and writes to different places of a file may go at once. So a strict mount bypasses them, and
+    /// an append anywhere; but not where programs could then not map their files. With O_DIRECT an older kernel bypasses
+    /// them by itself.
+    fn open_flags(self, flags: u32) -> u32 {
+        let is = |flag: OFlags| flags & flag.bits() != 0;
+        let bypass = is(OFlags::APPEND) || self.can_map && (self.strict || is(OFlags::DIRECT));
+        match (bypass, self.keep) {
+            (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
+            (false, true) => FOPEN_KEEP_CACHE,
+            (false, false) => 0,
+        }
     }
 }
 
@@ -105,11 +122,22 @@ mod tests {
     #[test]
     fn what_must_not_be_cut_bypasses_the_page_cache() {
         let bypassed = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
-        assert_eq!(open_flags((OFlags::DIRECT | OFlags::RDWR).bits(), false, true), bypassed);
-        assert_eq!(open_flags((OFlags::APPEND | OFlags::WRONLY).bits(), false, true), bypassed);
-        assert_eq!(open_flags(OFlags::RDWR.bits(), true, false), bypassed);
-        assert_eq!(open_flags(OFlags::RDWR.bits(), false, false), 0);
-        assert_eq!(open_flags(OFlags::RDONLY.bits(), false, true), FOPEN_KEEP_CACHE);
+        let cached = Pages { strict: false, keep: true, can_map: true };
+        let strict = Pages { strict: true, keep: false, can_map: true };
+        for pages in [cached, strict, Pages { can_map: false, ..cached }, Pages { can_map: false, ..strict }] {
+            assert_eq!(pages.open_flags((OFlags::APPEND | OFlags::WRONLY).bits()), bypassed, "{pages:?}");
+        }
+        assert_eq!(cached.open_flags((OFlags::DIRECT | OFlags::RDWR).bits()), bypassed);
+        assert_eq!(strict.open_flags(OFlags::RDWR.bits()), bypassed);
+        assert_eq!(cached.open_flags(OFlags::RDONLY.bits()), FOPEN_KEEP_CACHE);
+        assert_eq!(Pages { keep: false, ..cached }.open_flags(OFlags::RDWR.bits()), 0);
+    }
+
+    #[test]
+    fn what_older_kernels_could_not_map_then_is_left_to_them() {
+        let strict = Pages { strict: true, keep: false, can_map: false };
+        assert_eq!(strict.open_flags(OFlags::RDWR.bits()), 0);
+        assert_eq!(strict.open_flags((OFlags::DIRECT | OFlags::RDWR).bits()), 0);
     }
 
     #[test]

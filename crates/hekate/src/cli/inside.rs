@@ -9,7 +9,31 @@ pub enum Debug {
     /// Compare the replicas of each partition, from what rests on the disks of stopped bricks; nothing is changed.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(DebugCompare),
+    /// Show the ops that are at work on the server that answers, and the last that were slow.
+    #[command(after_help = SLOW_EXAMPLES)]
+    Slow,
+    /// Gather what somebody who helps needs to see into a tar file, without secrets, names and addresses.
+    #[command(after_help = BUNDLE_EXAMPLES)]
+    Bundle(DebugBundle),
 }
+
+const SLOW_EXAMPLES: &str = "\
+Examples:
+  hekate debug slow
+  hekate debug slow --json | jq '.ops[] | select(.syncing_milliseconds > 500)'
+  find /mnt -inum 4711    finds the file of an inode that is named
+
+From when on an op is slow: `hekate serve --slow-op MILLISECONDS`, else one second. The last 256 are kept until the server
+stops. Names of files are not shown.";
+
+const BUNDLE_EXAMPLES: &str = "\
+Examples:
+  hekate debug bundle
+  hekate debug bundle /tmp/hekate.tar.gz --with-names
+
+In it: status, pools, bricks, volumes, slow ops and metrics of the server if one answers; doctor; this machine's kernel,
+disks and mounts of Hekate; the ends of the logs. Names of volumes, pools and hosts, paths and addresses are replaced by
+tokens such as volume-1, the same throughout; the list of them is printed and not in the file. Look at it before you send it.";
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
@@ -51,4 +75,14 @@ pub struct Where {
     /// Show shards from this byte of the file on; an answer has at most 2,048 of them.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub offset: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct DebugBundle {
+    /// The file to make [default: hekate-debug-TIME.tar.gz here].
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Leave names, paths and addresses as they are.
+    #[arg(long)]
+    pub with_names: bool,
 }

@@ -4,6 +4,7 @@ mod export;
 mod inspect;
 pub mod json;
 pub mod lines;
+mod members;
 mod scrub;
 pub mod words;
 
@@ -13,6 +14,12 @@ use crate::commands::Failure;
 pub fn brick(cli: &Cli, command: &Brick) -> Result<(), Failure> {
     quiet_library_panics();
     match command {
+        Brick::List => members::list(cli),
+        Brick::Show { brick } => members::show(cli, brick),
+        Brick::Add(options) => members::add(cli, options),
+        Brick::Remove { brick } => members::remove(cli, brick),
+        Brick::Drain { brick } => members::drain(cli, brick),
+        Brick::Replace { brick } => members::replace(cli, brick),
         Brick::Inspect(options) => inspect::inspect(cli, options),
         Brick::Export(options) => export::export(cli, options),
         Brick::Scrub(options) => scrub::scrub(cli, options),

@@ -1,4 +1,4 @@
-//! Commands that ask the server's control interface: status, pools, volumes, stop.
+//! Commands that ask the server's control interface: pools, volumes, stop.
 
 use crate::cli::{Cli, Pool, Volume};
 use crate::commands::Failure;
@@ -7,12 +7,25 @@ use crate::paths::endpoint;
 use hekate_cluster::Domain;
 use hekate_proto::Error;
 use hekate_server::{ControlReply, ControlRequest, VolumeRequest};
-use hekate_transport::Endpoint;
+use hekate_transport::{Control, Endpoint};
 use serde_json::Value;
+use std::time::Duration;
 
-/// Asks the server.
+/// A server that takes longer to say how it is hangs.
+const LOOK_LIMIT: Duration = Duration::from_secs(15);
+
+/// Asks the server, and waits for it as long as it takes.
 pub fn ask(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
-    match ask_at(&endpoint(cli)?, request) {
+    ask_within(cli, request, None)
+}
+
+/// Asks the server for what it knows at once.
+pub fn look(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
+    ask_within(cli, request, Some(LOOK_LIMIT))
+}
+
+fn ask_within(cli: &Cli, request: &ControlRequest, limit: Option<Duration>) -> Result<Value, Failure> {
+    match ask_at(&endpoint(cli)?, request, limit) {
         Err(Error::Unavailable { what }) => {
             Err(Failure::new(69, format!("{what}; is it running? `hekate serve --detach` starts it")))
         }
@@ -21,9 +34,13 @@ pub fn ask(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
 }
 
 /// Asks one server: the outer error is of the way there, the inner one its answer.
-pub fn ask_at(endpoint: &Endpoint, request: &ControlRequest) -> Result<Result<Value, Failure>, Error> {
+pub fn ask_at(
+    endpoint: &Endpoint,
+    request: &ControlRequest,
+    limit: Option<Duration>,
+) -> Result<Result<Value, Failure>, Error> {
     let request = serde_json::to_string(request).map_err(|e| Error::bug(e.to_string()))?;
-    let answer = hekate_transport::control(endpoint, &request)?;
+    let answer = Control::new(endpoint.clone(), limit).ask(&request)?;
     Ok(match serde_json::from_str(&answer) {
         Ok(ControlReply::Ok(value)) => Ok(value),
         Ok(ControlReply::Error { text, exit }) => Err(Failure::new(exit, text)),
@@ -31,7 +48,7 @@ pub fn ask_at(endpoint: &Endpoint, request: &ControlRequest) -> Result<Result<Va
     })
 }
 
-fn rows(value: &Value) -> &[Value] {
+pub fn rows(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -63,52 +80,7 @@ fn wait_for_end(cli: &Cli, pid: rustix::process::Pid) {
     }
 }
 
-pub fn status(cli: &Cli) -> Result<(), Failure> {
-    let status = ask(cli, &ControlRequest::Status)?;
-    if cli.json {
-        output::json(&status);
-        return Ok(());
-    }
-    println!(
-        "health {}   server {} (version {}) up {} s   cluster {}",
-        text(&status["health"]),
-        text(&status["pid"]),
-        text(&status["version"]),
-        text(&status["uptime_seconds"]),
-        text(&status["cluster"])
-    );
-    for waiting in rows(&status["waiting_partitions"]) {
-        println!(
-            "partition {} of ring {} waits: {}",
-            waiting["partition"],
-            waiting["ring"],
-            text(&waiting["waits_for"])
-        );
-    }
-    println!();
-    print_servers(&status["servers"]);
-    println!();
-    print_bricks(&status["bricks"]);
-    println!();
-    print_volumes(&status["volumes"]);
-    Ok(())
-}
-
-fn print_servers(servers: &Value) {
-    let row = |server: &Value| {
-        let listens: Vec<_> = rows(&server["endpoints"]).iter().map(text).collect();
-        let why = server["reason"].as_str().map(|reason| format!("({reason})")).unwrap_or_default();
-        vec![
-            text(&server["name"]),
-            text(&server["state"]),
-            text(&server["pid"]),
-            format!("{} {why}", listens.join(" ")),
-        ]
-    };
-    table(&["SERVER", "STATE", "PROCESS", "LISTENS AT"], &rows(servers).iter().map(row).collect::<Vec<_>>());
-}
-
-fn print_bricks(bricks: &Value) {
+pub fn print_bricks(bricks: &Value) {
     let row = |brick: &Value| {
         vec![
             text(&brick["directory"]),
@@ -124,7 +96,7 @@ fn print_bricks(bricks: &Value) {
     table(&heads, &rows(bricks).iter().map(row).collect::<Vec<_>>());
 }
 
-fn print_volumes(volumes: &Value) {
+pub fn print_volumes(volumes: &Value) {
     let row = |volume: &Value| {
         vec![
             text(&volume["name"]),
@@ -141,7 +113,7 @@ fn print_volumes(volumes: &Value) {
 }
 
 pub fn pool(cli: &Cli, command: &Pool) -> Result<(), Failure> {
-    let pools = ask(cli, &ControlRequest::PoolList)?;
+    let pools = look(cli, &ControlRequest::PoolList)?;
     let chosen: Vec<Value> = match command {
         Pool::List => rows(&pools).to_vec(),
         Pool::Show { name } => {
@@ -232,6 +204,6 @@ fn show_volume(volume: &Value) {
     table(&["PARTITION", "EPOCH", "LEADER", "MEMBERS"], &all);
 }
 
-fn short(brick: &Value) -> String {
+pub fn short(brick: &Value) -> String {
     text(brick).chars().take(8).collect()
 }

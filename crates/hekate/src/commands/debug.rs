@@ -1,6 +1,8 @@
 //! `hekate debug`: looking below what users see.
 
+mod bundle;
 mod compare;
+mod slow;
 
 use crate::cli::{Cli, Debug};
 use crate::commands::Failure;
@@ -10,5 +12,7 @@ pub fn debug(cli: &Cli, command: &Debug) -> Result<(), Failure> {
     quiet_library_panics();
     match command {
         Debug::Compare(options) => compare::compare(cli, options),
+        Debug::Slow => slow::slow(cli),
+        Debug::Bundle(options) => bundle::bundle(cli, options),
     }
 }

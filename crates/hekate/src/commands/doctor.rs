@@ -5,7 +5,7 @@ use crate::commands::Failure;
 use crate::output;
 use crate::paths::Paths;
 use rustix::process::{Resource, getrlimit};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -33,12 +33,29 @@ impl State {
     }
 }
 
+fn checks(cli: &Cli) -> [Check; 7] {
+    [kernel(), fuse_device(), fusermount(), mount_helper(), files(), server(cli), clock()]
+}
+
+fn count_bad(checks: &[Check]) -> usize {
+    checks.iter().filter(|check| check.state == State::Bad).count()
+}
+
+/// All of it as JSON.
+pub fn answer(cli: &Cli) -> Value {
+    to_json(&checks(cli))
+}
+
+fn to_json(checks: &[Check]) -> Value {
+    let row = |check: &Check| json!({ "check": check.what, "state": check.state.text(), "found": check.found, "fix": check.fix });
+    json!({ "checks": checks.iter().map(row).collect::<Vec<_>>(), "bad": count_bad(checks) })
+}
+
 pub fn doctor(cli: &Cli) -> Result<(), Failure> {
-    let checks = [kernel(), fuse_device(), fusermount(), mount_helper(), files(), server(cli), clock()];
-    let bad = checks.iter().filter(|check| check.state == State::Bad).count();
+    let checks = checks(cli);
+    let bad = count_bad(&checks);
     if cli.json {
-        let row = |check: &Check| json!({ "check": check.what, "state": check.state.text(), "found": check.found, "fix": check.fix });
-        output::json(&json!({ "checks": checks.iter().map(row).collect::<Vec<_>>(), "bad": bad }));
+        output::json(&to_json(&checks));
     } else {
         let row = |check: &Check| {
             let fix = if check.state == State::Good { "" } else { &check.fix };
@@ -113,7 +130,7 @@ fn files() -> Check {
 fn server(cli: &Cli) -> Check {
     let fix = "hekate init makes a cluster, hekate serve --detach starts it";
     let Ok(paths) = Paths::of(cli) else { return check("server", State::Weak, "no state directory", fix) };
-    match super::control::ask(cli, &hekate_server::ControlRequest::Status) {
+    match super::control::look(cli, &hekate_server::ControlRequest::Status) {
         Ok(status) => check("server", State::Good, format!("process {}", status["pid"]), fix),
         Err(_) if hekate_server::membership::is_member(&paths.state) => {
             check("server", State::Weak, "not running", "hekate serve --detach")

@@ -2,13 +2,13 @@
 
 use crate::cli::{Cli, Init};
 use crate::commands::Failure;
-use crate::commands::state::{Wanted, brick_directories, make_bricks, make_state, random};
+use crate::commands::state::{brick_directories, make_bricks, make_state, random};
 use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
 use hekate_server::membership::is_member;
-use hekate_server::{Node, NodeSettings, VolumeRequest};
+use hekate_server::{NewBrick, Node, NodeSettings, VolumeRequest};
 use std::sync::Arc;
 
 pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
@@ -33,7 +33,8 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     let directories = brick_directories(&options.bricks)?;
     make_state(&paths, &random::<32>()?)?;
     let cluster = format!("{:032x}", u128::from_le_bytes(random()?));
-    let wanted = Wanted { cluster: &cluster, server: FIRST_SERVER, pool: &options.pool, journal_mib: options.journal };
+    let wanted =
+        NewBrick { cluster: &cluster, server: FIRST_SERVER, pool: &options.pool, journal_mib: options.journal };
     let bricks = make_bricks(cli, &directories, &wanted)?;
     // Last of all: without it there is no cluster.
     let registry = Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?));

@@ -3,13 +3,13 @@
 use crate::cli::{Cli, Join};
 use crate::commands::Failure;
 use crate::commands::control::ask_at;
-use crate::commands::state::{Wanted, brick_directories, make_bricks, make_state};
+use crate::commands::state::{brick_directories, make_bricks, make_state};
 use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::{BrickInfo, FIRST_SERVER, Registry, ServerInfo};
 use hekate_proto::{Error, ServerId};
 use hekate_server::membership::is_member;
-use hekate_server::{ControlRequest, Membership};
+use hekate_server::{ControlRequest, Membership, NewBrick};
 use hekate_transport::{Endpoint, Secret};
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
     let directories = brick_directories(&options.bricks)?;
     membership.server = registry.number_server()?;
     make_state(paths, &secret_bytes)?;
-    let wanted = Wanted {
+    let wanted = NewBrick {
         cluster: &membership.cluster,
         server: membership.server,
         pool: &options.pool,
@@ -102,7 +102,7 @@ pub fn address(text: &str) -> String {
 
 fn identify(address: &str, secret: &Secret, options: &Join) -> Result<Value, Failure> {
     let endpoint = Endpoint::parse(address, Some(secret))?;
-    match ask_at(&endpoint, &ControlRequest::Identify) {
+    match ask_at(&endpoint, &ControlRequest::Identify, None) {
         Err(Error::Denied { .. }) => Err(Failure::new(
             77,
             format!("{} is not the secret of the cluster at {address}", options.secret_file.display()),

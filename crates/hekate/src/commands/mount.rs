@@ -4,6 +4,7 @@ pub mod helper;
 
 use crate::cli::{Cli, Mount, Options, Source, Umount};
 use crate::commands::Failure;
+use crate::commands::state::random;
 use crate::daemon;
 use crate::log_lines;
 use crate::notify;
@@ -107,8 +108,10 @@ impl Wanted {
         if writable {
             return own;
         }
+        // A name that nobody can have made before.
+        let fresh = random::<8>().map(u64::from_le_bytes).unwrap_or_default();
         let uid = rustix::process::geteuid().as_raw();
-        std::env::temp_dir().join(format!("hekate-{uid}-mount-{volume}.log"))
+        std::env::temp_dir().join(format!("hekate-{uid}-mount-{volume}-{fresh:016x}.log"))
     }
 
     fn mount_options(&self) -> MountOptions {

@@ -53,6 +53,10 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     if let Some(address) = options.listen {
         arguments.extend(["--listen".into(), address.to_string().into()]);
     }
+    if let Some(address) = options.metrics {
+        arguments.extend(["--metrics".into(), address.to_string().into()]);
+    }
+    arguments.extend(["--slow-op".into(), options.slow_op.to_string().into()]);
     let log = paths.log("serve");
     let mut child = daemon::spawn(&arguments, &log)?;
     let endpoint = Endpoint::Unix(paths.socket.clone());
@@ -60,7 +64,8 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     // An earlier server may still answer there; ours has another process id.
     // And others find it by what it has recorded.
     let ready = || {
-        let said = ask_at(&endpoint, &ControlRequest::Identify).ok().and_then(|said| said.ok()).unwrap_or_default();
+        let said =
+            ask_at(&endpoint, &ControlRequest::Identify, None).ok().and_then(|said| said.ok()).unwrap_or_default();
         said["pid"] == pid
             && said["endpoints"].as_array().is_some_and(|known| known.contains(&json!(endpoint.to_string())))
     };
@@ -161,6 +166,10 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     }
     endpoints.iter().try_for_each(|endpoint| server.listen(endpoint))?;
     node.announce(&endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>())?;
+    node.set_slow_limit(Duration::from_millis(options.slow_op));
+    if let Some(address) = options.metrics {
+        log::info!("metrics at http://{}/metrics", node.serve_metrics(address)?);
+    }
     let serving = format!("serving at {}", paths.socket.display());
     log::info!("{serving}");
     notify::ready(&serving);

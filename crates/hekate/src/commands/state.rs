@@ -3,13 +3,14 @@
 use crate::cli::Cli;
 use crate::commands::Failure;
 use crate::paths::{Paths, plain_path};
-use hekate_brick::{Brick, BrickSettings, Identity};
+use hekate_brick::{Identity, check_own};
 use hekate_cluster::BrickInfo;
-use hekate_proto::{BrickId, Error, Incarnation, ServerId};
+use hekate_proto::Error;
+use hekate_server::{NewBrick, make_brick};
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Their plain paths, if each can become a brick.
@@ -43,27 +44,27 @@ pub fn brick_directories(bricks: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
     let failed = |what: &Path, e: std::io::Error| Failure::from(Error::io(format!("make {}", what.display()), e));
     paths.make_state_directory()?;
-    let path = paths.secret();
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|e| failed(&path, e))?;
-    file.write_all(secret).and_then(|()| file.sync_all()).map_err(|e| failed(&path, e))
-}
-
-/// What bricks are made for.
-pub struct Wanted<'a> {
-    pub cluster: &'a str,
-    pub server: ServerId,
-    pub pool: &'a str,
-    pub journal_mib: u64,
+    check_own(&paths.state)?;
+    let own = Permissions::from_mode(0o700);
+    std::fs::set_permissions(&paths.state, own).map_err(|e| failed(&paths.state, e))?;
+    // A new file: one that is there may be somebody else's, or open.
+    let (path, new) = (paths.secret(), paths.state.join("secret.new"));
+    let write = || {
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(secret)?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        File::open(&paths.state)?.sync_all()
+    };
+    write().map_err(|e| failed(&path, e))
 }
 
 /// Makes them, one after the other.
-pub fn make_bricks(cli: &Cli, directories: &[PathBuf], wanted: &Wanted) -> Result<Vec<BrickInfo>, Failure> {
+pub fn make_bricks(cli: &Cli, directories: &[PathBuf], wanted: &NewBrick) -> Result<Vec<BrickInfo>, Failure> {
     let mut bricks = Vec::new();
     for directory in directories {
         if !cli.json {
@@ -73,29 +74,6 @@ pub fn make_bricks(cli: &Cli, directories: &[PathBuf], wanted: &Wanted) -> Resul
     }
     warn_of_shared_disks(cli, directories);
     Ok(bricks)
-}
-
-fn make_brick(directory: &Path, wanted: &Wanted) -> Result<BrickInfo, Failure> {
-    let id = BrickId(u128::from_le_bytes(random()?));
-    let defaults = BrickSettings::default();
-    let segments = (wanted.journal_mib << 20) / defaults.segment_bytes;
-    // A small journal gets smaller segments, of at least 8 MiB, so that the greatest op fits into one.
-    let settings = if segments >= 4 {
-        BrickSettings { journal_segments: segments, ..defaults }
-    } else {
-        BrickSettings { journal_segments: 4, segment_bytes: (wanted.journal_mib << 20) / 4, ..defaults }
-    };
-    Brick::create(directory, id, wanted.cluster, settings)?;
-    let space =
-        rustix::fs::statvfs(directory).map_err(|e| Error::io(format!("statvfs {}", directory.display()), e.into()))?;
-    Ok(BrickInfo {
-        brick: id,
-        directory: directory.to_string_lossy().into_owned(),
-        pool: wanted.pool.into(),
-        weight: space.f_blocks * space.f_frsize,
-        server: wanted.server,
-        incarnation: Incarnation(0),
-    })
 }
 
 fn warn_of_shared_disks(cli: &Cli, directories: &[PathBuf]) {

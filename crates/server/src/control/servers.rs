@@ -43,7 +43,9 @@ impl Reports {
             match report {
                 Ok(said) => {
                     row["pid"] = said["pid"].clone();
-                    row["uptime_seconds"] = said["uptime_seconds"].clone();
+                    for name in ["version", "uptime_seconds", "ops_at_work", "oldest_op_milliseconds", "slow_ops"] {
+                        row[name] = said[name].clone();
+                    }
                 }
                 Err(reason) => row["reason"] = reason.as_str().into(),
             }
@@ -139,10 +141,15 @@ pub fn own_report(node: &Node) -> Result<Value> {
         let space = node.volume_space(volume).ok()?;
         Some(json!({ "volume": volume, "bytes_total": space.total, "bytes_free": space.free }))
     };
+    let at_work = node.at_work.look();
     Ok(json!({
         "cluster": node.cluster,
         "server": node.registry.server(),
         "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "ops_at_work": at_work.len(),
+        "oldest_op_milliseconds": at_work.first().map(|(_, _, age)| age.as_millis() as u64),
+        "slow_ops": node.slow_ops.count(),
         "uptime_seconds": node.started.elapsed().as_secs(),
         "waiting_partitions": waiting,
         "damaged": node.scrubs.damaged(),

@@ -1,0 +1,138 @@
+//! `hekate brick`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Subcommand, Debug)]
+pub enum Brick {
+    /// All bricks of the cluster.
+    List,
+    /// One brick: its state, its space, and what rests on it.
+    Show {
+        /// Its directory, or the first digits of its id.
+        brick: String,
+    },
+    /// Make a further brick on the server that answers; it is used from the server's next start on.
+    #[command(after_help = ADD_EXAMPLES)]
+    Add(BrickAdd),
+    /// Take a brick that nothing rests on out of the cluster; its directory is left as it is.
+    #[command(after_help = "Example: hekate brick remove /srv/disk3")]
+    Remove {
+        /// Its directory, or the first digits of its id.
+        brick: String,
+    },
+    /// Move what rests on a brick to others (this version says what is in the way).
+    Drain {
+        /// Its directory, or the first digits of its id.
+        brick: String,
+    },
+    /// Put another brick in the place of one (this version says what is in the way).
+    Replace {
+        /// Its directory, or the first digits of its id.
+        brick: String,
+    },
+    /// Show what a stopped brick holds, and check it; nothing on its disk is changed.
+    #[command(after_help = INSPECT_EXAMPLES)]
+    Inspect(BrickInspect),
+    /// Copy the files of a stopped brick out of it, without a cluster; nothing on its disk is changed.
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(BrickExport),
+    /// Let the server read and check all of its bricks, or one, and mend from other replicas what has rotted.
+    #[command(after_help = SCRUB_EXAMPLES)]
+    Scrub(BrickScrub),
+}
+
+const ADD_EXAMPLES: &str = "\
+Example:
+  hekate brick add /srv/disk3 --pool default
+  hekate stop && hekate serve --detach
+
+Volumes that exist stay on the bricks that they are on. A volume that is made later is placed on all bricks of its pool, if
+it is the first with so many copies; else it shares the places of the volumes that have as many.
+
+Exit status: 0 made; 64 the directory cannot become a brick, and nothing was changed; 77 not permitted; 69 no server.";
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  hekate brick inspect /srv/disk1                 a summary, with the problems that the index and the journal show
+  hekate brick inspect --check /srv/disk1         read and verify every byte
+  hekate brick inspect --journal /srv/disk1       each record of the journal
+  hekate brick inspect --all --json /srv/disk1    everything, a JSON object a line, each with a `type`
+
+Exit status: 0 no problems; 74 problems, each is named; 69 a server has the brick open; 64 no brick.";
+
+const SCRUB_EXAMPLES: &str = "\
+Examples:
+  hekate brick scrub                       all bricks, in the background
+  hekate brick scrub --wait /srv/disk1     one brick, with progress, until it is done
+
+A pass over each brick begins by itself once a week; it reads at most 32 MiB a second.
+
+Exit status: 0 begun, or with --wait all is right by now; 74 something is damaged and no other replica has it, as listed.";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  hekate brick export /srv/disk1 /mnt/rescue
+  hekate brick export --volume photos --json /srv/disk1 /mnt/rescue
+
+A directory is made for each volume. Files whose directory is on other bricks go to lost+found/INODE; bytes that are on
+other bricks, or damaged, are holes; each such file is listed.
+
+Exit status: 0 everything; 65 some of it is on other bricks or could not be made, as listed; 74 something on this brick is
+damaged, as listed; 69 a server has the brick open; 73 the directory to write to is not empty; 64 no brick.";
+
+#[derive(Args, Debug)]
+pub struct BrickAdd {
+    /// An empty directory on a disk of its own, on the server that answers.
+    pub directory: PathBuf,
+    /// The pool that the brick is for.
+    #[arg(long, default_value = "default")]
+    pub pool: String,
+    /// Size of its journal, in MiB.
+    #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
+    pub journal: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct BrickInspect {
+    /// The brick.
+    pub directory: PathBuf,
+    /// Show each segment and each record of the journal.
+    #[arg(long)]
+    pub journal: bool,
+    /// Show each entry of the index, as the last checkpoint left it.
+    #[arg(long)]
+    pub index: bool,
+    /// Show each data file and the state of its blocks.
+    #[arg(long)]
+    pub data: bool,
+    /// Show all three.
+    #[arg(long)]
+    pub all: bool,
+    /// Verify every checksum and every invariant: reads all of the brick.
+    #[arg(long)]
+    pub check: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct BrickScrub {
+    /// Its directory, or the first digits of its id [default: all bricks].
+    pub brick: Option<String>,
+    /// Wait for the end, and tell what was found.
+    #[arg(long)]
+    pub wait: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct BrickExport {
+    /// The brick.
+    pub brick: PathBuf,
+    /// Where the files go: an empty directory, or one that does not exist yet.
+    pub to: PathBuf,
+    /// Only this volume: its number, or its name if this server's state knows it.
+    #[arg(long, value_name = "NAME_OR_ID")]
+    pub volume: Option<String>,
+    /// If the journal is damaged before its end, take what it says up to there: later changes are missing.
+    #[arg(long)]
+    pub up_to_damage: bool,
+}

@@ -1,0 +1,99 @@
+//! What the server knows of the ops that clients ask for: counts and latencies of those that ended, those at work, and the
+//! last that were slow.
+
+mod at_work;
+mod slow;
+
+pub use at_work::AtWork;
+pub use slow::{SlowOp, SlowOps, about};
+
+use hekate_metrics::{Histogram, Page};
+use hekate_proto::op::OP_LABELS;
+use serde_json::{Map, Value, json};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+#[derive(Default)]
+struct Counter {
+    failed: AtomicU64,
+    latencies: Histogram,
+}
+
+/// One counter a kind of op.
+pub struct OpCounters([Counter; OP_LABELS.len()]);
+
+impl Default for OpCounters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl OpCounters {
+    /// Counts an op. Its time is from when its batch came to it until it could be answered, with the disks' syncs if it is
+    /// durable.
+    pub fn count(&self, label: &str, took: Duration, ok: bool) {
+        let Some(counter) = OP_LABELS.binary_search(&label).ok().map(|index| &self.0[index]) else { return };
+        counter.latencies.add(took);
+        if !ok {
+            counter.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Those that happened. `latencies`: parts of the histogram that have some, the end
+    /// of each in µs, and how many.
+    pub fn to_json(&self) -> Value {
+        let row = |(label, counter): (&&str, &Counter)| {
+            let found = counter.latencies.read();
+            let us = |time: Duration| (time.as_nanos() as f64 / 1000.0).round();
+            let count = found.count();
+            let row = json!({
+                "done": count,
+                "failed": counter.failed.load(Ordering::Relaxed),
+                "microseconds": us(found.sum),
+                "p50_us": us(found.quantile(0.5)),
+                "p99_us": us(found.quantile(0.99)),
+                "latencies": found.parts().map(|(end, count)| json!([us(end), count])).collect::<Vec<_>>(),
+            });
+            (count > 0).then(|| ((*label).to_string(), row))
+        };
+        Value::Object(OP_LABELS.iter().zip(&self.0).filter_map(row).collect::<Map<_, _>>())
+    }
+
+    /// The same for Prometheus.
+    pub fn add_to(&self, page: &mut Page) {
+        for (label, counter) in OP_LABELS.iter().zip(&self.0) {
+            let (found, failed) = (counter.latencies.read(), counter.failed.load(Ordering::Relaxed));
+            if found.count() > 0 {
+                let labels = || vec![("op", (*label).to_string())];
+                page.latencies("hekate_op_duration_seconds", "Ops and how long they took", labels(), found);
+                page.counter("hekate_op_failures", "Ops that answered an error", labels(), failed as f64);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ops_that_happened_are_shown() {
+        let counters = OpCounters::default();
+        counters.count("lookup", Duration::from_micros(100), true);
+        counters.count("lookup", Duration::from_micros(300), false);
+        counters.count("no such op", Duration::ZERO, true);
+        let shown = counters.to_json();
+        assert_eq!(shown.as_object().map(Map::len), Some(1));
+        let lookup = &shown["lookup"];
+        assert_eq!(
+            (&lookup["done"], &lookup["failed"], &lookup["microseconds"]),
+            (&json!(2), &json!(1), &json!(400.0))
+        );
+        assert!(lookup["p50_us"].as_f64().is_some_and(|us| (100.0..=125.0).contains(&us)), "{lookup}");
+        let mut page = Page::default();
+        counters.add_to(&mut page);
+        let text = page.text();
+        assert!(text.contains("hekate_op_duration_seconds_count{op=\"lookup\"} 2"), "{text}");
+        assert!(text.contains("hekate_op_failures_total{op=\"lookup\"} 1"), "{text}");
+    }
+}

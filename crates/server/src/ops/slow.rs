@@ -1,0 +1,235 @@
+//! The last ops that took long: a line in the log for some, all of them for who asks.
+
+use hekate_proto::{DataOp, LockOp, NameOp, Op, SessionId, VolumeId};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Older ones are forgotten.
+const KEPT: usize = 256;
+/// Between two lines in the log.
+const LINE_PAUSE: Duration = Duration::from_secs(1);
+/// From when on an op is slow, unless it is said otherwise.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// One that took long.
+#[derive(Debug, Clone)]
+pub struct SlowOp {
+    /// When it was answered.
+    pub at: SystemTime,
+    /// What it was.
+    pub op: &'static str,
+    /// What it was about: an inode or a shard, never a name.
+    pub about: String,
+    /// For whom.
+    pub session: SessionId,
+    /// On which volume.
+    pub volume: VolumeId,
+    /// In all.
+    pub took: Duration,
+    /// Of that, waiting for disks to sync.
+    pub syncing: Duration,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// See the module.
+pub struct SlowOps {
+    limit_ns: AtomicU64,
+    count: AtomicU64,
+    kept: Mutex<VecDeque<SlowOp>>,
+    line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    last: Option<Instant>,
+    left_out: u64,
+}
+
+impl Default for SlowOps {
+    fn default() -> Self {
+        let limit_ns = AtomicU64::new(LIMIT.as_nanos() as u64);
+        Self { limit_ns, count: AtomicU64::new(0), kept: Mutex::default(), line: Mutex::default() }
+    }
+}
+
+impl SlowOps {
+    /// From when on an op is slow; zero: none is.
+    pub fn set_limit(&self, limit: Duration) {
+        self.limit_ns.store(limit.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether an op that took so long is one.
+    pub fn is_slow(&self, took: Duration) -> bool {
+        let limit = self.limit_ns.load(Ordering::Relaxed);
+        limit != 0 && took.as_nanos() as u64 >= limit
+    }
+
+    /// Keeps it. -> the line for the log, unless there was one a moment ago.
+    pub fn keep(&self, slow: SlowOp) -> Option<String> {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let line = self.line_of(&slow, Instant::now());
+        let mut kept = self.kept.lock();
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(slow);
+        line
+    }
+
+    fn line_of(&self, slow: &SlowOp, now: Instant) -> Option<String> {
+        let mut line = self.line.lock();
+        if line.last.is_some_and(|last| now.duration_since(last) < LINE_PAUSE) {
+            line.left_out += 1;
+            return None;
+        }
+        line.last = Some(now);
+        let SlowOp { op, about, session, volume, took, syncing, .. } = slow;
+        let mut text = format!(
+            "slow op: {op} of {about}, volume {volume}, session {session}: {:.3} s, of which {:.3} s syncing disks",
+            took.as_secs_f64(),
+            syncing.as_secs_f64()
+        );
+        if let Some(error) = &slow.error {
+            text += &format!("; it failed: {error}");
+        }
+        match std::mem::take(&mut line.left_out) {
+            0 => {}
+            count => text += &format!(" (and {count} more since the last such line: hekate debug slow)"),
+        }
+        Some(text)
+    }
+
+    /// How many since the start.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Those that are kept, the newest first.
+    pub fn to_json(&self) -> Value {
+        let row = |slow: &SlowOp| {
+            json!({
+                "at": humantime::format_rfc3339_millis(slow.at).to_string(),
+                "op": slow.op,
+                "about": slow.about,
+                "volume": slow.volume,
+                "session": slow.session,
+                "milliseconds": slow.took.as_millis() as u64,
+                "syncing_milliseconds": slow.syncing.as_millis() as u64,
+                "error": slow.error,
+            })
+        };
+        json!({
+            "limit_milliseconds": self.limit_ns.load(Ordering::Relaxed) / 1_000_000,
+            "count": self.count(),
+            "ops": self.kept.lock().iter().rev().map(row).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What an op is about; an inode by its number, `st_ino`. Names are left out: who looks at servers need not know what files are called.
+pub fn about(op: &Op) -> String {
+    match op {
+        Op::Name { op } => match op {
+            NameOp::Lookup { dir, .. }
+            | NameOp::Create { dir, .. }
+            | NameOp::Link { dir, .. }
+            | NameOp::Unlink { dir, .. }
+            | NameOp::Rmdir { dir, .. }
+            | NameOp::List { dir, .. }
+            | NameOp::ListPart { dir, .. }
+            | NameOp::Stub { dir, .. }
+            | NameOp::CreateUnnamed { dir, .. } => format!("directory {}", dir.number()),
+            NameOp::Rename { dir, to_dir, .. } => format!("directories {} and {}", dir.number(), to_dir.number()),
+        },
+        Op::Inode { op } => format!("inode {}", op.inode().number()),
+        Op::Lock { op } => match op {
+            LockOp::Get { inode, .. }
+            | LockOp::Set { inode, .. }
+            | LockOp::Cancel { inode, .. }
+            | LockOp::Release { inode, .. } => format!("inode {}", inode.number()),
+            LockOp::Restore { locks, .. } => format!("{} locks", locks.len()),
+        },
+        Op::Data { op } => about_data(op),
+        Op::Volume { .. } => "the volume".into(),
+        Op::Leg { .. } => "an op of another partition".into(),
+    }
+}
+
+fn about_data(op: &DataOp) -> String {
+    match op {
+        DataOp::Read { inode, offset, length, .. } => format!("inode {}, {length} bytes at {offset}", inode.number()),
+        DataOp::Write { inode, offset, data, .. } => {
+            format!("inode {}, {} bytes at {offset}", inode.number(), data.len())
+        }
+        DataOp::Append { inode, data, .. } => format!("inode {}, {} bytes", inode.number(), data.len()),
+        DataOp::Spill { inode }
+        | DataOp::Wrote { inode, .. }
+        | DataOp::Fsync { inode }
+        | DataOp::Allocate { inode, .. }
+        | DataOp::Seek { inode, .. } => format!("inode {}", inode.number()),
+        DataOp::ReadShard { data, index, offset, length } => {
+            format!("shard {index} of data {:032x}, {length} bytes at {offset}", data.0)
+        }
+        DataOp::WriteShard { data, index, offset, bytes, .. } => {
+            format!("shard {index} of data {:032x}, {} bytes at {offset}", data.0, bytes.len())
+        }
+        DataOp::AllocateShard { data, index, .. }
+        | DataOp::SeekShard { data, index, .. }
+        | DataOp::CopyShard { data, index, .. } => format!("shard {index} of data {:032x}", data.0),
+        DataOp::NextShard { data, .. } => format!("data {:032x}", data.0),
+        DataOp::Copy { from, to, .. } => format!("inodes {} and {}", from.number(), to.number()),
+        DataOp::Sync { shards, all, .. } => {
+            format!("{} shards{}", shards.len(), if *all { " and all others" } else { "" })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slow(milliseconds: u64) -> SlowOp {
+        SlowOp {
+            at: SystemTime::UNIX_EPOCH,
+            op: "write",
+            about: "inode 7".into(),
+            session: SessionId(3),
+            volume: VolumeId(1),
+            took: Duration::from_millis(milliseconds),
+            syncing: Duration::from_millis(10),
+            error: None,
+        }
+    }
+
+    #[test]
+    fn the_limit_is_a_choice() {
+        let ops = SlowOps::default();
+        assert!(ops.is_slow(LIMIT) && !ops.is_slow(LIMIT - Duration::from_nanos(1)));
+        ops.set_limit(Duration::from_millis(5));
+        assert!(ops.is_slow(Duration::from_millis(5)));
+        ops.set_limit(Duration::ZERO);
+        assert!(!ops.is_slow(Duration::from_secs(1000)));
+    }
+
+    #[test]
+    fn the_last_are_kept_and_a_line_is_told_now_and_then() {
+        let ops = SlowOps::default();
+        let first = ops.keep(slow(1234));
+        assert_eq!(
+            first.as_deref(),
+            Some("slow op: write of inode 7, volume 1, session 3: 1.234 s, of which 0.010 s syncing disks")
+        );
+        (0..KEPT as u64).for_each(|number| assert_eq!(ops.keep(slow(2000 + number)), None));
+        let shown = ops.to_json();
+        assert_eq!(shown["count"], KEPT as u64 + 1);
+        let rows = shown["ops"].as_array().unwrap();
+        assert_eq!((rows.len(), &rows[0]["milliseconds"]), (KEPT, &json!(2000 + KEPT as u64 - 1)));
+        assert_eq!(rows[0]["at"], "1970-01-01T00:00:00.000Z");
+        let later = ops.line_of(&slow(1), Instant::now() + LINE_PAUSE).unwrap();
+        assert!(later.ends_with(&format!("(and {KEPT} more since the last such line: hekate debug slow)")), "{later}");
+    }
+}

@@ -1,0 +1,107 @@
+//! What the two ends of a TCP connection prove to each other: that they know the cluster's secret, and mean this connection.
+//!
+//! A proof covers the address at which the client looks for the server and what the connection is for, so that whoever stands
+//! between can neither carry it to another server nor use it for something else. What follows it is not covered: that is
+//! TLS's to do, and until then TCP is for loopback only.
+
+use crate::endpoint::Secret;
+use crate::frame::{PROTOCOL_VERSION, Purpose};
+use bytes::Bytes;
+use hekate_proto::{Error, Result, Wire};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+use std::net::SocketAddr;
+
+/// Which side a proof is of; neither can be sent back as the other's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+/// What both ends know of a handshake.
+pub(crate) struct Handshake<'a> {
+    /// Where the client connected to, which is where the server accepted.
+    pub address: SocketAddr,
+    pub purpose: &'a Purpose,
+    /// The server's nonce.
+    pub challenge: &'a [u8],
+    /// The client's.
+    pub hello: &'a [u8],
+}
+
+impl Handshake<'_> {
+    /// HMAC-SHA-256 (RFC 2104) over all of it, each part with its length before it.
+    fn mac(&self, secret: &Secret, side: Side) -> Result<Hmac<Sha256>> {
+        let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(secret.bytes()).map_err(|e| Error::bug(e.to_string()))?;
+        let side: &[u8] = match side {
+            Side::Client => b"client",
+            Side::Server => b"server",
+        };
+        let (version, address) = (PROTOCOL_VERSION.to_le_bytes(), self.address.to_string());
+        let purpose = self.purpose.to_bytes();
+        for part in [side, &version, address.as_bytes(), &purpose, self.challenge, self.hello] {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part);
+        }
+        Ok(mac)
+    }
+
+    /// This side's proof.
+    pub fn prove(&self, secret: &Secret, side: Side) -> Result<Bytes> {
+        Ok(Bytes::copy_from_slice(&self.mac(secret, side)?.finalize().into_bytes()))
+    }
+
+    /// Whether it is that side's proof.
+    pub fn is_proof(&self, secret: &Secret, side: Side, proof: &[u8]) -> Result<bool> {
+        Ok(self.mac(secret, side)?.verify_slice(proof).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hekate_proto::SessionId;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_proof_is_of_one_side_address_purpose_and_pair_of_nonces() {
+        let secret = Secret(Arc::new([3; 32]));
+        let purpose = Purpose::Open { volume: "home".into() };
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let good = Handshake { address: at(1), purpose: &purpose, challenge: &[1; 32], hello: &[2; 32] };
+        let proof = good.prove(&secret, Side::Client).unwrap();
+        assert!(good.is_proof(&secret, Side::Client, &proof).unwrap());
+        assert!(!good.is_proof(&secret, Side::Server, &proof).unwrap());
+        assert!(!good.is_proof(&Secret(Arc::new([4; 32])), Side::Client, &proof).unwrap());
+        let resume = Purpose::Resume { volume: "home".into(), session: SessionId(1) };
+        for other in [
+            Handshake { address: at(2), ..good },
+            Handshake { address: SocketAddr::from(([127, 0, 0, 2], 1)), ..good },
+            Handshake { purpose: &Purpose::Control, ..good },
+            Handshake { purpose: &resume, ..good },
+            Handshake { challenge: &[2; 32], ..good },
+            Handshake { hello: &[1; 32], ..good },
+        ] {
+            assert!(!other.is_proof(&secret, Side::Client, &proof).unwrap());
+        }
+    }
+
+    /// docs/format/wire.md has it as an example.
+    #[test]
+    fn the_example_of_the_document() {
+        let secret = Secret(Arc::new([3; 32]));
+        let purpose = Purpose::Open { volume: "home".into() };
+        let address = SocketAddr::from(([127, 0, 0, 1], 7100));
+        let handshake = Handshake { address, purpose: &purpose, challenge: &[1; 32], hello: &[2; 32] };
+        let text =
+            |side| handshake.prove(&secret, side).unwrap().iter().map(|b| format!("{b:02x}")).collect::<String>();
+        assert_eq!(
+            (text(Side::Client), text(Side::Server)),
+            (
+                "4c261eb27aaf638646709817d3042c8e76df4cc183c8897bd6849263ff7f0b41".into(),
+                "833d8c9e024e84562d1b7374a59264aac8501a784fa4c9d313cfd6508436e94d".into()
+            )
+        );
+    }
+}

@@ -1,0 +1,250 @@
+"""What operators see: rates and latencies, metrics for Prometheus, slow ops, a bundle for who helps; bricks added and removed."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tarfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+from harness import HEKATE, equal, read, test, wait_until, write
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def samples(text):
+    """-> {name and labels: value} of OpenMetrics text, whose form is checked."""
+    assert text.endswith("# EOF\n"), "OpenMetrics ends with # EOF"
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            assert re.fullmatch(r"# (EOF|(HELP|TYPE|UNIT) [a-z_]+ .+)", line), line
+            continue
+        name, value = re.fullmatch(r'([a-z_]+(?:\{(?:[a-z_]+="(?:[^"\\]|\\.)*",?)*\})?) (\S+)', line).groups()
+        assert name not in found, f"{name} twice"
+        found[name] = float(value)
+    return found
+
+
+@test
+def prometheus_reads_counters_and_histograms(store):
+    port = free_port()
+    store.init(bricks=2)
+    store.serve("--metrics", f"127.0.0.1:{port}")
+    mnt = store.mount()
+    for number in range(50):
+        write(f"{mnt}/{number}", b"x" * 100)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text"), answer.headers
+        found = samples(answer.read().decode())
+    equal(found['hekate_op_duration_seconds_count{op="create"}'], 50, "creates")
+    equal(found['hekate_op_duration_seconds_bucket{le="+Inf",op="create"}'], 50, "creates in all buckets")
+    buckets = [value for name, value in found.items() if name.startswith('hekate_op_duration_seconds_bucket{') and 'op="create"' in name]
+    equal(buckets, sorted(buckets), "buckets are cumulative")
+    assert found['hekate_op_duration_seconds_sum{op="create"}'] > 0
+    equal(sum(value for name, value in found.items() if name.startswith("hekate_brick_online{")), 2, "bricks online")
+    equal(found["hekate_partitions_waiting"], 0, "waiting partitions")
+    assert found["process_resident_memory_bytes"] > 1 << 20 and found["process_cpu_seconds_total"] >= 0
+    printed = samples(store.cli("metrics").out)
+    equal(set(found) - set(printed), set(), "what `hekate metrics` lacks")
+    for path, status in (("/", 404), ("/metrics/x", 404)):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10)
+            raise AssertionError(f"{path} was answered")
+        except urllib.error.HTTPError as error:
+            equal(error.code, status, path)
+    store.umount()
+    store.stop()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        refused = store.try_cli("serve", "--detach", "--metrics", f"127.0.0.1:{port}")
+    equal(refused.exit, 74, f"a port that is taken: {refused.err}")
+    assert f"127.0.0.1:{port}" in refused.err, refused.err
+
+
+@test
+def status_is_watched(store):
+    mnt = store.up()
+    words = [HEKATE, "--state", store.state, "status", "--watch", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as watching:
+        ends = threading.Event()
+        worker = threading.Thread(target=lambda: [write(f"{mnt}/f", b"x") for _ in iter(ends.is_set, True)])
+        worker.start()
+        time.sleep(3.5)
+        store.kill_server()
+        time.sleep(1.5)
+        store.serve()
+        time.sleep(2.5)
+        ends.set()
+        worker.join()
+        watching.send_signal(signal.SIGINT)
+        out = watching.communicate(timeout=10)[0]
+    for words in ("health good", "A SECOND", "create", "is it running?"):
+        assert words in out, f"{words!r} is not in\n{out}"
+    assert re.search(r"^(write|getattr|lookup) +\d+\.\d +0 +\d+ us +\d+ us", out, re.M), out
+    assert out.rindex("health good") > out.index("is it running?"), "it goes on when the server is back"
+    words = [HEKATE, "--json", "--state", store.state, "status", "--watch", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as watching:
+        lines = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.kill()
+    equal([line["health"] for line in lines], ["good", "good"], "a JSON object a line")
+
+
+@test
+def slow_ops_are_kept_and_named(store):
+    store.init(bricks=2)
+    store.serve("--slow-op", "1")
+    mnt = store.mount()
+    handle = os.open(f"{mnt}/secret-name", os.O_CREAT | os.O_WRONLY | os.O_SYNC)
+    number = os.fstat(handle).st_ino
+
+    def kept():
+        os.write(handle, os.urandom(256 << 10))
+        return store.cli("--json", "debug", "slow").json()["ops"]
+
+    wait_until(kept, "an op of over a millisecond", 30)
+    found = store.cli("--json", "debug", "slow").json()
+    equal(found["limit_milliseconds"], 1, "the limit")
+    assert found["count"] >= len(found["ops"]) >= 1
+    assert all(op["milliseconds"] >= 1 and op["syncing_milliseconds"] <= op["milliseconds"] for op in found["ops"]), found
+    text = store.cli("debug", "slow").out
+    assert "op(s) at work" in text and "secret-name" not in text, text
+    assert "slow op: " in read(f"{store.state}/serve.log").decode()
+    os.close(handle)
+    assert number > 0
+
+
+@test
+def an_op_that_waits_is_seen_at_work(store):
+    address = f"127.0.0.1:{free_port()}"
+    store.init(bricks=1, volume=None)
+    store.serve("--listen", address)
+    store.join("second", address)
+    store.serve_other("second", "--listen", f"127.0.0.1:{free_port()}")
+    store.cli("volume", "create", "both", "--copies", "2")
+    mnt = store.mount(volume="both")
+    wait_until(lambda: not store.status()["waiting_partitions"], "all partitions serve")
+    at_work = lambda: [op for op in store.cli("--json", "debug", "slow").json()["at_work"] if op["op"] == "create"]
+    equal(at_work(), [], "nothing is at work")
+    os.kill(store.other_pids["second"], signal.SIGSTOP)
+    try:
+        writers = [threading.Thread(target=write, args=(f"{mnt}/{number}", b"x")) for number in range(8)]
+        for writer in writers:
+            writer.start()
+        wait_until(lambda: any(op["milliseconds"] > 300 for op in at_work()), "a create is at work for 300 ms")
+        first = store.status()["servers"][0]
+        assert first["ops_at_work"] >= 1, first
+    finally:
+        os.kill(store.other_pids["second"], signal.SIGCONT)
+    for writer in writers:
+        writer.join(timeout=60)
+    equal(sorted(os.listdir(mnt)), [str(number) for number in range(8)], "files in the end")
+    wait_until(lambda: not at_work(), "nothing is at work any more")
+
+
+@test
+def a_bundle_says_no_names(store):
+    store.init(bricks=2, volume="holiday")
+    store.serve()
+    mnt = store.mount(volume="holiday")
+    write(f"{mnt}/letter", b"x")
+    made = store.path("bundle.tar.gz")
+    told = store.cli("--json", "debug", "bundle", made).json()
+    equal(os.stat(made).st_mode & 0o777, 0o600, "mode of the bundle")
+    with tarfile.open(made) as archive:
+        files = {entry.name.removeprefix("hekate-debug/"): archive.extractfile(entry).read() for entry in archive}
+    equal(sorted(files), sorted(told["holds"]), "files")
+    for name in ("status.json", "bricks.json", "volumes.json", "metrics.txt", "doctor.json", "slow-ops.json", "logs/serve.log"):
+        assert files[name], name
+    everything = b"\n".join(files.values()) + "\n".join(files).encode()
+    secret = read(f"{store.state}/secret")
+    for hidden in (b"holiday", b"letter", store.bricks(2)[0].encode(), store.state.encode(), mnt.encode(), secret, secret.hex().encode()):
+        assert hidden not in everything, f"{hidden!r} is in the bundle"
+    host = re.escape(os.uname().nodename.encode())
+    assert not re.search(rb"(?<![\w.-])" + host + rb"(?![\w-])", everything), "the host's name is in the bundle"
+    equal(json.loads(files["status.json"])["health"], "good", "it is JSON still")
+    tokens = {row["stands_for"]: row["token"] for row in told["tokens"]}
+    assert f'"{tokens["holiday"]}"'.encode() in files["volumes.json"], files["volumes.json"]
+    again = store.try_cli("debug", "bundle", made)
+    equal(again.exit, 73, f"twice to the same file: {again.err}")
+    named = store.path("named.tar.gz")
+    store.cli("debug", "bundle", "--with-names", named)
+    with tarfile.open(named) as archive:
+        assert b"holiday" in archive.extractfile("hekate-debug/volumes.json").read()
+    store.umount()
+    store.stop()
+    alone = store.cli("--json", "debug", "bundle", store.path("alone.tar.gz")).json()
+    assert any(what.startswith("status.json") for what in alone["missing"]), "without a server it says what is missing"
+    store.serve()
+
+
+@test
+def bricks_are_added_and_removed(store):
+    mnt = store.up(bricks=2)
+    write(f"{mnt}/f", b"stays")
+    third = store.directory("third")
+    made = store.cli("--json", "brick", "add", third).json()
+    equal((made["directory"], made["unopened"]), (third, True), "brick add")
+    assert "already" in store.try_cli("brick", "add", third).err
+    rows = {row["directory"]: row for row in store.cli("--json", "brick", "list").json()}
+    equal((rows[third]["state"], rows[third]["replicas"]), ("not opened yet", 0), "a brick that is not open yet")
+    refused = store.try_cli("volume", "create", "three", "--copies", "3")
+    equal(refused.exit, 64, f"nothing is placed on it yet: {refused.err}")
+    store.umount()
+    store.stop()
+    store.serve()
+    mnt = store.mount()
+    equal(read(f"{mnt}/f"), b"stays", "bytes")
+    equal(store.cli("--json", "brick", "show", third).json()["state"], "online", "after the next start")
+    store.cli("brick", "remove", third)
+    equal(len(store.cli("--json", "brick", "list").json()), 2, "bricks after one was removed")
+    fourth = store.directory("fourth")
+    store.cli("brick", "add", fourth)
+    store.umount()
+    store.stop()
+    store.serve()
+    store.cli("volume", "create", "three", "--copies", "3")
+    mnt = store.mount("three", volume="three")
+    write(f"{mnt}/f", b"on three")
+    for verb in ("remove", "drain", "replace"):
+        refused = store.try_cli("brick", verb, fourth)
+        equal(refused.exit, 69, f"brick {verb}: {refused.err}")
+        assert "three" in refused.err and "replicas rest on it" in refused.err, refused.err
+    assert "nothing rests" not in store.try_cli("brick", "drain", fourth).err
+
+
+@test
+def bricks_that_cannot_be_added(store):
+    store.init(bricks=2)
+    store.serve()
+    full = store.directory("full")
+    write(f"{full}/x", b"x")
+    brick = store.bricks(2)[0]
+    for words, code, said in (
+        ([full], 64, "not empty"),
+        ([f"{brick}/inner"], 64, "lie in each other"),
+        ([brick], 64, "is a brick of this server already"),
+        ([store.path("new"), "--pool", "none"], 64, "there is no pool called none; there are: default"),
+        ([store.path("new"), "--journal", "1"], 64, "32"),
+    ):
+        refused = store.try_cli("brick", "add", *words)
+        equal(refused.exit, code, f"brick add {words}: {refused.err}")
+        assert said in refused.err, f"brick add {words}: {refused.err}"
+    equal(len(store.cli("--json", "brick", "list").json()), 2, "bricks")
+    assert not os.path.exists(store.path("new")), "nothing was made"
+    missing = store.try_cli("brick", "show", "/nowhere")
+    equal((missing.exit, brick in missing.err), (66, True), missing.err)
+    store.stop()
+    equal(store.try_cli("brick", "add", store.path("new")).exit, 69, "without a server")
+    store.serve()
