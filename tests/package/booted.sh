@@ -16,6 +16,11 @@ journal() { journalctl --no-pager --unit hekate.service --output "$@"; }
 if [ "$boot" = 2 ]; then
   step "the server was started and the volume mounted at boot"
   is "hekate.service" "$(systemctl is-active hekate.service)" active
+  # With nofail nothing else of the boot waits for it.
+  for _ in $(seq 100); do
+    [ "$(systemctl is-active mnt-photos.mount || true)" = active ] && break
+    sleep 0.1
+  done
   is "the file system" "$(findmnt --noheadings --output FSTYPE /mnt/photos)" fuse.hekate
   cmp /bytes /mnt/photos/bytes || failed "bytes are lost"
   step "and at the end of the first boot it was unmounted before the server stopped"
