@@ -19,6 +19,8 @@ CLIENTS = f"{HERE}/sqlite_clients.py"
 # A git repository to work with; this one unless told.
 SOURCE = os.environ.get("HEKATE_GIT_SOURCE", os.path.dirname(os.path.dirname(HERE)))
 ROUNDS = int(os.environ.get("HEKATE_ROUNDS", "3"))
+# The database grows with the rounds, readers read all of it, and in rollback mode each commit waits for the readers.
+GO_ON_S = 60 + 5 * ROUNDS
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
 LIMIT_S = 120 + 20 * ROUNDS
 # Of which a killed one is replaced at once.
@@ -139,7 +141,7 @@ class Clients:
             assert not ended, f"a client ended by itself: {ended}"
             return all(now >= then + more for now, then in zip(self.committed(), before))
 
-        wait_until(is_further, f"each writer commits {more} more; so far {before}", limit_s=60)
+        wait_until(is_further, f"each writer commits {more} more; so far {before}", limit_s=GO_ON_S)
 
     def kill_writer(self, worker):
         kill(self.writers[worker].pid)

@@ -128,6 +128,13 @@ Examples:
   hekate metrics | grep hekate_brick
   hekate serve --metrics 127.0.0.1:9464    lets Prometheus read them by HTTP";
 
+impl Command {
+    /// Whether it serves until it is told to end, and writes to sockets meanwhile.
+    pub fn goes_on(&self) -> bool {
+        matches!(self, Command::Serve(_) | Command::Mount(_) | Command::MountHelper(_))
+    }
+}
+
 #[derive(Args, Debug)]
 pub struct Status {
     /// Look again and again, after so many seconds, until it is interrupted.

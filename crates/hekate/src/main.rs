@@ -33,6 +33,9 @@ fn main() -> ExitCode {
             return if wrong { exit(WRONG_USE) } else { ExitCode::SUCCESS };
         }
     };
+    if !cli.command.goes_on() {
+        end_when_nobody_reads();
+    }
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -48,6 +51,14 @@ fn main() -> ExitCode {
             exit(error.exit)
         }
     }
+}
+
+/// `hekate status | head`: a command ends as others do when its reader has gone. Rust has SIGPIPE ignored otherwise, which
+/// is right for what serves.
+fn end_when_nobody_reads() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: the default action is no handler of ours, and no other thread runs yet.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
 }
 
 /// The command line, and whether it is the mount helper's: mount(8) finds that by the name mount.hekate.

@@ -31,6 +31,11 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// A name as it is, or quoted if it would drive the terminal.
+pub fn name(name: &str) -> String {
+    if name.contains(char::is_control) { format!("{name:?}") } else { name.into() }
+}
+
 /// Bytes as people read them: binary units (IEC 80000-13).
 pub fn bytes(value: &Value) -> String {
     let Some(mut number) = value.as_f64() else { return "-".into() };

@@ -50,6 +50,49 @@ pub fn written_data(op: &Op) -> Option<DataId> {
     }
 }
 
+/// Refuses what rests in another partition. A client may ask anything of any partition of its volume; a shard that two of them
+/// wrote would be in neither one's replicas alike.
+pub fn check_place(at: &Place, ask: &Ask, op: &Op) -> Result<()> {
+    match position_of(ask.volume, op).map(|position| ask.partition(position)) {
+        Some(there) if there != at.own.partition => Err(Error::Protocol {
+            what: format!("{} of partition {there} was asked of partition {}", op.label(), at.own.partition),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Where what an op is about rests. Names rest where their directory's spread says, and are looked for there.
+fn position_of(volume: VolumeId, op: &Op) -> Option<Position> {
+    let of_shard = |data: &DataId, index: &u64| Some(ShardId { volume, data: *data, index: *index }.position());
+    match op {
+        Op::Inode { op } => Some(op.inode().position()),
+        Op::Name { op: NameOp::CreateUnnamed { dir, .. } } => Some(dir.position()),
+        Op::Name { .. } | Op::Volume { .. } | Op::Leg { .. } => None,
+        Op::Lock { op } => match op {
+            LockOp::Get { inode, .. }
+            | LockOp::Set { inode, .. }
+            | LockOp::Cancel { inode, .. }
+            | LockOp::Release { inode, .. } => Some(inode.position()),
+            LockOp::Restore { .. } => None,
+        },
+        Op::Data { op } => match op {
+            DataOp::Read { inode, .. }
+            | DataOp::Write { inode, .. }
+            | DataOp::Spill { inode }
+            | DataOp::Wrote { inode, .. }
+            | DataOp::Allocate { inode, .. }
+            | DataOp::Append { inode, .. }
+            | DataOp::Seek { inode, .. } => Some(inode.position()),
+            DataOp::ReadShard { data, index, .. }
+            | DataOp::WriteShard { data, index, .. }
+            | DataOp::AllocateShard { data, index, .. }
+            | DataOp::SeekShard { data, index, .. }
+            | DataOp::CopyShard { data, index, .. } => of_shard(data, index),
+            DataOp::NextShard { .. } | DataOp::Sync { .. } | DataOp::Fsync { .. } | DataOp::Copy { .. } => None,
+        },
+    }
+}
+
 /// What a change holds, or finds held, in this partition. A name that rests elsewhere holds nothing: nobody asks for it here.
 pub fn keys_of(at: &Place, ask: &Ask, op: &Op) -> Vec<Key> {
     let inode_key = |inode: InodeId| Key::inode(ask.ring, ask.volume, inode, Kind::Inode);

@@ -6,7 +6,7 @@ use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs;
 use crate::message::{Address, Message, Outcome};
 use crate::partition::{Around, Event, Out, Place, Token, same_bricks};
-use crate::places::{counted_by, keys_of, listed_by, name_key, names_of, written_data};
+use crate::places::{check_place, counted_by, keys_of, listed_by, name_key, names_of, written_data};
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
 use crate::tree::{Tree, purge_orphan};
@@ -90,6 +90,12 @@ impl Leader {
 
     /// -> the event, if it must wait.
     fn try_event(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<Option<Event>> {
+        if let Event::Request { token, ask, op } = &event
+            && let Err(stray) = check_place(at, ask, op)
+        {
+            out.answers.push((*token, Err(stray)));
+            return Ok(None);
+        }
         if !self.serves() {
             return Ok(Some(event));
         }
@@ -136,6 +142,9 @@ impl Leader {
 
     /// Answers a read at once, if what it depends on is settled and nobody holds it.
     pub fn read(&self, at: &Place, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
+        if let Err(stray) = check_place(at, ask, op) {
+            return Some(Err(stray));
+        }
         if !self.serves() || self.is_prepared(at, ask, op) || matches!(op, Op::Lock { .. }) {
             return None;
         }

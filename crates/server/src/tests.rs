@@ -261,13 +261,53 @@ fn the_answers_of_a_batch_are_bounded_before_they_are_made() {
     let served = Served::new("bounded");
     let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();
     let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
-    let partition = PartitionNumber(0);
+    let shard = ShardId { volume, data: DataId(1), index: 0 };
+    let partition = shard.position().partition(map.partitions());
     let target = Target::Partition { ring: map.ring, partition, epoch: map.view(partition).unwrap().epoch };
     let op = Op::Data { op: DataOp::ReadShard { data: DataId(1), index: 0, offset: 0, length: 4 << 20 } };
     let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
     let replies = served.node.call(session, vec![request; 64]);
     assert_eq!(replies.iter().filter(|reply| reply.is_ok()).count(), 3);
     assert!(matches!(replies[3], Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn what_rests_in_another_partition_is_refused() {
+    let served = Served::new("stray");
+    let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
+    let inode = InodeId::new(0x5555_5555, 1, 7);
+    let shard = ShardId { volume, data: DataId(7779), index: 3 };
+    let (data, index, bytes) = (shard.data, shard.index, Bytes::from_static(b"x"));
+    let from = ShardRange { data, index, offset: 0, length: 1 };
+    let of_shard = [
+        DataOp::ReadShard { data, index, offset: 0, length: 1 },
+        DataOp::WriteShard { data, index, offset: 0, bytes: bytes.clone(), follow: None },
+        DataOp::AllocateShard { data, index, offset: 0, length: 1, fill: Fill::Zeros },
+        DataOp::SeekShard { data, index, offset: 0, hole: false },
+        DataOp::CopyShard { from, data, index, offset: 0 },
+    ];
+    let of_inode = [
+        Op::Inode { op: InodeOp::GetAttr { inode } },
+        Op::Inode { op: InodeOp::RemoveXattr { inode, name: bytes.clone() } },
+        Op::Data { op: DataOp::Read { inode, offset: 0, length: 1, touch: false } },
+        Op::Data { op: DataOp::Write { inode, offset: 0, data: bytes.clone(), drop_set_id: false } },
+        Op::Data { op: DataOp::Append { inode, data: bytes, drop_set_id: false } },
+        Op::Data { op: DataOp::Spill { inode } },
+        Op::Lock { op: LockOp::Release { inode, owner: LockOwner(1) } },
+    ];
+    let placed = of_shard.map(|op| (Op::Data { op }, shard.position())).into_iter();
+    let placed = placed.chain(of_inode.map(|op| (op, inode.position())));
+    for (number, (op, position)) in placed.enumerate() {
+        for partition in (0..map.partitions()).map(PartitionNumber) {
+            let target = Target::Partition { ring: map.ring, partition, epoch: map.view(partition).unwrap().epoch };
+            let op_id = OpId(((number as u64 * 100 + u64::from(partition.0) + 1) << 8) | 1);
+            let request = Request { volume, target, session, op_id, durable: false, retry: false, op: op.clone() };
+            let reply = served.node.call(session, vec![request]).pop().unwrap();
+            let is_stray = partition != position.partition(map.partitions());
+            assert_eq!(matches!(reply, Err(Error::Protocol { .. })), is_stray, "{op:?} of {partition}: {reply:?}");
+        }
+    }
 }
 
 #[test]

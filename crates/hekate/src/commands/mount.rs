@@ -148,7 +148,12 @@ fn start(wanted: &Wanted) -> Result<Started, Failure> {
     // The mount answers once its root is another device than the directory was.
     let is_other = || std::fs::metadata(directory).is_ok_and(|now| Some(now.dev()) != before);
     let ready = || is_mounted(directory).unwrap_or(false) && is_other();
-    daemon::wait_ready(&mut child, &log, "the mount", ready)?;
+    let outcome = daemon::wait_ready(&mut child, &log, "the mount", ready);
+    if outcome.is_err() && !log.starts_with(&wanted.paths.state) {
+        // The error has its last words; it is in the way of nobody.
+        let _ = std::fs::remove_file(&log);
+    }
+    outcome?;
     Ok(Started { pid: child.id(), log })
 }
 

@@ -169,6 +169,9 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     node.set_slow_limit(Duration::from_millis(options.slow_op));
     if let Some(address) = options.metrics {
         log::info!("metrics at http://{}/metrics", node.serve_metrics(address)?);
+        if !address.ip().is_loopback() {
+            log::warn!("whoever reaches {address} reads names of volumes and paths of bricks; nothing is asked for");
+        }
     }
     let serving = format!("serving at {}", paths.socket.display());
     log::info!("{serving}");

@@ -13,7 +13,7 @@ const OF_THE_PATH: [u8; 2] = [65, 66];
 
 pub fn where_is(cli: &Cli, options: &Where) -> Result<(), Failure> {
     let request = parse(options)?;
-    let place = options.place.to_string_lossy();
+    let place = output::name(&options.place.to_string_lossy());
     let found = ask(cli, &ControlRequest::Where(request)).map_err(|mut failure| {
         if OF_THE_PATH.contains(&failure.exit) {
             failure.text = format!("{place}: {}", failure.text);

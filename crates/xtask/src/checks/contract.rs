@@ -8,7 +8,7 @@
 use crate::report::Offence;
 use crate::tree::Tree;
 
-const PAGES: [&str; 2] = ["docs/semantics.md", "docs/limits.md"];
+const PAGES: [&str; 3] = ["docs/semantics.md", "docs/limits.md", "docs/security.md"];
 
 pub fn check(tree: &Tree) -> Vec<Offence> {
     PAGES.into_iter().flat_map(|page| check_page(tree, page)).collect()
@@ -90,6 +90,7 @@ mod tests {
         let tree = Tree::of(&[
             (PAGES[0], line),
             (PAGES[1], ""),
+            (PAGES[2], ""),
             ("crates/brick/src/journal.rs", TEST),
             ("crates/brick/tests/kill.rs", "proptest! {\n    #[test]\n    fn any(x in 0..9) {}\n}"),
             ("tests/e2e/posix.sh", "rename_is_atomic() {\n}"),
