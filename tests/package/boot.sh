@@ -8,7 +8,13 @@ tar=$1 package=$2 program=$3
 directory=$(mktemp -d "${E2E_DIR:-/var/tmp}/hekate-package.XXXXXX")
 root=$directory/root groups=$directory/groups
 mkdir "$root" "$groups"
+group=hekate-boot.$$
 clean_up() {
+  for _ in $(seq 50); do # the kernel lets go of the group a moment after its last process
+    [ -d "$groups/$group" ] || break
+    find "$groups/$group" -depth -type d -exec rmdir {} + 2>/dev/null && break
+    sleep 0.1
+  done
   umount "$groups" 2>/dev/null || true
   rm -rf --one-file-system "$directory"
 }
@@ -36,7 +42,6 @@ mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../program.service "$root/etc/systemd/system/multi-user.target.wants/program.service"
 
 mount -t cgroup2 none "$groups" # the tree may be mounted nowhere else; what is in it is one
-group=hekate-boot.$$
 mkdir "$groups/$group"
 
 boot() {
@@ -72,7 +77,3 @@ boot() {
 }
 boot 1
 boot 2
-for _ in $(seq 50); do # the kernel lets go of the group a moment after its last process
-  find "$groups/$group" -depth -type d -exec rmdir {} + 2>/dev/null && break
-  sleep 0.1
-done
