@@ -8,7 +8,7 @@ SERVERS   ?= 1
 MINUTES   ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stop test check fix fuzz bench bench-setup mutants soak soak-setup deny
+.PHONY: help demo demo-stop test check fix fuzz bench bench-setup mutants soak soak-setup deny deb
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ mutants: ## mutation tests of a brick's journal and recovery with cargo-mutants,
 
 soak-setup: ## install what soak needs beyond test: Samba (60 MB), qemu and mmdebstrap (85 MB)
 	scripts/setup.sh soak
+
+deb: ## the Debian package, in target/debian (docs/installing.md)
+	scripts/deb.sh
 
 deny: ## licences, bans, sources and advisories with cargo-deny, if it is installed
 	@cargo deny --version >/dev/null 2>&1 || { \

@@ -79,8 +79,11 @@ mounts() { # 2,000 rounds of histories of three mounts, half of them while the s
 guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
   tests/guest/run.sh
 }
+package() { # the Debian package: linted, installed, removed, and booted by systemd: five minutes
+  tests/package/run.sh
+}
 
-parts="replica seeds rounds order creates kills against_ext4 mounts reexport programs posix memory histories fuzz guest"
+parts="replica seeds rounds order creates kills against_ext4 mounts reexport programs posix memory histories fuzz package guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;

@@ -54,7 +54,7 @@ impl Device {
         match rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]) {
             // The caller is gone, or all is.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
-            Err(errno) => eprintln!("hekate mount: the kernel refuses the answer to request {unique}: {errno}"),
+            Err(errno) => log::warn!("the kernel refuses the answer to request {unique}: {errno}"),
         }
     }
 

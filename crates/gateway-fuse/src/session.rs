@@ -164,7 +164,7 @@ impl<A: Answers> Session<A> {
             drop(bytes);
             let Begin::Work { work, start } = self.crew.begin(work) else { continue };
             if start && let Err(error) = self.start_worker() {
-                eprintln!("hekate mount: {error}; going on with fewer workers");
+                log::warn!("{error}; going on with fewer workers");
             }
             if !self.work(work) {
                 return;
@@ -200,7 +200,7 @@ impl<A: Answers> Session<A> {
         loop {
             match self.buffers.take() {
                 Ok(buffer) => return buffer,
-                Err(errno) => eprintln!("hekate mount: no memory for a request, waiting: {errno}"),
+                Err(errno) => log::warn!("no memory for a request, waiting: {errno}"),
             }
             std::thread::sleep(MEMORY_PAUSE);
         }
@@ -251,7 +251,7 @@ impl<A: Answers> Session<A> {
                     }
                 };
                 if let Err(error) = std::thread::Builder::new().name("hekate-watch".into()).spawn(watch) {
-                    eprintln!("hekate mount: a thread that watches callers: {error}");
+                    log::warn!("a thread that watches callers: {error}");
                     self.in_flight.is_unwatched();
                 }
             }

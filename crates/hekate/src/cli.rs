@@ -1,16 +1,18 @@
 //! The command line: nouns, verbs, options, and their help.
 
 mod brick;
+mod documentation;
 mod inside;
 mod mounting;
 
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickScrub};
+pub use documentation::Shell;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
-pub use mounting::{Mount, MountHelper, Options, Source, Umount};
+pub use mounting::{Mount, MountHelper, Options, Source, Umount, mount_options};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One store as POSIX files (and, in time, S3 objects and block devices) on ordinary servers.
 #[derive(Parser, Debug)]
@@ -32,9 +34,16 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// The package brings it.
+const UNIT: &str = "/usr/lib/systemd/system/hekate.service";
+
 impl Cli {
     /// The line that serves what this one has made.
     pub fn line_to_serve(&self) -> String {
+        let for_systemd = ["/run/systemd/system", UNIT].iter().all(|path| Path::new(path).exists());
+        if self.state.is_none() && for_systemd && rustix::process::geteuid().is_root() {
+            return "systemctl enable --now hekate".into();
+        }
         let state = self.state.as_ref().map(|path| format!("--state {} ", path.display())).unwrap_or_default();
         format!("hekate {state}serve --detach")
     }
@@ -93,6 +102,18 @@ pub enum Command {
     Umount(Umount),
     /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
     Doctor,
+    /// Print what makes a shell complete commands and options.
+    #[command(after_help = documentation::COMPLETION_EXAMPLES)]
+    Completion {
+        /// Whose language it is in.
+        shell: Shell,
+    },
+    /// Write the man pages into DIR/man1 and DIR/man8, for packages.
+    #[command(hide = true)]
+    Man {
+        /// Made if it is not there.
+        directory: PathBuf,
+    },
 }
 
 const STATUS_EXAMPLES: &str = "\

@@ -1,11 +1,13 @@
 //! What each command does.
 
 mod brick;
+mod completion;
 mod control;
 mod debug;
 mod doctor;
 mod init;
 mod join;
+mod man;
 mod mount;
 mod serve;
 mod state;
@@ -61,6 +63,8 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::MountHelper(options) => mount::helper::mount_helper(cli, options),
         Command::Umount(options) => mount::umount(cli, options),
         Command::Doctor => doctor::doctor(cli),
+        Command::Completion { shell } => completion::completion(*shell),
+        Command::Man { directory } => man::man(directory),
     }
 }
 

@@ -33,6 +33,7 @@ pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Fail
     let mut command = Command::new(&program);
     // By the name of the mount helper it would read its arguments in another way.
     command.arg0(program.with_file_name("hekate"));
+    command.env_remove(crate::notify::SOCKET);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).current_dir("/");
     // A group of its own, so that the terminal's signals do not reach it.
     command.process_group(0);

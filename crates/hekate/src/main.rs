@@ -3,6 +3,8 @@
 mod cli;
 mod commands;
 mod daemon;
+mod log_lines;
+mod notify;
 mod output;
 mod paths;
 
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
                 let text = serde_json::json!({ "error": error.text, "exit": error.exit });
                 println!("{text}");
             } else {
-                eprintln!("hekate: {}", error.text);
+                log_lines::failure(&error.text);
             }
             exit(error.exit)
         }

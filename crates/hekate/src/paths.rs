@@ -2,8 +2,18 @@
 
 use crate::cli::Cli;
 use crate::commands::Failure;
+use hekate_proto::Error;
 use hekate_transport::{Endpoint, Secret};
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+const STATE_DIRECTORY: &str = "/var/lib/hekate";
+const RUN_DIRECTORY: &str = "/run/hekate";
+const SOCKET_NAME: &str = "server.sock";
+/// Modes of directories.
+const PRIVATE: u32 = 0o700;
+const FOR_ALL: u32 = 0o755;
 
 /// Files of a server on this machine.
 pub struct Paths {
@@ -21,10 +31,10 @@ impl Paths {
         if let Some(state) = state {
             let state = std::path::absolute(state)
                 .map_err(|e| Failure::usage(format!("the state directory {}: {e}", state.display())))?;
-            return Ok(Self { socket: state.join("server.sock"), state });
+            return Ok(Self { socket: state.join(SOCKET_NAME), state });
         }
         if rustix::process::geteuid().is_root() {
-            return Ok(Self { state: "/var/lib/hekate".into(), socket: "/run/hekate/server.sock".into() });
+            return Ok(Self { state: STATE_DIRECTORY.into(), socket: Path::new(RUN_DIRECTORY).join(SOCKET_NAME) });
         }
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -32,7 +42,25 @@ impl Paths {
         let state = state.ok_or_else(|| Failure::usage("neither HOME nor XDG_STATE_HOME is set; name --state DIR"))?;
         let state = state.join("hekate");
         let run = variable("XDG_RUNTIME_DIR").map_or(state.clone(), |run| run.join("hekate"));
-        Ok(Self { socket: run.join("server.sock"), state })
+        Ok(Self { socket: run.join(SOCKET_NAME), state })
+    }
+
+    /// The state directory, for its owner alone unless it is there already.
+    pub fn make_state_directory(&self) -> Result<(), Failure> {
+        let state = &self.state;
+        make_directory(state, PRIVATE)
+            .map_err(|e| Error::io(format!("make the state directory {}", state.display()), e).into())
+    }
+
+    /// Where the socket goes. Under /run every user may come in: the server decides by peer credentials who may do what.
+    pub fn make_socket_directory(&self) -> Result<(), Failure> {
+        let Some(directory) = self.socket.parent() else { return Ok(()) };
+        let mode = if directory == Path::new(RUN_DIRECTORY) { FOR_ALL } else { PRIVATE };
+        let failed = |e: std::io::Error| {
+            let hint = if directory == self.state { "" } else { " (name another place for it with --state DIR)" };
+            Error::io(format!("make {} for the server's socket{hint}", directory.display()), e).into()
+        };
+        make_directory(directory, mode).map_err(failed)
     }
 
     pub fn coordinator(&self) -> PathBuf {
@@ -46,6 +74,16 @@ impl Paths {
     pub fn log(&self, name: &str) -> PathBuf {
         self.state.join(format!("{name}.log"))
     }
+}
+
+/// Makes it with those above it; what is there already stays as it is.
+fn make_directory(path: &Path, mode: u32) -> std::io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    // The umask does not count.
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// The path without links, dots and a trailing slash, as the kernel lists it. What is not there yet stays as written.

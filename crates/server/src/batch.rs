@@ -103,7 +103,7 @@ impl Node {
             let error = reply.as_ref().err().map(Error::to_string);
             let (session, volume) = (session.id, session.volume);
             let line = self.slow_ops.keep(SlowOp { at, op, about, session, volume, took, syncing, error });
-            line.iter().for_each(|line| eprintln!("hekate-serve: {line}"));
+            line.iter().for_each(|line| log::warn!("{line}"));
         }
     }
 

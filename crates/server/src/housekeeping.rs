@@ -99,7 +99,7 @@ fn spawn(
             let Some(node) = node.upgrade() else { return };
             let error = act(&node).err();
             if let Some(error) = error.as_ref().filter(|_| error != last_error) {
-                eprintln!("hekate-serve: housekeeping: {error}");
+                log::error!("housekeeping: {error}");
             }
             last_error = error;
         }

@@ -36,4 +36,5 @@ pub use control::{ControlReply, ControlRequest, CoordinatorRequest, VolumeReques
 pub use membership::Membership;
 pub use node::{Node, NodeSettings};
 pub use remote_coordinator::RemoteCoordinator;
+pub use start::PROGRESS;
 pub use where_is::WhereRequest;

@@ -20,7 +20,7 @@ impl PeerHandler for Inbox {
         let Some(node) = self.0.upgrade() else { return };
         // It may be in a new life, and so in new views.
         if let Err(error) = node.renew_views() {
-            eprintln!("hekate-serve: the views of server {from}: {error}");
+            log::warn!("the views of server {from}: {error}");
         }
         node.linked.lock().insert(from);
         node.tell_of(from, |bricks| Event::Up { bricks });
@@ -29,7 +29,7 @@ impl PeerHandler for Inbox {
     fn message(&self, from: ServerId, message: Bytes) {
         let Some(node) = self.0.upgrade() else { return };
         let Ok(envelope) = Envelope::from_bytes(message) else {
-            return eprintln!("hekate-serve: server {from} sent a message that cannot be read");
+            return log::warn!("server {from} sent a message that cannot be read");
         };
         let Ok(ring) = node.ring(envelope.ring) else { return };
         // A server speaks for its own bricks only.

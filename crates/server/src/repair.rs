@@ -41,7 +41,7 @@ pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, len
         if matches!(leader.read_block(ring_id, shard, number), Err(Error::Damaged { .. } | Error::Io { .. })) {
             let outcome = mend_block(node, leader.id(), ring_id, shard, number)?;
             let (file, brick) = (data_file_path(shard), leader.id().text());
-            eprintln!("hekate-serve: block {number} of {file} on brick {brick}: {}", words(outcome));
+            log::warn!("block {number} of {file} on brick {brick}: {}", words(outcome));
             mended |= outcome == Mended::Yes;
         }
     }

@@ -132,12 +132,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>) -> Result<()> {
             for finding in &step.findings {
                 // Whatever keeps it from being mended, it is damaged.
                 let outcome = mend(node, brick, finding).unwrap_or(Mended::No);
-                eprintln!(
-                    "hekate-serve: scrub of brick {}: {}: {}",
-                    brick.id().text(),
-                    describe(finding),
-                    words(outcome)
-                );
+                log::warn!("scrub of brick {}: {}: {}", brick.id().text(), describe(finding), words(outcome));
                 pass.note(finding, outcome);
             }
         }

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Under this target it is logged what a server that does not serve yet is at.
+pub const PROGRESS: &str = "progress";
 /// How often it is said how far the comparison of replicas is.
 pub const TELL_PAUSE: Duration = Duration::from_secs(2);
 /// Between two looks at partitions that do not serve yet.
@@ -86,7 +88,7 @@ impl Node {
         let entries: Vec<u64> = rings.iter().flat_map(compared).collect();
         if !entries.is_empty() {
             let (count, sum) = (entries.len(), entries.iter().sum::<u64>());
-            eprintln!("hekate-serve: comparing the replicas of {count} partitions, {sum} of their entries so far");
+            log::info!(target: PROGRESS, "comparing the replicas of {count} partitions, {sum} of their entries so far");
         }
     }
 }

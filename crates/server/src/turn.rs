@@ -88,7 +88,7 @@ impl<'a> Turn<'a> {
             }
         }
         self.node.tell_waiters(out.told);
-        out.notes.iter().for_each(|note| eprintln!("hekate-serve: {note}"));
+        out.notes.iter().for_each(|note| log::warn!("{note}"));
         if out.wants_room {
             self.node.wants_checkpoint();
         }

@@ -230,7 +230,7 @@ impl Locks {
     fn lose(&self, lost: &[(InodeId, Lock)]) {
         let mut state = self.state.lock();
         for (inode, lock) in lost {
-            eprintln!("hekate: the lock {:?} of process {} on inode {} is lost", lock.kind, lock.pid, inode.number());
+            log::warn!("the lock {:?} of process {} on inode {} is lost", lock.kind, lock.pid, inode.number());
             state.held.apply(*inode, &Lock { kind: LockKind::Unlock, ..*lock });
         }
     }

@@ -3,7 +3,7 @@
 mod options;
 mod source;
 
-pub use options::Options;
+pub use options::{Options, rows as mount_options};
 pub use source::Source;
 
 use clap::Args;

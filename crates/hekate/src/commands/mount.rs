@@ -6,12 +6,15 @@ use crate::cli::{Cli, Mount, Options, Source, Umount};
 use crate::commands::Failure;
 use crate::commands::state::random;
 use crate::daemon;
+use crate::log_lines;
+use crate::notify;
 use crate::output;
 use crate::paths::{Paths, endpoint_of, plain_path};
 use hekate_client::{OpenOptions, Volume};
 use hekate_gateway_fuse::{MountOptions, is_mounted, remount, remove_dead, unmount};
 use hekate_graph::LayerSpec;
 use hekate_proto::Error;
+use hekate_server::PROGRESS;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::unix::fs::MetadataExt;
@@ -100,7 +103,7 @@ impl Wanted {
     fn log(&self) -> PathBuf {
         let volume = &self.source.volume;
         let own = self.paths.log(&format!("mount-{volume}"));
-        let writable = std::fs::create_dir_all(&self.paths.state).is_ok()
+        let writable = self.paths.make_state_directory().is_ok()
             && std::fs::OpenOptions::new().append(true).create(true).open(&own).is_ok();
         if writable {
             return own;
@@ -182,10 +185,12 @@ fn change(wanted: &Wanted) -> Result<(), Failure> {
 fn run(wanted: &Wanted) -> Result<(), Failure> {
     daemon::name_process(c"hekate-mount");
     daemon::raise_file_limit();
+    log_lines::begin("hekate-mount");
     make_way(&wanted.directory)?;
     let volume = Arc::new(open(wanted)?);
     let mounted =
         hekate_gateway_fuse::mount(volume.clone(), &wanted.source.text, &wanted.directory, &wanted.mount_options())?;
+    notify::ready(&format!("{} is mounted at {}", wanted.source.text, wanted.directory.display()));
     let unmounter = mounted.unmounter();
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|e| Error::io("register signals", e))?;
     std::thread::spawn(move || {
@@ -223,7 +228,7 @@ fn open(wanted: &Wanted) -> Result<Volume, Failure> {
             return Err(Failure::new(69, format!("{after}{what}; is it running? `hekate serve --detach` starts it")));
         }
         if !said {
-            eprintln!("hekate: {what}; waiting for up to {} s", wait.as_secs_f64());
+            log::info!(target: PROGRESS, "{what}; waiting for up to {} s", wait.as_secs_f64());
             said = true;
         }
         std::thread::sleep(AGAIN_PAUSE.min(wait));

@@ -4,16 +4,16 @@ use crate::cli::{Cli, Join, Serve};
 use crate::commands::control::ask_at;
 use crate::commands::{Failure, join};
 use crate::daemon;
+use crate::log_lines;
+use crate::notify;
 use crate::output;
 use crate::paths::Paths;
 use hekate_proto::Error;
 use hekate_server::membership::is_member;
-use hekate_server::{ControlRequest, Membership, Node, NodeSettings};
+use hekate_server::{ControlRequest, Membership, Node, NodeSettings, PROGRESS};
 use hekate_transport::{Endpoint, Secret, Server};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -35,7 +35,14 @@ pub fn serve(cli: &Cli, options: &Serve) -> Result<(), Failure> {
     if !is_member(&paths.state) {
         return Err(no_cluster(&paths));
     }
-    if options.detach { detach(cli, options, &paths) } else { run(options, &paths) }
+    if options.detach {
+        return detach(cli, options, &paths);
+    }
+    let ran = run(options, &paths);
+    if let Err(failure) = &ran {
+        notify::status(&failure.text);
+    }
+    ran
 }
 
 fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
@@ -108,12 +115,17 @@ fn join_now(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<
     join::enter(cli, paths, &wanted).map(|_| ())
 }
 
+/// What a server that does not serve yet is at.
+fn progress(what: &str) {
+    log::info!(target: PROGRESS, "{what}");
+}
+
 /// A server that was killed a moment ago may still hold its files, and the first server may start at the same time.
 fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
     let begun = Instant::now();
     let mut said = String::new();
     loop {
-        let what = match Node::start(&NodeSettings { state: paths.state.clone() }, &|what| eprintln!("{what}")) {
+        let what = match Node::start(&NodeSettings { state: paths.state.clone() }, &progress) {
             Err(Error::Unavailable { what }) => what,
             settled => return settled,
         };
@@ -122,7 +134,7 @@ fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
             return Err(Error::Unavailable { what });
         }
         if said != what && begun.elapsed() > IN_USE_PATIENCE {
-            eprintln!("waiting: {what}");
+            progress(&format!("waiting: {what}"));
             said = what;
         }
         std::thread::sleep(STOP_PAUSE);
@@ -137,27 +149,17 @@ fn is_first_away(paths: &Paths) -> bool {
     matches!(asked, Err(Error::Unavailable { .. }))
 }
 
-/// Beside the state it is for its owner alone; in a directory of its own others may reach it, where it is root's.
-fn make_place_of_socket(paths: &Paths) -> Result<(), Failure> {
-    let Some(parent) = paths.socket.parent().filter(|parent| *parent != paths.state && !parent.exists()) else {
-        return Ok(());
-    };
-    let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
-    std::fs::create_dir_all(parent)
-        .and_then(|()| std::fs::set_permissions(parent, Permissions::from_mode(mode)))
-        .map_err(|e| Error::io(format!("make {}", parent.display()), e).into())
-}
-
 fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     daemon::name_process(c"hekate-serve");
     daemon::raise_file_limit();
+    log_lines::begin("hekate-serve");
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).map_err(|e| Error::io("register a signal", e))?;
     }
     let node = start(paths)?;
     let server = Server::new(node.clone());
-    make_place_of_socket(paths)?;
+    paths.make_socket_directory()?;
     let mut endpoints = vec![Endpoint::Unix(paths.socket.clone())];
     if let Some(address) = options.listen {
         endpoints.push(Endpoint::tcp(address, Secret::read(&paths.secret())?)?);
@@ -166,18 +168,19 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     node.announce(&endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>())?;
     node.set_slow_limit(Duration::from_millis(options.slow_op));
     if let Some(address) = options.metrics {
-        eprintln!("metrics at http://{}/metrics", node.serve_metrics(address)?);
+        log::info!("metrics at http://{}/metrics", node.serve_metrics(address)?);
         if !address.ip().is_loopback() {
-            eprintln!(
-                "warning: whoever reaches {address} reads names of volumes and paths of bricks; nothing is asked for"
-            );
+            log::warn!("whoever reaches {address} reads names of volumes and paths of bricks; nothing is asked for");
         }
     }
-    eprintln!("serving at {}", paths.socket.display());
+    let serving = format!("serving at {}", paths.socket.display());
+    log::info!("{serving}");
+    notify::ready(&serving);
     while !stop.load(Ordering::Relaxed) && !node.stop_asked() {
         std::thread::sleep(STOP_PAUSE);
     }
-    eprintln!("stopping");
+    log::info!("stopping");
+    notify::stopping("finishing what runs and writing everything home");
     let _ = std::fs::remove_file(&paths.socket);
     server.stop();
     Ok(node.shut_down()?)

@@ -8,9 +8,9 @@ use hekate_cluster::BrickInfo;
 use hekate_proto::Error;
 use hekate_server::{NewBrick, make_brick};
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Their plain paths, if each can become a brick.
@@ -43,7 +43,7 @@ pub fn brick_directories(bricks: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 /// The state directory, with the cluster's secret.
 pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
     let failed = |what: &Path, e: std::io::Error| Failure::from(Error::io(format!("make {}", what.display()), e));
-    DirBuilder::new().recursive(true).mode(0o700).create(&paths.state).map_err(|e| failed(&paths.state, e))?;
+    paths.make_state_directory()?;
     check_own(&paths.state)?;
     let own = Permissions::from_mode(0o700);
     std::fs::set_permissions(&paths.state, own).map_err(|e| failed(&paths.state, e))?;

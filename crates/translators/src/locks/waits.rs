@@ -269,7 +269,7 @@ impl Locks {
         }
         let listen = move || own.listen(server);
         if let Err(error) = std::thread::Builder::new().name("hekate-ears".into()).spawn(listen) {
-            eprintln!("hekate: a thread that listens for locks: {error}");
+            log::warn!("a thread that listens for locks: {error}");
             self.state.lock().listening.remove(&server);
         }
     }

@@ -228,18 +228,29 @@ fn list() -> String {
     own.collect::<Vec<_>>().join(", ")
 }
 
+/// Each option as it is written, and what it does.
+pub fn rows() -> Vec<(String, String)> {
+    let known = KNOWN.iter().map(|known| {
+        let equals = if known.value.is_empty() { "" } else { "=" };
+        (format!("{}{equals}{}", known.name, known.value), known.does.to_owned())
+    });
+    let rest = [
+        (FOR_USERS.join(", "), "noexec, nosuid, nodev, unless overruled later".to_owned()),
+        (
+            "defaults, async, auto, noauto, nofail, comment=, x-*".to_owned(),
+            "taken, and without effect here".to_owned(),
+        ),
+    ];
+    known.chain(rest).collect()
+}
+
 /// The table for people.
 pub fn help() -> String {
-    let mut lines: Vec<String> = KNOWN
-        .iter()
-        .map(|known| {
-            let equals = if known.value.is_empty() { "" } else { "=" };
-            format!("  {:<15} {}", format!("{}{equals}{}", known.name, known.value), known.does)
-        })
-        .collect();
-    lines.push(format!("  {}: noexec, nosuid, nodev, unless overruled later", FOR_USERS.join(", ")));
-    lines.push("Taken, and without effect here: defaults, async, auto, noauto, nofail, comment=, x-*".into());
-    lines.join("\n")
+    let line = |(option, does): (String, String)| match option.contains(", ") {
+        true => format!("  {option}: {does}"),
+        false => format!("  {option:<15} {does}"),
+    };
+    rows().into_iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -1,0 +1,86 @@
+//! What the service manager is told: a datagram to the socket that NOTIFY_SOCKET names, as sd_notify(3) describes.
+//!
+//! Without that variable there is nobody to tell. A manager that cannot be reached changes nothing for who is served.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Names the socket; a process that goes to the background does not inherit it, since it is not the manager's any more.
+pub const SOCKET: &str = "NOTIFY_SOCKET";
+
+/// It serves from now on.
+pub fn ready(status: &str) {
+    tell(&format!("READY=1\nSTATUS={}", one_line(status)));
+}
+
+/// It ends in order from now on.
+pub fn stopping(status: &str) {
+    tell(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
+}
+
+/// What it is at, as `systemctl status` shows it.
+pub fn status(status: &str) {
+    tell(&format!("STATUS={}", one_line(status)));
+}
+
+fn tell(state: &str) {
+    let Some(socket) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else { return };
+    if let Err(error) = send(&socket, state) {
+        log::warn!("tell the service manager at {SOCKET}={}: {error}", socket.display());
+    }
+}
+
+fn send(socket: &OsStr, state: &str) -> io::Result<()> {
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address(socket)?).map(|_| ())
+}
+
+/// `/PATH`, or `@NAME` of an abstract socket.
+fn address(socket: &OsStr) -> io::Result<SocketAddr> {
+    match socket.as_bytes() {
+        [b'/', ..] => SocketAddr::from_pathname(socket),
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither /PATH nor @NAME")),
+    }
+}
+
+/// A line end would begin another assignment.
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(socket: &OsStr, receiver: &UnixDatagram, state: &str) -> String {
+        send(socket, state).unwrap();
+        let mut buffer = [0; 256];
+        let length = receiver.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_socket_with_a_path_is_told() {
+        let path = std::env::temp_dir().join(format!("hekate-notify-{}", std::process::id()));
+        let receiver = UnixDatagram::bind(&path).unwrap();
+        assert_eq!(heard(path.as_os_str(), &receiver, "READY=1"), "READY=1");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(send(path.as_os_str(), "READY=1").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn an_abstract_socket_is_told() {
+        let name = format!("hekate-notify-{}", std::process::id());
+        let receiver = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        assert_eq!(heard(OsStr::new(&format!("@{name}")), &receiver, "STOPPING=1"), "STOPPING=1");
+    }
+
+    #[test]
+    fn other_addresses_are_refused_and_lines_stay_one() {
+        assert_eq!(address(OsStr::new("vsock:2:1234")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(one_line("a\nREADY=1"), "a READY=1");
+    }
+}
