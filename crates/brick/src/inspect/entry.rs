@@ -125,7 +125,8 @@ impl Entry {
             Kind::Intent => Ok(Self::Intent { intent: IntentId(id), record: alone(&rest, value)? }),
             Kind::LegDone => {
                 check(rest.len() == 2, "a leg's key of the wrong length")?;
-                check(value[..] == [0], "a leg's value is one byte, 0")?;
+                // Of a directory that was made its id, so that nobody is told of it before its name is there.
+                check(value[..] == [0] || value.len() == 16, "a leg's value is one byte, 0, or an inode's id")?;
                 Ok(Self::LegDone { intent: IntentId(id), number: short(&rest, 0)? })
             }
             Kind::Session => {
@@ -139,7 +140,7 @@ impl Entry {
             Kind::Orphan => {
                 let inode = InodeId::from_bits(id);
                 check(rest.is_empty(), "the key goes on behind its kind")?;
-                check(value[..] == [0], "an orphan's value is one byte, 0")?;
+                check(matches!(value[..], [0 | 1]), "an orphan's value is one byte, 0 or 1")?;
                 check(place.position == inode.position(), "the inode's position is another")?;
                 Ok(Self::Orphan { inode })
             }
@@ -199,4 +200,20 @@ fn number(rest: &Bytes, at: usize) -> Decoded<u64> {
 fn short(rest: &Bytes, at: usize) -> Decoded<u16> {
     let bytes = rest.get(at..at + 2).and_then(|bytes| bytes.try_into().ok());
     bytes.map(u16::from_be_bytes).ok_or_else(|| "a key that is too short".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_what_the_document_says() {
+        let leg = Key::leg_done(RingId(1), Position(0), IntentId(5), 7);
+        let orphan = Key::orphan(RingId(1), VolumeId(1), InodeId::new(3, 1, 9));
+        let decodes = |key: &Key, value: &[u8]| Entry::decode(key, Bytes::copy_from_slice(value)).is_ok();
+        assert!([&[0][..], &[7; 16]].into_iter().all(|value| decodes(&leg, value)));
+        assert!([&[][..], &[1], &[0, 0], &[7; 15]].into_iter().all(|value| !decodes(&leg, value)));
+        assert!([[0], [1]].into_iter().all(|value| decodes(&orphan, &value)));
+        assert!([&[][..], &[2], &[0, 0]].into_iter().all(|value| !decodes(&orphan, value)));
+    }
 }
