@@ -88,7 +88,8 @@ def status_is_watched(store):
         time.sleep(2.5)
         ends.set()
         worker.join()
-        watching.send_signal(signal.SIGINT)
+        # Not SIGINT, which what a shell started in the background ignores.
+        watching.terminate()
         out = watching.communicate(timeout=10)[0]
     for words in ("health good", "A SECOND", "create", "is it running?"):
         assert words in out, f"{words!r} is not in\n{out}"

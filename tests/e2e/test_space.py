@@ -4,7 +4,6 @@ import ctypes
 import errno
 import mmap
 import os
-import signal
 import subprocess
 import threading
 import time
@@ -86,7 +85,7 @@ def calls_of(store, names):
         try:
             yield seen
         finally:
-            tracer.send_signal(signal.SIGINT)
+            tracer.terminate()
             tracer.wait()
     with open(out) as lines:
         seen.extend(line for line in lines if "sync(" in line)
