@@ -83,3 +83,32 @@ def acls_are_checked_where_they_enter(store):
     raises(errno.EACCES, os.setxattr, f"{mnt}/f", default, minimal)
     raises(errno.EOPNOTSUPP, os.setxattr, f"{mnt}/l", access, minimal, follow_symlinks=False)
     equal(os.stat(f"{mnt}/f").st_mode & 0o777, 0o640, "after what was refused")
+
+
+@test(root=True)
+def a_caching_mount_knows_the_attributes_that_it_gives(store):
+    """It answers from what it was told of an inode; what it was told before must not hide what it has done since."""
+    store.init()
+    store.serve()
+    mnt = store.mount(options=["--cache", "600"])
+    other = store.mount("other")
+    path = f"{mnt}/f"
+    with open(path, "w"):
+        pass
+    for turn in range(20):
+        equal(os.listxattr(path), [], "before")
+        raises(errno.ENODATA, os.getxattr, path, "user.a")
+        os.setxattr(path, "user.a", b"%d" % turn)
+        # The kernel asks for the attributes anew, as `ls -l` does.
+        run(mnt, "ls -l . >/dev/null; stat f >/dev/null")
+        equal(os.getxattr(path, "user.a"), b"%d" % turn, "what this mount has set")
+        equal(os.getxattr(f"{other}/f", "user.a"), b"%d" % turn, "on a strict mount")
+        os.removexattr(path, "user.a")
+        raises(errno.ENODATA, os.getxattr, f"{other}/f", "user.a")
+    os.mkdir(f"{mnt}/d")
+    equal(run(mnt, f"setfacl -d -m u:{BOB}:rwx d && ls -l d && touch d/born && mkdir d/sub").returncode, 0, "setfacl")
+    for name in ("d/born", "d/sub"):
+        told = run(mnt, f"ls -l {name} >/dev/null; getfacl -cn {name}").stdout
+        assert f"user:{BOB}:" in told, f"{name} has what its directory gave it: {told}"
+    os.setxattr(f"{other}/d/born", "user.b", b"1")
+    equal(os.getxattr(f"{mnt}/d/born", "user.b"), b"1", "of an inode that has some this mount asks")

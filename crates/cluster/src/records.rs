@@ -90,9 +90,14 @@ pub struct RingInfo {
 }
 
 impl RingInfo {
-    /// Whether a partition has a replica on the brick.
+    /// How many partitions have a replica on the brick.
+    pub fn replicas_on(&self, brick: BrickId) -> usize {
+        self.views.iter().filter(|view| view.members.iter().any(|member| member.brick == brick)).count()
+    }
+
+    /// Whether any has.
     pub fn has(&self, brick: BrickId) -> bool {
-        self.views.iter().any(|view| view.members.iter().any(|member| member.brick == brick))
+        self.replicas_on(brick) > 0
     }
 
     /// As it was read, if positions lead to its partitions.

@@ -4,7 +4,7 @@
 
 use crate::page::CONTENT_TYPE;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,9 @@ const HEADERS_MAX: usize = 64;
 const LIMIT: Duration = Duration::from_secs(2);
 const THREADS: usize = 2;
 
-/// Begins to listen; -> where. The threads live as long as the process. `page` gives nothing when there is nothing to tell
-/// any more.
-pub fn listen(
-    address: SocketAddr,
-    page: impl Fn() -> Option<String> + Send + Sync + 'static,
-) -> std::io::Result<SocketAddr> {
-    let (listener, page) = (Arc::new(TcpListener::bind(address)?), Arc::new(page));
-    let bound = listener.local_addr()?;
+/// Answers there from now on, as long as the process lives. `page` gives nothing when there is nothing to tell any more.
+pub fn listen(listener: TcpListener, page: impl Fn() -> Option<String> + Send + Sync + 'static) -> std::io::Result<()> {
+    let (listener, page) = (Arc::new(listener), Arc::new(page));
     for _ in 0..THREADS {
         let (listener, page) = (listener.clone(), page.clone());
         std::thread::Builder::new().name("hekate-metrics".into()).spawn(move || {
@@ -34,7 +29,7 @@ pub fn listen(
             }
         })?;
     }
-    Ok(bound)
+    Ok(())
 }
 
 fn answer(stream: &TcpStream, page: &dyn Fn() -> Option<String>) -> std::io::Result<()> {
@@ -97,6 +92,7 @@ fn parse(bytes: &[u8]) -> Option<Result<String, &'static str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
 
     fn ask(at: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(at).unwrap();
@@ -108,13 +104,16 @@ mod tests {
         String::from_utf8(answer).unwrap()
     }
 
-    fn any_port() -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 0))
+    fn served(page: impl Fn() -> Option<String> + Send + Sync + 'static) -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        listen(listener, page).unwrap();
+        at
     }
 
     #[test]
     fn the_page_is_answered_and_nothing_else() {
-        let at = listen(any_port(), || Some("# EOF\n".into())).unwrap();
+        let at = served(|| Some("# EOF\n".into()));
         let answer = ask(at, b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(
@@ -137,13 +136,13 @@ mod tests {
 
     #[test]
     fn after_the_end_there_is_no_page() {
-        let at = listen(any_port(), || None).unwrap();
+        let at = served(|| None);
         assert!(ask(at, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 503 "));
     }
 
     #[test]
     fn who_says_nothing_keeps_nobody_else_out_for_long() {
-        let at = listen(any_port(), || Some("# EOF\n".into())).unwrap();
+        let at = served(|| Some("# EOF\n".into()));
         let silent: Vec<_> = (0..THREADS).map(|_| TcpStream::connect(at).unwrap()).collect();
         let begun = Instant::now();
         assert!(ask(at, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));

@@ -307,6 +307,22 @@ wire_struct! {
 }
 
 impl NameOp {
+    /// The directory whose leader answers; the new name's drives a rename.
+    pub fn dir(&self) -> InodeId {
+        match self {
+            NameOp::Lookup { dir, .. }
+            | NameOp::Create { dir, .. }
+            | NameOp::Link { dir, .. }
+            | NameOp::Unlink { dir, .. }
+            | NameOp::Rmdir { dir, .. }
+            | NameOp::List { dir, .. }
+            | NameOp::ListPart { dir, .. }
+            | NameOp::Stub { dir, .. }
+            | NameOp::CreateUnnamed { dir, .. }
+            | NameOp::Rename { to_dir: dir, .. } => *dir,
+        }
+    }
+
     /// Whether it changes nothing.
     pub fn is_read(&self) -> bool {
         matches!(self, NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. })

@@ -62,7 +62,7 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
     if is_chown && inode.kind != NodeKind::Directory {
         commit.changes.extend(drop_capability(&tree, id, &mut inode));
     }
-    if changes.mode.is_some() {
+    if changes.mode.is_some() && inode.has_xattrs {
         acl::follow_mode(&tree, &mut commit, id, inode.mode)?;
     }
     let stub = match inode.kind {
@@ -109,7 +109,7 @@ pub fn setxattr(
     }
     let (ask, tree, now) = (here.ask, here.tree(), here.now);
     let mut inode = tree.inode(id)?;
-    let existing = tree.xattrs(id)?;
+    let existing = tree.xattrs(id, &inode)?;
     let exists = existing.iter().any(|(known, _)| known == name);
     match exists {
         true if create => return Err(Error::Exists.into()),

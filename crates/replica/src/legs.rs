@@ -220,10 +220,12 @@ pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> Stepped<
         return Ok(());
     }
     commit.delete(tree.key(id, Kind::Inode));
-    for key in tree.xattr_keys(id)? {
-        commit.delete(key);
+    match tree.inode(id) {
+        Ok(inode) => tree.delete_xattrs(commit, id, &inode),
+        // It was never made.
+        Err(Stop::Error(Error::Stale)) => Ok(()),
+        Err(other) => Err(other),
     }
-    Ok(())
 }
 
 /// One link more. -> the inode as it is then.

@@ -43,8 +43,8 @@ pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped
             Ok(Reply::Bytes { bytes: value.ok_or(Error::NoAttribute)? })
         }
         Op::Inode { op: InodeOp::ListXattr { inode } } => {
-            tree.inode(*inode)?;
-            Ok(Reply::Names { names: tree.xattrs(*inode)?.into_iter().map(|(name, _)| name).collect() })
+            let record = tree.inode(*inode)?;
+            Ok(Reply::Names { names: tree.xattrs(*inode, &record)?.into_iter().map(|(name, _)| name).collect() })
         }
         Op::Data { op: DataOp::Read { inode, offset, length, .. } } => read(&tree, *inode, *offset, *length),
         Op::Data { op: DataOp::Seek { inode, offset, hole } } => seek(&tree, *inode, *offset, *hole),

@@ -120,17 +120,21 @@ impl<'a> Tree<'a> {
         Ok(self.brick.get(&self.key(id, Kind::Content))?.unwrap_or_default())
     }
 
-    /// Extended attributes: name and value.
-    pub fn xattrs(&self, id: InodeId) -> Stepped<Vec<(Bytes, Bytes)>> {
+    /// Extended attributes and ACLs of an inode, by name.
+    pub fn xattrs(&self, id: InodeId, inode: &InodeRecord) -> Stepped<Vec<(Bytes, Bytes)>> {
+        if !inode.has_xattrs {
+            return Ok(Vec::new());
+        }
         let from = self.xattr_key(id, b"");
         let entries = self.brick.scan(&from, &from.prefix_end(), SCAN_AT_ONCE)?;
         Ok(entries.into_iter().map(|(key, value)| (key.rest(), value)).collect())
     }
 
-    /// Keys of extended attributes.
-    pub fn xattr_keys(&self, id: InodeId) -> Stepped<Vec<Key>> {
-        let names = self.xattrs(id)?.into_iter();
-        Ok(names.map(|(name, _)| self.xattr_key(id, &name)).collect())
+    /// They go, with their inode.
+    pub fn delete_xattrs(&self, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> Stepped<()> {
+        let names = self.xattrs(id, inode)?.into_iter();
+        names.for_each(|(name, _)| commit.delete(self.xattr_key(id, &name)));
+        Ok(())
     }
 
     /// What says that an inode has no name.
@@ -302,11 +306,7 @@ fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> 
     if inode.layout.is_inline() && inode.kind != NodeKind::Directory {
         commit.delete(tree.key(id, Kind::Content));
     }
-    if inode.has_xattrs {
-        for key in tree.xattr_keys(id)? {
-            commit.delete(key);
-        }
-    }
+    tree.delete_xattrs(commit, id, inode)?;
     give_up_data(tree.ask.ring, tree.ask.volume, commit, id, inode);
     Ok(())
 }

@@ -121,7 +121,7 @@ pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<Value
 }
 
 fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result<String> {
-    let partitions: usize = rings.iter().map(|ring| replicas_on(ring, info.brick)).sum();
+    let partitions: usize = rings.iter().map(|ring| ring.replicas_on(info.brick)).sum();
     let is_there = |volume: &hekate_cluster::VolumeInfo| rings.iter().any(|ring| ring.ring == volume.ring);
     let volumes: Vec<String> =
         node.registry.volumes()?.into_iter().filter(is_there).map(|volume| volume.name).collect();
@@ -134,9 +134,4 @@ fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result
          the files to a volume on other bricks and delete that one; if the disk is dying, copy it with ddrescue(1) and put \
          the copy in its place while the server is stopped"
     ))
-}
-
-/// Replicas of a ring's partitions on a brick.
-pub fn replicas_on(ring: &RingInfo, brick: BrickId) -> usize {
-    ring.views.iter().filter(|view| view.members.iter().any(|member| member.brick == brick)).count()
 }

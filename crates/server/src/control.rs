@@ -339,7 +339,7 @@ fn bricks(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
             (info.directory.into(), info.pool.into(), info.server.0.into());
         let views = rings.iter().flat_map(|ring| &ring.views);
         row["leads"] = views.filter(|view| view.leader == info.brick).count().into();
-        row["replicas"] = rings.iter().map(|ring| bricks::replicas_on(ring, info.brick)).sum::<usize>().into();
+        row["replicas"] = rings.iter().map(|ring| ring.replicas_on(info.brick)).sum::<usize>().into();
         Ok(row)
     };
     node.registry.bricks()?.into_iter().map(row).collect()

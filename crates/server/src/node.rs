@@ -21,7 +21,7 @@ use hekate_transport::link::Boot;
 use hekate_transport::{Listener, Peer, Peers, Secret, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -250,11 +250,11 @@ impl Node {
         self.slow_ops.set_limit(limit);
     }
 
-    /// Answers Prometheus there from now on, until the process ends. -> where.
-    pub fn serve_metrics(&self, address: SocketAddr) -> Result<SocketAddr> {
+    /// Answers Prometheus there from now on, until the process ends.
+    pub fn serve_metrics(&self, listener: TcpListener) -> Result<()> {
         let own = self.own.clone();
         let page = move || metrics::page(&*own.upgrade()?).ok();
-        hekate_metrics::listen(address, page).map_err(|e| Error::io(format!("listen at {address} for metrics"), e))
+        hekate_metrics::listen(listener, page).map_err(|e| Error::io("start the threads for metrics", e))
     }
 
     /// Whether the control interface was asked to stop the server.

@@ -236,6 +236,7 @@ fn faults_of(group: &Group) -> Vec<String> {
             inode.kind == NodeKind::Symlink && !Entry::fits_symlink(content),
             format!("a symlink to {content} bytes"),
         );
+        fault(group.xattrs > 0 && !inode.has_xattrs, "extended attributes of an inode that says it has none".into());
         let directory = inode.kind == NodeKind::Directory;
         fault(directory && group.stub.is_none(), "a directory without a stub".into());
         fault(!directory && group.stub.is_some(), "a stub of what is no directory".into());

@@ -102,7 +102,7 @@ fn new_brick() -> MemoryStorage {
             put(object(ROOT, Kind::Inode), &inode(NodeKind::Directory, Vec::new())),
             put(object(ROOT, Kind::Stub), &stub(1)),
             put(Key::name(PLACE, ROOT, b"f"), &name),
-            put(object(FILE, Kind::Inode), &inode(NodeKind::File, vec![piece])),
+            put(object(FILE, Kind::Inode), &InodeRecord { has_xattrs: true, ..inode(NodeKind::File, vec![piece]) }),
             Change::Put { key: Key::xattr(RING, VOLUME, FILE, b"user.a"), value: Bytes::from_static(b"1") },
         ],
     );
@@ -256,6 +256,7 @@ fn entries_that_contradict_each_other_are_named() {
         (put(object(ROOT, Kind::Stub), &StubRecord { spread: 3, ..stub(1) }), "where no name of a spread of 3 rests"),
         (put(Key::stub(Place { position: Position(1 << 31), ..PLACE }, unnamed), &stub(0)), "a spread of 1 rests"),
         (put(Key::stub(PLACE, unnamed), &stub(0)), "a stub without an inode"),
+        (put(object(FILE, Kind::Inode), &inode(NodeKind::File, vec![piece])), "of an inode that says it has none"),
         (content(FILE), "content beside an inode whose bytes rest in shards"),
         (content(unnamed), "content without an inode"),
         (put(object(twin, Kind::Inode), &inode(NodeKind::File, vec![piece])), "is in the layouts of"),

@@ -38,6 +38,7 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
     let mut membership = Membership { server: ServerId(0), cluster, coordinator };
     // No server's, until there is a number.
     let registry = membership.registry(Some(&secret))?;
+    registry.check_version()?;
     check_pool(&registry, &options.pool)?;
     let directories = brick_directories(&options.bricks)?;
     membership.server = registry.number_server()?;

@@ -14,6 +14,7 @@ use hekate_server::{ControlRequest, Membership, Node, NodeSettings, PROGRESS};
 use hekate_transport::{Endpoint, Secret, Server};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -157,6 +158,11 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).map_err(|e| Error::io("register a signal", e))?;
     }
+    // Before anything is opened: a port that is taken is a mistake in the command.
+    let metrics = options.metrics.map(|address| {
+        TcpListener::bind(address).map_err(|e| Error::io(format!("listen at {address} for metrics"), e))
+    });
+    let metrics = metrics.transpose()?;
     let node = start(paths)?;
     let server = Server::new(node.clone());
     paths.make_socket_directory()?;
@@ -167,8 +173,9 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     endpoints.iter().try_for_each(|endpoint| server.listen(endpoint))?;
     node.announce(&endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>())?;
     node.set_slow_limit(Duration::from_millis(options.slow_op));
-    if let Some(address) = options.metrics {
-        log::info!("metrics at http://{}/metrics", node.serve_metrics(address)?);
+    if let (Some(address), Some(listener)) = (options.metrics, metrics) {
+        node.serve_metrics(listener)?;
+        log::info!("metrics at http://{address}/metrics");
         if !address.ip().is_loopback() {
             log::warn!("whoever reaches {address} reads names of volumes and paths of bricks; nothing is asked for");
         }

@@ -133,18 +133,10 @@ impl SlowOps {
 /// What an op is about; an inode by its number, `st_ino`. Names are left out: who looks at servers need not know what files are called.
 pub fn about(op: &Op) -> String {
     match op {
-        Op::Name { op } => match op {
-            NameOp::Lookup { dir, .. }
-            | NameOp::Create { dir, .. }
-            | NameOp::Link { dir, .. }
-            | NameOp::Unlink { dir, .. }
-            | NameOp::Rmdir { dir, .. }
-            | NameOp::List { dir, .. }
-            | NameOp::ListPart { dir, .. }
-            | NameOp::Stub { dir, .. }
-            | NameOp::CreateUnnamed { dir, .. } => format!("directory {}", dir.number()),
-            NameOp::Rename { dir, to_dir, .. } => format!("directories {} and {}", dir.number(), to_dir.number()),
-        },
+        Op::Name { op: NameOp::Rename { dir, to_dir, .. } } => {
+            format!("directories {} and {}", dir.number(), to_dir.number())
+        }
+        Op::Name { op } => format!("directory {}", op.dir().number()),
         Op::Inode { op } => format!("inode {}", op.inode().number()),
         Op::Lock { op } => match op {
             LockOp::Get { inode, .. }

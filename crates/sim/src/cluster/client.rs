@@ -208,7 +208,7 @@ impl Client {
 
     /// A leader says how many partitions share the names.
     fn told_spread(&mut self, op: &NameOp, spread: u32) -> Result<Sent> {
-        let dir = dir_of(op);
+        let dir = op.dir();
         if self.spreads.insert(dir, spread).is_some_and(|known| known >= spread) {
             return Err(Error::Protocol { what: format!("names in {spread} partitions, which was known") });
         }
@@ -305,25 +305,9 @@ fn of_parts(then: wide::Then) -> std::result::Result<Sent, Result<Reply>> {
     }
 }
 
-/// The directory whose leader answers an op; the new name's drives a rename.
-fn dir_of(op: &NameOp) -> InodeId {
-    match op {
-        NameOp::Lookup { dir, .. }
-        | NameOp::Create { dir, .. }
-        | NameOp::Link { dir, .. }
-        | NameOp::Unlink { dir, .. }
-        | NameOp::Rmdir { dir, .. }
-        | NameOp::List { dir, .. }
-        | NameOp::ListPart { dir, .. }
-        | NameOp::Stub { dir, .. }
-        | NameOp::CreateUnnamed { dir, .. }
-        | NameOp::Rename { to_dir: dir, .. } => *dir,
-    }
-}
-
 /// Where an op on names begins, as far as it is known how many partitions share them.
 fn place_of(op: &NameOp, spreads: &BTreeMap<InodeId, u32>) -> Position {
-    let dir = dir_of(op);
+    let dir = op.dir();
     match op {
         NameOp::Lookup { name, .. }
         | NameOp::Create { name, .. }
