@@ -33,7 +33,7 @@ impl Disk {
         match io {
             Io::BeginSegment { number } => self.segments.begin(storage, *number),
             Io::WriteJournal { number, offset, header, body } => {
-                self.segments.write(storage, *number, &[header, body], *offset)
+                self.segments.write(storage, *number, [header, body], *offset)
             }
             Io::SyncJournal { numbers } => self.segments.sync(storage, numbers),
             Io::WriteFresh { shard, first } => self.home.write(*shard, *first, fresh),

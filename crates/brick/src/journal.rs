@@ -75,16 +75,21 @@ pub fn write_zeros(file: &dyn StorageFile, from: u64, to: u64) -> std::io::Resul
 
 /// Segments kept open.
 const OPEN_MAX: usize = 8;
+/// What the kernel reads before a part of it is written, if it is not cached.
+const PAGE_BYTES: usize = 4096;
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// The files of the segments.
 pub struct Segments {
     geometry: Geometry,
     open: Mutex<VecDeque<(u64, Arc<dyn StorageFile>)>>,
+    /// Nothing has been written from here on.
+    frontier: Mutex<Lsn>,
 }
 
 impl Segments {
     pub fn new(geometry: Geometry) -> Self {
-        Self { geometry, open: Mutex::default() }
+        Self { geometry, open: Mutex::default(), frontier: Mutex::default() }
     }
 
     fn file(&self, storage: &dyn Storage, number: u64) -> std::io::Result<Arc<dyn StorageFile>> {
@@ -106,9 +111,21 @@ impl Segments {
         write().map_err(|e| Error::Poisoned { what: format!("begin segment {number} of the journal: {e}") })
     }
 
-    /// Writes a record.
-    pub fn write(&self, storage: &dyn Storage, number: u64, parts: &[&[u8]], offset: u64) -> Result<()> {
-        let write = || self.file(storage, number)?.write_at(parts, offset);
+    /// Writes a record, and zeros behind it as far as the page reaches that it is the first to write in: so the kernel
+    /// need not read that page from the disk. What follows is written over the zeros.
+    pub fn write(&self, storage: &dyn Storage, number: u64, record: [&[u8]; 2], offset: u64) -> Result<()> {
+        let end = offset + record.iter().map(|part| part.len() as u64).sum::<u64>();
+        let page_end = end.next_multiple_of(PAGE_BYTES as u64).min(self.geometry.segment_bytes);
+        let is_first_in_page = page_end.saturating_sub(PAGE_BYTES as u64) >= offset;
+        let lsn = |offset| Lsn(number * self.geometry.segment_bytes + offset);
+        // Held while it is written, so that zeros never come over a record that another thread has written behind.
+        let mut frontier = self.frontier.lock();
+        let zeros = match *frontier <= lsn(offset) && is_first_in_page {
+            true => &ZEROS[..(page_end - end) as usize],
+            false => &[],
+        };
+        *frontier = (*frontier).max(lsn(end));
+        let write = || self.file(storage, number)?.write_at(&[record[0], record[1], zeros], offset);
         write().map_err(|e| Error::Poisoned { what: format!("writing {}: {e}", self.geometry.path_of(number)) })
     }
 

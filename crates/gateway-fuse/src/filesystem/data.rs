@@ -98,10 +98,10 @@ impl Pages {
     /// Through its pages the kernel cuts a read or write at those that it does not have; without them each is one request,
     /// done at one moment, and writes to different places of a file may go at once. So a strict mount bypasses them, and
     /// an append anywhere; but not where programs could then not map their files. With O_DIRECT an older kernel bypasses
-    /// them by itself.
+    /// them by itself. A write through its pages that is to be durable is two requests, WRITE and FSYNC: past them one.
     fn open_flags(self, flags: u32) -> u32 {
         let is = |flag: OFlags| flags & flag.bits() != 0;
-        let bypass = is(OFlags::APPEND) || self.can_map && (self.strict || is(OFlags::DIRECT));
+        let bypass = is(OFlags::APPEND) || self.can_map && (self.strict || is(OFlags::DIRECT) || is_durable(flags));
         match (bypass, self.keep) {
             (true, _) => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
             (false, true) => FOPEN_KEEP_CACHE,
@@ -128,6 +128,7 @@ mod tests {
             assert_eq!(pages.open_flags((OFlags::APPEND | OFlags::WRONLY).bits()), bypassed, "{pages:?}");
         }
         assert_eq!(cached.open_flags((OFlags::DIRECT | OFlags::RDWR).bits()), bypassed);
+        assert_eq!(cached.open_flags((OFlags::DSYNC | OFlags::RDWR).bits()), bypassed);
         assert_eq!(strict.open_flags(OFlags::RDWR.bits()), bypassed);
         assert_eq!(cached.open_flags(OFlags::RDONLY.bits()), FOPEN_KEEP_CACHE);
         assert_eq!(Pages { keep: false, ..cached }.open_flags(OFlags::RDWR.bits()), 0);
