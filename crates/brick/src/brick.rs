@@ -5,18 +5,19 @@
 //! stops the brick and not the process.
 
 use crate::disk::Disk;
+use crate::ends::Passed;
 use crate::entry::LogEntry;
 use crate::group_commit::GroupCommit;
 use crate::identity::NextLife;
 use crate::journal::read::Reader;
 use crate::journal::{self, Geometry, Lsn};
 use crate::machine::{Append, Io, IoId, LogPosition, Machine, Next};
+use crate::starving::Starving;
 use crate::stopped;
 use crate::view::{View, durable_shards, read_places};
 use bytes::Bytes;
 use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,9 @@ pub struct Brick {
     room: Condvar,
     group: GroupCommit,
     checkpointing: Mutex<()>,
+    /// Members of partitions that have a record to take and no room for it, in the order in which it came.
+    pub(crate) starving: Starving,
+    pub(crate) passed: Passed,
     /// Whether the note of why it stopped is left.
     noted: AtomicBool,
     life: Mutex<Option<NextLife>>,
@@ -56,9 +60,6 @@ pub struct BrickStatus {
     pub poisoned: Option<String>,
 }
 
-/// A place in a journal, and the last record of each partition before it.
-pub type Ends = (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>);
-
 /// How often all of a partition is looked through before writers have to wait for it.
 const SCANS_MAX: usize = 3;
 
@@ -78,6 +79,8 @@ impl Brick {
             room: Condvar::new(),
             group: GroupCommit::default(),
             checkpointing: Mutex::new(()),
+            starving: Starving::default(),
+            passed: Passed::default(),
             noted: AtomicBool::new(false),
             life: Mutex::new(None),
             _lock: None,
@@ -162,26 +165,43 @@ impl Brick {
         self.journal(|machine| machine.append(entry))
     }
 
-    /// As [`Brick::append`], for a record of another replica that may lack fresh blocks as this one then does.
-    pub fn append_copied(&self, entry: &LogEntry) -> Result<Lsn> {
-        self.journal(|machine| machine.append_copied(entry))
+    /// The same, but it does not wait: `None` while the journal is full, and then nothing has changed. For who holds
+    /// what a checkpoint needs, as a replica's lock. `copied`: a record of another replica that may lack fresh blocks
+    /// as this one then does.
+    pub fn append_now(&self, entry: &LogEntry, copied: bool) -> Result<Option<Lsn>> {
+        let append = if copied { Machine::append_copied } else { Machine::append };
+        self.guarded(|| {
+            let _writer = self.writer.lock();
+            self.try_append(|machine| append(machine, entry))
+        })
     }
 
     fn journal(&self, append: impl Fn(&mut Machine) -> Result<Append>) -> Result<Lsn> {
         self.guarded(|| {
             let mut writer = self.writer.lock();
             loop {
-                let step = append(&mut self.machine.write())?;
-                match step {
-                    Append::At { end, io } => {
-                        self.perform_all(io)?;
-                        return Ok(end);
-                    }
-                    Append::Learn(shards) => self.learn(&shards)?,
-                    Append::Full => self.wait_for_room(&mut writer),
+                match self.try_append(&append)? {
+                    Some(end) => return Ok(end),
+                    None => self.wait_for_room(&mut writer),
                 }
             }
         })
+    }
+
+    /// By who is the writer.
+    fn try_append(&self, append: impl Fn(&mut Machine) -> Result<Append>) -> Result<Option<Lsn>> {
+        loop {
+            let step = append(&mut self.machine.write())?;
+            match step {
+                Append::At { end, io } => {
+                    self.perform_all(io)?;
+                    self.pass(end);
+                    return Ok(Some(end));
+                }
+                Append::Learn(shards) => self.learn(&shards)?,
+                Append::Full => return Ok(None),
+            }
+        }
     }
 
     /// With the lock, so that nobody is between finding no room and waiting.
@@ -388,25 +408,8 @@ impl Brick {
         Ok(found)
     }
 
-    /// What [`Brick::ends`] would have said when the journal that is still there was so many bytes long, twice as many, …
-    pub fn earlier_ends(&self, step: u64) -> Result<Vec<Ends>> {
-        let (mut found, mut next) = (Vec::new(), self.machine.read().log().oldest().0 + step);
-        let mut known: BTreeMap<(RingId, PartitionNumber), LogPosition> = BTreeMap::new();
-        self.look_through(&mut |record| {
-            let Some((record, end)) = record else { return };
-            let position = LogPosition { epoch: record.epoch, sequence: record.sequence };
-            known.insert((record.ring, record.partition), position);
-            if end.0 >= next {
-                let ends = known.iter().map(|((ring, partition), position)| (*ring, *partition, *position));
-                found.push((end, ends.collect()));
-                next = end.0 + step;
-            }
-        })?;
-        Ok(found)
-    }
-
     /// All records of the journal, with their ends; none where some are missing.
-    fn look_through(&self, take: &mut dyn FnMut(Option<(Record, Lsn)>)) -> Result<()> {
+    pub(crate) fn look_through(&self, take: &mut dyn FnMut(Option<(Record, Lsn)>)) -> Result<()> {
         let (oldest, end) = {
             let machine = self.machine.read();
             (machine.log().oldest(), machine.written())
@@ -454,11 +457,6 @@ impl Brick {
     pub fn retain_from(&self, from: Lsn) {
         self.machine.write().retain_from(from);
         self.wake_writers();
-    }
-
-    /// Where the journal ends, and up to which record of each partition it says everything.
-    pub fn ends(&self) -> Ends {
-        self.machine.read().ends()
     }
 
     /// Whether [`Brick::sync_shards`] would not wait for room in the journal.

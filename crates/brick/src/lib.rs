@@ -9,6 +9,7 @@ mod brick;
 mod checksum;
 mod digest;
 mod disk;
+mod ends;
 mod entry;
 #[cfg(test)]
 mod full_disk;
@@ -34,6 +35,7 @@ mod recovery;
 mod regressions;
 mod reserve;
 mod scrub;
+mod starving;
 mod stopped;
 pub mod storage;
 #[cfg(test)]
@@ -41,9 +43,10 @@ mod tests;
 mod view;
 mod whole;
 
-pub use brick::{Brick, BrickStatus, Checkpoint, Ends, Reservation};
+pub use brick::{Brick, BrickStatus, Checkpoint, Reservation};
 pub use checksum::{CRC_BLOCKS, block_checksum};
 pub use digest::EntryHashes;
+pub use ends::{ENDS_A_JOURNAL, Ends};
 pub use entry::LogEntry;
 pub use home::data_file_path;
 pub use identity::{BrickSettings, Identity, check_own};

@@ -112,7 +112,7 @@ fn a_rotten_shard_entry_of_a_follower_does_not_end_the_partition() {
     let changes = vec![Change::WriteBlocks { shard: shard(0), record, run, bytes }];
     let (epoch, session, op_id) = (Epoch(1), SessionId(1), OpId(2));
     let entry = LogEntry::new(Record { ring: RING, partition: P, epoch, sequence: Sequence(2), session, op_id, changes });
-    let taken = follower.append_copied(&entry);
+    let taken = follower.append_now(&entry, true);
     assert!(taken.is_ok(), "{taken:?}");
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Follower {
     pub stable: Sequence,
     /// Records that came before those that they follow.
     early: BTreeMap<Sequence, Arrived>,
+    /// The brick knows that there is no room for the next of them.
+    starves: bool,
     /// Syncs whose records have not all come yet.
     waiting: Vec<Asked>,
     /// Syncs that the host was asked for, with the leader's tickets; what an earlier life of the leader asked for counts
@@ -46,11 +48,21 @@ impl Follower {
     pub fn new(at: &Place, brick: &Brick) -> Self {
         let last = brick.position(at.ring, at.own.partition).sequence;
         let (early, waiting, jobs) = Default::default();
-        Self { last, stable: Sequence(0), early, waiting, jobs, tickets: 0, settled: None }
+        Self { last, stable: Sequence(0), early, starves: false, waiting, jobs, tickets: 0, settled: None }
+    }
+
+    /// Whether the next record waits for room. Who has it lets others have their turn.
+    fn note_starving(&mut self, at: &Place, around: &Around, starves: bool, out: &mut Out) {
+        if starves != self.starves {
+            self.starves = starves;
+            around.brick.note_starving(at.ring, at.own.partition, starves);
+            out.wants_room = true;
+        }
     }
 
     /// In a new view, or a new life of the leader: it says again what still counts.
-    pub fn forget(&mut self) {
+    pub fn forget(&mut self, at: &Place, around: &Around, out: &mut Out) {
+        self.note_starving(at, around, false, out);
         self.early.clear();
         self.waiting.clear();
         self.jobs.clear();
@@ -63,7 +75,9 @@ impl Follower {
 
     pub fn handle(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
         match event {
-            Event::Up { bricks } | Event::Down { bricks } if bricks.contains(&at.view.leader) => self.forget(),
+            Event::Up { bricks } | Event::Down { bricks } if bricks.contains(&at.view.leader) => {
+                self.forget(at, around, out)
+            }
             Event::Room | Event::Tick if !self.early.is_empty() => self.take(at, around, out)?,
             Event::Stabilize => at.send_member(out, at.view.leader, Message::WantStable),
             Event::Synced { ticket, outcome } => {
@@ -144,21 +158,22 @@ impl Follower {
 
     /// Takes what is next, as far as there is room.
     fn take(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        let mut starves = false;
         while let Some((sequence, arrived)) = self.early.first_key_value() {
             if sequence.0 > self.last.0 + 1 {
                 break;
             }
             if sequence.0 == self.last.0 + 1 {
-                if !around.brick.takes_now(&arrived.entry) {
-                    out.branches.push("a member's journal has no room");
-                    out.wants_room = true;
-                    break;
-                }
-                match append(around.brick, at.ring, &arrived.entry, &arrived.fresh, arrived.copied) {
-                    Ok(()) => self.last = *sequence,
-                    // There was room when it was asked for; it is taken when there is again.
-                    Err(Error::NoSpace { .. }) => {
+                let is_next = around.brick.is_next(at.ring, at.own.partition);
+                let takes_now = is_next && around.brick.takes_now(&arrived.entry);
+                let take = || append(around.brick, at.ring, &arrived.entry, &arrived.fresh, arrived.copied);
+                match if takes_now { take() } else { Ok(false) } {
+                    Ok(true) => self.last = *sequence,
+                    // It is taken when there is room; what there was when it was asked for another replica may have taken.
+                    Ok(false) | Err(Error::NoSpace { .. }) => {
+                        out.branches.push("a member's journal has no room");
                         out.wants_room = true;
+                        starves = true;
                         break;
                     }
                     Err(error) => return Err(error),
@@ -166,6 +181,7 @@ impl Follower {
             }
             self.early.pop_first();
         }
+        self.note_starving(at, around, starves, out);
         let early = self.early.keys().next_back().copied().filter(|_| is_planted(5));
         let held = Message::Held { sequence: early.unwrap_or(self.last), room: around.brick.room_left() };
         at.send_member(out, at.view.leader, held);
@@ -189,16 +205,13 @@ impl Follower {
     }
 }
 
-/// Puts a record into the brick's journal, its fresh blocks home before it.
-pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], copied: bool) -> Result<()> {
+/// Puts a record into the brick's journal, its fresh blocks home before it. False: the journal is full, and has not taken
+/// it. To wait here would be for ever: a checkpoint asks this replica what may go.
+pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], copied: bool) -> Result<bool> {
     for one in fresh {
         brick.write_fresh(ring, one.shard, one.first_block, &[&one.bytes])?;
     }
-    match copied {
-        true => brick.append_copied(entry)?,
-        false => brick.append(entry)?,
-    };
-    Ok(())
+    Ok(brick.append_now(entry, copied)?.is_some())
 }
 
 /// The records after one that the journal still has, with the fresh blocks that are still as the record says: what was

@@ -308,16 +308,21 @@ impl Leader {
             out.branches.push("a record is refused for want of room");
             return Ok(Err(Unmade::Refused(error)));
         }
-        if !around.brick.takes_now(&entry) {
-            out.wants_room = true;
-            out.branches.push("the leader's journal has no room");
-            return Ok(Err(Unmade::NoRoom));
+        let takes_now = (draft.must || !around.brick.has_starving()) && around.brick.takes_now(&entry);
+        let taken = if takes_now { append(around.brick, at.ring, &entry, &commit.fresh, false) } else { Ok(false) };
+        if !matches!(taken, Ok(true)) {
+            commit.fresh.iter().for_each(|fresh| around.brick.forget_fresh(fresh.shard));
         }
-        match append(around.brick, at.ring, &entry, &commit.fresh, false) {
-            Ok(()) => {}
+        match taken {
+            Ok(true) => {}
+            // There may have been room when it was asked for.
+            Ok(false) => {
+                out.wants_room = true;
+                out.branches.push("the leader's journal has no room");
+                return Ok(Err(Unmade::NoRoom));
+            }
             // Refused for what it is: nobody has it.
             Err(error @ (Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. })) => {
-                commit.fresh.iter().for_each(|fresh| around.brick.forget_fresh(fresh.shard));
                 return Ok(Err(Unmade::Refused(error)));
             }
             Err(error) => return Err(error),

@@ -121,13 +121,13 @@ impl Leader {
             }
             Message::Append { entry, fresh, .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
                 if entry.record.sequence.0 == self.last.0 + 1 {
-                    if !around.brick.takes_now(&entry) {
+                    let takes_now = around.brick.takes_now(&entry);
+                    if !takes_now || !append(around.brick, at.ring, &entry, &fresh, true)? {
                         // It is fetched again when there is room.
                         out.branches.push("levelling: no room for what is fetched");
                         (out.wants_room, self.phase) = (true, Phase::Asking);
                         return Ok(());
                     }
-                    append(around.brick, at.ring, &entry, &fresh, true)?;
                     self.last = entry.record.sequence;
                 }
                 Ok(())

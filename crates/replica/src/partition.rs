@@ -226,11 +226,14 @@ impl Partition {
         match &mut self.role {
             Role::Leader(leader) if self.at.leads() => leader.begin(&self.at, around, out),
             Role::Follower(follower) if !self.at.leads() => {
-                follower.forget();
+                follower.forget(&self.at, around, out);
                 Ok(())
             }
             // Another leads: nothing of the old role is worth keeping.
-            _ => {
+            role => {
+                if let Role::Follower(follower) = role {
+                    follower.forget(&self.at, around, out);
+                }
                 let lost = std::mem::take(&mut self.at.lost);
                 *self = Self::new(self.at.ring, self.at.own, around, lost)?;
                 self.handle(Event::Start, around, out);

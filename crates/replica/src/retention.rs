@@ -4,24 +4,22 @@
 //! One for each brick, asked and told by its host, which
 //!
 //! - makes it when it opens the brick, of which nothing may go from then on ([`Retention::of`]);
-//! - marks where the journal ends with each checkpoint, and when it has grown ([`Retention::wants_mark`]);
+//! - has it look at the journal now and then, and mark its end with each checkpoint ([`Retention::look`], [`Retention::mark_end`]);
 //! - while it waits, tells the partitions of [`Retention::behind`] [`Event::Stabilize`](crate::Event::Stabilize), and
 //!   retains from what [`Retention::advance`] answers.
 //!
 //! A journal has several marks: a record that some member has no room for yet keeps what is behind it, not what is before.
 
-use hekate_brick::{Brick, Ends, LogPosition, Lsn};
+use hekate_brick::{Brick, ENDS_A_JOURNAL, Ends, LogPosition, Lsn};
 use hekate_proto::*;
 use std::collections::VecDeque;
-
-/// Marks of a journal, evenly spread over it, but for the newest, which follows its end.
-const MARKS: u64 = 8;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Retention {
     step: u64,
     free_to: Lsn,
+    /// Evenly spread over the journal, but for the newest, which follows its end.
     marks: VecDeque<Ends>,
 }
 
@@ -39,17 +37,25 @@ impl Retention {
 
     /// Of a journal of so many bytes, of which nothing may go yet.
     fn new(journal_bytes: u64) -> Self {
-        Self { step: journal_bytes / MARKS, free_to: Lsn(0), marks: VecDeque::new() }
+        Self { step: journal_bytes / ENDS_A_JOURNAL, free_to: Lsn(0), marks: VecDeque::new() }
     }
 
-    /// Whether the journal has grown so much that it should be marked before the next checkpoint does.
-    pub fn wants_mark(&self, end: Lsn) -> bool {
-        let newest = self.marks.back().map_or(self.free_to, |(upto, _)| *upto);
-        end.0 >= newest.0 + self.step
+    /// Marks where the journal was while it grew, however fast: with one mark at its end journals that are all full would
+    /// wait for each other for ever.
+    pub fn look(&mut self, brick: &Brick) {
+        brick.take_passed_ends().into_iter().for_each(|ends| self.mark(ends));
     }
 
-    /// The journal ends there now.
-    pub fn mark(&mut self, ends: Ends) {
+    /// The same, and where it ends now.
+    pub fn mark_end(&mut self, brick: &Brick) {
+        self.look(brick);
+        self.mark(brick.ends());
+    }
+
+    fn mark(&mut self, ends: Ends) {
+        if self.marks.back().is_some_and(|(newest, _)| ends.0 <= *newest) {
+            return;
+        }
         let before = self.marks.iter().rev().nth(1).map_or(self.free_to, |(upto, _)| *upto);
         match self.marks.back_mut() {
             Some(newest) if newest.0.0 - before.0 < self.step => *newest = ends,
@@ -121,7 +127,7 @@ mod tests {
         for end in 1..=40 {
             retention.mark(ends(end * 25, end));
         }
-        assert!(retention.marks.len() <= MARKS as usize + 3, "{} marks", retention.marks.len());
+        assert!(retention.marks.len() <= ENDS_A_JOURNAL as usize + 3, "{} marks", retention.marks.len());
         let free_to = retention.advance(|_, _| Some(Sequence(20))).unwrap();
         assert!(free_to.0 <= 500 && free_to.0 > 500 - 2 * retention.step, "{free_to:?}");
         assert_eq!(retention.advance(|_, _| Some(Sequence(40))), Some(Lsn(1000)));

@@ -27,6 +27,15 @@ impl Journals {
     }
 }
 
+/// What became of marked journals.
+#[derive(Default)]
+struct Freed {
+    /// Something may go.
+    gave: bool,
+    /// Something is still kept.
+    keeps: bool,
+}
+
 impl Node {
     /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
     pub(crate) fn checkpoint_if_wanted(&self) -> Result<()> {
@@ -41,30 +50,35 @@ impl Node {
     /// The same, with pauses as long as the checkpoint is ahead of the journal.
     pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         let begun: Vec<_> = self.bricks.values().map(|brick| brick.begin_checkpoint()).collect();
-        self.retained().for_each(|(brick, retention)| retention.lock().mark(brick.ends()));
+        self.retained().for_each(|(brick, retention)| retention.lock().mark_end(brick));
         self.stabilize();
         let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
         let waiting_since = Instant::now();
-        while self.free_journals() && waiting_since.elapsed() < ANSWER_LIMIT {
+        while self.free_journals().keeps && waiting_since.elapsed() < ANSWER_LIMIT {
             std::thread::sleep(LOOK_PAUSE);
         }
-        let rings: Vec<_> = self.rings.read().values().cloned().collect();
-        rings.iter().for_each(|ring| self.tell_all(ring, || Event::Room));
+        self.tell_room();
         finished.into_iter().collect()
     }
 
     /// Between checkpoints: journals that have grown are marked, and of marked ones goes what may.
     pub(crate) fn look_after_journals(&self) {
         for (brick, retention) in self.retained() {
-            let mut retention = retention.lock();
-            if retention.wants_mark(brick.end()) {
-                retention.mark(brick.ends());
-            }
+            retention.lock().look(brick);
         }
-        if self.free_journals() {
+        let mut freed = self.free_journals();
+        if freed.keeps {
             self.stabilize();
-            self.free_journals();
+            freed.gave |= self.free_journals().gave;
         }
+        if freed.gave || self.bricks.values().any(|brick| brick.has_starving()) {
+            self.tell_room();
+        }
+    }
+
+    fn tell_room(&self) {
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        rings.iter().for_each(|ring| self.tell_all(ring, || Event::Room));
     }
 
     fn retained(&self) -> impl Iterator<Item = (&Arc<Brick>, &Mutex<Retention>)> {
@@ -79,17 +93,18 @@ impl Node {
         }
     }
 
-    /// Gives back what may go. -> whether something that was marked is still kept
-    fn free_journals(&self) -> bool {
-        let mut waiting = false;
+    /// Gives back what may go.
+    fn free_journals(&self) -> Freed {
+        let mut freed = Freed::default();
         for (brick, retention) in self.retained() {
             let mut retention = retention.lock();
             if let Some(upto) = retention.advance(self.stable(brick.id())) {
                 brick.retain_from(upto);
+                freed.gave = true;
             }
-            waiting |= retention.is_waiting();
+            freed.keeps |= retention.is_waiting();
         }
-        waiting
+        freed
     }
 
     /// Lets what is marked become stable; what other servers answer comes later.

@@ -280,7 +280,9 @@ impl Node {
 
     /// Ends the housekeeping's threads.
     pub fn stop_housekeeping(&self) {
-        if let Some(housekeeping) = self.housekeeping.lock().take() {
+        // Not with its lock: the threads that end may still want a checkpoint.
+        let housekeeping = self.housekeeping.lock().take();
+        if let Some(housekeeping) = housekeeping {
             housekeeping.stop();
         }
     }

@@ -264,7 +264,7 @@ impl Process {
         let Some(brick) = self.bricks.get(&id) else { return Ok(()) };
         brick.refresh_room()?;
         if let Some(retention) = self.retention.get_mut(&id) {
-            retention.mark(brick.ends());
+            retention.mark_end(brick);
         }
         brick.checkpoint()?;
         brick.refresh_room()?;
@@ -284,9 +284,7 @@ impl Process {
 
     fn look_after(&mut self, id: BrickId, now: u64) {
         let (Some(brick), Some(retention)) = (self.bricks.get(&id), self.retention.get_mut(&id)) else { return };
-        if retention.wants_mark(brick.end()) {
-            retention.mark(brick.ends());
-        }
+        retention.look(brick);
         let wants_checkpoint = brick.wants_checkpoint();
         if retention.is_waiting() {
             self.retain(id, now);

@@ -35,7 +35,7 @@ fn one_seed_gives_the_same_bytes_twice() {
 
 /// What the default seeds reach, each: every branch that replicas name but two. Locks are not simulated
 /// (`replica/locking/tests.rs`), and replicas that differ with equal logs take a rotten disk (`replica/tests/compare.rs`).
-const REACHED: [&str; 40] = [
+const REACHED: [&str; 39] = [
     "fault: kill",
     "fault: power cut",
     "fault: power cut of all",
@@ -72,11 +72,14 @@ const REACHED: [&str; 40] = [
     "branch: a record comes early",
     "branch: a record is refused for want of room",
     "branch: a retry joins what it repeats",
-    "branch: levelling: no room for what is fetched",
     "branch: levelling: replicas are compared",
     "branch: levelling: writes whose bytes are lost are forgotten",
     "branch: the leader's journal has no room",
 ];
+
+/// What only the soak's seeds have to reach: since members come before leaders where room is scarce, journals are seldom
+/// full when replicas are levelled.
+const REACHED_IN_1000: [&str; 1] = ["branch: levelling: no room for what is fetched"];
 
 /// Runs of a test run.
 const SEEDS: u64 = 300;
@@ -109,7 +112,8 @@ fn faults_stop_and_it_becomes_whole() {
         "{count} seeds
 {sum}"
     );
-    let missed: Vec<&str> = REACHED.into_iter().filter(|what| sum.of(what) == 0).collect();
+    let rare = REACHED_IN_1000.into_iter().filter(|_| count >= 1000);
+    let missed: Vec<&str> = REACHED.into_iter().chain(rare).filter(|what| sum.of(what) == 0).collect();
     assert!(count < 300 || missed.is_empty(), "never reached: {missed:?}");
     let undecided = sum.of(UNDECIDED);
     assert!(undecided <= 2 + count / 50, "{undecided} searches gave up in {count} seeds");
