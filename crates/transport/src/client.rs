@@ -116,7 +116,12 @@ impl Remote {
     /// The map as it is now, if the server gives it within this time.
     pub fn map(&self, limit: Duration) -> Result<VolumeMap> {
         let (channel, accepted) = self.resume(limit)?;
-        self.idle.lock().push(channel);
+        // Who waits for a server asks for the map again and again: its connections are not all kept.
+        let mut idle = self.idle.lock();
+        if idle.is_empty() {
+            idle.push(channel);
+        }
+        drop(idle);
         read_map(&accepted)
     }
 
