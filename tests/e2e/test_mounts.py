@@ -158,6 +158,60 @@ def a_cache_is_a_choice(store):
 
 
 @test
+def a_caching_mount_knows_its_directories_after_its_own_changes(store):
+    """The kernel asks for a directory's attributes after each change in it; what the mount answers must have in it all that
+    it has done, by whatever op and thread."""
+    store.init()
+    store.serve()
+    mnt = store.mount(options=["--cache", "600"])
+    strict = store.mount("strict")
+    top = f"{mnt}/d"
+    os.mkdir(top)
+
+    def told(path):
+        found = os.stat(path)
+        return found.st_mode, found.st_uid, found.st_nlink, found.st_mtime_ns, found.st_ctime_ns
+
+    def as_it_is(what):
+        equal(told(top), told(f"{strict}/d"), what)
+
+    for number in range(100):
+        write(f"{top}/{number}", b"")
+    as_it_is("files made")
+    for turn in range(10):
+        write(f"{top}/a{turn}", b"")
+        os.chmod(top, 0o700 + turn)
+        as_it_is("chmod")
+        write(f"{top}/b{turn}", b"")
+        os.mkdir(f"{top}/sub{turn}")
+        as_it_is("mkdir")
+        os.unlink(f"{top}/a{turn}")
+        os.rename(f"{top}/b{turn}", f"{top}/sub{turn}/c")
+        as_it_is("rename")
+        write(f"{top}/e{turn}", b"")
+        os.link(f"{top}/e{turn}", f"{top}/l{turn}")
+        as_it_is("link")
+        os.symlink("x", f"{top}/s{turn}")
+        as_it_is("symlink")
+        os.chown(top, turn, turn)
+        as_it_is("chown")
+
+    def many(worker):
+        for number in range(60):
+            path = f"{top}/w{worker}-{number}"
+            write(path, b"")
+            if number % 3:
+                os.unlink(path)
+            if number % 20 == 7:
+                os.mkdir(f"{path}-d")
+
+    workers = [threading.Thread(target=many, args=(worker,)) for worker in range(6)]
+    [worker.start() for worker in workers]
+    [worker.join() for worker in workers]
+    as_it_is("six at once")
+
+
+@test
 def unmounting_while_in_use(store):
     mnt = store.up()
     write(f"{mnt}/f", b"f")

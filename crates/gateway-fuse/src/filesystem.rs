@@ -10,6 +10,7 @@ mod directories;
 mod export;
 mod locks;
 mod names;
+mod recent;
 mod space;
 
 use crate::MountOptions;
@@ -23,7 +24,7 @@ use crate::request::{Body, Request};
 use crate::session::Later;
 use bytes::Bytes;
 use hekate_client::{Context, Volume};
-use hekate_proto::{Attr, InodeId};
+use hekate_proto::{Attr, InodeId, NodeKind};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ pub(crate) struct Filesystem {
     removals: Removals,
     appends: [Mutex<()>; APPEND_LOCKS],
     locks: locks::Locks,
+    recent: recent::Recent,
 }
 
 /// For whom, and about which inode.
@@ -70,6 +72,7 @@ impl Filesystem {
             removals: Removals::default(),
             appends: std::array::from_fn(|_| Mutex::default()),
             locks: locks::Locks::default(),
+            recent: recent::Recent::default(),
         }
     }
 
@@ -119,11 +122,18 @@ impl crate::session::Answers for Filesystem {
             Err(stale) => return Some(Err(stale.into())),
         };
         let deadline = self.soft.map(|soft| Instant::now() + soft);
-        let context = Context { durable: false, interrupt: Some(&signals.fatal), deadline };
+        let context = Context { interrupt: Some(&signals.fatal), deadline, ..Context::default() };
         let caller = Caller { inode, uid: request.uid, gid: request.gid, context, signals };
         match request.body {
             Body::SetLk { lk, wait: true } => self.lock_later(&caller, &lk, later),
-            body => Some(self.answer_now(&caller, body)),
+            body => {
+                let changes_directories = self.changes_directories(&caller, &body);
+                let outcome = self.answer_now(&caller, body);
+                if changes_directories {
+                    self.recent.forget();
+                }
+                Some(outcome)
+            }
         }
     }
 
@@ -141,6 +151,25 @@ impl crate::session::Answers for Filesystem {
 }
 
 impl Filesystem {
+    /// Whether it may change what a directory is like, and brings nothing along that says how: all but what makes or removes
+    /// names of files.
+    fn changes_directories(&self, caller: &Caller, body: &Body) -> bool {
+        match body {
+            Body::SetAttr { .. } | Body::SetXattr { .. } | Body::RemoveXattr { .. } => {
+                let kind = self.nodes.get(caller.inode.number()).map(|(_, kind)| kind);
+                kind.is_none_or(|kind| kind == NodeKind::Directory)
+            }
+            Body::Mknod { .. }
+            | Body::Mkdir { .. }
+            | Body::Symlink { .. }
+            | Body::Link { .. }
+            | Body::Rmdir { .. }
+            | Body::Rename { .. }
+            | Body::ReadDir { .. } => true,
+            _ => false,
+        }
+    }
+
     fn answer_now(&self, caller: &Caller, body: Body) -> Outcome {
         match body {
             Body::Lookup { name } => self.lookup(caller, name),

@@ -3,10 +3,10 @@
 //! `handle` is the whole interface: match the ops that you care about, pass the rest to `next`. Ops are data, so a
 //! layer needs no method an op. A volume's chain ends in the fixed bottom: distribute over replicate over transport.
 
-use hekate_proto::{Error, Op, Reply, Result};
+use hekate_proto::{Attr, Error, Op, Reply, Result};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// What accompanies an op through the layers.
@@ -18,11 +18,14 @@ pub struct Context<'a> {
     pub interrupt: Option<&'a AtomicBool>,
     /// The caller gives up at this moment.
     pub deadline: Option<Instant>,
+    /// Where a change of a directory's names puts what the directory is like after it, if that costs no further message.
+    pub directory_after: Option<&'a OnceLock<Attr>>,
 }
 
 impl Context<'_> {
     /// A context for a change that must be on stable storage when it returns.
-    pub const DURABLE: Context<'static> = Context { durable: true, interrupt: None, deadline: None };
+    pub const DURABLE: Context<'static> =
+        Context { durable: true, interrupt: None, deadline: None, directory_after: None };
 
     /// Whether the caller gave up.
     pub fn interrupted(&self) -> bool {

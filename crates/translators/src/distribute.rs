@@ -90,6 +90,35 @@ impl Distribute {
         Ok(reply)
     }
 
+    /// With it goes the question what the directory is like after a change, if somebody wants to know and it is all in one
+    /// partition.
+    fn pass_name_op(&self, context: &Context, (dir, name): (InodeId, &Name), op: NameOp) -> Result<Reply> {
+        let (partition, op) = (self.name_partition(dir, name), Op::Name { op });
+        let asks = context.directory_after.filter(|_| !op.is_read() && partition == self.home(dir));
+        let Some(after) = asks else { return self.pass(context, partition, op) };
+        let leader = Whom::Leader(partition);
+        let batch = vec![(leader, op), (leader, Op::Inode { op: InodeOp::GetAttr { inode: dir } })];
+        let mut replies = self.replicate.send_all(context, batch)?.into_iter();
+        let reply = replies.next().unwrap_or(Err(Error::Skipped))?;
+        self.passed(context, partition, &reply);
+        if let Some(Ok(Reply::Node { attr, .. })) = replies.next()
+            && !is_wide(&attr)
+        {
+            let _ = after.set(attr);
+        }
+        Ok(reply)
+    }
+
+    /// A change that was answered.
+    fn passed(&self, context: &Context, partition: PartitionNumber, reply: &Reply) {
+        if !context.durable {
+            self.unsynced.lock().changed(partition);
+        }
+        if let Reply::Node { attr, .. } = reply {
+            self.learn(attr);
+        }
+    }
+
     fn learn(&self, attr: &Attr) {
         if is_wide(attr) && attr.spread > self.spread_of(attr.id) {
             // One that cannot be is refused when it is used.
@@ -143,7 +172,7 @@ impl Distribute {
         };
         let mut tries = 0..STALE_MAX;
         let reply = loop {
-            let found = match self.pass(context, self.name_partition(dir, name), Op::Name { op: op.clone() }) {
+            let found = match self.pass_name_op(context, (dir, name), op.clone()) {
                 Err(Error::OtherSpread { spread }) => {
                     self.learn_spread(dir, spread)?;
                     continue;

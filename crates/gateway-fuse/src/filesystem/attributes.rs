@@ -2,7 +2,7 @@
 
 use super::{Caller, Filesystem};
 use crate::abi::*;
-use crate::encode::{Outcome, bytes_of, join, joined, sized};
+use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
 use bytes::Bytes;
 use hekate_client::SetXattr;
 use hekate_proto::{AttrChanges, Error, NodeKind, SetTime, VolumeSpace};
@@ -15,6 +15,9 @@ const NAME_BYTES_MAX: u32 = 255;
 
 impl Filesystem {
     pub(super) fn getattr(&self, caller: &Caller) -> Outcome {
+        if let Some((attr, left)) = self.recent.get(caller.inode, self.cache) {
+            return Ok(attr_reply(&attr, left));
+        }
         let attr = match self.volume.getattr(&caller.context, caller.inode) {
             Err(Error::Stale) => self.handles.removed(caller.inode).ok_or(Error::Stale)?,
             found => found?,

@@ -4,10 +4,11 @@ use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of, missing_out};
 use bytes::Bytes;
-use hekate_client::New;
+use hekate_client::{Context, New};
 use hekate_proto::{Error, InodeId, Name, NewNode, RenameMode, Result, Time};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const PERMISSIONS: u32 = 0o7777;
@@ -55,7 +56,8 @@ impl Filesystem {
     /// made one meanwhile, ESTALE has the kernel look again and open it by its own rules.
     pub(super) fn create(&self, caller: &Caller, name: Name, create: CreateIn) -> Outcome {
         let new = new(caller, NewNode::File, (create.mode, create.umask));
-        let attr = match self.volume.create(&caller.context, caller.inode, name, new) {
+        let create_it = |context: &Context| self.volume.create(context, caller.inode, name, new);
+        let attr = match self.and_directory(caller, create_it) {
             Ok((attr, _)) => attr,
             Err(Error::Exists) if create.flags & OFlags::EXCL.bits() == 0 => return Err(Errno::STALE.into()),
             Err(error) => return Err(error.into()),
@@ -86,8 +88,26 @@ impl Filesystem {
     pub(super) fn unlink(&self, caller: &Caller, name: Name) -> Outcome {
         let _removal = self.removals.begin();
         let inode = self.if_open(caller, caller.inode, &name)?;
-        self.volume.unlink(&caller.context, caller.inode, name, inode)?;
+        self.and_directory(caller, |context| self.volume.unlink(context, caller.inode, name, inode))?;
         Ok(Bytes::new())
+    }
+
+    /// A change of names that brings along what its directory is like then.
+    fn and_directory<T>(
+        &self,
+        caller: &Caller,
+        change: impl FnOnce(&Context) -> hekate_proto::Result<T>,
+    ) -> hekate_proto::Result<T> {
+        if self.cache.is_zero() {
+            return change(&caller.context);
+        }
+        let (begun, after) = (self.recent.begin(), OnceLock::new());
+        let outcome = change(&Context { directory_after: Some(&after), ..caller.context });
+        match after.into_inner() {
+            Some(attr) => self.recent.learn(begun, attr),
+            None => self.recent.forget(),
+        }
+        outcome
     }
 
     pub(super) fn rmdir(&self, caller: &Caller, name: Name) -> Outcome {
