@@ -1,8 +1,11 @@
-"""Disks that fill up."""
+"""Disks and journals that fill up."""
 
 import errno
 import os
+import random
 import subprocess
+import threading
+import time
 
 from harness import equal, read, test, wait_until, write
 
@@ -58,3 +61,26 @@ def a_full_disk_says_so_and_empties_again(store):
     equal(read(f"{mnt}/kept"), b"k" * 100_000, "what was there before")
     equal([brick["state"] for brick in store.status()["bricks"]], ["online", "online"], "bricks")
 
+
+@test
+def writers_go_on_though_all_journals_are_full(store):
+    """Writers of many files keep three small journals full: each waits for room, and none for ever."""
+    store.init(bricks=3)
+    store.serve()
+    mnt = store.mount()
+    written, end = [0] * 32, time.time() + 10
+
+    def overwrite(number):
+        data = os.urandom(PART)
+        fd = os.open(f"{mnt}/f{number}", os.O_RDWR | os.O_CREAT)
+        while time.time() < end:
+            # What is there already is written over, by way of the journal.
+            os.pwrite(fd, data[: random.choice([4096, 65_536, PART])], random.randrange(8) * PART)
+            written[number] += 1
+        os.close(fd)
+
+    workers = [threading.Thread(target=overwrite, args=(number,), daemon=True) for number in range(len(written))]
+    [worker.start() for worker in workers]
+    [worker.join(max(1, end + 30 - time.time())) for worker in workers]
+    stuck = sum(worker.is_alive() for worker in workers)
+    assert stuck == 0 and min(written) > 2, f"{stuck} of {len(workers)} writers stand still: {written}"
