@@ -38,7 +38,7 @@ kills() { # 500 processes killed under load, with one server and with three, and
     tests/e2e/run.sh writers_wait_for_a_killed_server a_killed_server_starts_again_and_again processes_are_killed_under_load
   done
 }
-posix() { # fsx with a million operations on each kind of file and mount, and pjdfstest ten times: some 40 minutes
+posix() { # fsx with a million operations on each kind of file and mount, and pjdfstest ten times: some 50 minutes
   cargo build --release -p hekate
   HEKATE_FSX_OPS=1000000 tests/e2e/run.sh fsx_finds_what_it_wrote
   for round in $(seq 10); do
