@@ -170,10 +170,15 @@ impl Follower {
                 match if takes_now { take() } else { Ok(false) } {
                     Ok(true) => self.last = *sequence,
                     // It is taken when there is room; what there was when it was asked for another replica may have taken.
-                    Ok(false) | Err(Error::NoSpace { .. }) => {
+                    Ok(false) => {
                         out.branches.push("a member's journal has no room");
                         out.wants_room = true;
                         starves = true;
+                        break;
+                    }
+                    // The disk is full: that may last, and what others bring may be what empties it.
+                    Err(Error::NoSpace { .. }) => {
+                        out.wants_room = true;
                         break;
                     }
                     Err(error) => return Err(error),

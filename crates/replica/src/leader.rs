@@ -308,7 +308,7 @@ impl Leader {
             out.branches.push("a record is refused for want of room");
             return Ok(Err(Unmade::Refused(error)));
         }
-        let takes_now = (draft.must || !around.brick.has_starving()) && around.brick.takes_now(&entry);
+        let takes_now = !(grows && around.brick.has_starving()) && around.brick.takes_now(&entry);
         let taken = if takes_now { append(around.brick, at.ring, &entry, &commit.fresh, false) } else { Ok(false) };
         if !matches!(taken, Ok(true)) {
             commit.fresh.iter().for_each(|fresh| around.brick.forget_fresh(fresh.shard));
