@@ -27,15 +27,6 @@ impl Journals {
     }
 }
 
-/// What became of marked journals.
-#[derive(Default)]
-struct Freed {
-    /// Something may go.
-    gave: bool,
-    /// Something is still kept.
-    keeps: bool,
-}
-
 impl Node {
     /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
     pub(crate) fn checkpoint_if_wanted(&self) -> Result<()> {
@@ -54,7 +45,7 @@ impl Node {
         self.stabilize();
         let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
         let waiting_since = Instant::now();
-        while self.free_journals().keeps && waiting_since.elapsed() < ANSWER_LIMIT {
+        while self.free_journals() && waiting_since.elapsed() < ANSWER_LIMIT {
             std::thread::sleep(LOOK_PAUSE);
         }
         self.tell_room();
@@ -66,12 +57,11 @@ impl Node {
         for (brick, retention) in self.retained() {
             retention.lock().look(brick);
         }
-        let mut freed = self.free_journals();
-        if freed.keeps {
+        if self.free_journals() {
             self.stabilize();
-            freed.gave |= self.free_journals().gave;
+            self.free_journals();
         }
-        if freed.gave || self.bricks.values().any(|brick| brick.has_starving()) {
+        if self.bricks.values().filter(|brick| brick.take_passed_turn()).count() > 0 {
             self.tell_room();
         }
     }
@@ -93,18 +83,17 @@ impl Node {
         }
     }
 
-    /// Gives back what may go.
-    fn free_journals(&self) -> Freed {
-        let mut freed = Freed::default();
+    /// Gives back what may go. -> whether something that was marked is still kept
+    fn free_journals(&self) -> bool {
+        let mut waiting = false;
         for (brick, retention) in self.retained() {
             let mut retention = retention.lock();
             if let Some(upto) = retention.advance(self.stable(brick.id())) {
                 brick.retain_from(upto);
-                freed.gave = true;
             }
-            freed.keeps |= retention.is_waiting();
+            waiting |= retention.is_waiting();
         }
-        freed
+        waiting
     }
 
     /// Lets what is marked become stable; what other servers answer comes later.
