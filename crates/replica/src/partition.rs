@@ -180,6 +180,10 @@ impl Partition {
             },
         };
         if let Err(error) = outcome {
+            // Others on the brick need not wait for it.
+            if let Role::Follower(follower) = &mut self.role {
+                follower.forget(&self.at, around, out);
+            }
             self.fail(error, out);
         }
     }

@@ -53,7 +53,8 @@ impl Retention {
     }
 
     fn mark(&mut self, ends: Ends) {
-        if self.marks.back().is_some_and(|(newest, _)| ends.0 <= *newest) {
+        // What was passed while the end was marked may come after it.
+        if ends.0 <= self.marks.back().map_or(self.free_to, |(newest, _)| *newest) {
             return;
         }
         let before = self.marks.iter().rev().nth(1).map_or(self.free_to, |(upto, _)| *upto);

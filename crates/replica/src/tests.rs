@@ -6,6 +6,7 @@
 
 mod compare;
 mod lost_blocks;
+mod starving;
 
 use crate::*;
 use bytes::Bytes;
