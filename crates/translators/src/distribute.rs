@@ -79,14 +79,9 @@ impl Distribute {
 
     /// Sends an op to one partition; what it changed is to be synced, unless it is durable already.
     fn pass(&self, context: &Context, partition: PartitionNumber, op: Op) -> Result<Reply> {
-        let changes = !op.is_read() && !context.durable;
+        let changes = !op.is_read();
         let reply = self.replicate.send(context, Whom::Leader(partition), op)?;
-        if changes {
-            self.unsynced.lock().changed(partition);
-        }
-        if let Reply::Node { attr, .. } = &reply {
-            self.learn(attr);
-        }
+        self.passed(context, changes.then_some(partition), &reply);
         Ok(reply)
     }
 
@@ -100,7 +95,7 @@ impl Distribute {
         let batch = vec![(leader, op), (leader, Op::Inode { op: InodeOp::GetAttr { inode: dir } })];
         let mut replies = self.replicate.send_all(context, batch)?.into_iter();
         let reply = replies.next().unwrap_or(Err(Error::Skipped))?;
-        self.passed(context, partition, &reply);
+        self.passed(context, Some(partition), &reply);
         if let Some(Ok(Reply::Node { attr, .. })) = replies.next()
             && !is_wide(&attr)
         {
@@ -109,9 +104,9 @@ impl Distribute {
         Ok(reply)
     }
 
-    /// A change that was answered.
-    fn passed(&self, context: &Context, partition: PartitionNumber, reply: &Reply) {
-        if !context.durable {
+    /// What an answer tells. `changed`: the partition, if it was a change.
+    fn passed(&self, context: &Context, changed: Option<PartitionNumber>, reply: &Reply) {
+        if let Some(partition) = changed.filter(|_| !context.durable) {
             self.unsynced.lock().changed(partition);
         }
         if let Reply::Node { attr, .. } = reply {
