@@ -130,7 +130,15 @@ def what_another_mount_removed_is_stale(store):
     handle = os.open(f"{mnt}/d", os.O_RDONLY)
     os.rmdir(f"{mnt}/d")
     equal(os.fstat(handle).st_nlink, 0, "links of one that this mount removed")
-    raises(errno.ESTALE, os.fchmod, handle, 0o700)
+    before = os.fstat(handle)
+    os.fchmod(handle, 0o701)
+    os.fchown(handle, 5, 6)
+    os.utime(handle, ns=(7_000_000_001, 8_000_000_002))
+    found = os.fstat(handle)
+    equal((found.st_mode & 0o7777, found.st_uid, found.st_gid), (0o701, 5, 6), "mode and owners")
+    equal((found.st_atime_ns, found.st_mtime_ns), (7_000_000_001, 8_000_000_002), "times")
+    assert found.st_ctime_ns > before.st_ctime_ns, "no change of its ctime"
+    raises(errno.ESTALE, os.setxattr, handle, "user.a", b"")
     os.close(handle)
 
 

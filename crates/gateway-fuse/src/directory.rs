@@ -6,13 +6,13 @@
 //! came meanwhile are not told.
 
 use bytes::Bytes;
-use hekate_proto::{Attr, Entry, InodeId, Name, NodeKind, Result, Time};
+use hekate_proto::{Attr, AttrChanges, Entry, InodeId, Name, NodeKind, Result, SetTime, Time};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Names fetched at once.
 const BATCH: u32 = 1024;
@@ -59,11 +59,11 @@ impl Handles {
         !self.open.lock().is_empty()
     }
 
-    /// A directory is gone since `now`; if it is open it is remembered until it is closed.
-    pub(crate) fn is_removed(&self, attr: Attr, now: Time) {
+    /// A directory has just gone; if it is open it is remembered until it is closed.
+    pub(crate) fn is_removed(&self, attr: Attr) {
         let open = self.open.lock();
         if open.values().any(|handle| handle.inode == attr.id) {
-            self.removed.lock().insert(attr.id, Attr { nlink: 0, ctime: now.max(attr.ctime), ..attr });
+            self.removed.lock().insert(attr.id, Attr { nlink: 0, ctime: now().max(attr.ctime), ..attr });
         }
     }
 
@@ -71,6 +71,27 @@ impl Handles {
     pub(crate) fn removed(&self, inode: InodeId) -> Option<Attr> {
         self.removed.lock().get(&inode).cloned()
     }
+
+    /// The same, after changes of its attributes, which nobody else can see.
+    pub(crate) fn change_removed(&self, inode: InodeId, changes: &AttrChanges) -> Option<Attr> {
+        let mut removed = self.removed.lock();
+        let attr = removed.get_mut(&inode)?;
+        let time = |set: &Option<SetTime>, before: Time| match set {
+            None => before,
+            Some(SetTime::Now) => now(),
+            Some(SetTime::At { time }) => *time,
+        };
+        attr.mode = changes.mode.unwrap_or(attr.mode);
+        attr.uid = changes.uid.unwrap_or(attr.uid);
+        attr.gid = changes.gid.unwrap_or(attr.gid);
+        (attr.atime, attr.mtime) = (time(&changes.atime, attr.atime), time(&changes.mtime, attr.mtime));
+        attr.ctime = now().max(attr.ctime);
+        Some(attr.clone())
+    }
+}
+
+fn now() -> Time {
+    Time(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64)
 }
 
 /// A name, without what READDIR does not need.

@@ -129,7 +129,7 @@ impl crate::session::Answers for Filesystem {
             body => {
                 let changes_directories = self.changes_directories(&caller, &body);
                 let outcome = self.answer_now(&caller, body);
-                if changes_directories {
+                if changes_directories && !self.cache.is_zero() {
                     self.recent.forget();
                 }
                 Some(outcome)

@@ -32,7 +32,10 @@ impl Filesystem {
         if changes == AttrChanges::default() {
             return self.getattr(caller);
         }
-        let attr = self.volume.setattr(&caller.context, caller.inode, changes)?;
+        let attr = match self.volume.setattr(&caller.context, caller.inode, changes.clone()) {
+            Err(Error::Stale) => self.handles.change_removed(caller.inode, &changes).ok_or(Error::Stale)?,
+            found => found?,
+        };
         self.attributes(&attr)
     }
 

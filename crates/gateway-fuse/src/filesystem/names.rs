@@ -5,11 +5,10 @@ use crate::abi::*;
 use crate::encode::{Outcome, bytes_of, missing_out};
 use bytes::Bytes;
 use hekate_client::{Context, New};
-use hekate_proto::{Error, InodeId, Name, NewNode, RenameMode, Result, Time};
+use hekate_proto::{Error, InodeId, Name, NewNode, RenameMode, Result};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const PERMISSIONS: u32 = 0o7777;
 
@@ -117,8 +116,7 @@ impl Filesystem {
             false => None,
         };
         self.volume.rmdir(&caller.context, caller.inode, name)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        before.into_iter().for_each(|attr| self.handles.is_removed(attr, Time(now.as_nanos() as i64)));
+        before.into_iter().for_each(|attr| self.handles.is_removed(attr));
         Ok(Bytes::new())
     }
 
