@@ -1,6 +1,7 @@
 """Mounts of one volume, and what they owe to each other."""
 
 import errno
+import mmap
 import os
 import subprocess
 import threading
@@ -155,6 +156,32 @@ def a_cache_is_a_choice(store):
         os.rename(f"{cached}/{number}", f"{cached}/r{number}")
         equal(read(f"{cached}/r{number}"), b"%d" % number, "own changes at once")
         equal(read(f"{mnt}/r{number}"), b"%d" % number, "written through")
+
+
+@test
+def past_the_page_cache_and_through_it_is_the_same(store):
+    store.init()
+    store.serve()
+    path = f"{store.mount(options=['--cache', '600'])}/f"
+    write(path, b"0" * 40_000)
+    through = os.open(path, os.O_RDWR)
+    mapped = mmap.mmap(through, 40_000)
+    past = os.open(path, os.O_RDWR | os.O_SYNC)
+    for turn in range(1, 40):
+        at, wanted = 4096 * (turn % 9) + turn, bytes([turn]) * 3000
+        os.pwrite(past, wanted, at)
+        equal(os.pread(through, 3000, at), wanted, "read through the pages")
+        equal(mapped[at:at + 3000], wanted, "mapped")
+        wanted = bytes([turn + 100]) * 3000
+        if turn % 2:
+            os.pwrite(through, wanted, at + 100)
+        else:
+            mapped[at + 100:at + 3100] = wanted
+        equal(os.pread(past, 3000, at + 100), wanted, "read past the pages")
+        equal(os.fstat(past).st_size, 40_000, "size")
+    mapped.close()
+    os.close(through)
+    os.close(past)
 
 
 @test
