@@ -140,6 +140,12 @@ def what_another_mount_removed_is_stale(store):
     assert found.st_ctime_ns > before.st_ctime_ns, "no change of its ctime"
     raises(errno.ESTALE, os.setxattr, handle, "user.a", b"")
     os.close(handle)
+    os.mkdir(f"{mnt}/d")
+    os.mkdir(f"{mnt}/e")
+    handle = os.open(f"{mnt}/d", os.O_RDONLY)
+    os.rename(f"{mnt}/e", f"{mnt}/d")
+    equal(os.fstat(handle).st_nlink, 0, "links of one that another took the name of")
+    os.close(handle)
 
 
 @test

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from harness import equal, read, test, wait_until, write
+from harness import equal, raises, read, test, wait_until, write
 
 PART = 1 << 20
 
@@ -60,6 +60,40 @@ def a_full_disk_says_so_and_empties_again(store):
         os.unlink(name)
     equal(read(f"{mnt}/kept"), b"k" * 100_000, "what was there before")
     equal([brick["state"] for brick in store.status()["bricks"]], ["online", "online"], "bricks")
+
+
+@test(root=True)
+def what_was_reserved_fits_on_a_full_disk(store):
+    disks = [store.directory(f"disk{number}") for number in range(2)]
+    for disk in disks:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", disk], check=True)
+    mnt = store.up(directories=[f"{disk}/brick" for disk in disks])
+
+    def taken():
+        return [sum(os.stat(f"{directory}/{name}").st_blocks * 512 for directory, _, names in os.walk(f"{disk}/brick/data")
+                    for name in names) for disk in disks]
+
+    handle = os.open(f"{mnt}/reserved", os.O_RDWR | os.O_CREAT)
+    begun = taken()
+    os.posix_fallocate(handle, 0, 21 * PART)
+    assert all(now >= before + 21 * PART for now, before in zip(taken(), begun)), f"{taken()} bytes after {begun}"
+    equal(os.fstat(handle).st_size, 21 * PART, "size")
+    raises(errno.ENXIO, os.lseek, handle, 0, os.SEEK_DATA)
+    fill(mnt)
+    model = bytearray(21 * PART)
+    for at in (*range(0, 8 * PART, PART), 13 * PART + 5000, 20 * PART):
+        data = os.urandom(PART)
+        equal(os.pwrite(handle, data, at), PART, f"written at {at} on a full disk")
+        model[at:at + PART] = data
+    os.fsync(handle)
+    store.kill_server()
+    store.serve()
+    equal(os.pread(handle, 22 * PART, 0) == bytes(model), True, "what was written is there, and zeros between")
+    full = taken()
+    os.ftruncate(handle, 9 * PART)
+    wait_until(lambda: all(now <= before - 9 * PART for now, before in zip(taken(), full)), "a cut gives room back", limit_s=20)
+    equal(os.pread(handle, 22 * PART, 0) == bytes(model[:9 * PART]), True, "what is left")
+    os.close(handle)
 
 
 @test

@@ -171,6 +171,29 @@ def servers_copy_ranges_of_files(store):
     same_bytes(os.pread(handle, 41 * MIB, 0), wanted, "within a file")
     raises(errno.EINVAL, os.copy_file_range, handle, handle, 5 * MIB, 0, MIB)
     os.close(handle)
+    # This mount's kernel takes the file for shorter than it is, until it asks.
+    handle = os.open(f"{mnt}/grown", os.O_RDWR | os.O_CREAT)
+    os.pwrite(handle, b"x" * 1000, 0)
+    with open(f"{store.mount('other')}/grown", "r+b") as other:
+        os.pwrite(other.fileno(), b"y" * 50_000, 1000)
+    equal(os.copy_file_range(handle, handle, 40_000, 0, 100_000), 1000, "bytes copied of what this mount's kernel knows")
+    os.fstat(handle)
+    raises(errno.EINVAL, os.copy_file_range, handle, handle, 40_000, 0, 20_000)
+    os.close(handle)
+
+
+@test
+def a_copy_moves_the_time_of_access_as_a_read_does(store):
+    mnt = store.up()
+    for flags, moves in ((0, True), (os.O_NOATIME, False)):
+        write(f"{mnt}/{flags}", b"a" * 30_000)
+        os.utime(f"{mnt}/{flags}", (1000, 2000))
+        source = os.open(f"{mnt}/{flags}", os.O_RDONLY | flags)
+        target = os.open(f"{mnt}/to{flags}", os.O_WRONLY | os.O_CREAT)
+        equal(os.copy_file_range(source, target, 30_000), 30_000, "copied")
+        equal(os.fstat(source).st_atime != 1000, moves, f"atime moves, opened with {flags:#x}")
+        os.close(source)
+        os.close(target)
 
 
 def ops(store):

@@ -249,6 +249,16 @@ impl Brick {
         })
     }
 
+    /// Makes room at home for fresh blocks, before the record that tells of them is appended.
+    pub fn reserve_fresh(&self, ring: RingId, shard: ShardId, first_block: u32, count: u32) -> Result<()> {
+        self.guarded(|| {
+            let durable = self.view(|view| view.before(ring, shard))?;
+            let begun = self.machine.write().reserve_fresh(shard, durable, first_block, count);
+            let (id, io) = begun.map_err(|error| self.named(error))?;
+            self.perform(id, &io, &[])
+        })
+    }
+
     /// Puts the data files of these shards on stable storage, as far as they have bytes that no sync has covered.
     /// -> the position to [`Brick::sync`] to.
     pub fn sync_shards(&self, shards: &[ShardId]) -> Result<Lsn> {

@@ -37,6 +37,7 @@ impl Disk {
             }
             Io::SyncJournal { numbers } => self.segments.sync(storage, numbers),
             Io::WriteFresh { shard, first } => self.home.write(*shard, *first, fresh),
+            Io::ReserveHome { shard, first, count } => self.home.allocate(*shard, *first, *count),
             Io::WriteHome { shard, first, blocks } => {
                 let parts: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
                 self.home.write(*shard, *first, &parts)

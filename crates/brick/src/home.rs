@@ -149,6 +149,14 @@ impl Home {
         Ok(())
     }
 
+    /// Gives so many blocks from `first` on their space, without bytes.
+    pub fn allocate(&self, shard: ShardId, first: u32, count: u32) -> Result<()> {
+        let (offset, length) = (u64::from(first) * BLOCK_BYTES as u64, u64::from(count) * BLOCK_BYTES as u64);
+        self.file(shard, true)
+            .and_then(|file| file.allocate(offset, length))
+            .map_err(|e| failed("make room in", shard, e))
+    }
+
     /// Gives back the space of the blocks `from..to`.
     pub fn punch(&self, shard: ShardId, from: u32, to: u32) -> Result<()> {
         let block = BLOCK_BYTES as u64;

@@ -189,7 +189,7 @@ impl Machine {
     fn forget_told(&mut self, record: &Record) {
         for change in &record.changes {
             match change {
-                Change::FreshBlocks { shard, .. } => self.forget_fresh(*shard),
+                Change::FreshBlocks { shard, .. } | Change::ReserveBlocks { shard, .. } => self.forget_fresh(*shard),
                 Change::DropShard { shard } => {
                     self.forget_fresh(*shard);
                     self.forget_syncs(*shard);
@@ -223,24 +223,39 @@ impl Machine {
     /// Fresh blocks are about to be written home: the returned IO, whose bytes the caller has. `durable`: what the index
     /// says of the shard.
     pub fn write_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<(IoId, Io)> {
+        self.take_fresh(shard, durable, first, count)?;
+        Ok(self.start(Io::WriteFresh { shard, first }, Job::Fresh { shard, first, end: first + count }))
+    }
+
+    /// The same, for room that is about to be made for fresh blocks.
+    pub fn reserve_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<(IoId, Io)> {
+        self.take_fresh(shard, durable, first, count)?;
+        Ok(self.start(Io::ReserveHome { shard, first, count }, Job::Reserve { shard, first }))
+    }
+
+    /// What fresh blocks take, but for those that have their room.
+    fn take_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<()> {
         self.check_alive()?;
         check::may_write(&self.state, shard)?;
         if self.is_stray(shard) {
             return Err(Error::Unavailable { what: "an old file of the shard is being removed".into() });
         }
         let known = self.state.shard_layers(shard).next().map(|overlay| Before::Is(overlay.record));
-        if let Before::Is(before) = known.unwrap_or(durable) {
-            check::is_fresh(shard, before.map_or(0, |before| before.home_blocks), first)?;
+        let mut reserved = 0;
+        if let Before::Is(Some(before)) = known.unwrap_or(durable) {
+            check::is_fresh(shard, before.home_blocks, first)?;
+            reserved = before.reserved_blocks;
         }
-        self.room.take(u64::from(count) * BLOCK_BYTES as u64)?;
-        Ok(self.start(Io::WriteFresh { shard, first }, Job::Fresh { shard, first, end: first + count }))
+        let taken = first.saturating_add(count).saturating_sub(reserved.max(first));
+        self.room.take(u64::from(taken) * BLOCK_BYTES as u64)
     }
 
     /// A data file that no record knows is about to be removed; nobody writes the shard meanwhile. `None`: somebody is
     /// writing it, or has.
     pub fn remove_stray(&mut self, shard: ShardId) -> Result<Option<(IoId, Io)>> {
         self.check_alive()?;
-        let writing = |job: &Job| matches!(job, Job::Fresh { shard: written, .. } if *written == shard);
+        let writing =
+            |job: &Job| matches!(job, Job::Fresh { shard: one, .. } | Job::Reserve { shard: one, .. } if *one == shard);
         let wanted = self.fresh.contains_key(&shard) || self.state.shard_layers(shard).next().is_some();
         if wanted || self.in_flight.values().any(writing) {
             return Ok(None);
@@ -329,7 +344,7 @@ impl Machine {
         let job = ended.ok_or_else(|| Error::bug(format!("{id:?} has ended and was never begun, or twice")))?;
         self.check_alive()?;
         if let Err(error) = outcome {
-            if matches!(job, Job::Fresh { .. }) && matches!(error, Error::NoSpace { .. }) {
+            if matches!(job, Job::Fresh { .. } | Job::Reserve { .. }) && matches!(error, Error::NoSpace { .. }) {
                 return Err(error);
             }
             return Err(self.fail(&error));
@@ -342,6 +357,8 @@ impl Machine {
                 self.state.home_synced(shard, overlay, writes);
                 self.unmarked.push((shard, stamp));
             }
+            // Until a record tells of it, its file is not one that nobody knows.
+            Job::Reserve { shard, first } => drop(self.fresh.entry(shard).or_insert((first, first))),
             Job::Stray(_) | Job::Forgotten => {}
             Job::Checkpoint => self.checkpoint_step_done(),
         }

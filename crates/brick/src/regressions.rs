@@ -97,7 +97,7 @@ fn write(brick: &Brick, first: u32, fill: u8, count: u32) -> Lsn {
     let n = before.map_or(1, |r| r.stamp.count + 1);
     let stamp = Stamp { count: n, session: SessionId(1), op: OpId(n) };
     let end = first + count;
-    let record = ShardRecord { stamp, length: length.max(end * B), home_blocks: home.max(end) };
+    let record = ShardRecord { stamp, length: length.max(end * B), home_blocks: home.max(end), reserved_blocks: 0 };
     let (run, bytes) = run(first, fill, count);
     if count > 8 && first >= home {
         brick.write_fresh(RING, shard(0), first, &[&bytes]).unwrap();
@@ -113,7 +113,7 @@ fn cut(brick: &Brick, blocks: u32) -> Lsn {
         brick,
         vec![Change::CutShard {
             shard: shard(0),
-            record: ShardRecord { stamp, length: blocks * B, home_blocks: b.home_blocks },
+            record: ShardRecord { stamp, length: blocks * B, home_blocks: b.home_blocks, reserved_blocks: 0 },
         }],
     )
 }
@@ -143,7 +143,7 @@ fn punch_of_a_cut_spares_fresh_blocks() {
 fn is_refused(brick: &Brick) -> bool {
     let (run, bytes) = run(0, 7, 16);
     let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
-    let record = ShardRecord { stamp, length: 16 * B, home_blocks: 16 };
+    let record = ShardRecord { stamp, length: 16 * B, home_blocks: 16, reserved_blocks: 0 };
     let change = Change::WriteBlocks { shard: shard(0), record, run, bytes };
     brick.is_dropped(shard(0)) && append_to(brick, PARTITION, vec![change]).is_err()
 }

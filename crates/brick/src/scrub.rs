@@ -212,7 +212,7 @@ mod tests {
         let sums = (first..first + count).map(|block| block_checksum(shard(index), block, &bytes[..BLOCK_BYTES]));
         let run = BlockRun { first, checksums: sums.collect() };
         let stamp = Stamp { count: sequence.0, session: SessionId(1), op: OpId(1) };
-        let record = ShardRecord { stamp, length: 1000 * BLOCK_BYTES as u32, home_blocks: 1000 };
+        let record = ShardRecord { stamp, length: 1000 * BLOCK_BYTES as u32, home_blocks: 1000, reserved_blocks: 0 };
         let changes = vec![Change::WriteBlocks { shard: shard(index), record, run, bytes }];
         let (partition, epoch, session, op_id) = (PartitionNumber(0), Epoch(1), SessionId(1), OpId(1));
         brick

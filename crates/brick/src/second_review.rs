@@ -41,6 +41,7 @@ fn write(brick: &Brick, s: ShardId, first: u32, count: u32, fill: u8, fresh: boo
         stamp: Stamp { count: n, session: SessionId(1), op: OpId(n) },
         length: before.map_or(0, |r| r.length).max(end * B),
         home_blocks: before.map_or(0, |r| r.home_blocks).max(end),
+        reserved_blocks: 0,
     };
     let bytes = Bytes::from(vec![fill; (count * B) as usize]);
     let checksums = (0..count).map(|b| block_checksum(s, first + b, &bytes[..BLOCK_BYTES])).collect();
@@ -106,7 +107,7 @@ fn a_rotten_shard_entry_of_a_follower_does_not_end_the_partition() {
     let follower = open(s.clone(), 1 << 20, false);
     // The record as the leader made it from its own good copy; at a start `level` does the same with `append_copied`.
     let stamp = Stamp { count: 2, session: SessionId(1), op: OpId(2) };
-    let record = ShardRecord { stamp, length: 8 * B, home_blocks: 8 };
+    let record = ShardRecord { stamp, length: 8 * B, home_blocks: 8, reserved_blocks: 0 };
     let bytes = Bytes::from(vec![2u8; BLOCK_BYTES]);
     let run = BlockRun { first: 0, checksums: vec![block_checksum(shard(0), 0, &bytes)] };
     let changes = vec![Change::WriteBlocks { shard: shard(0), record, run, bytes }];
@@ -128,7 +129,7 @@ fn a_mark_longer_than_a_segment_does_not_stop_the_brick() {
             let s = shard(index);
             let bytes = vec![1u8; BLOCK_BYTES];
             brick.write_fresh(RING, s, 0, &[&bytes]).unwrap();
-            let record = ShardRecord { stamp: Stamp { count: 1, session: SessionId(1), op: OpId(1) }, length: B, home_blocks: 1 };
+            let record = ShardRecord { stamp: Stamp { count: 1, session: SessionId(1), op: OpId(1) }, length: B, home_blocks: 1, reserved_blocks: 0 };
             let run = BlockRun { first: 0, checksums: vec![block_checksum(s, 0, &bytes)] };
             changes.push(Change::FreshBlocks { shard: s, record, run });
             all.push(s);
@@ -296,6 +297,7 @@ impl StorageFile for SlowFile {
     }
     fn length(&self) -> R<u64> { self.0.length() }
     fn set_length(&self, l: u64) -> R<()> { self.0.set_length(l) }
+    fn allocate(&self, o: u64, l: u64) -> R<()> { self.0.allocate(o, l) }
     fn punch(&self, o: u64, l: u64) -> R<()> { self.0.punch(o, l) }
     fn sync(&self) -> R<()> { self.0.sync() }
 }

@@ -46,6 +46,8 @@ pub trait StorageFile: Send + Sync {
     fn length(&self) -> Result<u64>;
     /// Cuts or extends (with zeros) the file.
     fn set_length(&self, length: u64) -> Result<()>;
+    /// Takes a range's space where it has none; what it reads as stays. Best effort where a file system cannot.
+    fn allocate(&self, offset: u64, length: u64) -> Result<()>;
     /// Gives a range's space back; it reads as zeros.
     fn punch(&self, offset: u64, length: u64) -> Result<()>;
     /// Makes the content durable.

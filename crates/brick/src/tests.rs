@@ -52,7 +52,7 @@ fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRecord, BlockR
     let checksums = (0..count).map(block).collect();
     let stamp = Stamp { count: writes, session: SessionId(1), op: OpId(writes) };
     let end = first + count;
-    let record = ShardRecord { stamp, length: end * BLOCK_BYTES as u32, home_blocks: end };
+    let record = ShardRecord { stamp, length: end * BLOCK_BYTES as u32, home_blocks: end, reserved_blocks: 0 };
     (record, BlockRun { first, checksums }, bytes)
 }
 
@@ -200,7 +200,7 @@ fn cut_blocks_are_holes_when_the_shard_grows_again() {
     write_blocks(&brick, 0, 5, 8, 1);
     brick.checkpoint().unwrap();
     let stamp = Stamp { count: 2, session: SessionId(1), op: OpId(2) };
-    let record = ShardRecord { stamp, length: 2 * BLOCK_BYTES as u32, home_blocks: 8 };
+    let record = ShardRecord { stamp, length: 2 * BLOCK_BYTES as u32, home_blocks: 8, reserved_blocks: 0 };
     append(&brick, vec![Change::CutShard { shard: shard(0), record }]);
     write_blocks(&brick, 7, 6, 1, 3);
     let fills = |brick: &Brick| -> Vec<u8> {
@@ -240,7 +240,7 @@ fn lost_are_the_blocks_that_nothing_wrote_since_and_that_the_shard_still_has() {
     write_fresh(&brick, 70, 1, 6, 1);
     write_blocks(&brick, 71, 2, 1, 2);
     let stamp = Stamp { count: 3, session: SessionId(1), op: OpId(3) };
-    let record = ShardRecord { stamp, length: 74 * BLOCK_BYTES as u32, home_blocks: 76 };
+    let record = ShardRecord { stamp, length: 74 * BLOCK_BYTES as u32, home_blocks: 76, reserved_blocks: 0 };
     append(&brick, vec![Change::CutShard { shard: shard(0), record }]);
     brick.sync(brick.end()).unwrap();
     let (_, report) = open(&storage.after_power_cut(), true);
@@ -281,7 +281,7 @@ fn a_sync_of_more_files_than_a_mark_names_covers_all_of_them() {
     for id in &shards {
         brick.write_fresh(RING, *id, 0, &[&bytes]).unwrap();
         let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
-        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1 };
+        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1, reserved_blocks: 0 };
         let run = BlockRun { first: 0, checksums: vec![block_checksum(*id, 0, &bytes)] };
         append(&brick, vec![Change::FreshBlocks { shard: *id, record, run }]);
     }
@@ -390,7 +390,7 @@ fn what_a_cut_took_is_given_back_to_the_file_system() {
     write_blocks(&brick, 0, 5, 8, 1);
     brick.checkpoint().unwrap();
     let stamp = Stamp { count: 2, session: SessionId(1), op: OpId(2) };
-    let record = ShardRecord { stamp, length: 2 * BLOCK_BYTES as u32, home_blocks: 8 };
+    let record = ShardRecord { stamp, length: 2 * BLOCK_BYTES as u32, home_blocks: 8, reserved_blocks: 0 };
     append(&brick, vec![Change::CutShard { shard: shard(0), record }]);
     write_blocks(&brick, 2, 6, 1, 3);
     write_blocks(&brick, 5, 6, 1, 4);

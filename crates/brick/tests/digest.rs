@@ -52,7 +52,8 @@ fn what_is_hashed_does_not_depend_on_what_is_at_home() {
     let run = BlockRun { first: 0, checksums: vec![block_checksum(shard, 0, &bytes)] };
     let stamp = |count| Stamp { count, session: SessionId(1), op: OpId(1) };
     let write = |count| {
-        let record = ShardRecord { stamp: stamp(count), length: BLOCK_BYTES as u32, home_blocks: 1 };
+        let record =
+            ShardRecord { stamp: stamp(count), length: BLOCK_BYTES as u32, home_blocks: 1, reserved_blocks: 0 };
         Change::WriteBlocks { shard, record, run: run.clone(), bytes: bytes.clone() }
     };
     for brick in [&one, &other] {

@@ -302,7 +302,29 @@ impl Volume {
         length: u64,
         drop_set_id: bool,
     ) -> Result<u64> {
-        let touch = self.access_times;
+        self.copy_range(context, (from, from_offset), (to, to_offset), length, (drop_set_id, self.access_times))
+    }
+
+    /// The same; the time of access of the source stays (O_NOATIME).
+    pub fn copy_quietly(
+        &self,
+        context: &Context,
+        (from, from_offset): (InodeId, u64),
+        (to, to_offset): (InodeId, u64),
+        length: u64,
+        drop_set_id: bool,
+    ) -> Result<u64> {
+        self.copy_range(context, (from, from_offset), (to, to_offset), length, (drop_set_id, false))
+    }
+
+    fn copy_range(
+        &self,
+        context: &Context,
+        (from, from_offset): (InodeId, u64),
+        (to, to_offset): (InodeId, u64),
+        length: u64,
+        (drop_set_id, touch): (bool, bool),
+    ) -> Result<u64> {
         let op = DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id, touch };
         match self.call(context, Op::Data { op })? {
             Reply::Copied { bytes } => Ok(bytes),

@@ -65,7 +65,7 @@ impl<'a> Source<'a> {
     }
 
     fn change(&mut self, own: bool) -> Change {
-        let kind = self.byte() % 9;
+        let kind = self.byte() % 10;
         let shard = self.shard();
         let (first, count) = if own { self.run() } else { (self.number() as u32, self.byte() as usize % 10) };
         match kind {
@@ -86,6 +86,13 @@ impl<'a> Source<'a> {
             7 => {
                 let record = self.shard_record(first, count, own);
                 Change::PunchBlocks { shard, record, first, count: count as u32 }
+            }
+            8 => {
+                let record = ShardRecord {
+                    reserved_blocks: first.wrapping_add(count as u32),
+                    ..self.shard_record(first, 0, own)
+                };
+                Change::ReserveBlocks { shard, record, first, count: count as u32 }
             }
             _ => Change::DropShard { shard },
         }
@@ -118,7 +125,7 @@ impl<'a> Source<'a> {
         } else {
             (self.number() as u32, self.number() as u32)
         };
-        ShardRecord { stamp, length, home_blocks }
+        ShardRecord { stamp, length, home_blocks, reserved_blocks: 0 }
     }
 
     /// Replicas write a shard's records by its changes alone.

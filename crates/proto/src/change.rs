@@ -52,6 +52,8 @@ wire_enum! {
         6 = DropShard { shard: ShardId },
         /// So many blocks from `first` on become holes, and their room at home is given back.
         7 = PunchBlocks { shard: ShardId, record: ShardRecord, first: u32, count: u32 },
+        /// So many fresh blocks from `first` on were given room at home before this record; they stay holes.
+        8 = ReserveBlocks { shard: ShardId, record: ShardRecord, first: u32, count: u32 },
     }
 }
 
@@ -142,6 +144,8 @@ wire_struct! {
         pub length: u32,
         /// Blocks that may have bytes at home: from here on a block is fresh.
         pub home_blocks: u32,
+        /// Fresh blocks below this one may have room at home already; 0: none.
+        pub reserved_blocks: u32,
     }
 
     /// Index: a partition's own counters.
@@ -188,6 +192,13 @@ wire_struct! {
     }
 }
 
+impl ShardRecord {
+    /// Of a shard that nothing was written to yet.
+    pub fn empty(stamp: Stamp) -> Self {
+        Self { stamp, length: 0, home_blocks: 0, reserved_blocks: 0 }
+    }
+}
+
 impl StubRecord {
     /// Names in it changed.
     pub fn renamed(&mut self, now: Time) {
@@ -209,7 +220,7 @@ mod tests {
     fn sample() -> Record {
         let shard = ShardId { volume: VolumeId(1), data: DataId(7), index: 3 };
         let stamp = Stamp { count: 1, session: SessionId(2), op: OpId(3) };
-        let record = ShardRecord { stamp, length: 5000, home_blocks: 2 };
+        let record = ShardRecord { stamp, length: 5000, home_blocks: 2, reserved_blocks: 0 };
         Record {
             ring: RingId(1),
             partition: PartitionNumber(2),

@@ -1,8 +1,9 @@
 //! fallocate: room for bytes that are to come, holes where bytes were, zeros.
 //!
-//! Room is zeros that are written: nothing less keeps a later write from finding the disk full.
+//! Room is what the file system of each brick has allocated, or zeros that are written: nothing less keeps a later write from
+//! finding the disk full.
 
-use crate::data::{splice, write_shard, written, zero_blocks};
+use crate::data::{block_change, given_back, splice, write_shard, written};
 use crate::read::node;
 use crate::step::{Commit, Here, Next, Stepped};
 use crate::tree::attr_of;
@@ -61,60 +62,62 @@ pub fn allocate_shard(here: &mut Here, shard: ShardId, offset: u32, length: u32,
     }
 }
 
-/// Blocks that were never written become zeros, neighbours together.
+/// Blocks that were never written get room. What was home once is not fresh: there holes become zeros.
 fn fill_holes(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped<Next> {
     let (brick, ask) = (here.brick, here.ask);
     let before = brick.shard(ask.ring, shard)?;
-    let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-    let holes = brick.holes(ask.ring, shard, first, last)?;
-    let (length, home_blocks) = before.map_or((0, 0), |record| (record.length, record.home_blocks));
-    if holes.iter().all(|hole| !hole) && end <= length {
-        return Ok(Next::Reply(Reply::Done));
-    }
     let stamp = here.next_stamp(before);
-    let record = ShardRecord { stamp, length: length.max(end), home_blocks: home_blocks.max(last) };
-    // What was home once is not fresh: the changes of such blocks come first, and know of no others.
-    let old = ShardRecord { length: length.max(end.min(home_blocks * BLOCK)), home_blocks, ..record };
+    let before = before.unwrap_or(ShardRecord::empty(stamp));
+    let mut record = ShardRecord { stamp, ..before };
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
+    let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+    if first < before.home_blocks {
+        let holes = brick.holes(ask.ring, shard, first, last.min(before.home_blocks))?;
+        if holes.contains(&true) {
+            record.length = before.length.max(end.min(before.home_blocks * BLOCK));
+        }
+        zero_holes(&mut commit, shard, record, first, &holes);
+    }
+    // Between `home_blocks` and `reserved_blocks` all have room, also what was not asked for.
+    let bare = before.home_blocks.max(before.reserved_blocks);
+    if last > bare {
+        record.reserved_blocks = last;
+        commit.changes.push(Change::ReserveBlocks { shard, record, first: bare, count: last - bare });
+    }
+    Ok(if commit.changes.is_empty() { Next::Reply(Reply::Done) } else { Next::record(commit) })
+}
+
+/// Zeros where holes are, neighbours together.
+fn zero_holes(commit: &mut Commit, shard: ShardId, record: ShardRecord, first: u32, holes: &[bool]) {
     let mut at = 0;
     while at < holes.len() {
-        let block = first + at as u32;
-        let is_fresh = block >= home_blocks;
-        let same = |(next, hole): &(u32, &bool)| **hole == holes[at] && (*next >= home_blocks) == is_fresh;
-        let count = (block..).zip(&holes[at..]).take_while(same).count();
+        let count = holes[at..].iter().take_while(|hole| **hole == holes[at]).count();
         if holes[at] {
-            let record = if is_fresh { record } else { old };
-            zero_blocks(&mut commit, shard, record, (block, count as u32), is_fresh);
+            let zeros = Bytes::from(vec![0; count * BLOCK_BYTES]);
+            commit.changes.push(block_change(shard, record, first + at as u32, zeros));
         }
         at += count;
     }
-    if commit.changes.is_empty() {
-        // Only the last block's end moves.
-        let last = brick.read_shard(ask.ring, shard, (last - 1) * BLOCK, BLOCK)?;
-        return write_shard(here, shard, (end.div_ceil(BLOCK) - 1) * BLOCK, &padded(&last, end), None);
-    }
-    Ok(Next::record(commit))
 }
 
-/// A shard's last bytes up to its new end.
-fn padded(last: &[u8], end: u32) -> Bytes {
-    let mut bytes = last.to_vec();
-    bytes.resize(((end - 1) % BLOCK + 1) as usize, 0);
-    bytes.into()
+/// Up to where a shard has bytes or room, in whole blocks.
+fn reach(record: &ShardRecord) -> u32 {
+    record.length.next_multiple_of(BLOCK).max(record.reserved_blocks * BLOCK)
 }
 
 /// Whole blocks become holes, parts of blocks zeros. Where the shard ends does not change.
 fn punch(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped<Next> {
     let (brick, ask) = (here.brick, here.ask);
-    let Some(before) = brick.shard(ask.ring, shard)?.filter(|before| before.length > offset) else {
+    let Some(before) = brick.shard(ask.ring, shard)?.filter(|before| reach(before) > offset) else {
         return Ok(Next::Reply(Reply::Done));
     };
     // What is behind the end is zeros already.
-    let end = if end >= before.length { before.length.next_multiple_of(BLOCK) } else { end };
+    let end = if end >= before.length { end.next_multiple_of(BLOCK).min(reach(&before)) } else { end };
     let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
     let holes = brick.holes(ask.ring, shard, offset / BLOCK, end.div_ceil(BLOCK))?;
     let is_hole = |block: u32| holes[(block - offset / BLOCK) as usize];
     let record = ShardRecord { stamp: here.next_stamp(Some(before)), ..before };
+    let given_back = given_back(record);
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     let edges = match first > last {
         true => [offset..end, end..end],
@@ -125,10 +128,10 @@ fn punch(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped<Next
         let mut bytes = brick.read_shard(ask.ring, shard, block * BLOCK, BLOCK)?.to_vec();
         bytes.resize(BLOCK as usize, 0);
         bytes[(edge.start % BLOCK) as usize..(edge.end - block * BLOCK) as usize].fill(0);
-        commit.changes.push(crate::data::block_change(shard, record, block, bytes.into()));
+        commit.changes.push(block_change(shard, record, block, bytes.into()));
     }
-    if first < last && (first..last).any(|block| !is_hole(block)) {
-        commit.changes.push(Change::PunchBlocks { shard, record, first, count: last - first });
+    if first < last && (last > before.home_blocks || (first..last).any(|block| !is_hole(block))) {
+        commit.changes.push(Change::PunchBlocks { shard, record: given_back, first, count: last - first });
     }
     match commit.changes.is_empty() {
         true => Ok(Next::Reply(Reply::Done)),

@@ -133,7 +133,7 @@ pub fn fill_shard(ask: &Ask, shard: ShardId, bytes: &Bytes) -> Commit {
     let stamp = Stamp { count: 1, session: ask.session, op: ask.op_id };
     let blocks = pad_to_blocks(bytes);
     let count = (blocks.len() / BLOCK_BYTES) as u32;
-    let record = ShardRecord { stamp, length: bytes.len() as u32, home_blocks: count };
+    let record = ShardRecord { stamp, length: bytes.len() as u32, home_blocks: count, reserved_blocks: 0 };
     let run = BlockRun { first: 0, checksums: checksums(shard, 0, &blocks) };
     Commit { changes: vec![Change::WriteBlocks { shard, record, run, bytes: blocks }], ..Commit::default() }
 }
@@ -170,12 +170,13 @@ pub fn write_shard(
     if follow.is_some() && follow != stamp_before {
         return Err(Error::Conflict { stamp: stamp_before }.into());
     }
-    let (length, home_blocks) = before.map_or((0, 0), |record| (record.length, record.home_blocks));
+    let stamp = here.next_stamp(before);
+    let ShardRecord { length, home_blocks, reserved_blocks, .. } = before.unwrap_or(ShardRecord::empty(stamp));
     let first = offset / BLOCK;
     let blocks = whole_blocks(brick, ask, shard, length, offset, bytes)?;
     let after = first + (blocks.len() / BLOCK_BYTES) as u32;
-    let stamp = here.next_stamp(before);
-    let record = ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after) };
+    let record =
+        ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after), reserved_blocks };
     let mut commit = Commit { reply: Some(Reply::Written { stamp }), ..Commit::default() };
     // What was home once goes through the journal, mostly a block that an earlier write ended in.
     let fresh_from = home_blocks.clamp(first, after);
@@ -204,24 +205,6 @@ pub fn block_change(shard: ShardId, record: ShardRecord, block: u32, bytes: Byte
     Change::WriteBlocks { shard, record, run, bytes }
 }
 
-/// So many blocks of zeros, from a first one on.
-pub fn zero_blocks(
-    commit: &mut Commit,
-    shard: ShardId,
-    record: ShardRecord,
-    (first, count): (u32, u32),
-    is_fresh: bool,
-) {
-    let bytes = Bytes::from(vec![0; count as usize * BLOCK_BYTES]);
-    if is_fresh && bytes.len() > JOURNALED_BYTES_MAX {
-        let run = BlockRun { first, checksums: checksums(shard, first, &bytes) };
-        commit.fresh.push(Fresh { shard, first_block: first, bytes });
-        commit.changes.push(Change::FreshBlocks { shard, record, run });
-    } else {
-        commit.changes.push(block_change(shard, record, first, bytes));
-    }
-}
-
 /// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
 /// it is zeros.
 fn whole_blocks(
@@ -247,6 +230,20 @@ fn whole_blocks(
     Ok(blocks)
 }
 
+/// Blocks that had room only are no longer fresh once room is given back.
+pub fn given_back(before: ShardRecord) -> ShardRecord {
+    let home_blocks = before.home_blocks.max(before.reserved_blocks);
+    ShardRecord { home_blocks, reserved_blocks: 0, ..before }
+}
+
+/// Room behind `length`, where the shard has no bytes, goes.
+pub fn give_back(ask: &Ask, shard: ShardId, before: ShardRecord, length: u32) -> Change {
+    let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
+    let first = length.div_ceil(BLOCK);
+    let record = ShardRecord { stamp, ..given_back(before) };
+    Change::PunchBlocks { shard, record, first, count: record.home_blocks - first }
+}
+
 /// The shard ends at `length`: the block in which it ends is zeros from there on.
 pub fn cut(
     brick: &Brick,
@@ -257,13 +254,13 @@ pub fn cut(
     length: u32,
 ) -> Stepped<()> {
     let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
-    let record = ShardRecord { stamp, length, home_blocks: before.home_blocks };
+    let record = ShardRecord { stamp, length, ..given_back(before) };
     let first = length / BLOCK;
     if !length.is_multiple_of(BLOCK) {
         let kept = brick.read_shard(ask.ring, shard, first * BLOCK, length % BLOCK)?;
         let bytes = pad_to_blocks(&kept);
-        let run = BlockRun { first, checksums: checksums(shard, first, &bytes) };
-        commit.changes.push(Change::WriteBlocks { shard, record, run, bytes });
+        let written = ShardRecord { stamp, length, ..before };
+        commit.changes.push(block_change(shard, written, first, bytes));
     }
     commit.changes.push(Change::CutShard { shard, record });
     Ok(())

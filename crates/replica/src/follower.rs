@@ -210,11 +210,16 @@ impl Follower {
     }
 }
 
-/// Puts a record into the brick's journal, its fresh blocks home before it. False: the journal is full, and has not taken
+/// Puts a record into the brick's journal, its fresh blocks, or room for such, home before it. False: the journal is full, and has not taken
 /// it. To wait here would be for ever: a checkpoint asks this replica what may go.
 pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], copied: bool) -> Result<bool> {
     for one in fresh {
         brick.write_fresh(ring, one.shard, one.first_block, &[&one.bytes])?;
+    }
+    for change in &entry.record.changes {
+        if let Change::ReserveBlocks { shard, first, count, .. } = change {
+            brick.reserve_fresh(ring, *shard, *first, *count)?;
+        }
     }
     Ok(brick.append_now(entry, copied)?.is_some())
 }

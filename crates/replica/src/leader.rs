@@ -300,18 +300,21 @@ impl Leader {
         changes.extend(draft.also);
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
-        let grows = takes_room(&changes) && !draft.must;
+        let mut grows = takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.last.0 + 1);
         let (ring, partition, epoch) = (at.ring, at.own.partition, at.view.epoch);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
-        if grows && let Err(error) = self.check_room(&entry, &commit.fresh, around.brick) {
-            out.branches.push("a record is refused for want of room");
-            return Ok(Err(Unmade::Refused(error)));
+        if grows && let Err(error) = self.check_room(&entry, around.brick) {
+            if !has_its_room(around.brick, at.ring, &entry.record.changes)? {
+                out.branches.push("a record is refused for want of room");
+                return Ok(Err(Unmade::Refused(error)));
+            }
+            grows = false;
         }
         let takes_now = !(grows && around.brick.has_starving()) && around.brick.takes_now(&entry);
         let taken = if takes_now { append(around.brick, at.ring, &entry, &commit.fresh, false) } else { Ok(false) };
         if !matches!(taken, Ok(true)) {
-            commit.fresh.iter().for_each(|fresh| around.brick.forget_fresh(fresh.shard));
+            fresh_shards(&entry).for_each(|shard| around.brick.forget_fresh(shard));
         }
         match taken {
             Ok(true) => {}
@@ -342,10 +345,10 @@ impl Leader {
     }
 
     /// On every member, before any of them takes it: no replica is ever without room for what another has.
-    fn check_room(&self, entry: &LogEntry, fresh: &[Fresh], brick: &Brick) -> Result<()> {
+    fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
         drop(brick.reserve(entry, true)?);
-        let needed = room_of(entry, fresh);
-        let on_the_way: u64 = self.window.iter().map(|(entry, fresh)| room_of(entry, fresh)).sum();
+        let needed = room_of(entry);
+        let on_the_way: u64 = self.window.iter().map(|(entry, _)| room_of(entry)).sum();
         for (brick, member) in &self.members {
             if member.room < on_the_way.saturating_add(needed) {
                 let what = format!("on brick {}: {} MiB may still be taken", brick.text(), member.room >> 20);
@@ -526,15 +529,32 @@ impl Leader {
     }
 }
 
+/// Shards that a record writes to before it is journaled.
+fn fresh_shards(entry: &LogEntry) -> impl Iterator<Item = ShardId> {
+    entry.record.changes.iter().filter_map(|change| match change {
+        Change::FreshBlocks { shard, .. } | Change::ReserveBlocks { shard, .. } => Some(*shard),
+        _ => None,
+    })
+}
+
 /// Bytes that a member needs for a record.
-fn room_of(entry: &LogEntry, fresh: &[Fresh]) -> u64 {
-    entry.room_bytes() + fresh.iter().map(|fresh| fresh.bytes.len() as u64).sum::<u64>()
+fn room_of(entry: &LogEntry) -> u64 {
+    let blocks = |change: &Change| match change {
+        Change::FreshBlocks { record, run, .. } => {
+            let end = run.first + run.checksums.len() as u32;
+            end.saturating_sub(record.reserved_blocks.max(run.first))
+        }
+        Change::ReserveBlocks { count, .. } => *count,
+        _ => 0,
+    };
+    let home: u64 = entry.record.changes.iter().map(|change| u64::from(blocks(change)) * BLOCK_BYTES as u64).sum();
+    entry.room_bytes() + home
 }
 
 /// Whether a change takes room: a full disk still deletes.
 fn takes_room(changes: &[Change]) -> bool {
     let grows = |change: &Change| match change {
-        Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => true,
+        Change::WriteBlocks { .. } | Change::FreshBlocks { .. } | Change::ReserveBlocks { .. } => true,
         Change::Put { key, .. } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr)),
         Change::Delete { .. } | Change::CutShard { .. } | Change::PunchBlocks { .. } | Change::DropShard { .. } => {
             false
@@ -543,7 +563,29 @@ fn takes_room(changes: &[Change]) -> bool {
     let frees = |change: &Change| match change {
         Change::CutShard { .. } | Change::PunchBlocks { .. } | Change::DropShard { .. } => true,
         Change::Delete { key } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr | Kind::Inode)),
-        Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => false,
+        Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } | Change::ReserveBlocks { .. } => {
+            false
+        }
     };
     changes.iter().any(grows) && !changes.iter().any(frees)
+}
+
+/// Whether all that grows has its room already: blocks that have bytes, and fresh ones that room was made for.
+fn has_its_room(brick: &Brick, ring: RingId, changes: &[Change]) -> Result<bool> {
+    for change in changes {
+        let has_room = match change {
+            Change::WriteBlocks { shard, run, .. } | Change::FreshBlocks { shard, run, .. } => {
+                let end = run.first + run.checksums.len() as u32;
+                let (home, reserved) =
+                    brick.shard(ring, *shard)?.map_or((0, 0), |before| (before.home_blocks, before.reserved_blocks));
+                let holes = brick.holes(ring, *shard, run.first, end)?;
+                (run.first..).zip(holes).all(|(block, hole)| !hole || (home..reserved).contains(&block))
+            }
+            other => !takes_room(std::slice::from_ref(other)),
+        };
+        if !has_room {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

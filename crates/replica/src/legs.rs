@@ -300,6 +300,8 @@ pub fn cut_shard(brick: &Brick, ask: &Ask, commit: &mut Commit, shard: ShardId, 
     let Some(record) = brick.shard(ask.ring, shard)? else { return Ok(()) };
     if record.length > length {
         crate::data::cut(brick, ask, commit, shard, record, length)?;
+    } else if record.reserved_blocks > record.home_blocks.max(length.div_ceil(BLOCK_BYTES as u32)) {
+        commit.changes.push(crate::data::give_back(ask, shard, record, length));
     }
     Ok(())
 }

@@ -207,6 +207,7 @@ impl Leader {
             | Change::FreshBlocks { shard, .. }
             | Change::CutShard { shard, .. }
             | Change::PunchBlocks { shard, .. }
+            | Change::ReserveBlocks { shard, .. }
             | Change::DropShard { shard } => ids.contains(&shard.data.0),
         })
     }

@@ -480,7 +480,7 @@ fn settling_many_lost_blocks_ends() {
         let bytes = Bytes::from(vec![7; 4 << 20]);
         let sums = (0..).zip(bytes.chunks(4096)).map(|(b, c)| hekate_brick::block_checksum(*shard, b, c)).collect();
         let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
-        let record = ShardRecord { stamp, length: 4 << 20, home_blocks: 1024 };
+        let record = ShardRecord { stamp, length: 4 << 20, home_blocks: 1024, reserved_blocks: 0 };
         let run = BlockRun { first: 0, checksums: sums };
         let fresh = vec![Fresh { shard: *shard, first_block: 0, bytes }];
         let changes = vec![Change::FreshBlocks { shard: *shard, record, run }];

@@ -15,6 +15,7 @@ GAPS = {
 KNOWN = {
     "set-group-id": "FUSE does not say whether who writes or changes the owner is in the file's group, so the bit stays where the group may not execute",
     "appended": "the offset after a write with O_APPEND is by the size that the kernel knew before it: another mount may have appended",
+    "copied": "copy_file_range copies no more than the size that the kernel knew: another mount may have written; so it is asked first",
     "same value": "setting an extended attribute to what it is moves ctime, as on xfs; on ext4 it does not",
     "moved directories": "the kernel answers ESTALE to a rename of a directory that another mount has moved to another parent, "
                          "until this mount looks at its new place",

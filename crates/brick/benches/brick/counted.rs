@@ -200,6 +200,9 @@ impl StorageFile for CountedFile {
     fn set_length(&self, length: u64) -> Result<()> {
         self.inner.set_length(length)
     }
+    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        self.inner.allocate(offset, length)
+    }
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         self.inner.punch(offset, length)
     }

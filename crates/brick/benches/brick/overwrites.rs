@@ -104,7 +104,7 @@ impl Locked<'_> {
         self.last.sequence += 1;
         self.last.stamp.count += 1;
         self.last.stamp.op = OpId(self.last.stamp.count);
-        ShardRecord { stamp: self.last.stamp, length: SHARD_BYTES as u32, home_blocks: BLOCKS }
+        ShardRecord { stamp: self.last.stamp, length: SHARD_BYTES as u32, home_blocks: BLOCKS, reserved_blocks: 0 }
     }
 
     fn entry(&self, changes: Vec<Change>) -> LogEntry {

@@ -79,6 +79,7 @@ pub enum Effect {
     Blocks { record: ShardRecord, first: u32, blocks: Vec<Block>, fresh: bool },
     Cut(ShardRecord),
     Punch { record: ShardRecord, first: u32, count: u32 },
+    Reserve { record: ShardRecord, first: u32, count: u32 },
     Drop,
 }
 
@@ -99,6 +100,9 @@ impl Effect {
             Self::Cut(record) => Change::CutShard { shard, record: *record },
             Self::Punch { record, first, count } => {
                 Change::PunchBlocks { shard, record: *record, first: *first, count: *count }
+            }
+            Self::Reserve { record, first, count } => {
+                Change::ReserveBlocks { shard, record: *record, first: *first, count: *count }
             }
             Self::Drop => Change::DropShard { shard },
         }
@@ -151,6 +155,7 @@ impl State {
                     let shard = self.shard(partition, *record);
                     shard.blocks.retain(|block, _| !(*first..first + count).contains(block));
                 }
+                Effect::Reserve { record, .. } => _ = self.shard(partition, *record),
                 Effect::Cut(record) => {
                     let shard = self.shard(partition, *record);
                     shard.blocks.split_off(&record.length.div_ceil(B));

@@ -213,6 +213,7 @@ impl Runner {
             }
             Step::Cut { shard, bytes } => self.cut(brick, shard, bytes),
             Step::Punch { shard, first, count } => self.punch(brick, shard, first, count),
+            Step::Reserve { shard, count } => self.reserve(brick, shard, count),
             Step::Drop { shard } => match &self.model.now().shards[shard] {
                 Some(_) => self.append(brick, shard, vec![Effect::Drop]),
                 None => Ok(()),
@@ -236,7 +237,8 @@ impl Runner {
         let end = first + count;
         let length = before.map_or(0, |record| record.length).max(end * B - short.min(B - 1));
         let home_blocks = before.map_or(0, |record| record.home_blocks).max(end);
-        let record = ShardRecord { stamp: self.next_stamp(before), length, home_blocks };
+        let reserved_blocks = before.map_or(0, |record| record.reserved_blocks);
+        let record = ShardRecord { stamp: self.next_stamp(before), length, home_blocks, reserved_blocks };
         let blocks: Vec<Block> = (first..end)
             .map(|number| {
                 self.tags += 1;
@@ -255,12 +257,14 @@ impl Runner {
         let Some(shard) = &self.model.now().shards[at] else { return Ok(()) };
         let before = shard.record;
         let length = bytes % (before.length + 1);
-        let record = ShardRecord { stamp: self.next_stamp(Some(before)), length, home_blocks: before.home_blocks };
+        let stamp = self.next_stamp(Some(before));
+        let (written, record) =
+            (ShardRecord { stamp, length, ..before }, ShardRecord { length, ..given_back(before, stamp) });
         let mut effects = vec![Effect::Put(key(at, "size"), Bytes::from(length.to_string()))];
         if !length.is_multiple_of(B) {
             let last = shard.blocks.get(&(length / B)).map_or(Block { tag: 0, kept: 0 }, |written| written.block);
             let block = Block { kept: last.kept.min(length % B), ..last };
-            effects.push(Effect::Blocks { record, first: length / B, blocks: vec![block], fresh: false });
+            effects.push(Effect::Blocks { record: written, first: length / B, blocks: vec![block], fresh: false });
         }
         effects.push(Effect::Cut(record));
         self.append(brick, at, effects)
@@ -273,8 +277,22 @@ impl Runner {
         if count == 0 {
             return Ok(());
         }
-        let record = ShardRecord { stamp: self.next_stamp(Some(before)), ..before };
+        let record = given_back(before, self.next_stamp(Some(before)));
         self.append(brick, at, vec![Effect::Punch { record, first, count }])
+    }
+
+    fn reserve(&mut self, brick: &Brick, at: usize, count: u32) -> Result<()> {
+        let shard = shard_of(at);
+        if brick.is_dropped(shard) {
+            return Ok(());
+        }
+        let before = self.model.now().shards[at].as_ref().map(|shard| shard.record);
+        let stamp = self.next_stamp(before);
+        let before = before.unwrap_or(ShardRecord::empty(stamp));
+        let first = before.home_blocks.max(before.reserved_blocks);
+        let record = ShardRecord { stamp, reserved_blocks: first + count, ..before };
+        brick.reserve_fresh(RING, shard, first, count)?;
+        self.append(brick, at, vec![Effect::Reserve { record, first, count }])
     }
 
     fn next_stamp(&self, before: Option<ShardRecord>) -> Stamp {
@@ -318,4 +336,9 @@ impl Runner {
         runner.holes = found.holes.clone();
         runner
     }
+}
+
+/// As a cut or a punch leaves a shard's room.
+fn given_back(before: ShardRecord, stamp: Stamp) -> ShardRecord {
+    ShardRecord { stamp, home_blocks: before.home_blocks.max(before.reserved_blocks), reserved_blocks: 0, ..before }
 }

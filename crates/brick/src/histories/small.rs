@@ -20,6 +20,7 @@ fn alphabet() -> Vec<Vec<Step>> {
         Step::Cut { shard: 0, bytes: 5000 },
         Step::Cut { shard: 0, bytes: 0 },
         Step::Punch { shard: 0, first: 1, count: 2 },
+        Step::Reserve { shard: 0, count: 3 },
         Step::Drop { shard: 0 },
         Step::SyncShards { shards: 7 },
         Step::Checkpoint,

@@ -46,6 +46,11 @@ pub enum Step {
         first: u32,
         count: u32,
     },
+    /// Makes room for fresh blocks.
+    Reserve {
+        shard: usize,
+        count: u32,
+    },
     Drop {
         shard: usize,
     },
@@ -106,6 +111,7 @@ fn change(random: &mut Random, big: bool) -> Step {
         5..=8 => Step::Write { shard, first: random.below(8) as u32, count, short },
         9 | 10 => Step::Write { shard, first: random.below(120) as u32, count: 1, short },
         11..=15 => Step::Fresh { shard, gap, count, short },
+        16 if random.once_in(2) => Step::Reserve { shard, count: 3 * count },
         16 => Step::FreshUntold { shard, gap, count },
         17 if random.once_in(2) => Step::Punch { shard, first: random.below(70) as u32, count: 2 * count },
         17 | 18 => Step::Cut { shard, bytes: random.number() as u32 },

@@ -161,9 +161,11 @@ impl Contents {
     }
 
     fn judge_record(&self, found: &mut ShardBlocks) {
-        let ShardRecord { length, home_blocks, .. } = found.record;
-        if u64::from(length) > u64::from(home_blocks) * BLOCK_BYTES as u64 || home_blocks > BLOCKS {
-            let what = format!("a shard of {length} bytes with {home_blocks} blocks at home");
+        let ShardRecord { length, home_blocks, reserved_blocks, .. } = found.record;
+        if u64::from(length) > u64::from(home_blocks) * BLOCK_BYTES as u64 || home_blocks.max(reserved_blocks) > BLOCKS
+        {
+            let what =
+                format!("a shard of {length} bytes with {home_blocks} blocks at home, room up to {reserved_blocks}");
             found.problems.push(Problem::new(&found.file, None, what));
         }
     }

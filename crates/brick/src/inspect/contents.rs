@@ -338,6 +338,9 @@ impl Beyond {
                     changes.fresh.remove(&block);
                 }
             }
+            Change::ReserveBlocks { shard, record, .. } => {
+                self.shards.entry((ring, *shard)).or_default().record = Some(*record);
+            }
             Change::DropShard { shard } => {
                 self.shards.insert((ring, *shard), ShardChanges { dropped: true, ..ShardChanges::default() });
             }

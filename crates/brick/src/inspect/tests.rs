@@ -85,7 +85,7 @@ pub(super) fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRec
     // The hole behind block 6 is part of the shard.
     let home_blocks = if first == 6 { 8 } else { first + count };
     let length = home_blocks * BLOCK_BYTES as u32;
-    (ShardRecord { stamp, length, home_blocks }, BlockRun { first, checksums }, bytes)
+    (ShardRecord { stamp, length, home_blocks, reserved_blocks: 0 }, BlockRun { first, checksums }, bytes)
 }
 
 /// A directory with one name of a file, whose shard has blocks 0 to 3 at home and, beyond the checkpoint, 4 and 5 in the

@@ -29,6 +29,7 @@ pub fn changes_shard(change: &Change) -> Option<ShardId> {
         | Change::FreshBlocks { shard, .. }
         | Change::CutShard { shard, .. }
         | Change::PunchBlocks { shard, .. }
+        | Change::ReserveBlocks { shard, .. }
         | Change::DropShard { shard } => Some(*shard),
         Change::Put { .. } | Change::Delete { .. } => None,
     }
@@ -53,6 +54,7 @@ pub fn form(record: &Record) -> Result<()> {
             Change::FreshBlocks { shard, record, run } => run_form(*shard, record, run)?,
             Change::CutShard { shard, record } => shard_form(*shard, record)?,
             Change::PunchBlocks { shard, record, first, count } => punch_form(*shard, record, *first, *count)?,
+            Change::ReserveBlocks { shard, record, first, count } => reserve_form(*shard, record, *first, *count)?,
             Change::DropShard { .. } => {}
         }
     }
@@ -64,11 +66,12 @@ fn key_form(key: &Key) -> Result<()> {
 }
 
 fn shard_form(shard: ShardId, record: &ShardRecord) -> Result<()> {
-    let ShardRecord { length, home_blocks, .. } = *record;
-    if home_blocks <= SHARD_BLOCKS && u64::from(length) <= u64::from(home_blocks) * BLOCK_BYTES as u64 {
+    let ShardRecord { length, home_blocks, reserved_blocks, .. } = *record;
+    let in_shard = home_blocks.max(reserved_blocks) <= SHARD_BLOCKS;
+    if in_shard && u64::from(length) <= u64::from(home_blocks) * BLOCK_BYTES as u64 {
         return Ok(());
     }
-    Err(refuse("data invariant 5", format_args!("{length} bytes in {home_blocks} blocks of {shard:?}")))
+    Err(refuse("data invariant 5", format_args!("{length} bytes in {home_blocks} blocks of {shard:?}, {record:?}")))
 }
 
 fn run_form(shard: ShardId, record: &ShardRecord, run: &BlockRun) -> Result<()> {
@@ -86,6 +89,15 @@ fn punch_form(shard: ShardId, record: &ShardRecord, first: u32, count: u32) -> R
     let end = u64::from(first) + u64::from(count);
     if count == 0 || end > u64::from(record.home_blocks) {
         return Err(refuse("data invariant 1", format_args!("holes {first} to {end} of {shard:?}, {record:?}")));
+    }
+    Ok(())
+}
+
+fn reserve_form(shard: ShardId, record: &ShardRecord, first: u32, count: u32) -> Result<()> {
+    shard_form(shard, record)?;
+    let end = u64::from(first) + u64::from(count);
+    if count == 0 || end > u64::from(record.reserved_blocks) {
+        return Err(refuse("data invariant 5", format_args!("room for {first} to {end} of {shard:?}, {record:?}")));
     }
     Ok(())
 }
@@ -129,19 +141,27 @@ fn shard_change(state: &State, change: &Change, shard: ShardId, before: Before) 
         Change::WriteBlocks { record, .. }
         | Change::FreshBlocks { record, .. }
         | Change::CutShard { record, .. }
+        | Change::ReserveBlocks { record, .. }
         | Change::PunchBlocks { record, .. } => record,
         Change::DropShard { .. } => return Ok(None),
         Change::Put { .. } | Change::Delete { .. } => return Ok(None),
     };
     may_write(state, shard)?;
     let Before::Is(before) = before else { return Ok(Some(*record)) };
-    let home_blocks = before.map_or(0, |before| before.home_blocks);
-    if record.home_blocks < home_blocks {
-        let now = record.home_blocks;
-        return Err(refuse("data invariant 4", format_args!("{now} blocks of {shard:?} after {home_blocks}")));
+    let (home_blocks, reserved) = before.map_or((0, 0), |before| (before.home_blocks, before.reserved_blocks));
+    let is_kept = match change {
+        Change::CutShard { .. } | Change::PunchBlocks { .. } => {
+            record.reserved_blocks == 0 && record.home_blocks >= home_blocks.max(reserved)
+        }
+        _ => record.home_blocks >= home_blocks && record.reserved_blocks >= reserved,
+    };
+    if !is_kept {
+        return Err(refuse("data invariant 4", format_args!("{record:?} of {shard:?} after {before:?}")));
     }
-    if let Change::FreshBlocks { run, .. } = change {
-        is_fresh(shard, home_blocks, run.first)?;
+    match change {
+        Change::FreshBlocks { run, .. } => is_fresh(shard, home_blocks, run.first)?,
+        Change::ReserveBlocks { first, .. } => is_fresh(shard, home_blocks, *first)?,
+        _ => {}
     }
     Ok(Some(*record))
 }

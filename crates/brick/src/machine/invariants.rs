@@ -40,7 +40,12 @@ fn shard() -> ShardId {
 }
 
 fn record(count: u64, length: u32, home_blocks: u32) -> ShardRecord {
-    ShardRecord { stamp: Stamp { count, session: SessionId(1), op: OpId(count) }, length, home_blocks }
+    ShardRecord {
+        stamp: Stamp { count, session: SessionId(1), op: OpId(count) },
+        length,
+        home_blocks,
+        reserved_blocks: 0,
+    }
 }
 
 fn run(first: u32, bytes: &[u8]) -> BlockRun {
@@ -331,6 +336,10 @@ fn data_invariant_3_only_fresh_blocks_are_written_before_their_record() {
     refused(&brick, "data invariant 3", brick.write_fresh(RING, shard(), 1, &[&[1; BLOCK_BYTES]]));
     let change = Change::FreshBlocks { shard: shard(), record: record(2, 0, 2), run: run(1, &[1; BLOCK_BYTES]) };
     refused(&brick, "data invariant 3", append(&brick, vec![change]));
+    refused(&brick, "data invariant 3", brick.reserve_fresh(RING, shard(), 1, 3));
+    let record = ShardRecord { reserved_blocks: 4, ..record(2, 0, 2) };
+    let change = Change::ReserveBlocks { shard: shard(), record, first: 1, count: 3 };
+    refused(&brick, "data invariant 3", append(&brick, vec![change]));
 }
 
 #[test]
@@ -341,6 +350,21 @@ fn data_invariant_4_home_blocks_do_not_fall() {
     brick.checkpoint().unwrap();
     let cut = Change::CutShard { shard: shard(), record: record(2, 0, 0) };
     refused(&brick, "data invariant 4", append(&brick, vec![cut]));
+    let reserve = Change::ReserveBlocks {
+        shard: shard(),
+        record: ShardRecord { reserved_blocks: 20, ..record(2, 0, 9) },
+        first: 9,
+        count: 11,
+    };
+    append(&brick, vec![reserve]).unwrap();
+    refused(&brick, "data invariant 4", append(&brick, vec![write(0, 2, record(3, 0, 9))]));
+    for (home_blocks, reserved_blocks) in [(9, 20), (9, 0), (19, 0), (20, 20)] {
+        let record = ShardRecord { reserved_blocks, ..record(3, 0, home_blocks) };
+        refused(&brick, "data invariant 4", append(&brick, vec![Change::CutShard { shard: shard(), record }]));
+        let punch = Change::PunchBlocks { shard: shard(), record, first: 0, count: 1 };
+        refused(&brick, "data invariant 4", append(&brick, vec![punch]));
+    }
+    append(&brick, vec![Change::CutShard { shard: shard(), record: record(3, 0, 20) }]).unwrap();
 }
 
 #[test]
@@ -348,6 +372,13 @@ fn data_invariant_5_a_shard_ends_in_its_blocks() {
     let (_, brick) = new();
     refused(&brick, "data invariant 5", append(&brick, vec![write(0, 1, record(1, BLOCK + 1, 1))]));
     refused(&brick, "data invariant 5", append(&brick, vec![write(0, 1, record(1, 0, 1025))]));
+    let beyond = ShardRecord { reserved_blocks: 1025, ..record(1, 0, 1) };
+    refused(&brick, "data invariant 5", append(&brick, vec![write(0, 1, beyond)]));
+    for (first, count) in [(0, 0), (2, 3), (u32::MAX, u32::MAX)] {
+        let record = ShardRecord { reserved_blocks: 4, ..record(1, 0, 0) };
+        let reserve = Change::ReserveBlocks { shard: shard(), record, first, count };
+        refused(&brick, "data invariant 5", append(&brick, vec![reserve]));
+    }
 }
 
 #[test]

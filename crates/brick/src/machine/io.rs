@@ -23,6 +23,8 @@ pub enum Io {
     SyncJournal { numbers: Vec<u64> },
     /// Write blocks home of which no record tells yet; the caller has the bytes.
     WriteFresh { shard: ShardId, first: u32 },
+    /// Give blocks of which no record tells yet their room.
+    ReserveHome { shard: ShardId, first: u32, count: u32 },
     /// Write blocks home.
     WriteHome { shard: ShardId, first: u32, blocks: Vec<Bytes> },
     /// Give back the space of the blocks `from..to`.
@@ -44,6 +46,8 @@ pub enum Job {
     Sync { target: Lsn, covered: u64 },
     /// These blocks are home.
     Fresh { shard: ShardId, first: u32, end: u32 },
+    /// Blocks from `first` on have room at home.
+    Reserve { shard: ShardId, first: u32 },
     /// A data file is stable up to a stamp: up to so many home writes of that overlay's shard.
     Shard { shard: ShardId, stamp: Stamp, overlay: u64, writes: u64 },
     /// A data file that no record knows is gone.

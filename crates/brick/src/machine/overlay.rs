@@ -171,7 +171,7 @@ impl Overlay {
             // As large as any, so that all of its groups go with it.
             Before::Unreadable => {
                 let stamp = Stamp { count: 0, session: SessionId(0), op: OpId(0) };
-                Some(ShardRecord { stamp, length: 0, home_blocks: SHARD_BLOCKS })
+                Some(ShardRecord { stamp, length: 0, home_blocks: SHARD_BLOCKS, reserved_blocks: 0 })
             }
         };
         let (bytes, promised) = (&mut self.bytes, &mut self.promised);

@@ -116,6 +116,12 @@ impl State {
             Change::PunchBlocks { shard, record, first, count } => {
                 self.punch(ring, *shard, *record, *first..first.saturating_add(*count));
             }
+            Change::ReserveBlocks { shard, record, .. } => {
+                let overlay = self.shard(ring, *shard);
+                overlay.record = Some(*record);
+                // A sync covers the room as well.
+                overlay.home_writes += 1;
+            }
             Change::DropShard { shard } => {
                 self.active.frees_space = true;
                 let overlay = self.shard(ring, *shard);

@@ -65,7 +65,7 @@ impl Run {
             let first = self.dice.below(30) as u32;
             let bytes = vec![self.writes as u8; BLOCK_BYTES];
             let stamp = Stamp { count: self.writes, session: SessionId(1), op: OpId(1) };
-            let record = ShardRecord { stamp, length: 30 * BLOCK_BYTES as u32, home_blocks: 30 };
+            let record = ShardRecord { stamp, length: 30 * BLOCK_BYTES as u32, home_blocks: 30, reserved_blocks: 0 };
             let run = BlockRun { first, checksums: vec![block_checksum(shard(), first, &bytes)] };
             changes.push(Change::WriteBlocks { shard: shard(), record, run, bytes: bytes.into() });
         }
@@ -221,7 +221,11 @@ fn neighbours_go_home_together_64_blocks_at_a_time() {
     machine.begin_checkpoint().unwrap();
     let mut overlay = Overlay::default();
     let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
-    overlay.shard(RING, shard(), Before::Is(Some(ShardRecord { stamp, length: 0, home_blocks: 300 })));
+    overlay.shard(
+        RING,
+        shard(),
+        Before::Is(Some(ShardRecord { stamp, length: 0, home_blocks: 300, reserved_blocks: 0 })),
+    );
     (1..101).chain(200..202).for_each(|block| overlay.set_pending(shard(), block, Bytes::new()));
     machine.running.as_mut().unwrap().frozen = std::sync::Arc::new(overlay);
     machine.log.stable = machine.log.end;

@@ -39,6 +39,8 @@ fn bytes_conform(file: &dyn StorageFile) {
     file.punch(8192, 4096).unwrap();
     file.punch(24_576, 8192).unwrap();
     assert_eq!(file.length().unwrap(), 28_000, "a punch leaves the length");
+    file.allocate(0, 40_000).unwrap();
+    assert_eq!(file.length().unwrap(), 28_000, "room leaves the length");
     let bytes = read(file, 0, 30_000);
     assert!(bytes[8000..8192].iter().all(|byte| *byte == 7));
     assert!(bytes[8192..12_288].iter().all(|byte| *byte == 0));

@@ -203,6 +203,10 @@ impl StorageFile for CopyOnWriteFile {
         Ok(())
     }
 
+    fn allocate(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let mut written = self.written.lock();
         let end = (offset + length).min(written.length);

@@ -259,6 +259,11 @@ impl StorageFile for FaultyFile {
         self.inner.set_length(length)
     }
 
+    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        self.check(CallKind::Write)?;
+        self.inner.allocate(offset, length)
+    }
+
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         self.check(CallKind::Punch)?;
         self.inner.punch(offset, length)

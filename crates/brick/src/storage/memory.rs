@@ -152,6 +152,13 @@ impl StorageFile for MemoryFile {
         Ok(())
     }
 
+    fn allocate(&self, _: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Err(Error::new(ErrorKind::InvalidInput, "fallocate refuses a range of no bytes"));
+        }
+        Ok(())
+    }
+
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         if length == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "fallocate refuses a hole of no bytes"));

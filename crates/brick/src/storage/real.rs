@@ -99,6 +99,14 @@ impl StorageFile for RealFile {
         self.0.set_len(length)
     }
 
+    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        match rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, offset, length) {
+            // Then a write finds out whether there is room.
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            other => other.map_err(Error::from),
+        }
+    }
+
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.0, flags, offset, length) {

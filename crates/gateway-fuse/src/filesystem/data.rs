@@ -30,7 +30,7 @@ impl Filesystem {
     pub(super) fn open_out(&self, flags: u32, keep_cache: bool) -> OpenOut {
         let pages =
             Pages { strict: self.cache.is_zero(), keep: keep_cache, can_map: self.can_map.load(Ordering::Relaxed) };
-        let handle = self.locks.new_handle(is_durable(flags));
+        let handle = self.locks.new_handle(is_durable(flags), is_quiet(flags));
         OpenOut { handle, flags: pages.open_flags(flags), padding: 0 }
     }
 
@@ -51,8 +51,7 @@ impl Filesystem {
     }
 
     pub(super) fn read(&self, caller: &Caller, offset: u64, size: u32, flags: u32) -> Outcome {
-        let quietly = flags & OFlags::NOATIME.bits() != 0;
-        let read = if quietly { Volume::read_quietly } else { Volume::read };
+        let read = if is_quiet(flags) { Volume::read_quietly } else { Volume::read };
         Ok(read(&self.volume, &caller.context, caller.inode, offset, size)?)
     }
 
@@ -108,6 +107,11 @@ impl Pages {
             (false, false) => 0,
         }
     }
+}
+
+/// Whether reads leave the time of access.
+fn is_quiet(flags: u32) -> bool {
+    flags & OFlags::NOATIME.bits() != 0
 }
 
 /// Whether an open's flags ask for every write to be on stable storage. O_SYNC contains O_DSYNC's bit.

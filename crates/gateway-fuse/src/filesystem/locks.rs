@@ -28,6 +28,11 @@ pub(super) fn is_durable_handle(handle: u64) -> bool {
     handle & 1 != 0
 }
 
+/// Whether reading through an open file leaves its time of access (O_NOATIME).
+pub(super) fn is_quiet_handle(handle: u64) -> bool {
+    handle & 2 != 0
+}
+
 /// What is remembered of locks beside the library.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
@@ -40,8 +45,8 @@ pub(super) struct Locks {
 
 impl Locks {
     /// A number for an open file, which says of it what some requests of the kernel do not: see [`is_durable_handle`].
-    pub fn new_handle(&self, durable: bool) -> u64 {
-        (self.handles.fetch_add(1, Ordering::Relaxed) + 1) << 1 | u64::from(durable)
+    pub fn new_handle(&self, durable: bool, quiet: bool) -> u64 {
+        (self.handles.fetch_add(1, Ordering::Relaxed) + 1) << 2 | u64::from(quiet) << 1 | u64::from(durable)
     }
 
     pub fn is_waiting(&self, unique: u64) -> bool {

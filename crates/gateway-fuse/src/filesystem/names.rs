@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::encode::{Outcome, bytes_of, missing_out};
 use bytes::Bytes;
 use hekate_client::{Context, New};
-use hekate_proto::{Error, InodeId, Name, NewNode, RenameMode, Result};
+use hekate_proto::{Attr, Error, InodeId, Name, NewNode, RenameMode, Result};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::sync::OnceLock;
@@ -86,7 +86,11 @@ impl Filesystem {
 
     pub(super) fn unlink(&self, caller: &Caller, name: Name) -> Outcome {
         let _removal = self.removals.begin();
-        let inode = self.if_open(caller, caller.inode, &name)?;
+        let gone = match self.nodes.any_open() {
+            true => self.at(caller, caller.inode, &name)?,
+            false => None,
+        };
+        let inode = gone.map(|attr| attr.id);
         self.and_directory(caller, |context| self.volume.unlink(context, caller.inode, name, inode))?;
         Ok(Bytes::new())
     }
@@ -125,20 +129,19 @@ impl Filesystem {
         let to_dir = self.inode(to_dir)?;
         let _removal = self.removals.begin();
         let replaced = match mode {
-            RenameMode::Replace => self.if_open(caller, to_dir, &to_name)?,
-            RenameMode::NoReplace | RenameMode::Exchange => None,
+            RenameMode::Replace if self.nodes.any_open() || self.handles.any() => self.at(caller, to_dir, &to_name)?,
+            RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange => None,
         };
-        self.volume.rename(&caller.context, (caller.inode, name), (to_dir, to_name), mode, replaced)?;
+        let inode = replaced.as_ref().map(|attr| attr.id);
+        self.volume.rename(&caller.context, (caller.inode, name), (to_dir, to_name), mode, inode)?;
+        replaced.into_iter().for_each(|attr| self.handles.is_removed(attr));
         Ok(Bytes::new())
     }
 
     /// What is under a name that is about to go, which matters only while something is open here.
-    fn if_open(&self, caller: &Caller, dir: InodeId, name: &Name) -> Result<Option<InodeId>> {
-        if !self.nodes.any_open() {
-            return Ok(None);
-        }
+    fn at(&self, caller: &Caller, dir: InodeId, name: &Name) -> Result<Option<Attr>> {
         match self.volume.lookup(&caller.context, dir, name.clone()) {
-            Ok(attr) => Ok(Some(attr.id)),
+            Ok(attr) => Ok(Some(attr)),
             Err(Error::NotFound) => Ok(None),
             Err(error) => Err(error),
         }

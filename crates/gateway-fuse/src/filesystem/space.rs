@@ -1,11 +1,11 @@
 //! Room and holes in files, and copies from file to file: FALLOCATE, LSEEK, COPY_FILE_RANGE.
 
-use super::locks::is_durable_handle;
+use super::locks::{is_durable_handle, is_quiet_handle};
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
-use hekate_client::Context;
+use hekate_client::{Context, Volume};
 use hekate_proto::Allocate;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -42,7 +42,8 @@ impl Filesystem {
         // What one answer can say.
         let length = asked.length.min(u64::from(u32::MAX));
         let context = Context { durable: is_durable_handle(asked.to_handle), ..caller.context };
-        let copied = self.volume.copy(&context, (caller.inode, asked.from_offset), to, length, caller.uid != 0)?;
+        let copy = if is_quiet_handle(asked.from_handle) { Volume::copy_quietly } else { Volume::copy };
+        let copied = copy(&self.volume, &context, (caller.inode, asked.from_offset), to, length, caller.uid != 0)?;
         Ok(bytes_of(&WriteOut { size: copied as u32, padding: 0 }))
     }
 }

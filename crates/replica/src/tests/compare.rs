@@ -123,7 +123,7 @@ fn shards_of_other_stamps_are_not_served() {
         let bytes = Bytes::from(vec![count as u8; BLOCK_BYTES]);
         let run = BlockRun { first: 0, checksums: vec![block_checksum(shard, 0, &bytes)] };
         let stamp = Stamp { count, session: SessionId(1), op: OpId(1) };
-        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1 };
+        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1, reserved_blocks: 0 };
         vec![Change::WriteBlocks { shard, record, run, bytes }]
     };
     append(&ring, write(1), write(1));

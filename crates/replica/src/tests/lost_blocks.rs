@@ -38,7 +38,7 @@ impl Led {
         Brick::create_on(&storage, &identity).unwrap();
         let brick = Brick::open_on(Arc::new(storage), &identity, Incarnation(1), false).unwrap().0;
         let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
-        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1 };
+        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1, reserved_blocks: 0 };
         let run = BlockRun { first: 0, checksums: vec![block_checksum(SHARD, 0, &block(9))] };
         let changes = vec![Change::WriteBlocks { shard: SHARD, record, run, bytes: block(9) }];
         let (session, op_id, epoch, sequence) = (SessionId(1), OpId(1), Epoch(1), Sequence(1));

@@ -71,7 +71,7 @@ fn a_server_whose_replicas_differ_in_shards_does_not_start() {
         let bytes = Bytes::from(vec![7; BLOCK_BYTES]);
         let run = BlockRun { first: 0, checksums: vec![block_checksum(shard, 0, &bytes)] };
         let stamp = Stamp { count, session: SessionId(1), op: OpId(1) };
-        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1 };
+        let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1, reserved_blocks: 0 };
         Change::WriteBlocks { shard, record, run, bytes }
     };
     append(&served.node, [write(1), write(2)]);

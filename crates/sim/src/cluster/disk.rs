@@ -188,6 +188,9 @@ impl StorageFile for DiskFile {
     fn set_length(&self, length: u64) -> io::Result<()> {
         self.inner.set_length(length)
     }
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.inner.allocate(offset, length)
+    }
     fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
         self.inner.punch(offset, length)
     }

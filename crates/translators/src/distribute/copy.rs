@@ -24,10 +24,15 @@ impl Distribute {
     ) -> Result<Reply> {
         loop {
             let source = self.attr(context, from)?;
-            let length = length.min(source.size.saturating_sub(from_offset)).min(COPY_AT_ONCE);
+            let length = length.min(source.size.saturating_sub(from_offset));
             if length == 0 {
                 return Ok(Reply::Copied { bytes: 0 });
             }
+            // A kernel compares them as well, but may know of a shorter file.
+            if from == to && from_offset.abs_diff(to_offset) < length {
+                return Err(Error::invalid("a copy within a file whose ranges overlap"));
+            }
+            let length = length.min(COPY_AT_ONCE);
             let end = to_offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
             let small = self.known_shape(to).is_none() && end <= INLINE_MAX;
             if source.layout.is_inline() || small {

@@ -91,7 +91,7 @@ fn stamp(stamp: &Stamp) -> Value {
 }
 
 fn shard_record(record: &ShardRecord) -> Value {
-    json!({ "stamp": stamp(&record.stamp), "length": record.length, "home_blocks": record.home_blocks })
+    json!({ "stamp": stamp(&record.stamp), "length": record.length, "home_blocks": record.home_blocks, "reserved_blocks": record.reserved_blocks })
 }
 
 /// Bytes as text, if they are any.
@@ -149,6 +149,10 @@ fn change(change: &Change) -> Value {
         Change::PunchBlocks { shard, record, first, count } => {
             let (shard, record) = (shard_id(*shard), shard_record(record));
             json!({ "change": "punch_blocks", "shard": shard, "record": record, "first": first, "count": count })
+        }
+        Change::ReserveBlocks { shard, record, first, count } => {
+            let (shard, record) = (shard_id(*shard), shard_record(record));
+            json!({ "change": "reserve_blocks", "shard": shard, "record": record, "first": first, "count": count })
         }
         Change::DropShard { shard } => json!({ "change": "drop_shard", "shard": shard_id(*shard) }),
     };

@@ -62,10 +62,9 @@ pub fn shard(shard: ShardId) -> String {
 
 fn shard_record(record: &ShardRecord) -> String {
     let Stamp { count, session, op } = record.stamp;
-    format!(
-        "{} bytes, {} blocks at home, write {count} by session {session} op {:#x}",
-        record.length, record.home_blocks, op.0
-    )
+    let ShardRecord { length, home_blocks, reserved_blocks, .. } = record;
+    let room = if reserved_blocks > home_blocks { format!(", room up to {reserved_blocks}") } else { String::new() };
+    format!("{length} bytes, {home_blocks} blocks at home{room}, write {count} by session {session} op {:#x}", op.0)
 }
 
 /// A record of the journal: a line, and one for each change.
@@ -114,6 +113,9 @@ pub fn change(change: &Change) -> String {
         Change::CutShard { shard: id, record } => format!("cut {}, now {}", shard(*id), shard_record(record)),
         Change::PunchBlocks { shard: id, record, first, count } => {
             format!("punch {count} blocks from {first} of {}, now {}", shard(*id), shard_record(record))
+        }
+        Change::ReserveBlocks { shard: id, record, first, count } => {
+            format!("room for {count} blocks from {first} of {}, now {}", shard(*id), shard_record(record))
         }
         Change::DropShard { shard: id } => format!("drop {}", shard(*id)),
     }

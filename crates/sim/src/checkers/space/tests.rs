@@ -78,7 +78,7 @@ fn shard_key(data: DataId) -> Key {
 
 fn shard() -> ShardRecord {
     let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
-    ShardRecord { stamp, length: 9, home_blocks: 1 }
+    ShardRecord { stamp, length: 9, home_blocks: 1, reserved_blocks: 0 }
 }
 
 /// Two names, one in each place of a directory with a spread of two.
