@@ -1,6 +1,6 @@
 #!/bin/bash
 # Hekate on one host.   hekate.sh up|remount|down|dir|info|trace     (variant from $GV)
-#   GV = r2 | r3 | r1, with -cacheN for `mount --cache N`, e.g. r2-cache1.  Bricks: XFS on loop devices (direct I/O), as the peers'.
+#   GV = r2 | r3 | r1, with -cacheN for `mount --cache N`, e.g. r2-cache1; -own-cacheN: mounted by the server (`serve --mount`).  Bricks: XFS on loop devices (direct I/O), as the peers'.
 # `up` traces one O_SYNC write and one fsync, and fails unless every replica's disk was synced before the reply.
 . $(dirname $(readlink -f $0))/common.sh
 GV=${GV:-r2}; D=$MNT/hekate; S=$PP/run/hekate; H=${HEKATE:-$(readlink -f $(dirname $(readlink -f $0))/../../target/release/hekate)}
@@ -8,15 +8,16 @@ case $GV in r1*) N=1;; r3*) N=3;; *) N=2;; esac
 case $GV in *cache*) C=${GV##*cache}; OPT="--cache $C";; *) OPT="";; esac
 [ -x $H ] || die "no $H: cargo build --release -p hekate"
 h() { $H --state $S "$@" || die "hekate $*"; }
-serve() { h serve --detach > $PP/run/hekate.up; }
-m() { mkdir -p $D; h mount $OPT pv $D > /dev/null; stat $D >/dev/null; }
+case $GV in *own*) OWN="--mount pv:$D${OPT:+:cache=${OPT#--cache }}";; *) OWN="";; esac
+serve() { mkdir -p $D; h serve --detach $OWN > $PP/run/hekate.up; }
+m() { [ -n "$OWN" ] || h mount $OPT pv $D > /dev/null; stat $D >/dev/null; }
 pid() { sed -n 's/^server \([0-9]*\) answers.*/\1/p' $PP/run/hekate.up; }
 # Every brick must see a sync of its journal between the request and its answer.
 trace() {
   local t=$PP/run/hekate.trace f=$D/.trace-probe p; p=$(pid)
   dd if=/dev/zero of=$f bs=64k count=1 conv=fsync status=none
   for how in osync fsync; do
-    strace -f -tt -y -e trace=fdatasync,fsync,sendto -p $p -o $t 2>/dev/null & local st=$!
+    strace -f -tt -y -e trace=fdatasync,fsync,sendto,writev -p $p -o $t 2>/dev/null & local st=$!
     for i in $(seq 100); do grep -q TracerPid:.$st /proc/$p/status && break; sleep 0.05; done; sleep 0.3
     case $how in osync) dd if=/dev/urandom of=$f bs=4k count=1 seek=3 oflag=sync conv=notrunc status=none;;
       fsync) dd if=/dev/urandom of=$f bs=4k count=1 seek=5 conv=notrunc,fsync status=none;; esac
@@ -37,7 +38,7 @@ for line in open(trace):
         elif line.rstrip().endswith("= 0"): synced.add(m.group(1))
     elif "sync resumed" in line and tid in begun and line.rstrip().endswith("= 0"):
         synced.add(begun.pop(tid))
-    elif "sendto(" in line and len(synced) == n:
+    elif ("sendto(" in line or "writev(" in line and "/dev/fuse" in line) and len(synced) == n:
         ok = True        # an answer that left after all bricks had synced
 sys.exit(0 if ok else 1)
 P

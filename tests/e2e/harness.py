@@ -24,6 +24,8 @@ HEKATE = os.environ.get("HEKATE", "")
 NOBODY = 65534
 # How many times longer than usual everything may take: for machines that are emulated.
 PATIENCE = int(os.environ.get("E2E_PATIENCE", "1"))
+# The first mount of a store is one of its server (`serve --mount`): for tests that kill neither.
+OWN = bool(os.environ.get("HEKATE_OWN_MOUNT"))
 TESTS = []
 
 # Tests of what is not there yet, and what each waits for. One that passes is a failure: then its line goes.
@@ -211,6 +213,10 @@ class Store:
     def up(self, **named):
         """init, serve, mount -> the directory."""
         self.init(**named)
+        if OWN:
+            directory = self.directory("mnt")
+            self.serve("--mount", f"v:{directory}")
+            return directory
         self.serve()
         return self.mount()
 

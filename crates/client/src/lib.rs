@@ -51,5 +51,5 @@ mod volume;
 
 pub use hekate_graph::Context;
 pub use hekate_proto as proto;
-pub use hekate_transport::Endpoint;
+pub use hekate_transport::{Endpoint, Local};
 pub use volume::{New, OpenOptions, SetXattr, Volume};

@@ -5,7 +5,7 @@ use hekate_graph::{Context, LayerSpec, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_translators::{Distribute, Locks, REGISTRY, Replicate};
-use hekate_transport::{Endpoint, Servers};
+use hekate_transport::{Endpoint, Local, Servers};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub struct OpenOptions {
     pub layers: Vec<LayerSpec>,
     /// Reading leaves times of access as they are (noatime); else they follow relatime (mount(8)).
     pub no_access_times: bool,
+    /// The server is of this process: ops are calls of it.
+    pub local: Option<Local>,
 }
 
 /// A volume, open until it is dropped.
@@ -48,7 +50,7 @@ struct Shared {
 impl Volume {
     /// Opens the volume called `name` at a server.
     pub fn open(endpoint: Endpoint, name: &str, options: &OpenOptions) -> Result<Self> {
-        let (servers, welcome) = Servers::open(endpoint, name)?;
+        let (servers, welcome) = Servers::open(endpoint, name, options.local.clone())?;
         let servers = Arc::new(servers);
         let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
         let bottom = Arc::new(Distribute::new(replicate));

@@ -304,7 +304,7 @@ fn a_server_names_the_one_that_leads_a_partition() {
 fn with_a_map(pair: &Pair, spoil: fn(&mut map::VolumeMap)) {
     let (volume, _) = pair.open(0);
     drop(volume);
-    let (servers, mut welcome) = Servers::open(pair.endpoint(0), "v").unwrap();
+    let (servers, mut welcome) = Servers::open(pair.endpoint(0), "v", None).unwrap();
     spoil(&mut welcome.map);
     welcome.map.check().unwrap();
     let replicate = Replicate::new(Arc::new(servers), welcome.session, welcome.map.clone());

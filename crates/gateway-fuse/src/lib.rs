@@ -24,7 +24,7 @@ mod request;
 mod session;
 
 pub use counters::Counters;
-pub use mount::{Change, is_mounted, remount, remove_dead, unmount};
+pub use mount::{Change, check, is_mounted, remount, remove_dead, unmount};
 
 use filesystem::Filesystem;
 use hekate_client::Volume;

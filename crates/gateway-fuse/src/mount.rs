@@ -31,7 +31,7 @@ pub(crate) fn attach(volume_name: &str, mount_point: &Path, options: &MountOptio
 }
 
 /// The mount point as an absolute path, if it can be mounted on.
-pub(crate) fn check(mount_point: &Path) -> Result<PathBuf> {
+pub fn check(mount_point: &Path) -> Result<PathBuf> {
     let shown = mount_point.display();
     let found = std::fs::metadata(mount_point).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {

@@ -8,7 +8,7 @@ mod mounting;
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickScrub};
 pub use documentation::Shell;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
-pub use mounting::{Mount, MountHelper, Options, Source, Umount, mount_options};
+pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -213,6 +213,10 @@ pub struct Serve {
     /// Note ops that take longer (`hekate debug slow`, and a line in the log at most every second); 0: none.
     #[arg(long, default_value_t = 1000, value_name = "MILLISECONDS")]
     pub slow_op: u64,
+    /// Mount a volume in the server's own process, as VOLUME:DIR or VOLUME:DIR:OPTIONS (those of `hekate mount`); may be given
+    /// again. The fastest way to a volume on a machine that serves it; it goes when the server stops.
+    #[arg(long = "mount", value_name = "VOLUME:DIR")]
+    pub mounts: Vec<OwnMount>,
     /// Go to the background once the server answers.
     #[arg(long)]
     pub detach: bool,

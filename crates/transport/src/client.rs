@@ -2,6 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::frame::*;
+use crate::local::Local;
 use crate::proof::{Handshake, Side};
 use bytes::Bytes;
 use hekate_proto::map::VolumeMap;
@@ -34,6 +35,8 @@ pub struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) volume: String,
     pub(crate) session: SessionId,
+    /// The server is of this process: batches are calls.
+    local: Option<Local>,
     pub(crate) idle: Mutex<Vec<Channel>>,
     pub(crate) frame_id: AtomicU64,
     pub(crate) closed: AtomicBool,
@@ -56,10 +59,16 @@ impl Remote {
             endpoint,
             volume: volume.into(),
             session,
+            local: None,
             idle: Mutex::default(),
             frame_id: AtomicU64::new(1),
             closed: AtomicBool::new(false),
         }
+    }
+
+    /// It is a server of this process.
+    pub fn is_here(self, local: Local) -> Self {
+        Self { local: Some(local), ..self }
     }
 
     /// Where it is.
@@ -91,6 +100,9 @@ impl Remote {
         limit: Option<Duration>,
         gave_up: &dyn Fn() -> bool,
     ) -> Result<Vec<Result<Reply>>> {
+        if let Some(local) = &self.local {
+            return local.call(self.session, requests.to_vec());
+        }
         // A pooled connection may have died with an earlier server process: then a new one gets its chance at once.
         if let Some(channel) = self.pooled() {
             match self.exchange(channel, requests, limit, gave_up) {

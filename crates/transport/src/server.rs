@@ -5,6 +5,7 @@ use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::*;
 use crate::link::Boot;
 use crate::listen::Listener;
+use crate::local::Local;
 use crate::peers::Peers;
 use crate::places::Places;
 use crate::proof::{Handshake, Side};
@@ -53,12 +54,14 @@ pub struct Server {
 }
 
 pub(crate) struct Shared {
-    service: Arc<dyn Service>,
+    pub(crate) service: Arc<dyn Service>,
     listeners: Mutex<Vec<OwnedFd>>,
     streams: Mutex<std::collections::HashMap<u64, OwnedFd>>,
     next_stream: AtomicU64,
     places: Arc<Places>,
-    stopping: AtomicBool,
+    /// Batches of this process at work.
+    pub(crate) local_calls: AtomicU64,
+    pub(crate) stopping: AtomicBool,
 }
 
 impl Server {
@@ -71,9 +74,15 @@ impl Server {
                 streams: Mutex::default(),
                 next_stream: AtomicU64::new(0),
                 places: Arc::default(),
+                local_calls: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
             }),
         }
+    }
+
+    /// For clients in this process.
+    pub fn local(&self) -> Local {
+        Local(self.shared.clone())
     }
 
     /// Listens there from now on. A unix socket file that nobody answers on any more is replaced.
@@ -132,7 +141,8 @@ impl Server {
             let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Read);
         }
         let patience = std::time::Instant::now();
-        while self.shared.places.count() > 0 && patience.elapsed().as_secs() < 10 {
+        let is_busy = || self.shared.places.count() > 0 || self.shared.local_calls.load(Ordering::SeqCst) > 0;
+        while is_busy() && patience.elapsed().as_secs() < 10 {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }

@@ -6,6 +6,7 @@
 use crate::client::{Remote, Welcome};
 use crate::endpoint::Endpoint;
 use crate::listen::Ears;
+use crate::local::Local;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId};
 use parking_lot::RwLock;
@@ -30,8 +31,12 @@ pub struct Servers {
 
 impl Servers {
     /// Opens a session on a volume at one of them.
-    pub fn open(endpoint: Endpoint, volume: &str) -> Result<(Self, Welcome)> {
-        let (remote, welcome) = Remote::open(endpoint.clone(), volume)?;
+    /// `local`: that one is of this process.
+    pub fn open(endpoint: Endpoint, volume: &str, local: Option<Local>) -> Result<(Self, Welcome)> {
+        let (mut remote, welcome) = Remote::open(endpoint.clone(), volume)?;
+        if let Some(local) = local {
+            remote = remote.is_here(local);
+        }
         let first = welcome.map.server;
         let servers = Self {
             opened_at: endpoint,

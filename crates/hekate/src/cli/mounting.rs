@@ -1,9 +1,11 @@
 //! How to mount: `hekate mount`, `hekate umount`, and what mount(8) calls as `mount.hekate`.
 
 mod options;
+mod own;
 mod source;
 
 pub use options::{Options, rows as mount_options};
+pub use own::OwnMount;
 pub use source::Source;
 
 use clap::Args;

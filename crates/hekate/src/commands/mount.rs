@@ -113,23 +113,29 @@ impl Wanted {
         let uid = rustix::process::geteuid().as_raw();
         std::env::temp_dir().join(format!("hekate-{uid}-mount-{volume}-{fresh:016x}.log"))
     }
+}
 
-    fn mount_options(&self) -> MountOptions {
-        let Options { change, cache, allow_other, export, soft, .. } = &self.options;
-        let usual = MountOptions::default();
-        MountOptions {
-            cache: cache.unwrap_or(usual.cache),
-            read_only: change.read_only.unwrap_or(usual.read_only),
-            allow_other: *allow_other || rustix::process::geteuid().is_root(),
-            set_id: change.set_id.unwrap_or(usual.set_id),
-            devices: change.devices.unwrap_or(usual.devices),
-            execute: change.execute.unwrap_or(usual.execute),
-            access_times: change.access_times.unwrap_or(usual.access_times),
-            export: *export,
-            soft: *soft,
-            ..usual
-        }
+pub fn mount_options(options: &Options) -> MountOptions {
+    let Options { change, cache, allow_other, export, soft, .. } = options;
+    let usual = MountOptions::default();
+    MountOptions {
+        cache: cache.unwrap_or(usual.cache),
+        read_only: change.read_only.unwrap_or(usual.read_only),
+        allow_other: *allow_other || rustix::process::geteuid().is_root(),
+        set_id: change.set_id.unwrap_or(usual.set_id),
+        devices: change.devices.unwrap_or(usual.devices),
+        execute: change.execute.unwrap_or(usual.execute),
+        access_times: change.access_times.unwrap_or(usual.access_times),
+        export: *export,
+        soft: *soft,
+        ..usual
     }
+}
+
+pub fn open_options(options: &Options) -> OpenOptions {
+    let change = &options.change;
+    let no_access_times = change.access_times == Some(false) || change.read_only == Some(true);
+    OpenOptions { no_access_times, ..OpenOptions::default() }
 }
 
 /// A mount's process.
@@ -158,7 +164,7 @@ fn start(wanted: &Wanted) -> Result<Started, Failure> {
 }
 
 /// Nothing in a mount whose process was killed can be reached any more, so it is only in the way.
-fn make_way(directory: &Path) -> Result<(), Failure> {
+pub fn make_way(directory: &Path) -> Result<(), Failure> {
     if remove_dead(directory)? {
         eprintln!("hekate: the mount at {} had lost its process and is removed", directory.display());
     }
@@ -188,8 +194,12 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     log_lines::begin("hekate-mount");
     make_way(&wanted.directory)?;
     let volume = Arc::new(open(wanted)?);
-    let mounted =
-        hekate_gateway_fuse::mount(volume.clone(), &wanted.source.text, &wanted.directory, &wanted.mount_options())?;
+    let mounted = hekate_gateway_fuse::mount(
+        volume.clone(),
+        &wanted.source.text,
+        &wanted.directory,
+        &mount_options(&wanted.options),
+    )?;
     notify::ready(&format!("{} is mounted at {}", wanted.source.text, wanted.directory.display()));
     let unmounter = mounted.unmounter();
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|e| Error::io("register signals", e))?;
@@ -209,9 +219,7 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
 
 /// Opens the volume; a server that does not answer yet is waited for as long as the options say.
 fn open(wanted: &Wanted) -> Result<Volume, Failure> {
-    let change = &wanted.options.change;
-    let no_access_times = change.access_times == Some(false) || change.read_only == Some(true);
-    let mut options = OpenOptions { no_access_times, ..OpenOptions::default() };
+    let mut options = open_options(&wanted.options);
     if wanted.trace {
         options.layers.push(LayerSpec { name: "trace".into() });
     }

@@ -1,5 +1,7 @@
 //! `hekate serve`: the server process.
 
+mod mounts;
+
 use crate::cli::{Cli, Join, Serve};
 use crate::commands::control::ask_at;
 use crate::commands::{Failure, join};
@@ -12,6 +14,7 @@ use hekate_proto::Error;
 use hekate_server::membership::is_member;
 use hekate_server::{ControlRequest, Membership, Node, NodeSettings, PROGRESS};
 use hekate_transport::{Endpoint, Secret, Server};
+use mounts::Mounts;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::net::TcpListener;
@@ -57,6 +60,10 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     if let Some(address) = options.metrics {
         arguments.extend(["--metrics".into(), address.to_string().into()]);
     }
+    for mount in &options.mounts {
+        let directory = std::path::absolute(&mount.directory).unwrap_or_else(|_| mount.directory.clone());
+        arguments.extend(["--mount".into(), mount.at(&directory).into()]);
+    }
     arguments.extend(["--slow-op".into(), options.slow_op.to_string().into()]);
     let log = paths.log("serve");
     let mut child = daemon::spawn(&arguments, &log)?;
@@ -69,6 +76,7 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
             ask_at(&endpoint, &ControlRequest::Identify, None).ok().and_then(|said| said.ok()).unwrap_or_default();
         said["pid"] == pid
             && said["endpoints"].as_array().is_some_and(|known| known.contains(&json!(endpoint.to_string())))
+            && mounts::are_there(options)
     };
     daemon::wait_ready(&mut child, &log, "the server", ready)?;
     if cli.json {
@@ -163,6 +171,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
         TcpListener::bind(address).map_err(|e| Error::io(format!("listen at {address} for metrics"), e))
     });
     let metrics = metrics.transpose()?;
+    mounts::check(options)?;
     let node = start(paths)?;
     let server = Server::new(node.clone());
     paths.make_socket_directory()?;
@@ -171,6 +180,14 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
         endpoints.push(Endpoint::tcp(address, Secret::read(&paths.secret())?)?);
     }
     endpoints.iter().try_for_each(|endpoint| server.listen(endpoint))?;
+    let mounts = match Mounts::start(options, paths, &server.local()) {
+        Ok(mounts) => mounts,
+        Err(failure) => {
+            server.stop();
+            node.shut_down()?;
+            return Err(failure);
+        }
+    };
     node.announce(&endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>())?;
     node.set_slow_limit(Duration::from_millis(options.slow_op));
     if let (Some(address), Some(listener)) = (options.metrics, metrics) {
@@ -188,6 +205,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     }
     log::info!("stopping");
     notify::stopping("finishing what runs and writing everything home");
+    mounts.stop();
     let _ = std::fs::remove_file(&paths.socket);
     server.stop();
     Ok(node.shut_down()?)

@@ -1,0 +1,100 @@
+//! Volumes that a server mounts itself: the mount's threads do the server's work, so no op wakes another process.
+
+use crate::cli::{OwnMount, Serve};
+use crate::commands::{Failure, mount};
+use crate::paths::Paths;
+use hekate_client::{Endpoint, Local, OpenOptions, Volume};
+use hekate_gateway_fuse::Mounted;
+use hekate_proto::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Who still uses a mount when the server stops is waited for so long.
+const USERS_PATIENCE: Duration = Duration::from_secs(2);
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// See the module. Dropped they are unmounted.
+pub struct Mounts(Vec<Served>);
+
+struct Served {
+    mounted: Arc<Mounted>,
+    volume: Arc<Volume>,
+    thread: JoinHandle<()>,
+}
+
+/// What is wrong with them and can be told before a brick is opened.
+pub fn check(options: &Serve) -> Result<(), Failure> {
+    for wanted in &options.mounts {
+        mount::make_way(&wanted.directory)?;
+        hekate_gateway_fuse::check(&wanted.directory)?;
+    }
+    Ok(())
+}
+
+/// Whether all of them can be used.
+pub fn are_there(options: &Serve) -> bool {
+    let is_there = |directory: &Path| {
+        hekate_gateway_fuse::is_mounted(directory).unwrap_or(false) && std::fs::metadata(directory).is_ok()
+    };
+    options.mounts.iter().all(|wanted| is_there(&wanted.directory))
+}
+
+impl Mounts {
+    /// Mounts all that is asked for; the server answers at its socket.
+    pub fn start(options: &Serve, paths: &Paths, local: &Local) -> Result<Self, Failure> {
+        let mut all = Self(Vec::new());
+        for wanted in &options.mounts {
+            let failed = |error: Error| {
+                let failure = Failure::from(error);
+                Failure { text: format!("--mount {}: {}", wanted.text, failure.text), ..failure }
+            };
+            all.0.push(serve(wanted, paths, local).map_err(failed)?);
+            log::info!("{} is mounted at {}", wanted.volume, wanted.directory.display());
+        }
+        Ok(all)
+    }
+
+    /// Unmounts them. Who is in one is waited for a little, then left without it.
+    pub fn stop(self) {
+        for Served { mounted, .. } in &self.0 {
+            let unmounter = mounted.unmounter();
+            if unmounter.unmount(false).is_err() {
+                let _ = unmounter.unmount(true);
+            }
+        }
+        let begun = Instant::now();
+        for Served { mounted, volume, thread } in self.0 {
+            while !thread.is_finished() && begun.elapsed() < USERS_PATIENCE {
+                std::thread::sleep(LOOK_PAUSE);
+            }
+            if thread.is_finished() {
+                let _ = thread.join();
+            } else {
+                log::warn!("{} is still in use; its users lose it", mounted.mount_point().display());
+                volume.end();
+            }
+        }
+    }
+}
+
+fn serve(wanted: &OwnMount, paths: &Paths, local: &Local) -> Result<Served, Error> {
+    let options = OpenOptions { local: Some(local.clone()), ..mount::open_options(&wanted.options) };
+    let volume = Arc::new(Volume::open(Endpoint::Unix(paths.socket.clone()), &wanted.volume, &options)?);
+    let mount_options = mount::mount_options(&wanted.options);
+    let mounted =
+        Arc::new(hekate_gateway_fuse::mount(volume.clone(), &wanted.volume, &wanted.directory, &mount_options)?);
+    let (running, its_volume) = (mounted.clone(), volume.clone());
+    let run = move || {
+        if let Err(error) = running.run() {
+            log::error!("the mount at {} has ended: {error}", running.mount_point().display());
+        }
+        its_volume.end();
+    };
+    let thread = std::thread::Builder::new()
+        .name("hekate-mount".into())
+        .spawn(run)
+        .map_err(|error| Error::io("start a thread", error))?;
+    Ok(Served { mounted, volume, thread })
+}
