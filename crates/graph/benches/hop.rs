@@ -51,15 +51,15 @@ fn nanoseconds(graph: &dyn Translator, op: &Op) -> f64 {
     rounds[ROUNDS / 2]
 }
 
-fn main() {
+fn main() -> Result<()> {
     let registry: [(&str, MakeLayer); 1] = [("pass", |_, next| Ok(Arc::new(Pass(next))))];
     let chain = |layers: usize| {
         let layers = vec![LayerSpec { name: "pass".into() }; layers];
-        build(&layers, &registry, Arc::new(Bottom)).expect("a chain of what is registered")
+        build(&layers, &registry, Arc::new(Bottom))
     };
-    let (bare, layered) = (chain(0), chain(LAYERS));
+    let (bare, layered) = (chain(0)?, chain(LAYERS)?);
     let write = DataOp::Write { inode: ROOT, offset: 0, data: Bytes::from(vec![7; 64 << 10]), drop_set_id: false };
-    let lookup = NameOp::Lookup { dir: ROOT, name: Name::try_from("some-file-name.txt").expect("a name") };
+    let lookup = NameOp::Lookup { dir: ROOT, name: Name::try_from("some-file-name.txt")? };
     let ops = [
         ("look-up", Op::Name { op: lookup }),
         ("getattr", Op::Inode { op: InodeOp::GetAttr { inode: ROOT } }),
@@ -73,4 +73,5 @@ fn main() {
             (layered - bare) / LAYERS as f64
         );
     }
+    Ok(())
 }

@@ -36,7 +36,7 @@ pub struct Remote {
     pub(crate) volume: String,
     pub(crate) session: SessionId,
     /// The server is of this process: batches are calls.
-    local: Option<Local>,
+    pub(crate) local: Option<Local>,
     pub(crate) idle: Mutex<Vec<Channel>>,
     pub(crate) frame_id: AtomicU64,
     pub(crate) closed: AtomicBool,

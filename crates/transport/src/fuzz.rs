@@ -53,6 +53,7 @@ pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]
         endpoint,
         volume: "v".into(),
         session: accepted.session,
+        local: None,
         idle: vec![channel].into(),
         frame_id: 1.into(),
         closed: false.into(),
