@@ -1,43 +1,109 @@
 //! Everything that can happen next.
 
 use crate::ghost::Ghost;
-use crate::scope::{Line, Scope, bit, numbers};
+use crate::scope::{Scope, bit, numbers};
 use crate::state::*;
 use std::rc::Rc;
 
 /// One step. Faults are those that a budget bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    Begin { client: u8 },
-    Arrive { client: u8, replica: u8 },
-    Ack { client: u8, work: u8 },
-    ToLeader { client: u8, work: u8 },
-    TimeOut { client: u8, work: u8 },
-    Refresh { client: u8 },
-    SyncAgain { client: u8 },
-    EndSync { client: u8 },
-    Die { client: u8 },
-    Disconnect { client: u8, replica: u8 },
-    Take { from: u8, to: u8 },
-    Even { leader: u8, shard: u8 },
-    Report { member: u8, shard: u8 },
-    Read { replica: u8, shard: u8 },
-    Sync { replica: u8 },
-    Stabilise { shard: u8 },
-    Kill { replica: u8 },
-    Cut { replica: u8, all: bool },
-    Start { replica: u8 },
-    Form { number: u8, members: Mask, is_suspicion: bool },
-    Fence { replica: u8 },
-    LeaseEnds { replica: u8 },
-    Choose { leader: u8 },
+    Begin {
+        client: u8,
+    },
+    Arrive {
+        client: u8,
+        replica: u8,
+    },
+    Ack {
+        client: u8,
+        work: u8,
+    },
+    ToLeader {
+        client: u8,
+        work: u8,
+    },
+    TimeOut {
+        client: u8,
+        work: u8,
+    },
+    Refresh {
+        client: u8,
+    },
+    SyncAgain {
+        client: u8,
+    },
+    EndSync {
+        client: u8,
+    },
+    Die {
+        client: u8,
+    },
+    Disconnect {
+        client: u8,
+        replica: u8,
+    },
+    Take {
+        from: u8,
+        to: u8,
+    },
+    Even {
+        leader: u8,
+        shard: u8,
+    },
+    Report {
+        member: u8,
+        shard: u8,
+    },
+    Read {
+        replica: u8,
+        shard: u8,
+    },
+    Sync {
+        replica: u8,
+    },
+    Stabilise {
+        shard: u8,
+    },
+    Kill {
+        replica: u8,
+    },
+    Cut {
+        replica: u8,
+        all: bool,
+    },
+    /// All at once; `kept`: whose unsynced writes had reached the disk all the same.
+    Blackout {
+        kept: Mask,
+    },
+    Start {
+        replica: u8,
+    },
+    Form {
+        number: u8,
+        members: Mask,
+        is_suspicion: bool,
+    },
+    Fence {
+        replica: u8,
+    },
+    LeaseEnds {
+        replica: u8,
+    },
+    Choose {
+        leader: u8,
+    },
     Open,
 }
 
 impl Action {
     pub fn is_fault(&self) -> bool {
         match self {
-            Action::Die { .. } | Action::Kill { .. } | Action::Cut { .. } | Action::TimeOut { .. } => true,
+            Action::Die { .. }
+            | Action::Kill { .. }
+            | Action::Cut { .. }
+            | Action::Blackout { .. }
+            | Action::TimeOut { .. } => true,
             Action::Form { is_suspicion, .. } => *is_suspicion,
             _ => false,
         }
@@ -47,8 +113,8 @@ impl Action {
 impl State {
     pub fn first(scope: &Scope) -> Self {
         let count = scope.replicas as usize;
-        let all = bit(scope.replicas) - 1;
-        let view = View { epoch: 1, leader: Some(0), members: all, learners: 0, losses: 0, open: true };
+        let members = (bit(scope.replicas) - 1) & !scope.new;
+        let view = View { epoch: 1, leader: Some(0), members, learners: 0, losses: 0, open: true };
         let shard = Shard { stamp: START, cells: [0; CELLS], list: Vec::new(), unstable: false, missing: 0 };
         let shards = vec![shard; scope.shards as usize];
         let now = Content { shards, ids: 0, position: (1, 0), epoch: 1 };
@@ -64,8 +130,13 @@ impl State {
             unsynced: 0,
             losses: 0,
         };
+        let mut replicas = vec![replica; count];
+        for new in numbers(scope.new) {
+            let new = &mut replicas[new as usize];
+            (new.lease, new.lost, new.outside) = (false, true, true);
+        }
         Self {
-            replicas: vec![replica; count],
+            replicas,
             clients: vec![client; scope.scripts.len()],
             coordinator: Coordinator { opened: view, forming: None },
             front: vec![Vec::new(); scope.scripts.len() * count],
@@ -86,6 +157,11 @@ impl State {
         found.extend(self.candidates(scope).into_iter().map(|leader| Action::Choose { leader }));
         if self.can_open(scope) {
             found.push(Action::Open);
+        }
+        if self.budget.blackouts > 0 {
+            let unsynced = |at: &u8| *self.replicas[*at as usize].synced != self.replicas[*at as usize].now;
+            let unsynced = (0..self.replica_count()).filter(unsynced).fold(0, |mask, at| mask | bit(at));
+            found.extend((0..=unsynced).filter(|kept| kept & !unsynced == 0).map(|kept| Action::Blackout { kept }));
         }
     }
 
@@ -149,11 +225,11 @@ impl State {
             if self.may_read(scope, replica, shard as usize) {
                 found.push(Action::Read { replica, shard });
             }
-            if scope.power && self.budget.cuts > 0 && replica == 0 && self.is_stable(shard as usize) {
+            if self.may_lose_power() && replica == 0 && self.is_stable(scope, shard as usize) {
                 found.push(Action::Stabilise { shard });
             }
         }
-        if scope.power && self.budget.cuts > 0 && at.up && *at.synced != at.now {
+        if scope.background_syncs && self.may_lose_power() && at.up && *at.synced != at.now {
             found.push(Action::Sync { replica });
         }
         if at.up && self.budget.kills > 0 {
@@ -174,6 +250,11 @@ impl State {
         if at.lease && self.is_revoked(replica) {
             found.push(Action::LeaseEnds { replica });
         }
+    }
+
+    /// From then on it does not matter any more what is synced.
+    fn may_lose_power(&self) -> bool {
+        self.budget.cuts > 0 || self.budget.blackouts > 0
     }
 
     /// Rule 8: when somebody reads it, when a member differs, or to heal; and only if all can take it.
@@ -201,7 +282,9 @@ impl State {
     /// Rule 12: what stays unsettled though nobody works on it any more.
     fn may_report(&self, scope: &Scope, member: u8, shard: usize) -> bool {
         let at = &self.replicas[member as usize];
-        let Some(leader) = at.view.leader.filter(|leader| *leader != member && self.leads(*leader)) else { return false };
+        let Some(leader) = at.view.leader.filter(|leader| *leader != member && self.leads(*leader)) else {
+            return false;
+        };
         let is_member = at.up && !at.outside && at.view.open && at.view.members & bit(member) != 0;
         let other = &self.replicas[leader as usize];
         let count = self.replica_count();
@@ -210,7 +293,9 @@ impl State {
         }
         let list = &at.now.shards[shard].list;
         let ops = list.iter().fold(0, |mask, one| mask | one.ops);
-        !list.is_empty() && other.now.shards[shard].list.is_empty() && !numbers(ops).any(|op| self.is_worked_on(scope, op))
+        !list.is_empty()
+            && other.now.shards[shard].list.is_empty()
+            && !numbers(ops).any(|op| self.is_worked_on(scope, op))
     }
 
     /// Whether a client still works on an op, or has yet to tell that it is settled.
@@ -281,7 +366,8 @@ impl State {
                 self.even(scope, leader, shard as usize, 0, false);
             }
             Action::Report { member, shard } => {
-                let (leader, epoch) = (self.replicas[member as usize].view.leader, self.replicas[member as usize].now.epoch);
+                let (leader, epoch) =
+                    (self.replicas[member as usize].view.leader, self.replicas[member as usize].now.epoch);
                 leader.into_iter().for_each(|leader| self.needs(scope, leader, member, shard as usize, epoch));
             }
             Action::Read { replica, shard } => {
@@ -300,7 +386,11 @@ impl State {
                 self.budget.cuts -= 1;
                 self.cut(scope, replica, all);
             }
-            Action::Start { replica } => self.start(replica),
+            Action::Blackout { kept } => {
+                self.budget.blackouts -= 1;
+                (0..self.replica_count()).for_each(|at| self.cut(scope, at, kept & bit(at) != 0));
+            }
+            Action::Start { replica } => self.start(scope, replica),
             Action::Form { number, .. } => {
                 let (view, is_suspicion) = self.formable(scope)[number as usize];
                 self.form(view, is_suspicion);
@@ -322,23 +412,19 @@ impl State {
             !at.up || at.works.is_empty() && at.syncing.is_none() && at.next as usize == scope.scripts[client].len()
         };
         let is_even = |at: &Replica| {
-            at.up && !at.outside && at.now.shards.iter().zip(&self.replicas[0].now.shards).all(|(own, other)| {
-                own.list.is_empty() && own.stamp == other.stamp && own.cells == other.cells
-            })
+            at.up
+                && !at.outside
+                && at
+                    .now
+                    .shards
+                    .iter()
+                    .zip(&self.replicas[0].now.shards)
+                    .all(|(own, other)| own.list.is_empty() && own.stamp == other.stamp && own.cells == other.cells)
         };
         self.coordinator.forming.is_none()
             && opened.members == all
             && is_quiet
             && self.clients.iter().enumerate().all(is_done)
             && self.replicas.iter().all(is_even)
-    }
-}
-
-/// An op of a script, in words.
-pub fn line_in_words(line: Line) -> &'static str {
-    match line {
-        Line::Fast { .. } => "a fast write",
-        Line::Led { .. } => "a write through the leader",
-        Line::Sync => "an fsync",
     }
 }

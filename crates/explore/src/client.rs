@@ -9,7 +9,9 @@ impl State {
         let at = &self.clients[client];
         let line = scope.scripts[client].get(at.next as usize);
         let waits = at.works.len();
-        at.up && at.syncing.is_none() && line.is_some_and(|line| waits < if *line == Line::Sync { 1 } else { scope.pipeline })
+        at.up
+            && at.syncing.is_none()
+            && line.is_some_and(|line| waits < if *line == Line::Sync { 1 } else { scope.pipeline })
     }
 
     pub fn begin(&mut self, scope: &Scope, client: usize) {
@@ -20,7 +22,8 @@ impl State {
                 let op = scope.number(client, line);
                 let at = &mut self.clients[client];
                 let follow = at.knows[shard as usize];
-                let stamp = Stamp { count: follow.count + 1, by: By::Client(client as u8), op };
+                let own = Stamp { count: follow.count + 1, by: By::Client(client as u8), op };
+                let stamp = if scope.rules.bare_counts { Stamp { count: own.count, ..START } } else { own };
                 at.knows[shard as usize] = stamp;
                 at.works.push((op, Work::Fast { follow, stamp, done: 0, conflict: false }));
                 let (epoch, to) = (at.view.epoch, at.view.members | at.view.learners);
@@ -136,7 +139,9 @@ impl State {
     }
 
     fn can_serve(&self, leader: u8, epoch: u8) -> bool {
-        self.leads(leader) && self.replicas[leader as usize].view.open && self.replicas[leader as usize].now.epoch == epoch
+        self.leads(leader)
+            && self.replicas[leader as usize].view.open
+            && self.replicas[leader as usize].now.epoch == epoch
     }
 
     /// Rule 5: it goes to the leader under the same id.

@@ -34,10 +34,9 @@ impl Ghost {
 
     /// An op was acknowledged; `kept`: in a view whose memory is still there.
     pub fn ack(&mut self, scope: &Scope, op: u8, kept: bool) -> Result<(), &'static str> {
-        if kept {
-            self.grow(scope, |order, _| ops_of(order) & bit(op) != 0);
-            self.kept |= bit(op);
-        }
+        // Answered before a memory was lost and heard after it: it may be lost as well.
+        self.grow(scope, |order, _| !kept || ops_of(order) & bit(op) != 0);
+        self.kept |= if kept { bit(op) } else { 0 };
         self.pending &= !bit(op);
         self.acked |= bit(op);
         self.check("an op was acknowledged that can not have been done")

@@ -12,6 +12,7 @@ pub mod invariants;
 pub mod replica;
 pub mod rules;
 pub mod scope;
+pub mod scopes;
 pub mod search;
 pub mod state;
 pub mod view;

@@ -44,7 +44,8 @@ impl State {
                 }
             }
             Request::Led { epoch, op } => {
-                if self.hears(scope, replica, epoch) && self.leads(replica) && self.replicas[replica as usize].view.open {
+                if self.hears(scope, replica, epoch) && self.leads(replica) && self.replicas[replica as usize].view.open
+                {
                     self.order(scope, replica, op);
                 }
             }
@@ -74,14 +75,7 @@ impl State {
     }
 
     /// Rules 1 and 5. The stamp that stands in the way, if it is not taken.
-    fn fast(
-        &mut self,
-        scope: &Scope,
-        replica: u8,
-        op: u8,
-        follow: Stamp,
-        stamp: Stamp,
-    ) -> Result<(), Option<Stamp>> {
+    fn fast(&mut self, scope: &Scope, replica: u8, op: u8, follow: Stamp, stamp: Stamp) -> Result<(), Option<Stamp>> {
         let (shard, _) = scope.target(op);
         let at = &self.replicas[replica as usize];
         if at.now.ids & bit(op) != 0 && scope.rules.answered_once {
@@ -129,7 +123,9 @@ impl State {
             return;
         }
         let shard = scope.target(asked).0;
-        let Some((_, Work::Fast { done, conflict, .. })) = at.works.iter_mut().find(|(op, _)| *op == asked) else { return };
+        let Some((_, Work::Fast { done, conflict, .. })) = at.works.iter_mut().find(|(op, _)| *op == asked) else {
+            return;
+        };
         match took {
             Ok(()) => *done |= bit(replica),
             Err(other) => {

@@ -7,17 +7,19 @@ macro_rules! rules {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Rules {
             $(#[doc = $text] pub $name: bool,)*
+            /// No rule: stamps are nothing but counts, as version numbers are.
+            pub bare_counts: bool,
         }
 
         impl Rules {
             /// The protocol as it is to be built.
             pub const fn all() -> Self {
-                Self { $($name: true,)* }
+                Self { $($name: true,)* bare_counts: false }
             }
 
             /// All but one.
             pub fn without(name: &str) -> Self {
-                let rules = Self { $($name: stringify!($name) != name,)* };
+                let rules = Self { $($name: stringify!($name) != name,)* bare_counts: false };
                 assert_ne!(rules, Self::all(), "there is no rule {name}");
                 rules
             }
@@ -45,16 +47,19 @@ rules! {
     "11" records_follow "a record is taken only at the stamp that it follows";
     "12" members_report "a member tells the leader of what stays unsettled";
     "13" epochs_fence "a replica takes nothing of another epoch than its own";
-    "14" lease_wait "a view opens when whoever it leaves out has acknowledged it or has no lease any more";
+    "14a" lease_wait "a view opens when whoever it leaves out has acknowledged it or has no lease any more";
+    "14b" lease_for_view "a lease that was lost comes back only with the view of that moment";
     "15a" last_view_leads "only members of the last view that opened may lead";
     "15b" opened_counts "a view that was formed and did not open entitles nobody";
-    "16" all_lists "levelling evens what any member has unsettled";
+    "16a" all_lists "levelling goes by the lists of all members, not of the leader alone";
+    "16b" level_unsettled "what is unsettled is made even before the view opens";
     "17a" incarnations "who lost power is no member any more";
     "17b" lives_in_forming "who loses power before the view opens makes it void";
     "18" wait_for_memory "without any member's memory a view begins only when all are there";
     "19" losses_told "an fsync fails if memory was lost since the view in which the write was answered";
     "20a" unstable_listed "what was not known stable when a member left is listed for it";
     "20b" stable_needs_all "stable is what every member has synced";
+    "20c" learners_sync "stable is what every learner has synced, too";
     "21" own_list "what a returning replica itself has not known stable is fetched";
     "22a" learners_listed "what a learner has not taken stays listed for it";
     "22b" fenced_promotion "what is listed for a new member when all are fenced is brought before the view opens";

@@ -1,7 +1,7 @@
 //! What is explored: how many of everything, what may go wrong and how often.
 
 use crate::rules::Rules;
-use crate::state::Budget;
+use crate::state::{Budget, Mask};
 
 /// A line of a client's script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,10 @@ pub struct Scope {
     pub faults: Budget,
     /// Whether what is synced and what is not is told apart.
     pub power: bool,
+    /// Replicas that are new: they run, and are in no view.
+    pub new: Mask,
+    /// Whether a brick may sync at any moment, or only when a client asks for it.
+    pub background_syncs: bool,
     /// Notes that something is settled may come late.
     pub late_notes: bool,
     pub rules: Rules,

@@ -112,10 +112,18 @@ pub struct Forming {
 /// How far an op is at its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
-    Fast { follow: Stamp, stamp: Stamp, done: Mask, conflict: bool },
+    Fast {
+        follow: Stamp,
+        stamp: Stamp,
+        done: Mask,
+        conflict: bool,
+    },
     Led,
     /// The leader's answer is on its way.
-    Answered { stamp: Stamp, losses: u8 },
+    Answered {
+        stamp: Stamp,
+        losses: u8,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -138,19 +146,53 @@ pub struct Client {
 /// Client to replica.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
-    Fast { epoch: u8, op: u8, follow: Stamp, stamp: Stamp },
-    Led { epoch: u8, op: u8 },
+    Fast {
+        epoch: u8,
+        op: u8,
+        follow: Stamp,
+        stamp: Stamp,
+    },
+    Led {
+        epoch: u8,
+        op: u8,
+    },
     /// On all members; and on all learners, or not.
-    Settled { epoch: u8, op: u8, stamp: Stamp, on_learners: bool },
-    Sync { epoch: u8 },
+    Settled {
+        epoch: u8,
+        op: u8,
+        stamp: Stamp,
+        on_learners: bool,
+    },
+    Sync {
+        epoch: u8,
+    },
 }
 
 /// Leader to another replica.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Message {
-    Append { epoch: u8, op: u8, follow: Stamp, stamp: Stamp, position: (u8, u8) },
-    Even { epoch: u8, shard: u8, stamp: Stamp, covers: Mask, cells: [u8; CELLS], ops: Mask, whole: bool, position: (u8, u8) },
-    Settled { epoch: u8, shard: u8, stamp: Stamp },
+    Append {
+        epoch: u8,
+        op: u8,
+        follow: Stamp,
+        stamp: Stamp,
+        position: (u8, u8),
+    },
+    Even {
+        epoch: u8,
+        shard: u8,
+        stamp: Stamp,
+        covers: Mask,
+        cells: [u8; CELLS],
+        ops: Mask,
+        whole: bool,
+        position: (u8, u8),
+    },
+    Settled {
+        epoch: u8,
+        shard: u8,
+        stamp: Stamp,
+    },
 }
 
 /// Faults that may still happen.
@@ -162,6 +204,8 @@ pub struct Budget {
     pub kills: u8,
     /// Machines of replicas that lose power.
     pub cuts: u8,
+    /// Power cuts that take all machines at once.
+    pub blackouts: u8,
     /// Live replicas that the others believe dead.
     pub suspicions: u8,
     /// Clients that do not wait for an answer that is only late.

@@ -59,7 +59,8 @@ impl State {
                 found.extend(self.compose(scope, 0).map(|view| (view, false)));
             } else if let Some(ready) = self.ready_learner() {
                 let view = self.compose(scope, 0);
-                let promote = |view: View| View { members: view.members | ready, learners: view.learners & !ready, ..view };
+                let promote =
+                    |view: View| View { members: view.members | ready, learners: view.learners & !ready, ..view };
                 found.extend(view.map(|view| (promote(view), false)));
             }
         }
@@ -81,7 +82,8 @@ impl State {
     fn ready_learner(&self) -> Option<Mask> {
         let opened = self.coordinator.opened;
         let leader = opened.leader.filter(|leader| self.leads(*leader))?;
-        let listed = |at: u8| self.replicas[leader as usize].now.shards.iter().any(|shard| shard.missing & bit(at) != 0);
+        let listed =
+            |at: u8| self.replicas[leader as usize].now.shards.iter().any(|shard| shard.missing & bit(at) != 0);
         let is_there = |at: u8| self.replicas[at as usize].up && self.replicas[at as usize].now.epoch == opened.epoch;
         numbers(opened.learners).find(|at| is_there(*at) && !listed(*at)).map(bit)
     }
@@ -104,7 +106,8 @@ impl State {
         forming.fenced |= bit(replica);
         let view = forming.view;
         let is_new = view.members & !self.coordinator.opened.members & bit(replica) != 0;
-        let outside = (bit(self.replica_count()) - 1) & !view.members;
+        let itself = if scope.rules.own_list { 0 } else { bit(replica) };
+        let outside = (bit(self.replica_count()) - 1) & !view.members & !itself;
         let at = &mut self.replicas[replica as usize];
         at.view = view;
         at.now.epoch = view.epoch;
@@ -169,18 +172,18 @@ impl State {
             let copy = |at: u8| &self.replicas[at as usize].now.shards[shard];
             let own_changes = |at: u8| copy(at).unstable || !copy(at).list.is_empty();
             let who = if rules.all_lists { view.members } else { bit(leader) };
-            let is_open = numbers(who).any(|at| !copy(at).list.is_empty());
+            let is_open = rules.level_unsettled && numbers(who).any(|at| !copy(at).list.is_empty());
             let also = numbers(who).flat_map(|at| &copy(at).list).fold(0, |mask, one| mask | one.cells);
             let known = match rules.lists_handed_on {
                 true => numbers(participants).fold(0, |mask, at| mask | copy(at).missing),
                 false => copy(leader).missing,
             };
-            let new = view.members & !opened;
+            let new = view.members & !opened & if rules.own_list { !0 } else { 0 };
             let is_lacking = match rules.fenced_promotion {
                 true => known & view.members != 0 || numbers(new).any(own_changes),
                 false => known & view.members & opened != 0,
             };
-            let is_unsure = loses && numbers(view.members).any(|at| copy(at).unstable);
+            let is_unsure = loses && numbers(who).any(|at| copy(at).unstable);
             let learners = numbers(view.learners).filter(|at| own_changes(*at)).fold(0, |mask, at| mask | bit(at));
             let listed = known | if rules.own_list { learners } else { 0 };
             self.replicas[leader as usize].now.shards[shard].missing = listed & !view.members;
@@ -192,10 +195,15 @@ impl State {
 
     /// Rules 14 and 16.
     pub fn can_open(&self, scope: &Scope) -> bool {
-        let Some(Forming { view: View { leader: Some(leader), members, learners, .. }, void: 0, .. }) = self.coordinator.forming else {
+        let Some(Forming { view: View { leader: Some(leader), members, learners, .. }, void: 0, .. }) =
+            self.coordinator.forming
+        else {
             return false;
         };
-        let is_level = self.leads(leader) && self.replicas[leader as usize].now.shards.iter().all(|shard| shard.list.is_empty());
+        let at = &self.replicas[leader as usize];
+        let own = By::Leader(at.view.epoch);
+        let waits = |one: &Unsettled| scope.rules.level_unsettled || one.stamp.by == own;
+        let is_level = self.leads(leader) && !at.now.shards.iter().flat_map(|shard| &shard.list).any(waits);
         let left_out = (bit(self.replica_count()) - 1) & !members & !learners;
         let is_quiet = numbers(left_out).all(|at| !self.replicas[at as usize].lease) || !scope.rules.lease_wait;
         is_level && is_quiet
@@ -256,20 +264,22 @@ impl State {
         }
     }
 
-    pub fn start(&mut self, replica: u8) {
+    pub fn start(&mut self, scope: &Scope, replica: u8) {
         let is_revoked = self.is_revoked(replica);
+        let opened = self.coordinator.opened.epoch;
         let at = &mut self.replicas[replica as usize];
         at.up = true;
-        at.lease = !is_revoked;
+        at.lease = !is_revoked && (at.view.epoch == opened || !scope.rules.lease_for_view);
         for to in 0..self.replica_count() {
             self.back(replica, to).clear();
         }
     }
 
-    /// Whether every member has synced a shard as it is.
-    pub fn is_stable(&self, shard: usize) -> bool {
-        let opened = self.coordinator.opened;
+    /// Rule 20: whether everybody has synced a shard as it is.
+    pub fn is_stable(&self, scope: &Scope, shard: usize) -> bool {
+        let (opened, rules) = (self.coordinator.opened, scope.rules);
         let Some(leader) = opened.leader else { return false };
+        let who = opened.members | if rules.learners_sync { opened.learners } else { 0 };
         let stamp = self.replicas[leader as usize].now.shards[shard].stamp;
         let is_synced = |at: u8| {
             let at = &self.replicas[at as usize];
@@ -278,12 +288,13 @@ impl State {
         };
         let is_known = numbers(opened.members).all(|at| !self.replicas[at as usize].now.shards[shard].unstable);
         let is_settled = self.leads(leader) && self.replicas[leader as usize].now.shards[shard].list.is_empty();
-        self.coordinator.forming.is_none() && !is_known && is_settled && numbers(opened.members).all(is_synced)
+        self.coordinator.forming.is_none() && !is_known && is_settled && numbers(who).all(is_synced)
     }
 
     /// The leader has heard so from all, and told them.
     pub fn stabilise(&mut self, shard: usize) {
-        for at in numbers(self.coordinator.opened.members) {
+        let opened = self.coordinator.opened;
+        for at in numbers(opened.members | opened.learners) {
             self.replicas[at as usize].now.shards[shard].unstable = false;
         }
     }
