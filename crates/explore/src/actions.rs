@@ -11,9 +11,11 @@ pub enum Action {
     Begin {
         client: u8,
     },
+    /// The first request on its way, or a later one where nothing keeps their order.
     Arrive {
         client: u8,
         replica: u8,
+        at: u8,
     },
     Ack {
         client: u8,
@@ -170,11 +172,11 @@ impl State {
         let count = self.replica_count();
         let index = client as u8;
         for replica in 0..count {
-            if !self.front[client * count as usize + replica as usize].is_empty() {
-                found.push(Action::Arrive { client: index, replica });
-                if !at.up {
-                    found.push(Action::Disconnect { client: index, replica });
-                }
+            let waits = self.front[client * count as usize + replica as usize].len() as u8;
+            let first = if scope.unordered { waits } else { waits.min(1) };
+            found.extend((0..first).map(|at| Action::Arrive { client: index, replica, at }));
+            if waits > 0 && !at.up {
+                found.push(Action::Disconnect { client: index, replica });
             }
         }
         if !at.up {
@@ -329,8 +331,8 @@ impl State {
     pub fn step(&mut self, scope: &Scope, action: Action) {
         match action {
             Action::Begin { client } => self.begin(scope, client as usize),
-            Action::Arrive { client, replica } => {
-                let request = self.front(client as usize, replica).remove(0);
+            Action::Arrive { client, replica, at } => {
+                let request = self.front(client as usize, replica).remove(at as usize);
                 self.request(scope, client as usize, replica, request);
             }
             Action::Ack { client, work } => self.ack(scope, client as usize, work as usize),

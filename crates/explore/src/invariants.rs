@@ -1,6 +1,6 @@
 //! What must be true in every state; each complaint says what a user would lose.
 
-use crate::scope::{Scope, bit, numbers};
+use crate::scope::{Scope, numbers};
 use crate::state::*;
 
 impl State {
@@ -78,8 +78,8 @@ pub fn in_words(state: &State) -> String {
         let _ = write!(text, "    replica {number}: {life}, epoch {}", at.now.epoch);
         let _ = write!(text, "{}", if at.view.leader == Some(number as u8) { ", leads" } else { "" });
         for shard in &at.now.shards {
-            let stamps: Vec<String> = shard.list.iter().map(|one| stamp_in_words(one.stamp)).collect();
-            let _ = write!(text, "; {} {:?} unsettled {stamps:?}", stamp_in_words(shard.stamp), shard.cells);
+            let stamps: Vec<Stamp> = shard.list.iter().map(|one| one.stamp).collect();
+            let _ = write!(text, "; {:?} {:?} unsettled {stamps:?}", shard.stamp, shard.cells);
             if shard.missing != 0 {
                 let missing: Vec<u8> = numbers(shard.missing).collect();
                 let _ = write!(text, " listed for {missing:?}");
@@ -90,15 +90,12 @@ pub fn in_words(state: &State) -> String {
     text
 }
 
-pub fn stamp_in_words(stamp: Stamp) -> String {
-    match stamp.by {
-        By::Start => "start".to_string(),
-        By::Client(client) => format!("({}, client {client}, op {})", stamp.count, stamp.op),
-        By::Leader(epoch) => format!("({}, epoch {epoch}, record {})", stamp.count, stamp.op),
+impl std::fmt::Debug for Stamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self.by {
+            By::Start => write!(f, "start"),
+            By::Client(client) => write!(f, "({}, client {client}, op {})", self.count, self.op),
+            By::Leader(epoch) => write!(f, "({}, epoch {epoch}, record {})", self.count, self.op),
+        }
     }
-}
-
-/// Who of a mask, for traces.
-pub fn who(mask: Mask) -> Vec<u8> {
-    numbers(mask & !bit(7)).collect()
 }

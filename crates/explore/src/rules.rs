@@ -51,6 +51,7 @@ rules! {
     "14b" lease_for_view "a lease that was lost comes back only with the view of that moment";
     "15a" last_view_leads "only members of the last view that opened may lead";
     "15b" opened_counts "a view that was formed and did not open entitles nobody";
+    "15c" longest_leads "of those who may lead the one with the greatest (epoch, sequence) does";
     "16a" all_lists "levelling goes by the lists of all members, not of the leader alone";
     "16b" level_unsettled "what is unsettled is made even before the view opens";
     "17a" incarnations "who lost power is no member any more";

@@ -31,6 +31,8 @@ pub struct Scope {
     pub new: Mask,
     /// Whether a brick may sync at any moment, or only when a client asks for it.
     pub background_syncs: bool,
+    /// Requests of a client to a replica may overtake each other.
+    pub unordered: bool,
     /// Notes that something is settled may come late.
     pub late_notes: bool,
     pub rules: Rules,

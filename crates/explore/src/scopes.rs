@@ -30,6 +30,7 @@ fn scope(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) 
         faults,
         new: 0,
         background_syncs: false,
+        unordered: false,
         late_notes: false,
         rules: Rules::all(),
         states_max: 2_000_000,
@@ -43,10 +44,12 @@ pub fn small() -> Vec<Scope> {
     let durable: &[&[Line]] = &[&[fast(0), Line::Sync]];
     let lane = Budget { deaths: 1, timeouts: 1, hasty_reads: 1, ..NO_FAULTS };
     let pipelined: &[&[Line]] = &[&[fast(0), fast(1)], &[led(0)]];
+    let records: &[&[Line]] = &[&[led(0), led(1), Line::Sync]];
     let three: &[&[Line]] = &[&[fast(0)], &[fast(1)], &[led(0)]];
     let hasty = Budget { hasty_reads: 1, ..NO_FAULTS };
     vec![
         scope("two clients", 2, two, lane),
+        Scope { unordered: true, ..scope("two clients, no order", 2, two, lane) },
         Scope { pipeline: 2, ..scope("pipelined", 2, pipelined, Budget { timeouts: 1, ..NO_FAULTS }) },
         scope("three clients", 2, three, NO_FAULTS),
         scope("three replicas", 3, two, Budget { deaths: 1, ..NO_FAULTS }),
@@ -57,6 +60,10 @@ pub fn small() -> Vec<Scope> {
         scope("three replicas, suspicion", 3, one, Budget { suspicions: 1, ..NO_FAULTS }),
         Scope { background_syncs: true, ..scope("power cut", 2, durable, Budget { cuts: 1, ..NO_FAULTS }) },
         Scope { background_syncs: true, ..scope("blackout", 2, durable, Budget { blackouts: 1, ..NO_FAULTS }) },
+        Scope {
+            background_syncs: true,
+            ..scope("blackout of records", 2, records, Budget { blackouts: 1, ..NO_FAULTS })
+        },
         Scope { new: 2, ..scope("new replica, blackout", 2, durable, Budget { blackouts: 1, ..NO_FAULTS }) },
         Scope { new: 2, ..scope("new replica, power cut", 2, durable, Budget { cuts: 1, ..NO_FAULTS }) },
     ]

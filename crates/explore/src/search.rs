@@ -208,8 +208,8 @@ fn tell(scope: &Scope, graph: &Graph, at: u32, complaint: &'static str) -> Viola
 fn step_in_words(state: &State, action: Action) -> String {
     let count = state.replicas.len();
     match action {
-        Action::Arrive { client, replica } => {
-            let request = state.front[client as usize * count + replica as usize].first();
+        Action::Arrive { client, replica, at } => {
+            let request = state.front[client as usize * count + replica as usize].get(at as usize);
             format!(
                 "client {client} to replica {replica}: {}",
                 request.map_or_else(String::new, |it| format!("{it:?}"))

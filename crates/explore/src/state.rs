@@ -17,7 +17,7 @@ pub enum By {
 }
 
 /// (count, session, op id) of a shard's last write. A leader's session is its epoch, its op its place in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stamp {
     pub count: u8,
     pub by: By,

@@ -154,7 +154,7 @@ impl State {
         let entitled = view.members & base;
         let position = |at: u8| self.replicas[at as usize].now.position;
         let best = numbers(entitled).map(position).max();
-        numbers(entitled).filter(|at| Some(position(*at)) == best).collect()
+        numbers(entitled).filter(|at| Some(position(*at)) == best || !rules.longest_leads).collect()
     }
 
     /// The leader of a view that is forming makes all members even with itself: rules 16, 20 to 22.

@@ -8,7 +8,9 @@ use hekate_explore::state::Budget;
 
 fn broken(scope: &Scope) -> Violation {
     let found = explore(scope, false);
-    let Some(violation) = found.violation else { panic!("{}: no violation in {} states", scope.name, found.states) };
+    let Some(violation) = found.violation else {
+        unreachable!("{}: no violation in {} states", scope.name, found.states)
+    };
     println!("{} states; {}", found.states, violation.text);
     violation
 }
