@@ -85,6 +85,7 @@ pub fn large() -> Vec<Scope> {
     let two: &[&[Line]] = &[&[fast(0)], &[fast(1)]];
     let one: &[&[Line]] = &[&[fast(0)]];
     let pair: &[&[Line]] = &[&[fast(0), fast(1)]];
+    let pipelined: &[&[Line]] = &[&[fast(0), fast(1)], &[led(0)]];
     let mut scopes = middle();
     scopes.extend([
         Scope {
@@ -95,6 +96,11 @@ pub fn large() -> Vec<Scope> {
         scope("two clients, kill", 2, two, Budget { kills: 1, ..NO_FAULTS }),
         scope("two clients, suspicion", 2, two, Budget { suspicions: 1, ..NO_FAULTS }),
         Scope { pipeline: 2, ..scope("pipelined, suspicion", 2, pair, Budget { suspicions: 1, ..NO_FAULTS }) },
+        Scope {
+            pipeline: 2,
+            unordered: true,
+            ..scope("pipelined, no order", 2, pipelined, Budget { timeouts: 1, ..NO_FAULTS })
+        },
         scope("three replicas, kill", 3, one, Budget { kills: 1, ..NO_FAULTS }),
     ]);
     for scope in &mut scopes {

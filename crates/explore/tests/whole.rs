@@ -43,12 +43,15 @@ fn all_promises_hold_in_every_state() {
 /// which are not undone, and for losing as little as possible: whoever leads has everything that was acknowledged.
 #[test]
 fn no_promise_needs_these_rules() {
-    let names = ["kill", "suspicion", "three replicas, suspicion", "power cut", "blackout", "blackout of records"];
-    let named: Vec<Scope> = small().into_iter().filter(|scope| names.contains(&scope.name)).collect();
-    let with_all = explore_all(&named, 100_000);
-    for rule in ["level_unsettled", "longest_leads"] {
-        let scopes = named.iter().map(|scope| Scope { rules: Rules::without(rule), ..scope.clone() });
-        let without = explore_all(&scopes.collect::<Vec<_>>(), 100_000);
-        assert_ne!(with_all, without, "{rule} changes nothing here");
+    let tried = [
+        ("level_unsettled", ["kill", "suspicion", "power cut", "blackout"].as_slice()),
+        ("longest_leads", ["three replicas, suspicion", "blackout of records"].as_slice()),
+    ];
+    for (rule, names) in tried {
+        let scopes: Vec<Scope> = small().into_iter().filter(|scope| names.contains(&scope.name)).collect();
+        let without = scopes.iter().map(|scope| Scope { rules: Rules::without(rule), ..scope.clone() });
+        let without = explore_all(&without.collect::<Vec<_>>(), 50_000);
+        let states = explore_all(&scopes, 50_000);
+        assert_ne!(states, without, "{rule} changes nothing here");
     }
 }
