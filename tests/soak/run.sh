@@ -23,7 +23,7 @@ seeds() { # 5,000 simulated clusters under faults, and the planted bugs: about h
   HEKATE_SEEDS=5000 cargo test -p hekate-sim faults_stop -- --nocapture
   cargo test -p hekate-sim --features planted planted_bugs_are_found -- --nocapture
 }
-explore() { # all states of the larger models of the protocol, up to 4 GiB of memory: a quarter of an hour
+explore() { # all states of the larger models of the protocol, up to 4 GiB of memory: ten minutes
   HEKATE_EXPLORE=large cargo test --release -p hekate-explore -- --nocapture --test-threads 1
 }
 rounds() { # the tests of brick, server and library ten times

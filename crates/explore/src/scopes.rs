@@ -54,6 +54,7 @@ pub fn small() -> Vec<Scope> {
         scope("three clients", 2, three, NO_FAULTS),
         scope("three replicas", 3, two, Budget { deaths: 1, ..NO_FAULTS }),
         scope("kill", 2, one, Budget { kills: 1, ..hasty }),
+        scope("kill and fsync", 2, durable, Budget { kills: 1, ..NO_FAULTS }),
         scope("suspicion", 2, one, Budget { suspicions: 1, ..hasty }),
         scope("two suspicions", 2, one, Budget { suspicions: 2, ..NO_FAULTS }),
         scope("suspicion and kill", 2, one, Budget { suspicions: 1, kills: 1, ..NO_FAULTS }),

@@ -21,10 +21,21 @@ pub struct Found {
     pub steps: usize,
     pub depth: usize,
     pub whole: usize,
+    /// Kinds of steps that were taken.
+    pub kinds: Vec<std::mem::Discriminant<Action>>,
     /// All states were visited; or it was stopped.
     pub is_complete: bool,
     pub took: Duration,
     pub violation: Option<Violation>,
+}
+
+impl Found {
+    fn note(&mut self, action: &Action) {
+        let kind = std::mem::discriminant(action);
+        if !self.kinds.contains(&kind) {
+            self.kinds.push(kind);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -111,6 +122,7 @@ pub fn explore(scope: &Scope, progress: bool) -> Found {
         steps: 0,
         depth: 0,
         whole: 0,
+        kinds: Vec::new(),
         is_complete: true,
         took: Duration::ZERO,
         violation: None,
@@ -127,6 +139,7 @@ pub fn explore(scope: &Scope, progress: bool) -> Found {
             state.actions(scope, &mut actions);
             for action in &actions {
                 found.steps += 1;
+                found.note(action);
                 let mut after = state.clone();
                 after.step(scope, *action);
                 let fresh = graph.came.len() as u32;

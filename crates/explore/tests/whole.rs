@@ -5,7 +5,11 @@ use hekate_explore::rules::Rules;
 use hekate_explore::scope::Scope;
 use hekate_explore::scopes::{large, small};
 use hekate_explore::search::explore;
+use std::collections::HashSet;
 use std::sync::Mutex;
+
+/// Kinds of steps, all of which the small configurations have together.
+const KINDS: usize = 25;
 
 /// Exploring takes memory: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -13,7 +17,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Explores one after the other, with all output and at least so many states.
 fn explore_all(scopes: &[Scope], states_min: usize) -> usize {
     let _alone = ALONE.lock();
-    let mut states = 0;
+    let (mut states, mut kinds) = (0, HashSet::new());
     for scope in scopes {
         let found = explore(scope, true);
         println!("{found}");
@@ -22,8 +26,10 @@ fn explore_all(scopes: &[Scope], states_min: usize) -> usize {
         assert!(found.is_complete, "{}: more than {} states", scope.name, scope.states_max);
         assert!(found.whole > 0, "{}: never whole", scope.name);
         states += found.states;
+        kinds.extend(found.kinds);
     }
-    println!("{states} states of {} configurations", scopes.len());
+    println!("{states} states of {} configurations; steps of {} kinds", scopes.len(), kinds.len());
+    assert!(scopes.len() < 10 || kinds.len() == KINDS, "of some kinds there was no step");
     assert!(states > states_min, "a step that can not happen any more makes a model small");
     states
 }
