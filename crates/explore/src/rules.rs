@@ -46,7 +46,8 @@ rules! {
     "10c" settled_ids "an op is struck only if the leader has not done it, not if it merely lists it no more";
     "11" records_follow "a record is taken only at the stamp that it follows";
     "12" members_report "a member tells the leader of what stays unsettled";
-    "13" epochs_fence "a replica takes nothing of another epoch than its own";
+    "13a" epochs_fence "a replica takes nothing of another epoch than its own";
+    "13b" fence_survives "that a replica was fenced outlives its process";
     "14a" lease_wait "a view opens when whoever it leaves out has acknowledged it or has no lease any more";
     "14b" lease_for_view "a lease that was lost comes back only with the view of that moment";
     "15a" last_view_leads "only members of the last view that opened may lead";

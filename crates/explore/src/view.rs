@@ -145,7 +145,8 @@ impl State {
         let Some(forming) = &self.coordinator.forming else { return Vec::new() };
         let view = forming.view;
         let participants = view.members | view.learners;
-        let is_up = numbers(participants).all(|at| self.replicas[at as usize].up);
+        let is_up = numbers(participants)
+            .all(|at| self.replicas[at as usize].up && self.replicas[at as usize].now.epoch == view.epoch);
         if view.leader.is_some() || forming.fenced != participants || !is_up || forming.void != 0 {
             return Vec::new();
         }
@@ -269,6 +270,10 @@ impl State {
         let opened = self.coordinator.opened.epoch;
         let at = &mut self.replicas[replica as usize];
         at.up = true;
+        if !scope.rules.fence_survives {
+            at.view = State::first(scope).coordinator.opened;
+            at.now.epoch = at.view.epoch;
+        }
         at.lease = !is_revoked && (at.view.epoch == opened || !scope.rules.lease_for_view);
         for to in 0..self.replica_count() {
             self.back(replica, to).clear();

@@ -24,6 +24,7 @@ const MISSED: &[(&str, &str, &str)] = &[
     ("records_follow", "two clients", "different bytes"),
     ("members_report", "kill", "whole again"),
     ("epochs_fence", "kill", "read"),
+    ("fence_survives", "suspicion and kill", "read"),
     ("lease_wait", "suspicion", "two leaders"),
     ("lease_for_view", "suspicion and kill", "two leaders"),
     ("last_view_leads", "kill", "acknowledged"),
