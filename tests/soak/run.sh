@@ -23,6 +23,9 @@ seeds() { # 5,000 simulated clusters under faults, and the planted bugs: about h
   HEKATE_SEEDS=5000 cargo test -p hekate-sim faults_stop -- --nocapture
   cargo test -p hekate-sim --features planted planted_bugs_are_found -- --nocapture
 }
+explore() { # all states of the larger models of the protocol, up to 4 GiB of memory: ten minutes
+  HEKATE_EXPLORE=large cargo test --release -p hekate-explore -- --nocapture --test-threads 1
+}
 rounds() { # the tests of brick, server and library ten times
   for round in $(seq 10); do
     echo "soak: round $round of 10"
@@ -83,7 +86,7 @@ package() { # the Debian package: linted, installed, removed, and booted by syst
   tests/package/run.sh
 }
 
-parts="replica seeds rounds order creates kills against_ext4 mounts reexport programs posix memory histories fuzz package guest"
+parts="replica explore seeds rounds order creates kills against_ext4 mounts reexport programs posix memory histories fuzz package guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;

@@ -1,0 +1,136 @@
+//! What clients may observe of a shard: all orders of ops that what was observed so far leaves possible.
+//!
+//! Linearizability is checked while the exploration goes (just-in-time linearization, Lowe 2017): an order is a sequence
+//! of ops; it grows only when an answer needs it to. A read is an instant here, which is stricter than what a client sees.
+//! When the last memory of a partition is lost, any beginning of an order may be what is left, as long as it has all
+//! that was acknowledged as durable.
+
+use crate::scope::{Scope, bit, numbers};
+use crate::state::{CELLS, Mask};
+
+/// Ops in their order, four bits each, the last one lowest.
+type Order = u32;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Ghost {
+    /// Ops that were sent and not acknowledged.
+    pub pending: Mask,
+    pub acked: Mask,
+    /// Acknowledged as durable.
+    pub durable: Mask,
+    /// Acknowledged, and not lost with the memory of all members.
+    pub kept: Mask,
+    pub orders: Vec<Order>,
+}
+
+impl Ghost {
+    pub fn new() -> Self {
+        Self { pending: 0, acked: 0, durable: 0, kept: 0, orders: vec![0] }
+    }
+
+    pub fn sent(&mut self, op: u8) {
+        self.pending |= bit(op);
+    }
+
+    /// An op was acknowledged; `kept`: in a view whose memory is still there.
+    pub fn ack(&mut self, scope: &Scope, op: u8, kept: bool) -> Result<(), &'static str> {
+        // Answered before a memory was lost and heard after it: it may be lost as well.
+        self.grow(scope, |order, _| !kept || ops_of(order) & bit(op) != 0);
+        self.kept |= if kept { bit(op) } else { 0 };
+        self.pending &= !bit(op);
+        self.acked |= bit(op);
+        self.check("an op was acknowledged that can not have been done")
+    }
+
+    /// These bytes were read.
+    pub fn read(&mut self, scope: &Scope, cells: [u8; CELLS]) -> Result<(), &'static str> {
+        self.grow(scope, |_, found| found == cells);
+        self.check("a read shows what it must not (stale, lost, done twice, or never written)")
+    }
+
+    /// Whether reading these bytes tells nothing new: an order that shows them shows others with any op more.
+    pub fn shows_only(&self, scope: &Scope, cells: [u8; CELLS]) -> bool {
+        self.orders.iter().all(|order| cells_of(scope, *order) == cells)
+    }
+
+    /// An fsync of these writes succeeded.
+    pub fn synced(&mut self, ops: Mask) -> Result<(), &'static str> {
+        self.orders.retain(|order| ops_of(*order) & ops == ops);
+        self.durable |= ops;
+        self.kept |= ops;
+        self.check("an fsync succeeded although what it covers was lost")
+    }
+
+    /// No member's memory is left.
+    pub fn lose(&mut self) {
+        let mut left = Vec::new();
+        for order in &self.orders {
+            let mut order = *order;
+            loop {
+                if ops_of(order) & self.durable == self.durable {
+                    left.push(order);
+                }
+                if order == 0 {
+                    break;
+                }
+                order >>= 4;
+            }
+        }
+        self.orders = left;
+        self.kept &= self.durable;
+        self.tidy();
+    }
+
+    fn check(&mut self, complaint: &'static str) -> Result<(), &'static str> {
+        if self.orders.is_empty() { Err(complaint) } else { Ok(()) }
+    }
+
+    /// Pending ops are put behind the orders in any way; those that please stay.
+    fn grow(&mut self, scope: &Scope, pleases: impl Fn(Order, [u8; CELLS]) -> bool) {
+        let mut open = std::mem::take(&mut self.orders);
+        while let Some(order) = open.pop() {
+            if pleases(order, cells_of(scope, order)) {
+                self.orders.push(order);
+            }
+            let left = self.pending & !ops_of(order);
+            open.extend(numbers(left).map(|op| order << 4 | Order::from(op)));
+        }
+        self.tidy();
+        if !scope.power {
+            // Nothing is ever lost: only what an order leads to counts.
+            self.orders.dedup_by_key(|order| (ops_of(*order), cells_of(scope, *order)));
+            let mut seen = Vec::new();
+            self.orders.retain(|order| {
+                let result = (ops_of(*order), cells_of(scope, *order));
+                let is_new = !seen.contains(&result);
+                seen.push(result);
+                is_new
+            });
+        }
+    }
+
+    fn tidy(&mut self) {
+        self.orders.sort_unstable();
+        self.orders.dedup();
+    }
+}
+
+impl Default for Ghost {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn in_order(order: Order) -> impl Iterator<Item = u8> {
+    (0..8).rev().map(move |place| (order >> (4 * place) & 15) as u8).filter(|op| *op != 0)
+}
+
+fn ops_of(order: Order) -> Mask {
+    in_order(order).fold(0, |mask, op| mask | bit(op))
+}
+
+fn cells_of(scope: &Scope, order: Order) -> [u8; CELLS] {
+    let mut cells = [0; CELLS];
+    in_order(order).for_each(|op| cells[scope.target(op).1] = op);
+    cells
+}
