@@ -1,0 +1,4 @@
+//! How a store's rate varies over time: measuring it, showing it, and planning how many machines a guaranteed rate needs.
+
+pub mod random;
+pub mod shapes;
