@@ -1,6 +1,8 @@
 //! How a store's rate varies over time: measuring it, showing it, and planning how many machines a guaranteed rate needs.
 
 pub mod error;
+pub mod plan;
 pub mod random;
 pub mod series;
 pub mod shapes;
+pub mod statistics;
