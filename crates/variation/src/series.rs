@@ -1,6 +1,6 @@
 //! A series: rates over time, as they are read from a file, measured here or anywhere else.
 
-mod csv;
+pub(crate) mod csv;
 pub mod latencies;
 pub mod record;
 
