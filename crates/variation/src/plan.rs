@@ -12,6 +12,7 @@ mod exact;
 pub mod fleet;
 mod grid;
 pub mod mix;
+pub mod outcome;
 pub mod sum;
 
 pub use exact::{Answer, Exactness, answer, curve};

@@ -114,7 +114,7 @@ pub fn same_unit(all: &[Series]) -> Result<Unit> {
 }
 
 /// The file's bytes, if they are not too many; pipes and the like too.
-pub(crate) fn read_bounded(path: &Path) -> Result<Vec<u8>> {
+pub fn read_bounded(path: &Path) -> Result<Vec<u8>> {
     let file = std::fs::File::open(path).map_err(|error| Error::file("open", path, error))?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| Error::file("read", path, error))?;

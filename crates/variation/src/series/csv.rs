@@ -1,7 +1,7 @@
 //! Series as CSV: lines that begin with # are remarks, the first other line names the columns (docs/variation.md).
 
 use super::record::Sample;
-use super::{SAMPLES_MAX, Series, Unit};
+use super::{Latencies, SAMPLES_MAX, Series, Unit};
 use crate::error::{Error, Result};
 
 /// The columns that measuring writes.
@@ -61,6 +61,25 @@ pub fn decode(path: &str, name: String, bytes: &[u8], unit: Option<Unit>) -> Res
         return Err(Error::bad_data(path, "the times in column time_s go back; sort the lines by time_s"));
     }
     Ok(series)
+}
+
+/// The latencies in column `latency_us`, an operation a line.
+pub fn latencies(path: &str, bytes: &[u8]) -> Result<Latencies> {
+    let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(bytes);
+    let heads = reader.headers().map_err(|error| Error::bad_data(path, words(&error)))?;
+    let column = heads.iter().position(|head| head.eq_ignore_ascii_case("latency_us"));
+    let column = column.ok_or_else(|| {
+        let text = "it is no recording (NAME.hvs), and its first line names no column latency_us; a CSV that was measured \
+                    has only quantiles: name the recording beside it";
+        Error::bad_data(path, text)
+    })?;
+    let mut found = Vec::new();
+    for row in reader.records().take(SAMPLES_MAX) {
+        let row = row.map_err(|error| Error::bad_data(path, words(&error)))?;
+        let line = row.position().map_or(0, csv::Position::line);
+        found.push(((number(path, line, "latency_us", row.get(column))? * 1e3) as u64, 1));
+    }
+    Ok(Latencies::of(found))
 }
 
 /// The unit asked for, else IOPS, else MB/s: and the column that has it.
