@@ -1,7 +1,5 @@
 //! What a series is like, in numbers: quantiles, the curve "this or better", its knee and flatness, autocorrelation.
 
-use realfft::RealFftPlanner;
-
 /// The value that this share of the samples does not exceed; `sorted` ascends and is not empty (Hyndman and Fan's type 1:
 /// always a sample, never between two).
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
@@ -58,10 +56,9 @@ pub fn autocorrelation(values: &[f64]) -> Vec<f64> {
     let length = (values.len() + lags).next_power_of_two().max(2);
     let mut padded = vec![0.0; length];
     padded.iter_mut().zip(values).for_each(|(to, value)| *to = value - mean);
-    let mut planner = RealFftPlanner::<f64>::new();
-    let mut spectrum = crate::plan::sum::transform(&mut planner, &mut padded);
+    let mut spectrum = crate::plan::sum::transform(&mut padded);
     spectrum.iter_mut().for_each(|bin| *bin = (bin.norm_sqr()).into());
-    let sums = crate::plan::sum::transform_back(&mut planner, &mut spectrum, length);
+    let sums = crate::plan::sum::transform_back(&mut spectrum, length);
     let whole = sums[0];
     // What is left of a series without variation is the rounding of its mean.
     let nothing = (mean.abs() * 1e-12).powi(2) * (values.len() * length) as f64;

@@ -5,8 +5,8 @@
 
 use super::COUNT_MAX;
 use super::fleet::{Conditions, Kind, Question, together};
-use super::grid::{even_width, exact_width};
-use super::sum::{Bounds, Part, Planner, Spectra, Sum, length_for};
+use super::grid::{cells_of, even_width, exact_width};
+use super::sum::{Bounds, Part, Spectra, Sum, length_for, length_of};
 use crate::error::{Error, Kind as Fault, Result};
 use serde::Serialize;
 use std::sync::Arc;
@@ -55,7 +55,6 @@ pub(super) struct OnGrid<'a> {
     question: &'a Question<'a>,
     width: f64,
     cells: Vec<(*const Kind, Arc<super::grid::Cells>)>,
-    planner: Planner,
     spectra: Spectra,
     rounding_error_max: f64,
 }
@@ -64,8 +63,7 @@ impl<'a> OnGrid<'a> {
     pub(super) fn new(question: &'a Question<'a>, width: f64) -> Self {
         let kinds = std::iter::once(question.kind).chain(question.have.iter().map(|(kind, _)| *kind));
         let cells = kinds.map(|kind| (std::ptr::from_ref(kind), Arc::new(kind.distribution.cells(width)))).collect();
-        let (planner, spectra) = (Planner::new(), Spectra::new(2));
-        Self { question, width, cells, planner, spectra, rounding_error_max: 0.0 }
+        Self { question, width, cells, spectra: Spectra::new(2), rounding_error_max: 0.0 }
     }
 
     fn parts(&self, count: usize) -> Vec<Part> {
@@ -74,18 +72,15 @@ impl<'a> OnGrid<'a> {
         cells.zip(fleet).map(|(cells, (_, count))| Part { cells, count }).collect()
     }
 
-    pub(super) fn length(&self, count: usize) -> usize {
-        length_for(&self.parts(count))
-    }
-
     /// The sum with so many machines; the transforms are kept while they are long enough.
     fn sum(&mut self, count: usize) -> Sum {
         let parts = self.parts(count);
         let length = length_for(&parts);
         if self.spectra.length() < length || self.spectra.length() > 2 * length {
-            self.spectra = Spectra::new(length);
+            // The search looks at a few more machines as well.
+            self.spectra = Spectra::new(length_for(&self.parts(count + count / 32 + 1)));
         }
-        let sum = self.spectra.sum(&mut self.planner, &parts);
+        let sum = self.spectra.sum(&parts);
         self.rounding_error_max = self.rounding_error_max.max(sum.error);
         sum
     }
@@ -175,7 +170,10 @@ pub fn answer(question: &Question) -> Result<Answer> {
     let from = coarse(question, cells, None).ok_or_else(|| out_of_reach(question))?;
     let distributions = question.distributions();
     let mut width = exact_width(&distributions).unwrap_or_else(|| even_width(&distributions, FINE_CELLS));
-    let fits = |width: f64| OnGrid::new(question, width).length(from + 1) <= LENGTH_MAX;
+    let fits = |width: f64| {
+        let size = |(kind, count): (&Kind, usize)| (count, cells_of(&kind.distribution, width));
+        length_of(&question.up(from + 1).into_iter().map(size).collect::<Vec<_>>()) <= LENGTH_MAX
+    };
     while !fits(width) {
         width = width.max(even_width(&distributions, FINE_CELLS)) * 2.0;
     }

@@ -35,6 +35,11 @@ impl Cells {
     }
 }
 
+/// How many cells a distribution takes.
+pub fn cells_of(kind: &Distribution, width: f64) -> usize {
+    (whole_cells(kind.most(), width) - whole_cells(kind.least(), width)) as usize + 1
+}
+
 /// Rounded down; a value within a billionth of the next cell is in it, since it was divided.
 fn whole_cells(value: f64, width: f64) -> u64 {
     (value / width + 1e-9).floor().max(0.0) as u64

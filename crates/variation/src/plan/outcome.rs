@@ -7,7 +7,7 @@ use super::exact::{Exactness, answer, curve};
 use super::fleet::{Conditions, Question};
 use crate::error::Result;
 use crate::show::chart::{Axis, Chart, Line, number};
-use crate::show::report::{Section, figure, paragraph, table};
+use crate::show::report::{Section, escape, figure, list, paragraph, table};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -290,13 +290,8 @@ pub fn section(outcomes: &[Outcome], conditions: &Conditions) -> Result<Section>
     body += &conditions_text(conditions).iter().map(|words| paragraph(words)).collect::<String>();
     body += &figure(&chart(outcomes))?;
     for outcome in outcomes {
-        let lines = outcome.lines().join("; ");
-        body += &paragraph(&format!(
-            "{}, {} with {}: {lines}",
-            outcome.kind,
-            number(outcome.target),
-            percent(outcome.confidence)
-        ));
+        let asked = format!("{}, {} with {}", outcome.kind, number(outcome.target), percent(outcome.confidence));
+        body += &format!("<h3>{}</h3>\n{}", escape(&asked), list(&outcome.lines()));
     }
     Ok(Section { heading: "Machines for a target".into(), body })
 }

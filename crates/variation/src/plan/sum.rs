@@ -10,6 +10,7 @@
 use super::grid::Cells;
 use realfft::RealFftPlanner;
 use realfft::num_complex::Complex;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// The probability that a sum may lie outside of the window.
@@ -17,12 +18,23 @@ const WINDOW_MISS: f64 = 1e-13;
 /// Of a transform: 8 units in the last place a step is more than Higham's mu + gamma_4 (sqrt 2 + mu).
 const ETA: f64 = 8.0 * f64::EPSILON;
 
-/// Transforms; they keep what they have prepared for a length.
-pub type Planner = RealFftPlanner<f64>;
+/// Transforms up to this length keep what they have prepared: the bootstrap asks for the same ones again and again.
+const KEPT_LENGTH_MAX: usize = 1 << 17;
 
-/// A forward transform; an empty spectrum if the library refuses its own lengths, which it does not.
-pub fn transform(planner: &mut Planner, values: &mut [f64]) -> Vec<Complex<f64>> {
-    let plan = planner.plan_fft_forward(values.len());
+thread_local! {
+    static PLANNER: RefCell<RealFftPlanner<f64>> = RefCell::new(RealFftPlanner::new());
+}
+
+fn with_planner<T>(length: usize, work: impl FnOnce(&mut RealFftPlanner<f64>) -> T) -> T {
+    match length > KEPT_LENGTH_MAX {
+        true => work(&mut RealFftPlanner::new()),
+        false => PLANNER.with(|planner| work(&mut planner.borrow_mut())),
+    }
+}
+
+/// A forward transform.
+pub fn transform(values: &mut [f64]) -> Vec<Complex<f64>> {
+    let plan = with_planner(values.len(), |planner| planner.plan_fft_forward(values.len()));
     let mut spectrum = plan.make_output_vec();
     let done = plan.process(values, &mut spectrum);
     assert!(done.is_ok(), "the lengths are the plan's own");
@@ -30,8 +42,8 @@ pub fn transform(planner: &mut Planner, values: &mut [f64]) -> Vec<Complex<f64>>
 }
 
 /// Back again, scaled so that it undoes `transform`.
-pub fn transform_back(planner: &mut Planner, spectrum: &mut [Complex<f64>], length: usize) -> Vec<f64> {
-    let plan = planner.plan_fft_inverse(length);
+pub fn transform_back(spectrum: &mut [Complex<f64>], length: usize) -> Vec<f64> {
+    let plan = with_planner(length, |planner| planner.plan_fft_inverse(length));
     let mut values = plan.make_output_vec();
     // A real signal's first bin is real, and so is its last one if the length is even; rounding may have said otherwise.
     spectrum[0].im = 0.0;
@@ -78,20 +90,29 @@ struct Window {
 
 /// How long a transform of these parts must be.
 pub fn length_for(parts: &[Part]) -> usize {
-    let (range, half) = extent(parts);
+    length_of(&sizes(parts))
+}
+
+fn sizes(parts: &[Part]) -> Vec<(usize, usize)> {
+    parts.iter().map(|part| (part.count, part.cells.weights.len())).collect()
+}
+
+/// The same of so many machines with so many cells each.
+pub fn length_of(sizes: &[(usize, usize)]) -> usize {
+    let (range, half) = extent(sizes);
     friendly((range + 1).min(2 * half + 3) as usize)
 }
 
 /// The range of the sum behind its least, and the half width that Hoeffding's inequality leaves, in cells.
-fn extent(parts: &[Part]) -> (u64, u64) {
-    let widths = parts.iter().map(|part| (part.count as f64, (part.cells.weights.len() - 1) as f64));
+fn extent(sizes: &[(usize, usize)]) -> (u64, u64) {
+    let widths = sizes.iter().map(|(count, cells)| (*count as f64, (cells - 1) as f64));
     let range: f64 = widths.clone().map(|(count, width)| count * width).sum();
     let squares: f64 = widths.map(|(count, width)| count * width * width).sum();
     (range as u64, ((2.0 / WINDOW_MISS).ln() / 2.0 * squares).sqrt().ceil() as u64)
 }
 
 fn window(parts: &[Part], length: usize) -> Window {
-    let (range, half) = extent(parts);
+    let (range, half) = extent(&sizes(parts));
     if length as u64 > range {
         return Window { start: 0, length };
     }
@@ -134,13 +155,13 @@ impl Spectra {
         self.length
     }
 
-    fn of(&mut self, planner: &mut Planner, cells: &Arc<Cells>) -> &[Complex<f64>] {
+    fn of(&mut self, cells: &Arc<Cells>) -> &[Complex<f64>] {
         let at = match self.kinds.iter().position(|(kept, _)| Arc::ptr_eq(kept, cells)) {
             Some(at) => at,
             None => {
                 let mut wrapped = vec![0.0; self.length];
                 cells.weights.iter().enumerate().for_each(|(at, weight)| wrapped[at % self.length] += weight);
-                self.kinds.push((cells.clone(), transform(planner, &mut wrapped)));
+                self.kinds.push((cells.clone(), transform(&mut wrapped)));
                 self.kinds.len() - 1
             }
         };
@@ -148,16 +169,16 @@ impl Spectra {
     }
 
     /// The sum of these parts; the length must be at least `length_for` them.
-    pub fn sum(&mut self, planner: &mut Planner, parts: &[Part]) -> Sum {
+    pub fn sum(&mut self, parts: &[Part]) -> Sum {
         assert!(self.length >= length_for(parts), "the window holds the sum");
         let window = window(parts, self.length);
         let mut product = vec![Complex::new(1.0, 0.0); self.length / 2 + 1];
         for part in parts.iter().filter(|part| part.count > 0) {
-            let spectrum = self.of(planner, &part.cells);
+            let spectrum = self.of(&part.cells);
             let power = part.count as u32;
             product.iter_mut().zip(spectrum).for_each(|(product, bin)| *product *= bin.powu(power));
         }
-        let wrapped = transform_back(planner, &mut product, self.length);
+        let wrapped = transform_back(&mut product, self.length);
         let base: i64 = parts.iter().map(|part| part.count as i64 * part.cells.first as i64).sum();
         let total = |of: fn(&Cells) -> f64| parts.iter().map(|part| part.count as f64 * of(&part.cells)).sum::<f64>();
         Sum {

@@ -7,12 +7,12 @@ use plotters::prelude::*;
 use std::sync::OnceLock;
 
 const WIDTH: u32 = 960;
-const HEIGHT: u32 = 480;
+const HEIGHT: u32 = 500;
 /// A PNG has so many times the pixels, for paper and dense screens.
 const PNG_SCALE: u32 = 2;
 const FONT: &str = "sans-serif";
 const LEGEND_ROW: u32 = 22;
-const LEGEND_LEFT: i32 = 90;
+const LEGEND_LEFT: i32 = 104;
 /// The width of a letter, by and large, over its height.
 const LETTER: f64 = 0.6;
 const LABEL_LETTERS_MAX: usize = 40;
@@ -104,7 +104,7 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u
     let places = legend_places(chart, scale);
     let rows = places.iter().map(|(_, row)| row + 1).max().unwrap_or(0) as u32;
     let (head, body) = area.split_vertically((34 + rows * LEGEND_ROW) * scale);
-    let title = (FONT, 18 * scale).into_text_style(&head);
+    let title = (FONT, 19 * scale).into_text_style(&head);
     head.draw_text(&chart.title, &title, (LEGEND_LEFT * scale as i32, 8 * scale as i32)).map_err(text)?;
     for (index, (line, place)) in chart.lines.iter().zip(&places).enumerate() {
         legend(&head, line, index, *place, scale)?;
@@ -113,8 +113,8 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u
     let mut context = ChartBuilder::on(&body)
         .margin(8 * scale)
         .margin_right(28 * scale)
-        .x_label_area_size(46 * scale)
-        .y_label_area_size(82 * scale)
+        .x_label_area_size(50 * scale)
+        .y_label_area_size(96 * scale)
         .build_cartesian_2d(x.from..x.to, y.from..y.to)
         .map_err(text)?;
     context
@@ -129,8 +129,8 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u
         .bold_line_style(RGBColor(215, 215, 215).stroke_width(scale))
         .axis_style(BLACK.stroke_width(scale))
         .set_all_tick_mark_size(4 * scale)
-        .label_style((FONT, 13 * scale))
-        .axis_desc_style((FONT, 14 * scale))
+        .label_style((FONT, 15 * scale))
+        .axis_desc_style((FONT, 16 * scale))
         .draw()
         .map_err(text)?;
     for (index, line) in chart.lines.iter().enumerate() {
@@ -149,7 +149,7 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u
 fn legend_places(chart: &Chart, scale: u32) -> Vec<(i32, i32)> {
     let (mut places, mut column, mut row) = (Vec::new(), LEGEND_LEFT, 0);
     for line in &chart.lines {
-        let width = 60 + (shown(&line.label).chars().count() as f64 * 13.0 * LETTER) as i32 + 16;
+        let width = 60 + (shown(&line.label).chars().count() as f64 * 15.0 * LETTER) as i32 + 16;
         if column + width > WIDTH as i32 && column > LEGEND_LEFT {
             (column, row) = (LEGEND_LEFT, row + 1);
         }
@@ -177,8 +177,8 @@ fn legend<B: DrawingBackend>(
         head.draw(&stroke).map_err(|error| error.to_string())?;
         from = to + gap.max(1);
     }
-    let label = (FONT, 13 * scale).into_text_style(head);
-    head.draw_text(&shown(&line.label), &label, (left + 58 * scaled, middle - 8 * scaled))
+    let label = (FONT, 15 * scale).into_text_style(head);
+    head.draw_text(&shown(&line.label), &label, (left + 58 * scaled, middle - 7 * scaled))
         .map_err(|error| error.to_string())
 }
 

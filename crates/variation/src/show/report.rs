@@ -6,11 +6,11 @@ use crate::error::Result;
 use crate::series::Series;
 
 const STYLE: &str = "\
-body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#111;background:#fff}\
+body{font:16px/1.5 system-ui,sans-serif;max-width:66rem;margin:2rem auto;padding:0 1rem;color:#111;background:#fff}\
 h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.2rem;margin-top:2.2rem}\
 table{border-collapse:collapse;font-size:.9rem}\
-th,td{padding:.3rem .7rem;border-bottom:1px solid #999;text-align:right;font-variant-numeric:tabular-nums}\
-th:first-child,td:first-child{text-align:left}th{border-bottom:2px solid #111}\
+th,td{padding:.3rem .55rem;white-space:nowrap;border-bottom:1px solid #999;text-align:right;font-variant-numeric:tabular-nums}\
+th:first-child,td:first-child{text-align:left}th{border-bottom:2px solid #111;white-space:normal;vertical-align:bottom}\
 .wide{overflow-x:auto}svg{max-width:100%;height:auto}p,li{max-width:46rem}.quiet{color:#444}\
 @media print{h2{break-after:avoid}svg,table{break-inside:avoid}}";
 
@@ -31,6 +31,12 @@ pub fn paragraph(text: &str) -> String {
     format!("<p>{}</p>\n", escape(text))
 }
 
+/// A list of plain text.
+pub fn list(lines: &[String]) -> String {
+    let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line.trim_start()))).collect();
+    format!("<ul>\n{items}</ul>\n")
+}
+
 /// A table of plain text.
 pub fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
     let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| -> String {
@@ -47,7 +53,7 @@ pub fn figure(picture: &Chart) -> Result<String> {
     let svg = chart::svg(picture)?;
     // A page has one head; and the drawing is one image to a screen reader.
     let label = format!(
-        "<svg role=\"img\" aria-label=\"{}: {} against {}\" viewBox=\"0 0 960 480\" ",
+        "<svg role=\"img\" aria-label=\"{}: {} against {}\" viewBox=\"0 0 960 500\" ",
         escape(&picture.title),
         escape(&picture.y.label),
         escape(&picture.x.label)
@@ -124,8 +130,8 @@ fn numbers(summaries: &[Summary]) -> String {
     table(&heads, &rows(summaries))
         + &paragraph(
             "1 %: this share of the samples does not exceed the rate. Flatness: mean over most; 1 is a machine that always gives \
-             its best. Knee: where the curve below bends most. Neighbours alike: correlation of a sample with the next, from -1 \
-             to 1. Worth independent: how many independent samples say as much.",
+             its best. Knee: where the curve below bends most. Alike: correlation of a sample with the next, from -1 to 1. \
+             Independent: how many independent samples say as much.",
         )
 }
 

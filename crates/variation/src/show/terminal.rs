@@ -1,6 +1,6 @@
 //! A chart as letters in a terminal: each line has a letter of its own.
 
-use super::chart::{Chart, number, thousands};
+use super::chart::{Chart, number};
 
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const LEFT: usize = 10;
@@ -13,17 +13,18 @@ pub fn chart(chart: &Chart, width: usize, height: usize) -> Vec<String> {
         let letter = char::from(LETTERS[index % LETTERS.len()]);
         plot(&mut field, chart, &line.points, letter);
     }
-    let step = (height - 1).div_ceil(4).max(1);
+    let mut labels = vec![String::new(); height];
+    for tick in ticks(chart.y.from, chart.y.to) {
+        let row = ((tick - chart.y.from) / (chart.y.to - chart.y.from) * (height - 1) as f64).round() as usize;
+        labels[row.min(height - 1)] = number(tick);
+    }
     let mut lines = vec![format!("{}; {}", chart.title, chart.y.label)];
     for (row, cells) in field.iter().enumerate() {
-        let from_below = height - 1 - row;
-        let share = from_below as f64 / (height - 1) as f64;
-        let value = chart.y.from + share * (chart.y.to - chart.y.from);
-        let label = if from_below.is_multiple_of(step) { value_text(value, chart.y.to) } else { String::new() };
+        let label = &labels[height - 1 - row];
         lines.push(format!("{label:>LEFT$} |{}", cells.iter().collect::<String>()).trim_end().to_owned());
     }
-    let (from, to) = (number(chart.x.from), number(chart.x.to));
     lines.push(format!("{:LEFT$} +{}", "", "-".repeat(columns)));
+    let (from, to) = (number(chart.x.from), number(chart.x.to));
     let gap = columns.saturating_sub(from.len() + to.len() + chart.x.label.chars().count());
     let (before, after) = (gap / 2, gap - gap / 2);
     lines.push(format!("{:LEFT$}  {from}{}{}{}{to}", "", " ".repeat(before), chart.x.label, " ".repeat(after)));
@@ -33,8 +34,14 @@ pub fn chart(chart: &Chart, width: usize, height: usize) -> Vec<String> {
     lines.iter().map(|line| line.chars().take(width).collect()).collect()
 }
 
-fn value_text(value: f64, most: f64) -> String {
-    if most >= 10.0 { thousands(value) } else { format!("{value:.2}") }
+/// At most five round numbers between both.
+fn ticks(from: f64, to: f64) -> Vec<f64> {
+    const COUNT_MAX: f64 = 5.0;
+    let power = 10f64.powf(((to - from) / COUNT_MAX).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|by| by * power).into_iter().find(|step| (to - from) / step <= COUNT_MAX);
+    let step = step.unwrap_or(to - from);
+    let first = (from / step).ceil() as i64;
+    (first..).map(|at| at as f64 * step).take_while(|tick| *tick <= to).take(COUNT_MAX as usize + 1).collect()
 }
 
 /// Joins points by straight lines, column by column.

@@ -15,7 +15,7 @@ pub fn by_enumeration(machines: &[&Distribution], target: f64) -> f64 {
 }
 
 fn sum_of(parts: &[Part]) -> Sum {
-    Spectra::new(length_for(parts)).sum(&mut Planner::new(), parts)
+    Spectra::new(length_for(parts)).sum(parts)
 }
 
 fn part(kind: &Distribution, width: f64, count: usize) -> Part {
@@ -38,10 +38,10 @@ fn two_dice_are_two_dice() {
 fn a_window_that_wraps_says_the_same() {
     let kind = Distribution::new((0..200).map(|index| f64::from(index * index % 97)).collect(), 0.1);
     let parts = [part(&kind, 1.0, 400)];
-    let (range, _) = extent(&parts);
+    let (range, _) = extent(&sizes(&parts));
     let short = sum_of(&parts);
     assert!((short.tail.len() as u64) < range / 2, "{} of {range}", short.tail.len());
-    let whole = Spectra::new(friendly(range as usize + 1)).sum(&mut Planner::new(), &parts);
+    let whole = Spectra::new(friendly(range as usize + 1)).sum(&parts);
     let mean = 400.0 * kind.mean();
     for target in [mean * 0.9, mean - 100.0, mean, mean + 100.0, mean * 1.1].map(f64::round) {
         let (one, other) = (short.estimate(target, 1.0), whole.estimate(target, 1.0));
