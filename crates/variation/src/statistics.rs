@@ -103,7 +103,7 @@ mod tests {
         let sorted: Vec<f64> =
             (0..30).map(|index| index as f64 * 3.0).chain((0..70).map(|index| 100.0 + index as f64 * 0.1)).collect();
         let (share, rate) = knee(&sorted).unwrap();
-        assert!((share - 0.7).abs() < 0.02 && rate >= 87.0 && rate <= 101.0, "{share} {rate}");
+        assert!((share - 0.7).abs() < 0.02 && (87.0..=101.0).contains(&rate), "{share} {rate}");
         assert_eq!(knee(&(0..100).map(f64::from).collect::<Vec<_>>()), None);
         assert_eq!(knee(&[1.0, 1.0, 1.0]), None);
     }

@@ -74,8 +74,13 @@ impl Store {
         append(&self.csv.0, &mut self.csv.1, format!("{}\n", csv::line(sample, first_ms)).as_bytes())
     }
 
-    /// Brings both to the disk.
+    /// Brings both to the disk; files without a sample go, so that nothing is in the way of the next try.
     pub fn close(self) -> Result<()> {
+        if self.first_ms.is_none() {
+            return [self.recording, self.csv].iter().try_for_each(|(path, _)| {
+                std::fs::remove_file(path).map_err(|error| Error::file("remove", path, error))
+            });
+        }
         for (path, file) in [self.recording, self.csv] {
             file.sync_all().map_err(|error| Error::file("sync", &path, error))?;
         }

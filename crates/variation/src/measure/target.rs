@@ -43,7 +43,7 @@ impl Block {
     pub fn random(length: usize, random: &mut Random) -> Self {
         let mut raw = vec![0; length + ALIGNMENT];
         let start = raw.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        raw.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]));
+        raw.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.bits().to_le_bytes()[..chunk.len()]));
         Self { raw, start, length }
     }
 

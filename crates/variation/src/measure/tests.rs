@@ -171,6 +171,17 @@ fn an_interrupted_recording_is_gone_on_with() {
 }
 
 #[test]
+fn a_recording_without_a_sample_is_not_in_the_way() {
+    let place = Place::new("empty");
+    let name = place.0.join("series");
+    for _ in 0..2 {
+        let (store, _) = Store::open(&name, &job(Access::Write, Sync::Sync), 4, false).unwrap();
+        store.close().unwrap();
+        assert_eq!(place.names(), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn names_on_the_command_line_are_told_apart() {
     let place = Place::new("which");
     std::fs::write(place.0.join("file"), "x").unwrap();

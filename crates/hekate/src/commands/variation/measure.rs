@@ -40,8 +40,14 @@ pub fn measure(cli: &Cli, options: &VariationMeasure) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
     let mut screen = Screen::new(cli, wanted, options.every);
     let before = samples.len();
-    let Some(opened) = open(options, which, &job, &stop, &mut |done| screen.prepared(done, job.size_bytes))? else {
-        return Err(Failure::new(130, "stopped while it prepared; nothing was measured"));
+    let opened = match open(options, which, &job, &stop, &mut |done| screen.prepared(done, job.size_bytes)) {
+        Ok(Some(opened)) => opened,
+        other => {
+            store.close()?;
+            return Err(other
+                .err()
+                .unwrap_or_else(|| Failure::new(130, "stopped while it prepared; nothing was measured")));
+        }
     };
     let processor_before = cost::processor_time();
     let mut taken = |sample: Sample| {
