@@ -109,7 +109,7 @@ pub struct VariationMeasure {
     #[arg(long, value_enum, default_value_t = Pattern::Random)]
     pub pattern: Pattern,
     /// When a write is on stable storage.
-    #[arg(long, value_enum, default_value_t = Sync::Sync)]
+    #[arg(long, value_enum, default_value_t = Sync::Full)]
     pub sync: Sync,
     /// Past the page cache (O_DIRECT).
     #[arg(long)]
@@ -148,7 +148,8 @@ pub enum Sync {
     /// Before it returns, with what is needed to read it (O_DSYNC).
     Dsync,
     /// Before it returns, with all metadata (O_SYNC).
-    Sync,
+    #[value(name = "sync")]
+    Full,
     /// By fdatasync(2) after each write.
     Fdatasync,
     /// By fsync(2) after each write.

@@ -226,7 +226,8 @@ fn probability_text(probability: f64) -> String {
     let missing = 1.0 - probability;
     match missing {
         ..=1e-12 => "100 %".into(),
-        ..1e-4 => format!("all but {missing:.1e}"),
+        ..1e-8 => format!("all but {missing:.1e}"),
+        ..1e-4 => format!("{:.6} %", probability * 100.0),
         _ => format!("{:.3} %", probability * 100.0),
     }
 }

@@ -18,6 +18,8 @@ const WINDOW_MISS: f64 = 1e-13;
 /// Of a transform: 8 units in the last place a step is more than Higham's mu + gamma_4 (sqrt 2 + mu).
 const ETA: f64 = 8.0 * f64::EPSILON;
 
+/// A bin of a product that is less is taken for 0.
+const NOTHING: f64 = 1e-25;
 /// Transforms up to this length keep what they have prepared: the bootstrap asks for the same ones again and again.
 const KEPT_LENGTH_MAX: usize = 1 << 17;
 
@@ -176,7 +178,10 @@ impl Spectra {
         for part in parts.iter().filter(|part| part.count > 0) {
             let spectrum = self.of(&part.cells);
             let power = part.count as u32;
-            product.iter_mut().zip(spectrum).for_each(|(product, bin)| *product *= bin.powu(power));
+            // Most bins of many machines are nothing; `rounding` counts them.
+            let least = (2.0 * NOTHING.ln() / part.count as f64).exp();
+            let factor = |bin: &Complex<f64>| if bin.norm_sqr() < least { Complex::ZERO } else { bin.powu(power) };
+            product.iter_mut().zip(spectrum).for_each(|(product, bin)| *product *= factor(bin));
         }
         let wrapped = transform_back(&mut product, self.length);
         let base: i64 = parts.iter().map(|part| part.count as i64 * part.cells.first as i64).sum();
@@ -211,7 +216,7 @@ fn rounding(parts: &[Part], sum: &[f64]) -> f64 {
     let count: f64 = parts.iter().map(|part| part.count as f64).sum();
     let transforms = ETA * length.log2() * (factors + norm(sum));
     let products = 4.0 * f64::EPSILON * count * norm(sum);
-    length.sqrt() * (transforms + products) + length * f64::EPSILON * norm(sum)
+    length.sqrt() * (transforms + products) + length * (f64::EPSILON * norm(sum) + NOTHING)
 }
 
 /// Between which a probability surely lies.

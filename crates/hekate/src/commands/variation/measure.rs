@@ -98,7 +98,7 @@ fn job(options: &VariationMeasure, which: Which) -> Result<Job, Failure> {
         sync: match options.sync {
             cli::Sync::None => Sync::None,
             cli::Sync::Dsync => Sync::Dsync,
-            cli::Sync::Sync => Sync::Sync,
+            cli::Sync::Full => Sync::Sync,
             cli::Sync::Fdatasync => Sync::Fdatasync,
             cli::Sync::Fsync => Sync::Fsync,
         },

@@ -7,7 +7,7 @@ use crate::output;
 use hekate_variation::plan::outcome::{self, Beside, Outcome};
 use hekate_variation::plan::{Conditions, Fleet, Kind, Question, mix};
 use hekate_variation::series::Series;
-use hekate_variation::show::{export, report};
+use hekate_variation::show::{chart, export, report};
 use serde_json::{Value, json};
 
 pub fn plan(cli: &Cli, options: &VariationPlan) -> Result<(), Failure> {
@@ -47,10 +47,9 @@ pub fn plan(cli: &Cli, options: &VariationPlan) -> Result<(), Failure> {
     for mix in &mixes {
         let [first, second] = [&mix["machines"][0], &mix["machines"][1]];
         let cost = output::text(&mix["cost"]);
-        println!(
-            "cheapest for {}: {first} of {} and {second} of {}, at {cost}",
-            mix["target"], asked[0].name, asked[1].name
-        );
+        let target = chart::number(mix["target"].as_f64().unwrap_or(0.0));
+        let (one, other) = (output::name(&asked[0].name), output::name(&asked[1].name));
+        println!("cheapest for {target}: {first} of {one} and {second} of {other}, at {cost}");
     }
     written.iter().for_each(|path| println!("wrote {path}"));
     Ok(())
