@@ -313,6 +313,9 @@ pub fn merge(all: &[(String, Recording)]) -> Result<Recording> {
         return Err(Error::new(Kind::BadData, text));
     }
     let mut samples: Vec<Sample> = all.iter().flat_map(|(_, recording)| recording.samples.iter().cloned()).collect();
+    if samples.is_empty() {
+        return Err(Error::new(Kind::BadData, "none of the recordings has a sample; there is nothing to merge"));
+    }
     samples.sort_by_key(|sample| sample.start_ms);
     samples.dedup();
     let overlaps = |pair: &[Sample]| {

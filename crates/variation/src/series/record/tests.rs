@@ -88,6 +88,7 @@ fn recordings_are_merged_in_time_and_once() {
     let mut other = recording(1);
     other.job.threads = 1;
     assert!(merge(&[("a".into(), recording(1)), ("b".into(), other)]).unwrap_err().text.contains("another job"));
+    assert!(merge(&[("a".into(), recording(0))]).unwrap_err().text.contains("nothing to merge"));
     let mut beside = recording(1);
     beside.samples[0].start_ms += 5_000;
     assert!(merge(&[("a".into(), recording(1)), ("b".into(), beside)]).unwrap_err().text.contains("overlap"));
