@@ -4,11 +4,15 @@ mod brick;
 mod documentation;
 mod inside;
 mod mounting;
+mod variation;
 
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickScrub};
 pub use documentation::Shell;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
+pub use variation::{
+    Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -100,6 +104,9 @@ pub enum Command {
     MountHelper(MountHelper),
     /// Unmount a volume.
     Umount(Umount),
+    /// Measure a store's ups and downs, show them, and plan how many machines a rate needs; no server is asked.
+    #[command(subcommand)]
+    Variation(Variation),
     /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
     Doctor,
     /// Print what makes a shell complete commands and options.

@@ -12,6 +12,7 @@ mod mount;
 mod serve;
 mod state;
 mod status;
+mod variation;
 mod where_is;
 
 use crate::cli::{Cli, Command};
@@ -62,6 +63,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Mount(options) => mount::mount(cli, options),
         Command::MountHelper(options) => mount::helper::mount_helper(cli, options),
         Command::Umount(options) => mount::umount(cli, options),
+        Command::Variation(command) => variation::variation(cli, command),
         Command::Doctor => doctor::doctor(cli),
         Command::Completion { shell } => completion::completion(*shell),
         Command::Man { directory } => man::man(directory),

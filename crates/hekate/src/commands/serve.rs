@@ -61,8 +61,7 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
         arguments.extend(["--metrics".into(), address.to_string().into()]);
     }
     for mount in &options.mounts {
-        let directory = std::path::absolute(&mount.directory).unwrap_or_else(|_| mount.directory.clone());
-        arguments.extend(["--mount".into(), mount.at(&directory).into()]);
+        arguments.extend(["--mount".into(), mount.text.clone().into()]);
     }
     arguments.extend(["--slow-op".into(), options.slow_op.to_string().into()]);
     let log = paths.log("serve");

@@ -14,22 +14,15 @@ pub struct OwnMount {
     pub options: Options,
 }
 
-impl OwnMount {
-    /// The same at another directory, as it is written.
-    pub fn at(&self, directory: &std::path::Path) -> String {
-        let options = self.text.splitn(3, ':').nth(2).map(|options| format!(":{options}")).unwrap_or_default();
-        format!("{}:{}{options}", self.volume, directory.display())
-    }
-}
-
 impl FromStr for OwnMount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.splitn(3, ':');
         let (volume, directory) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        if volume.is_empty() || volume.contains('/') || directory.is_empty() {
-            return Err(format!("{text:?}: say VOLUME:DIR or VOLUME:DIR:OPTIONS, as in photos:/mnt/photos:cache=1"));
+        if volume.is_empty() || volume.contains('/') || !directory.starts_with('/') {
+            let form = "say VOLUME:DIR or VOLUME:DIR:OPTIONS, with a whole path, as in photos:/mnt/photos:cache=1";
+            return Err(format!("{text:?}: {form}"));
         }
         let options = Options::from_str(parts.next().unwrap_or_default())?;
         let foreign = [

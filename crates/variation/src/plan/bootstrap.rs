@@ -1,0 +1,129 @@
+//! How far the answer would move had other samples been drawn: the moving block bootstrap.
+//!
+//! The samples are few, and neighbours are alike. So a series is put together anew from blocks of neighbours, drawn at
+//! random with repetition (Künsch, The jackknife and the bootstrap for general stationary observations, 1989), the question
+//! is asked again, and again; the middle 95 % of the answers are the interval (Efron's percentile interval). Blocks are as
+//! long as two times what says as much as one independent sample, or a 4,096th of the series if that is more.
+
+use super::exact::{coarse, coarse_cells};
+use super::fleet::{Kind, Question};
+use crate::random::Random;
+use crate::statistics::{autocorrelation, samples_per_independent_one};
+use serde::Serialize;
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Interval {
+    pub low: usize,
+    pub high: usize,
+    pub replicates: usize,
+    /// Samples in a block.
+    pub block: usize,
+    /// How many independent samples the series is worth.
+    pub independent_samples: f64,
+}
+
+/// Blocks that a series is put together from, at most: of a long one they are longer, and so few draws make it.
+const BLOCKS_MAX: usize = 4_096;
+/// Samples kept of a longer series: evenly spread quantiles of it. The answers differ by less than a coarse grid does.
+const POINTS_MAX: usize = 4_096;
+/// Values that a long series is rounded to, evenly between its ends, to count instead of sort.
+const LEVELS: usize = 1 << 16;
+
+/// A kind as it is drawn from.
+struct Drawn<'a> {
+    kind: &'a Kind,
+    per_independent_one: f64,
+    block: usize,
+    /// Of a long series: the level of each sample.
+    levels: Vec<u16>,
+}
+
+impl<'a> Drawn<'a> {
+    fn new(kind: &'a Kind) -> Self {
+        let per_independent_one = samples_per_independent_one(&autocorrelation(&kind.rates));
+        let count = kind.rates.len();
+        let shortest = ((2.0 * per_independent_one).round() as usize).max(count / BLOCKS_MAX);
+        let block = shortest.clamp(1, (count / 4).max(1));
+        let (least, step) = Self::level_step(kind);
+        let level = |rate: &f64| ((rate - least) / step) as u16;
+        let levels = if count > POINTS_MAX { kind.rates.iter().map(level).collect() } else { Vec::new() };
+        Self { kind, per_independent_one, block, levels }
+    }
+
+    fn level_step(kind: &Kind) -> (f64, f64) {
+        let sorted = kind.distribution.sorted();
+        let range = sorted[sorted.len() - 1] - sorted[0];
+        (sorted[0], if range > 0.0 { range / (LEVELS - 1) as f64 } else { 1.0 })
+    }
+
+    /// As many samples as there are, in blocks of neighbours; of a long series quantiles, which vary as those do.
+    fn resample(&self, random: &mut Random) -> Vec<f64> {
+        let count = self.kind.rates.len();
+        let mut starts = std::iter::repeat_with(|| random.below(count - self.block + 1));
+        let blocks = count.div_ceil(self.block);
+        // The last block is cut where there are enough.
+        let lengths = (0..blocks).map(|at| self.block.min(count - at * self.block));
+        if self.levels.is_empty() {
+            let part = |(start, length): (usize, usize)| &self.kind.rates[start..start + length];
+            return starts.zip(lengths).flat_map(part).copied().collect();
+        }
+        let mut counts = vec![0u32; LEVELS];
+        for length in lengths {
+            let start = starts.next().unwrap_or(0);
+            self.levels[start..start + length].iter().for_each(|level| counts[usize::from(*level)] += 1);
+        }
+        let (least, step) = Self::level_step(self.kind);
+        let (mut points, mut seen) = (Vec::with_capacity(POINTS_MAX), 0usize);
+        for (level, here) in counts.iter().enumerate() {
+            seen += *here as usize;
+            while points.len() < POINTS_MAX && (2 * points.len() + 1) * count < 2 * seen * POINTS_MAX {
+                points.push(least + (level as f64 + 0.5) * step);
+            }
+        }
+        points
+    }
+}
+
+/// The interval around `count`; none if so few samples give none.
+pub fn interval(question: &Question, count: usize, replicates: usize, seed: u64) -> Option<Interval> {
+    let kinds = std::iter::once(question.kind).chain(question.have.iter().map(|(kind, _)| *kind));
+    let kinds: Vec<Drawn> = kinds.map(Drawn::new).collect();
+    let kinds = kinds.as_slice();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(replicates.max(1));
+    let ask = |thread: usize| {
+        let mine = (thread..replicates).step_by(threads);
+        let answers = mine.filter_map(|replicate| replay(question, kinds, count, seed.wrapping_add(replicate as u64)));
+        answers.collect::<Vec<usize>>()
+    };
+    let mut counts: Vec<usize> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || ask(thread))).collect();
+        running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+    });
+    counts.sort_unstable();
+    let at = |share: f64| counts.get(((counts.len() as f64 * share) as usize).min(counts.len().saturating_sub(1)));
+    let first = &kinds[0];
+    Some(Interval {
+        low: *at(0.025)?,
+        high: *at(0.975)?,
+        replicates: counts.len(),
+        block: first.block,
+        independent_samples: first.kind.rates.len() as f64 / first.per_independent_one,
+    })
+}
+
+/// The answer for series put together anew; none if it is beyond reach.
+fn replay(question: &Question, kinds: &[Drawn], count: usize, seed: u64) -> Option<usize> {
+    let mut random = Random::seeded(seed);
+    let again: Vec<Kind> = kinds
+        .iter()
+        .map(|drawn| {
+            let rates = drawn.resample(&mut random);
+            let distribution = super::distribution::Distribution::new(rates, question.conditions.outage);
+            Kind { name: String::new(), rates: Vec::new(), distribution }
+        })
+        .collect();
+    let have = again[1..].iter().zip(&question.have).map(|(kind, (_, count))| (kind, *count)).collect();
+    let asked = Question { kind: &again[0], have, ..question.clone() };
+    asked.check().ok()?;
+    coarse(&asked, coarse_cells(count), Some(count))
+}

@@ -1,0 +1,152 @@
+//! A series: rates over time, as they are read from a file, measured here or anywhere else.
+
+pub(crate) mod csv;
+pub mod latencies;
+pub mod record;
+
+pub use latencies::Latencies;
+pub use record::{Recording, Sample};
+
+use crate::error::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+/// Samples that a series may have: 5 years of one every ten seconds. A limit on memory, 128 MiB of rates.
+pub const SAMPLES_MAX: usize = 1 << 24;
+/// Bytes that a file of a series may have.
+const FILE_BYTES_MAX: u64 = 2 << 30;
+
+/// What the rates of a series are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Operations a second.
+    Iops,
+    /// Megabytes (10^6 bytes) a second.
+    MbPerS,
+}
+
+impl Unit {
+    /// The column of a CSV file that has it.
+    pub fn column(self) -> &'static str {
+        match self {
+            Unit::Iops => "iops",
+            Unit::MbPerS => "mb_per_s",
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Unit::Iops => "IOPS",
+            Unit::MbPerS => "MB/s",
+        })
+    }
+}
+
+/// Rates over time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    pub name: String,
+    pub unit: Unit,
+    /// Finite and not negative, in the order of time; at least one.
+    pub rates: Vec<f64>,
+    /// When each began, in seconds from the first; as many as there are rates.
+    pub times_s: Vec<f64>,
+    /// Latencies of all operations, if the file has them.
+    pub latencies: Option<Latencies>,
+    /// What is to be said of the file: a torn end, failed operations.
+    pub notes: Vec<String>,
+}
+
+impl Series {
+    /// Checks what a series must be.
+    pub fn new(name: impl Into<String>, unit: Unit, rates: Vec<f64>, times_s: Vec<f64>) -> Result<Self> {
+        let name = name.into();
+        if rates.is_empty() {
+            return Err(Error::bad_data(&name, "it has no samples; measure with `hekate variation measure`"));
+        }
+        if rates.len() > SAMPLES_MAX {
+            return Err(Error::bad_data(&name, format!("it has more than {SAMPLES_MAX} samples; cut it into parts")));
+        }
+        if let Some(at) = rates.iter().position(|rate| !rate.is_finite() || *rate < 0.0) {
+            let text = format!("sample {} is {} {unit}; a rate is a number from 0 on; remove it", at + 1, rates[at]);
+            return Err(Error::bad_data(&name, text));
+        }
+        assert_eq!(rates.len(), times_s.len(), "each rate has its time");
+        Ok(Self { name, unit, rates, times_s, latencies: None, notes: Vec::new() })
+    }
+
+    /// Reads a file of either kind. `unit` is what to take of a file that has several [default: IOPS, if it has them].
+    pub fn read(path: &Path, unit: Option<Unit>) -> Result<Self> {
+        let bytes = read_bounded(path)?;
+        let name = path.file_stem().map_or_else(|| path.display().to_string(), |stem| stem.to_string_lossy().into());
+        match record::is_recording(&bytes) {
+            true => Recording::decode(&path.display().to_string(), &bytes)?.series(name, unit.unwrap_or(Unit::Iops)),
+            false => csv::decode(&path.display().to_string(), name, &bytes, unit),
+        }
+    }
+
+    /// Rates from the least to the greatest.
+    pub fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.rates.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted
+    }
+}
+
+/// All series must have one unit, since their rates are added or laid over each other.
+pub fn same_unit(all: &[Series]) -> Result<Unit> {
+    let Some(first) = all.first() else { return Err(Error::wrong_use("name at least one series")) };
+    match all.iter().find(|other| other.unit != first.unit) {
+        None => Ok(first.unit),
+        Some(other) => Err(Error::new(
+            Kind::BadData,
+            format!(
+                "{} is in {} and {} in {}; choose one that both have with --unit iops or --unit mb-per-s",
+                first.name, first.unit, other.name, other.unit
+            ),
+        )),
+    }
+}
+
+/// The file's bytes, if they are not too many; pipes and the like too.
+pub fn read_bounded(path: &Path) -> Result<Vec<u8>> {
+    let file = std::fs::File::open(path).map_err(|error| Error::file("open", path, error))?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| Error::file("read", path, error))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Error::bad_data(path.display(), "it has more than 2 GiB; cut it into parts"));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_rate_is_refused_by_its_place() {
+        for (rates, word) in [
+            (vec![], "no samples"),
+            (vec![1.0, f64::NAN], "sample 2 is NaN"),
+            (vec![-1.0], "sample 1 is -1"),
+            (vec![f64::INFINITY], "inf"),
+        ] {
+            let times = vec![0.0; rates.len()];
+            let error = Series::new("x", Unit::Iops, rates, times).unwrap_err();
+            assert!(error.text.contains(word) && error.exit() == 65, "{error}");
+        }
+    }
+
+    #[test]
+    fn units_are_not_mixed() {
+        let of = |unit| Series::new("x", unit, vec![1.0], vec![0.0]).unwrap();
+        assert_eq!(same_unit(&[of(Unit::Iops), of(Unit::Iops)]).unwrap(), Unit::Iops);
+        assert!(same_unit(&[of(Unit::Iops), of(Unit::MbPerS)]).unwrap_err().text.contains("--unit"));
+        assert!(same_unit(&[]).is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! A chart as SVG or PNG: the same drawing for both. Lines differ by dashes and width as well as by colour, so that they can
+//! be told apart in black and white; the legend stands above the plot, where no line runs.
+
+use crate::error::{Error, Kind, Result};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::sync::OnceLock;
+
+const WIDTH: u32 = 960;
+const HEIGHT: u32 = 500;
+/// A PNG has so many times the pixels, for paper and dense screens.
+const PNG_SCALE: u32 = 2;
+const FONT: &str = "sans-serif";
+const LEGEND_ROW: u32 = 22;
+const LEGEND_LEFT: i32 = 104;
+/// The width of a letter, by and large, over its height.
+const LETTER: f64 = 0.6;
+const LABEL_LETTERS_MAX: usize = 40;
+
+/// Blue, vermilion, green, purple, orange, black (Okabe and Ito, Color Universal Design, 2008): told apart by colour-blind
+/// people as well, and of different lightness.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 90, 160),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 120, 90),
+    RGBColor(170, 70, 130),
+    RGBColor(180, 120, 0),
+    RGBColor(0, 0, 0),
+];
+/// Dash and gap in pixels; no gap: a solid line.
+const DASHES: [(i32, i32); 5] = [(1, 0), (10, 5), (2, 4), (18, 5), (6, 3)];
+const STROKES: [u32; 2] = [2, 3];
+
+/// One axis with what it shows, unit included.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    pub label: String,
+    pub from: f64,
+    pub to: f64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    pub label: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    pub title: String,
+    pub x: Axis,
+    pub y: Axis,
+    pub lines: Vec<Line>,
+}
+
+type Drawn = std::result::Result<(), String>;
+
+/// As a document of its own, which can stand in a page as well.
+pub fn svg(chart: &Chart) -> Result<String> {
+    has_font()?;
+    let mut text = String::new();
+    draw(&SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area(), chart, 1).map_err(failed)?;
+    Ok(text)
+}
+
+/// As a bitmap.
+pub fn png(chart: &Chart) -> Result<Vec<u8>> {
+    has_font()?;
+    let (width, height) = (WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE);
+    let mut pixels = vec![0; (width * height * 3) as usize];
+    draw(&BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area(), chart, PNG_SCALE)
+        .map_err(failed)?;
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&pixels));
+    written.map_err(|error| failed(error.to_string()))?;
+    Ok(bytes)
+}
+
+fn failed(why: String) -> Error {
+    Error::new(Kind::Ours, format!("cannot draw: {why}"))
+}
+
+/// The letters are in the program: a server has no fonts.
+fn has_font() -> Result<()> {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let bytes = include_bytes!("../../fonts/plot.ttf");
+    let found = FOUND.get_or_init(|| plotters::style::register_font(FONT, FontStyle::Normal, bytes).is_ok());
+    found.then_some(()).ok_or_else(|| failed("the letters do not load".into()))
+}
+
+/// How line number `index` looks.
+fn style(index: usize, scale: u32) -> (ShapeStyle, (i32, i32)) {
+    let width = STROKES[usize::from(index >= DASHES.len())] * scale;
+    let (dash, gap) = DASHES[index % DASHES.len()];
+    (COLOURS[index % COLOURS.len()].stroke_width(width), (dash * scale as i32, gap * scale as i32))
+}
+
+fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u32) -> Drawn {
+    let text = |error: DrawingAreaErrorKind<B::ErrorType>| error.to_string();
+    area.fill(&WHITE).map_err(text)?;
+    let places = legend_places(chart, scale);
+    let rows = places.iter().map(|(_, row)| row + 1).max().unwrap_or(0) as u32;
+    let (head, body) = area.split_vertically((34 + rows * LEGEND_ROW) * scale);
+    let title = (FONT, 19 * scale).into_text_style(&head);
+    head.draw_text(&chart.title, &title, (LEGEND_LEFT * scale as i32, 8 * scale as i32)).map_err(text)?;
+    for (index, (line, place)) in chart.lines.iter().zip(&places).enumerate() {
+        legend(&head, line, index, *place, scale)?;
+    }
+    let (x, y) = (&chart.x, &chart.y);
+    let mut context = ChartBuilder::on(&body)
+        .margin(8 * scale)
+        .margin_right(28 * scale)
+        .x_label_area_size(50 * scale)
+        .y_label_area_size(96 * scale)
+        .build_cartesian_2d(x.from..x.to, y.from..y.to)
+        .map_err(text)?;
+    context
+        .configure_mesh()
+        .x_desc(&x.label)
+        .y_desc(&y.label)
+        .x_labels(11)
+        .y_labels(9)
+        .x_label_formatter(&|value| number(*value))
+        .y_label_formatter(&|value| number(*value))
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(RGBColor(215, 215, 215).stroke_width(scale))
+        .axis_style(BLACK.stroke_width(scale))
+        .set_all_tick_mark_size(4 * scale)
+        .label_style((FONT, 15 * scale))
+        .axis_desc_style((FONT, 16 * scale))
+        .draw()
+        .map_err(text)?;
+    for (index, line) in chart.lines.iter().enumerate() {
+        let (style, (dash, gap)) = style(index, scale);
+        let points = line.points.iter().copied();
+        if gap == 0 {
+            context.draw_series(LineSeries::new(points, style)).map_err(text)?;
+        } else {
+            context.draw_series(DashedLineSeries::new(points, dash, gap, style)).map_err(text)?;
+        }
+    }
+    area.present().map_err(text)
+}
+
+/// Column in pixels and row of each entry of the legend.
+fn legend_places(chart: &Chart, scale: u32) -> Vec<(i32, i32)> {
+    let (mut places, mut column, mut row) = (Vec::new(), LEGEND_LEFT, 0);
+    for line in &chart.lines {
+        let width = 60 + (shown(&line.label).chars().count() as f64 * 15.0 * LETTER) as i32 + 16;
+        if column + width > WIDTH as i32 && column > LEGEND_LEFT {
+            (column, row) = (LEGEND_LEFT, row + 1);
+        }
+        places.push((column * scale as i32, row));
+        column += width;
+    }
+    places
+}
+
+fn legend<B: DrawingBackend>(
+    head: &DrawingArea<B, Shift>,
+    line: &Line,
+    index: usize,
+    (left, row): (i32, i32),
+    scale: u32,
+) -> Drawn {
+    let scaled = scale as i32;
+    let middle = (34 + row * LEGEND_ROW as i32 + 11) * scaled;
+    let (style, (dash, gap)) = style(index, scale);
+    let end = left + 50 * scaled;
+    let mut from = left;
+    while from < end {
+        let to = if gap == 0 { end } else { (from + dash).min(end) };
+        let stroke = PathElement::new(vec![(from, middle), (to, middle)], style);
+        head.draw(&stroke).map_err(|error| error.to_string())?;
+        from = to + gap.max(1);
+    }
+    let label = (FONT, 15 * scale).into_text_style(head);
+    head.draw_text(&shown(&line.label), &label, (left + 58 * scaled, middle - 7 * scaled))
+        .map_err(|error| error.to_string())
+}
+
+/// A label that leaves room for others.
+fn shown(label: &str) -> String {
+    match label.chars().count() > LABEL_LETTERS_MAX {
+        true => label.chars().take(LABEL_LETTERS_MAX - 1).chain(['…']).collect(),
+        false => label.into(),
+    }
+}
+
+/// A number at a tick: thousands apart, and no more digits than it has.
+pub fn number(value: f64) -> String {
+    let rounded = (value * 1000.0).round() / 1000.0;
+    if rounded.fract() != 0.0 {
+        return format!("{rounded}");
+    }
+    thousands(rounded)
+}
+
+/// A whole number with commas.
+pub fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value.round() < 0.0 { format!("-{text}") } else { text }
+}
