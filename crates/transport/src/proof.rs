@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "4c261eb27aaf638646709817d3042c8e76df4cc183c8897bd6849263ff7f0b41".into(),
-                "833d8c9e024e84562d1b7374a59264aac8501a784fa4c9d313cfd6508436e94d".into()
+                "043fd4b0c53e826570a61bc44e9d5e1ac78694837a4a3459b43849deff74409b".into(),
+                "3c48172785281206963a99cf7d05bcdbe18038edd0c599bef075737bd477cc8b".into()
             )
         );
     }
