@@ -162,6 +162,7 @@ def garbage_costs_its_connection_only(store):
     tcp, secret = ("127.0.0.1", port), read(f"{store.state}/secret")
     some = random.Random(7)
     silent = [Raw(there, NOBODY) for there in (address, tcp)]
+    version, _ = Raw(address, NOBODY).challenge()
     for there in (address, tcp):
         for first in [
             some.randbytes(300),
@@ -169,7 +170,7 @@ def garbage_costs_its_connection_only(store):
             header(4097, HELLO) + bytes(4097),
             header(0, 99),
             header(4, REQUESTS) + bytes(4),
-            header(36, HELLO) + struct.pack("<I", 3) + bytes(32),
+            header(36, HELLO) + struct.pack("<I", version) + bytes(32),
         ]:
             raw = Raw(there, NOBODY)
             raw.challenge()
