@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 
@@ -152,3 +153,42 @@ def an_s3_endpoint_is_measured_and_emptied(store):
         assert found["summary"]["mean"] > 0 and not found["summary"]["notes"], found
         equal(Objects.kept, {}, "objects left behind")
     server.shutdown()
+
+
+@test(fuse=False)
+def mistakes_with_s3_are_named(store):
+    os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret")
+    ca = store.path("ca.pem")
+    with open(ca, "w", encoding="utf-8") as file:
+        file.write("no certificate")
+    closed = socket.create_server(("127.0.0.1", 0))
+    port = closed.getsockname()[1]
+    closed.close()
+    for exit_status, words, *more in (
+        (64, "say where", "--region", "x"),
+        (64, "neither http", "--endpoint", "127.0.0.1:9000"),
+        (64, "for https", "--endpoint", "http://127.0.0.1:1", "--ca-file", ca),
+        (65, "holds no certificate", "--endpoint", "https://127.0.0.1:1", "--ca-file", ca),
+        (66, "cannot open", "--endpoint", "https://127.0.0.1:1", "--ca-file", f"{ca}.missing"),
+        (69, "nothing listens there", "--endpoint", f"http://127.0.0.1:{port}"),
+    ):
+        done = store.try_cli("variation", "measure", "s3://bucket/test", *JOB, "--for", "1s", "-o", store.path("s"), *more)
+        assert done.exit == exit_status and words in done.text, (more, done.exit, done.text)
+        assert not os.path.exists(store.path("s.hvs")), "a recording of nothing"
+    done = store.try_cli("variation", "measure", store.directory("disk"), "--ca-file", ca)
+    assert done.exit == 64 and "are for s3://" in done.text, done.text
+
+
+@test(fuse=False)
+def names_that_people_write_are_understood(store):
+    disk = store.directory("disk")
+    measure(store, disk, "disk.1", 1)
+    assert os.path.exists(store.path("disk.1.hvs")) and os.path.exists(store.path("disk.1.csv"))
+    missing = store.try_cli("variation", "show", store.path("disk.1"))
+    assert missing.exit == 66 and "did you mean" in missing.text, missing.text
+    with open(store.path("mine.csv"), "w", encoding="utf-8") as file:
+        file.write("precious")
+    kept = store.try_cli("variation", "measure", disk, "--for", "1s", *JOB, "-o", store.path("mine"))
+    assert kept.exit == 73 and open(store.path("mine.csv"), encoding="utf-8").read() == "precious", kept.text
+    read = measure(store, disk, "read", 1, "--access", "read")
+    assert "page cache" in read["summary"]["notes"][0], read["summary"]["notes"]

@@ -49,13 +49,17 @@ pub struct Whole {
 
 /// The latencies in a recording, or in a CSV file's column `latency_us`.
 pub fn read(path: &Path) -> Result<Latencies> {
-    let (bytes, shown) = (read_bounded(path)?, path.display().to_string());
-    let found = match record::is_recording(&bytes) {
+    decode(&path.display().to_string(), &read_bounded(path)?)
+}
+
+/// The same of a file's bytes; `shown` is what errors call it.
+pub fn decode(shown: &str, bytes: &[u8]) -> Result<Latencies> {
+    let found = match record::is_recording(bytes) {
         true => {
-            let recording = Recording::decode(&shown, &bytes)?;
+            let recording = Recording::decode(shown, bytes)?;
             Latencies::merge(&recording.samples.iter().map(|sample| &sample.latencies).collect::<Vec<_>>())
         }
-        false => crate::series::csv::latencies(&shown, &bytes)?,
+        false => crate::series::csv::latencies(shown, bytes)?,
     };
     if found.count() == 0 {
         return Err(Error::bad_data(shown, "it holds no latencies; measure with `hekate variation measure`"));

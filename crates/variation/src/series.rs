@@ -11,10 +11,12 @@ use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Samples that a series may have: 5 years of one every ten seconds. A limit on memory, 128 MiB of rates.
 pub const SAMPLES_MAX: usize = 1 << 24;
+/// The greatest rate, and the latest time: what is far beyond any machine is a mistake, and sums of it would overflow.
+pub const NUMBER_MAX: f64 = 1e15;
 /// Bytes that a file of a series may have.
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
@@ -52,7 +54,7 @@ impl fmt::Display for Unit {
 pub struct Series {
     pub name: String,
     pub unit: Unit,
-    /// Finite and not negative, in the order of time; at least one.
+    /// From 0 to `NUMBER_MAX`, in the order of time; at least one.
     pub rates: Vec<f64>,
     /// When each began, in seconds from the first; as many as there are rates.
     pub times_s: Vec<f64>,
@@ -72,8 +74,9 @@ impl Series {
         if rates.len() > SAMPLES_MAX {
             return Err(Error::bad_data(&name, format!("it has more than {SAMPLES_MAX} samples; cut it into parts")));
         }
-        if let Some(at) = rates.iter().position(|rate| !rate.is_finite() || *rate < 0.0) {
-            let text = format!("sample {} is {} {unit}; a rate is a number from 0 on; remove it", at + 1, rates[at]);
+        if let Some(at) = rates.iter().position(|rate| !(0.0..=NUMBER_MAX).contains(rate)) {
+            let text =
+                format!("sample {} is {} {unit}; a rate is a number from 0 to 1e15; remove it", at + 1, rates[at]);
             return Err(Error::bad_data(&name, text));
         }
         assert_eq!(rates.len(), times_s.len(), "each rate has its time");
@@ -82,11 +85,15 @@ impl Series {
 
     /// Reads a file of either kind. `unit` is what to take of a file that has several [default: IOPS, if it has them].
     pub fn read(path: &Path, unit: Option<Unit>) -> Result<Self> {
-        let bytes = read_bounded(path)?;
         let name = path.file_stem().map_or_else(|| path.display().to_string(), |stem| stem.to_string_lossy().into());
-        match record::is_recording(&bytes) {
-            true => Recording::decode(&path.display().to_string(), &bytes)?.series(name, unit.unwrap_or(Unit::Iops)),
-            false => csv::decode(&path.display().to_string(), name, &bytes, unit),
+        Self::decode(&path.display().to_string(), name, &read_bounded(path)?, unit)
+    }
+
+    /// The same of a file's bytes; `shown` is what errors call it.
+    pub fn decode(shown: &str, name: String, bytes: &[u8], unit: Option<Unit>) -> Result<Self> {
+        match record::is_recording(bytes) {
+            true => Recording::decode(shown, bytes)?.series(name, unit.unwrap_or(Unit::Iops)),
+            false => csv::decode(shown, name, bytes, unit),
         }
     }
 
@@ -113,9 +120,27 @@ pub fn same_unit(all: &[Series]) -> Result<Unit> {
     }
 }
 
+/// `NAME.hvs` for any name.
+pub(crate) fn with_ending(name: &Path) -> PathBuf {
+    let mut name = name.as_os_str().to_owned();
+    name.push(".hvs");
+    name.into()
+}
+
 /// The file's bytes, if they are not too many; pipes and the like too.
 pub fn read_bounded(path: &Path) -> Result<Vec<u8>> {
-    let file = std::fs::File::open(path).map_err(|error| Error::file("open", path, error))?;
+    let file = std::fs::File::open(path).map_err(|error| Error::file("open", path, error));
+    // Measuring is told a name without the ending.
+    let meant = with_ending(path);
+    let is_other = path.is_dir() || file.is_err();
+    if is_other && meant.is_file() {
+        let text = format!("{} is no recording; did you mean {}?", path.display(), meant.display());
+        return Err(Error::new(Kind::NoInput, text));
+    }
+    if path.is_dir() {
+        return Err(Error::new(Kind::NoInput, format!("{} is a directory; name files in it", path.display())));
+    }
+    let file = file?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| Error::file("read", path, error))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
@@ -135,11 +160,27 @@ mod tests {
             (vec![1.0, f64::NAN], "sample 2 is NaN"),
             (vec![-1.0], "sample 1 is -1"),
             (vec![f64::INFINITY], "inf"),
+            (vec![1e16], "to 1e15"),
         ] {
             let times = vec![0.0; rates.len()];
             let error = Series::new("x", Unit::Iops, rates, times).unwrap_err();
             assert!(error.text.contains(word) && error.exit() == 65, "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_without_its_ending_is_recognized() {
+        let place = std::env::temp_dir().join(format!("hekate-variation-name-{}", std::process::id()));
+        std::fs::create_dir_all(place.join("disk")).unwrap();
+        let refusal = |name: &str| Series::read(&place.join(name), None).unwrap_err();
+        assert!(refusal("disk").text.contains("is a directory") && refusal("other").text.contains("cannot open"));
+        for name in ["disk", "other"] {
+            std::fs::write(place.join(format!("{name}.hvs")), "x").unwrap();
+            let error = refusal(name);
+            assert!(error.text.contains(&format!("did you mean {}", place.join(name).display())), "{error}");
+            assert_eq!(error.exit(), 66);
+        }
+        std::fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]

@@ -16,6 +16,8 @@ const SHARES: [f64; 9] = [0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999]
 const LATENCY_SHARES: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
 /// Lags that the picture of the autocorrelation has at most.
 const LAGS_MAX: usize = 60;
+/// A rate that is shown as none: ticks of less would bear no digit.
+const NOTHING: f64 = 1e-3;
 /// Points of a line: more cannot be told apart on paper.
 const POINTS_MAX: usize = 2_000;
 
@@ -137,7 +139,7 @@ pub fn autocorrelation(all: &[Series]) -> Chart {
 fn rate_axis(all: &[Series]) -> Axis {
     let most = all.iter().flat_map(|series| &series.rates).copied().fold(0.0, f64::max);
     let unit = all.first().map_or(Unit::Iops, |series| series.unit);
-    Axis { label: format!("rate ({unit})"), from: 0.0, to: if most > 0.0 { most * 1.05 } else { 1.0 } }
+    Axis { label: format!("rate ({unit})"), from: 0.0, to: if most > NOTHING { most * 1.05 } else { 1.0 } }
 }
 
 /// Every so many points, with both ends.

@@ -36,13 +36,15 @@ Examples:
   hekate variation measure /srv/disk1 --for 24h -o day --resume     go on after an interruption
   hekate variation measure /dev/vdb --access read --direct --for 10m
   AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… hekate variation measure s3://bucket/test --endpoint http://127.0.0.1:9000
+  hekate variation measure s3://bucket/test --endpoint https://store:9000 --ca-file ca.pem    keys as above
   hekate variation measure nothing --for 10s                        what measuring itself costs here
 
-Two files are written: NAME.hvs, the recording with all latencies, and NAME.csv for people. SIGINT ends it early; what was
-sampled is kept. The file that it works on is removed at the end.
+Two files are written: NAME.hvs, the recording with all latencies, and NAME.csv for people. SIGINT ends it early, once the
+operations at work have ended; what was sampled is kept. The file that it works on is removed at the end. A second SIGINT
+ends it at once; the next measurement there removes the file.
 
-Exit status: 0 measured, or ended early; 1 fio does not agree; 64 wrong use; 69 no fio, or a device in use; 73 it would fill
-the disk, or the recording is there already; 74 no operation succeeds.";
+Exit status: 0 measured, or ended early; 1 fio does not agree; 64 wrong use; 69 no fio, no such server, or a device in use;
+73 it would fill the disk, or the recording is there already; 74 no operation succeeds, or objects are left.";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -93,9 +95,9 @@ pub struct VariationMeasure {
     /// Go on with the recording of that name, if it is there.
     #[arg(long)]
     pub resume: bool,
-    /// Bytes that are worked on, such as 512MiB; of a file or device at most what it has.
-    #[arg(long, default_value = "1GiB", value_name = "SIZE", value_parser = size)]
-    pub size: u64,
+    /// Bytes that are worked on, such as 512MiB; of a file or device at most what it has [default: 1GiB; S3: 1000 objects].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
     /// Bytes of an operation.
     #[arg(long, default_value = "4KiB", value_name = "SIZE", value_parser = size)]
     pub block: u64,
@@ -120,9 +122,12 @@ pub struct VariationMeasure {
     /// Let another program do the same afterwards, and compare.
     #[arg(long, value_enum)]
     pub with: Option<With>,
-    /// Where the S3 server answers: http://HOST:PORT.
+    /// Where the S3 server answers: http://HOST:PORT or https://HOST:PORT.
     #[arg(long, value_name = "ADDRESS")]
     pub endpoint: Option<String>,
+    /// Certificates (PEM) to believe instead of the system's: of your own CA, or of a server that signed itself.
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
     /// The region that requests are signed for.
     #[arg(long, env = "AWS_REGION", default_value = "us-east-1")]
     pub region: String,

@@ -3,7 +3,7 @@
 use super::target::check_room;
 use crate::error::{Error, Kind, Result};
 use crate::series::record::{Job, Recording, Sample, encode_header, encode_sample};
-use crate::series::{csv, read_bounded};
+use crate::series::{csv, read_bounded, with_ending};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,13 @@ pub struct Store {
     first_ms: Option<u64>,
 }
 
-/// `NAME.hvs`, for a name with or without that ending.
+/// `NAME.hvs`, for a name with or without that ending, or with that of the table beside it. Another ending is part of the
+/// name: disk.1 and disk.2 are two.
 pub fn recording_path(name: &Path) -> PathBuf {
-    name.with_extension("hvs")
+    match name.extension().is_some_and(|ending| ending == "hvs" || ending == "csv") {
+        true => name.with_extension("hvs"),
+        false => with_ending(name),
+    }
 }
 
 impl Store {
@@ -28,15 +32,19 @@ impl Store {
     pub fn open(name: &Path, job: &Job, samples: u64, resume: bool) -> Result<(Self, Vec<Sample>)> {
         let path = recording_path(name);
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        check_room(directory, samples * SAMPLE_BYTES)?;
+        if !directory.is_dir() {
+            let text = format!("{} is no directory; make it, or choose another --output", directory.display());
+            return Err(Error::new(Kind::CannotCreate, text));
+        }
+        check_room(directory, samples.saturating_mul(SAMPLE_BYTES))?;
+        let there = |path: &Path, fix: &str| {
+            Err(Error::new(Kind::CannotCreate, format!("{} is there already; {fix}", path.display())))
+        };
+        let table = path.with_extension("csv");
         match (path.exists(), resume) {
-            (true, false) => {
-                let text = format!(
-                    "{} is there already; add --resume to go on with it, or choose another --output",
-                    path.display()
-                );
-                Err(Error::new(Kind::CannotCreate, text))
-            }
+            (true, false) => there(&path, "add --resume to go on with it, or choose another --output"),
+            // Made of no recording here, so it is somebody's.
+            (false, _) if table.exists() => there(&table, "it would be overwritten; choose another name"),
             (false, _) => Self::create(&path, job).map(|store| (store, Vec::new())),
             (true, true) => Self::resume(&path, job),
         }
@@ -90,6 +98,11 @@ impl Store {
 
 /// Writes a recording and its CSV file as new files.
 pub fn write(name: &Path, recording: &Recording) -> Result<()> {
+    let path = recording_path(name);
+    if path.exists() {
+        let text = format!("{} is there already; choose another name for the new recording", path.display());
+        return Err(Error::new(Kind::CannotCreate, text));
+    }
     let mut store = Store::open(name, &recording.job, recording.samples.len() as u64, false)?.0;
     recording.samples.iter().try_for_each(|sample| store.append(sample))?;
     store.close()

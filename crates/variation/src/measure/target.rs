@@ -24,6 +24,11 @@ const FREE_SHARE: f64 = 0.05;
 pub trait Target: std::marker::Sync {
     /// For one thread.
     fn worker(&self, index: u32) -> Result<Box<dyn Worker>>;
+
+    /// Removes what was made for it; tells what cannot be removed, once. To drop it does the same and tells nobody.
+    fn clean(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// One thread's way to it.
@@ -137,10 +142,8 @@ pub struct FileTarget {
 
 impl Drop for FileTarget {
     fn drop(&mut self) {
-        if self.made.is_some() {
-            // It may be gone already; there is nobody to tell.
-            let _ = std::fs::remove_file(&self.path);
-        }
+        // Who wants to hear of it has called it before.
+        let _ = self.clean();
     }
 }
 
@@ -236,6 +239,19 @@ impl FileTarget {
 impl Target for FileTarget {
     fn worker(&self, _: u32) -> Result<Box<dyn Worker>> {
         Ok(Box::new(FileWorker { file: self.open(OFlags::empty())?, access: self.access, sync: self.sync }))
+    }
+
+    fn clean(&mut self) -> Result<()> {
+        match self.made.take() {
+            None => Ok(()),
+            Some(_) => match std::fs::remove_file(&self.path) {
+                // Somebody else removed it.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                other => other.map_err(|error| Error::file("remove", &self.path, error)),
+            }
+            // A process that was killed just before this one began may have held its lock until its last operation ended.
+            .and_then(|()| self.path.parent().map_or(Ok(()), remove_left_behind)),
+        }
     }
 }
 

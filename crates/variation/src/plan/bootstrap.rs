@@ -7,9 +7,11 @@
 
 use super::exact::{coarse, coarse_cells};
 use super::fleet::{Kind, Question};
+use crate::measure::cost::thread_time;
 use crate::random::Random;
 use crate::statistics::{autocorrelation, samples_per_independent_one};
 use serde::Serialize;
+use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
@@ -26,8 +28,9 @@ pub struct Interval {
 const BLOCKS_MAX: usize = 4_096;
 /// Samples kept of a longer series: evenly spread quantiles of it. The answers differ by less than a coarse grid does.
 const POINTS_MAX: usize = 4_096;
-/// Values that a long series is rounded to, evenly between its ends, to count instead of sort.
-const LEVELS: usize = 1 << 16;
+/// Values that a long series is rounded to, evenly between its ends, to count instead of sort: 16 to a cell of the coarse
+/// grid at least, and so few that the counts stay in the processor's nearest cache.
+const LEVELS: usize = 1 << 12;
 
 /// A kind as it is drawn from.
 struct Drawn<'a> {
@@ -84,31 +87,41 @@ impl<'a> Drawn<'a> {
     }
 }
 
-/// The interval around `count`; none if so few samples give none.
-pub fn interval(question: &Question, count: usize, replicates: usize, seed: u64) -> Option<Interval> {
+/// The interval around `count`, with the processor time that it took; none if so few samples give none.
+pub fn interval(question: &Question, count: usize, replicates: usize, seed: u64) -> (Option<Interval>, Duration) {
+    let began = thread_time();
     let kinds = std::iter::once(question.kind).chain(question.have.iter().map(|(kind, _)| *kind));
     let kinds: Vec<Drawn> = kinds.map(Drawn::new).collect();
     let kinds = kinds.as_slice();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(replicates.max(1));
     let ask = |thread: usize| {
+        let began = thread_time();
         let mine = (thread..replicates).step_by(threads);
         let answers = mine.filter_map(|replicate| replay(question, kinds, count, seed.wrapping_add(replicate as u64)));
-        answers.collect::<Vec<usize>>()
+        (answers.collect::<Vec<usize>>(), thread_time().saturating_sub(began))
     };
-    let mut counts: Vec<usize> = std::thread::scope(|scope| {
+    let found: Vec<(Vec<usize>, Duration)> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || ask(thread))).collect();
-        running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+        running.into_iter().map(joined).collect()
     });
+    let took = thread_time().saturating_sub(began) + found.iter().map(|(_, time)| *time).sum::<Duration>();
+    let mut counts: Vec<usize> = found.into_iter().flat_map(|(counts, _)| counts).collect();
     counts.sort_unstable();
     let at = |share: f64| counts.get(((counts.len() as f64 * share) as usize).min(counts.len().saturating_sub(1)));
     let first = &kinds[0];
-    Some(Interval {
-        low: *at(0.025)?,
-        high: *at(0.975)?,
+    let interval = at(0.025).zip(at(0.975)).map(|(low, high)| Interval {
+        low: *low,
+        high: *high,
         replicates: counts.len(),
         block: first.block,
         independent_samples: first.kind.rates.len() as f64 / first.per_independent_one,
-    })
+    });
+    (interval, took)
+}
+
+/// What a thread found; its panic goes on here.
+pub(super) fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// The answer for series put together anew; none if it is beyond reach.
@@ -125,5 +138,6 @@ fn replay(question: &Question, kinds: &[Drawn], count: usize, seed: u64) -> Opti
     let have = again[1..].iter().zip(&question.have).map(|(kind, (_, count))| (kind, *count)).collect();
     let asked = Question { kind: &again[0], have, ..question.clone() };
     asked.check().ok()?;
-    coarse(&asked, coarse_cells(count), Some(count))
+    // Its own guess is nearer than the other answer, the more so the more machines there are.
+    coarse(&asked, coarse_cells(count))
 }

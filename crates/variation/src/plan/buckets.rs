@@ -46,8 +46,8 @@ struct Sums {
 }
 
 impl Sums {
-    fn new(distribution: &Distribution, buckets: usize, end: End) -> Self {
-        Self { buckets, end, powers: vec![collapse(distribution.points(), buckets, end)] }
+    fn new(one: &Points, buckets: usize, end: End) -> Self {
+        Self { buckets, end, powers: vec![collapse(one, buckets, end)] }
     }
 
     /// The sum of so many.
@@ -56,10 +56,10 @@ impl Sums {
         for bit in (0..usize::BITS as usize).take_while(|bit| count >> bit > 0) {
             if bit == self.powers.len() {
                 let half = &self.powers[bit - 1];
-                self.powers.push(collapse(pairs(half, half), self.buckets, self.end));
+                self.powers.push(collapse(&pairs(half, half), self.buckets, self.end));
             }
             if count >> bit & 1 == 1 {
-                sum = collapse(pairs(&sum, &self.powers[bit]), self.buckets, self.end);
+                sum = collapse(&pairs(&sum, &self.powers[bit]), self.buckets, self.end);
             }
         }
         sum
@@ -74,9 +74,9 @@ fn pairs(one: &Points, other: &Points) -> Points {
 }
 
 /// Cuts sorted points into buckets of equally many and gives each the value at its end.
-fn collapse(points: Points, buckets: usize, end: End) -> Points {
+fn collapse(points: &Points, buckets: usize, end: End) -> Points {
     if points.len() <= buckets {
-        return points;
+        return points.clone();
     }
     let cut = |bucket: usize| bucket * points.len() / buckets;
     let one = |bucket: usize| {
@@ -97,13 +97,15 @@ fn collapse(points: Points, buckets: usize, end: End) -> Points {
 /// The count, and those between which it surely lies; `from` is where to look first.
 pub fn count(question: &Question, from: usize) -> Option<Found> {
     let last = if from <= FEW { LAST_FEW } else { LAST_MANY };
+    let kinds: Vec<Points> = question.distributions().into_iter().map(Distribution::points).collect();
+    let bound = |buckets: usize, end: End| bound(question, &kinds, from, buckets, end);
     let mut buckets = FIRST;
     loop {
         let found = Found {
             buckets,
-            count: bound(question, from, buckets, End::Mean)?,
-            count_low: bound(question, from, buckets, End::Greatest)?,
-            count_high: bound(question, from, buckets, End::Least)?,
+            count: bound(buckets, End::Mean)?,
+            count_low: bound(buckets, End::Greatest)?,
+            count_high: bound(buckets, End::Least)?,
         };
         if found.count_low == found.count_high || buckets >= last {
             return Some(found);
@@ -112,13 +114,15 @@ pub fn count(question: &Question, from: usize) -> Option<Found> {
     }
 }
 
-fn bound(question: &Question, from: usize, buckets: usize, end: End) -> Option<usize> {
+/// `kinds` are the points of the question's kind and of those that are there.
+fn bound(question: &Question, kinds: &[Points], from: usize, buckets: usize, end: End) -> Option<usize> {
     let have = question
         .have
         .iter()
-        .map(|(kind, count)| Sums::new(&kind.distribution, buckets, end).of(question.conditions.up(*count)));
-    let have = have.fold(vec![(0.0, 1.0)], |sum, more| collapse(pairs(&sum, &more), buckets, end));
-    let mut sums = Sums::new(&question.kind.distribution, buckets, end);
+        .zip(&kinds[1..])
+        .map(|((_, count), points)| Sums::new(points, buckets, end).of(question.conditions.up(*count)));
+    let have = have.fold(vec![(0.0, 1.0)], |sum, more| collapse(&pairs(&sum, &more), buckets, end));
+    let mut sums = Sums::new(&kinds[0], buckets, end);
     let (demand, share) = (question.demand() * (1.0 - 1e-12), question.conditions.together);
     let mut known = BTreeMap::new();
     let mut probability = |count: usize| {

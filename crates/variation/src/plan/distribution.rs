@@ -9,13 +9,19 @@ pub struct Distribution {
     sorted: Vec<f64>,
     /// The probability that the machine gives nothing, whatever its samples say.
     outage: f64,
+    /// Kept, since a search asks for them at each step.
+    mean: f64,
+    variance: f64,
 }
 
 impl Distribution {
     pub fn new(mut rates: Vec<f64>, outage: f64) -> Self {
         assert!(!rates.is_empty() && (0.0..1.0).contains(&outage), "a distribution has values, and is not always down");
         rates.sort_unstable_by(f64::total_cmp);
-        Self { sorted: rates, outage }
+        let mean = (1.0 - outage) * crate::statistics::mean(&rates);
+        let squares = rates.iter().map(|value| value * value).sum::<f64>() / rates.len() as f64;
+        let variance = ((1.0 - outage) * squares - mean.powi(2)).max(0.0);
+        Self { sorted: rates, outage, mean, variance }
     }
 
     pub fn sorted(&self) -> &[f64] {
@@ -35,12 +41,11 @@ impl Distribution {
     }
 
     pub fn mean(&self) -> f64 {
-        (1.0 - self.outage) * crate::statistics::mean(&self.sorted)
+        self.mean
     }
 
     pub fn variance(&self) -> f64 {
-        let squares = self.sorted.iter().map(|value| value * value).sum::<f64>() / self.sorted.len() as f64;
-        ((1.0 - self.outage) * squares - self.mean().powi(2)).max(0.0)
+        self.variance
     }
 
     /// The value at a place from 0 (the least) up to, but without, 1.

@@ -8,9 +8,10 @@ use super::fleet::{Conditions, Kind, Question, together};
 use super::grid::{cells_of, even_width, exact_width};
 use super::sum::{Bounds, Part, Spectra, Sum, length_for, length_of};
 use crate::error::{Error, Kind as Fault, Result};
+use crate::measure::cost::thread_time;
 use serde::Serialize;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Cells of the grid that looks where the answer is.
 const COARSE_CELLS: usize = 256;
@@ -47,6 +48,7 @@ pub struct Answer {
     /// That of one machine fewer.
     pub one_fewer: Bounds,
     pub exactness: Exactness,
+    /// Processor time.
     pub took: Duration,
 }
 
@@ -141,18 +143,18 @@ fn guess(question: &Question) -> usize {
         variance += count * distribution.variance();
     }
     let one = &question.kind.distribution;
-    // 2.33 deviations are 99 %; the search that follows corrects it for other confidences.
+    let deviations = crate::statistics::normal_quantile(question.confidence);
     let enough = |up: usize| {
         let count = up as f64;
-        mean + count * one.mean() - 2.33 * (variance + count * one.variance()).sqrt() >= question.demand()
+        mean + count * one.mean() - deviations * (variance + count * one.variance()).sqrt() >= question.demand()
     };
     let start = ((question.demand() - mean) / one.mean()).max(0.0).min(COUNT_MAX as f64) as usize;
     question.conditions.count_for(fewest(start, enough).unwrap_or(COUNT_MAX)).min(COUNT_MAX)
 }
 
 /// A coarse count: what the fine grid begins with, and what the bootstrap asks a thousand times.
-pub(super) fn coarse(question: &Question, cells: usize, from: Option<usize>) -> Option<usize> {
-    let from = from.unwrap_or_else(|| guess(question));
+pub(super) fn coarse(question: &Question, cells: usize) -> Option<usize> {
+    let from = guess(question);
     let mut grid = OnGrid::new(question, even_width(&question.distributions(), cells));
     fewest(from, |count| grid.estimate(count) >= question.confidence)
 }
@@ -164,10 +166,10 @@ pub(super) fn coarse_cells(count: usize) -> usize {
 
 /// Answers the question.
 pub fn answer(question: &Question) -> Result<Answer> {
-    let began = Instant::now();
+    let began = thread_time();
     question.check()?;
     let cells = coarse_cells(guess(question));
-    let from = coarse(question, cells, None).ok_or_else(|| out_of_reach(question))?;
+    let from = coarse(question, cells).ok_or_else(|| out_of_reach(question))?;
     let distributions = question.distributions();
     let mut width = exact_width(&distributions).unwrap_or_else(|| even_width(&distributions, FINE_CELLS));
     let fits = |width: f64| {
@@ -182,7 +184,7 @@ pub fn answer(question: &Question) -> Result<Answer> {
         width /= FINER;
         found = on_grid(question, width, found.count)?;
     }
-    found.took = began.elapsed();
+    found.took = thread_time().saturating_sub(began);
     Ok(found)
 }
 

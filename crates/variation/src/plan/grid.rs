@@ -62,7 +62,10 @@ pub fn exact_width(kinds: &[&Distribution]) -> Option<f64> {
         if value.fract() != 0.0 || *value > WHOLE_MAX {
             return None;
         }
-        divisor = greatest_common_divisor(*value as u64, divisor);
+        // Most often it is known soon.
+        if divisor != 1 {
+            divisor = greatest_common_divisor(*value as u64, divisor);
+        }
     }
     let width = divisor as f64;
     (divisor > 0 && (most - least) / width <= CELLS_MAX).then_some(width)

@@ -1,15 +1,16 @@
 //! Everything there is to say to one question: the answer, what stands beside it, and what it costs.
 
-use super::bootstrap::{self, Interval};
+use super::bootstrap::{self, Interval, joined};
 use super::buckets::{self, Found};
 use super::chance::{self, Said};
 use super::exact::{Exactness, answer, curve};
 use super::fleet::{Conditions, Question};
 use crate::error::Result;
+use crate::measure::cost::thread_time;
 use crate::show::chart::{Axis, Chart, Line, number};
 use crate::show::report::{Section, escape, figure, list, paragraph, table};
 use serde::Serialize;
-use std::time::Instant;
+use std::time::Duration;
 
 /// Dice beside the answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -31,7 +32,7 @@ pub struct Buckets {
     pub milliseconds: f64,
 }
 
-/// All of it.
+/// All of it; milliseconds are of processor time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     pub kind: String,
@@ -71,23 +72,31 @@ pub struct Beside {
     pub seed: u64,
 }
 
-fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
-    let began = Instant::now();
+/// With the processor time of this thread that it took.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = thread_time();
     let done = work();
-    (done, began.elapsed().as_secs_f64() * 1e3)
+    (done, thread_time().saturating_sub(began))
 }
 
-/// Answers a question in all ways.
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Answers a question in all ways. The convolution says where the others look; they go side by side.
 pub fn outcome(question: &Question, price: Option<f64>, beside: Beside) -> Result<Outcome> {
     let found = answer(question)?;
     let count = found.count;
-    let (games, dice_ms) = timed(|| chance::play(question, count, beside.seed));
-    let (probability, low, high) = games.probability(count);
-    let (buckets, buckets_ms) = timed(|| buckets::count(question, count));
-    let (interval, interval_ms) = timed(|| match beside.replicates {
-        0 => None,
-        replicates => bootstrap::interval(question, count, replicates, beside.seed),
+    let ((games, dice_time), (buckets, buckets_time), (interval, interval_time)) = std::thread::scope(|scope| {
+        let dice = scope.spawn(|| timed(|| chance::play(question, count, beside.seed)));
+        let buckets = scope.spawn(|| timed(|| buckets::count(question, count)));
+        let interval = match beside.replicates {
+            0 => (None, Duration::ZERO),
+            replicates => bootstrap::interval(question, count, replicates, beside.seed),
+        };
+        (joined(dice), joined(buckets), interval)
     });
+    let (probability, low, high) = games.probability(count);
     let best_case = question.best_case();
     Ok(Outcome {
         kind: question.kind.name.clone(),
@@ -104,17 +113,17 @@ pub fn outcome(question: &Question, price: Option<f64>, beside: Beside) -> Resul
         all_together: question.all_together(),
         worst_case: question.worst_case(),
         exactness: found.exactness,
-        milliseconds: found.took.as_secs_f64() * 1e3,
+        milliseconds: milliseconds(found.took),
         interval,
-        interval_milliseconds: interval_ms,
+        interval_milliseconds: milliseconds(interval_time),
         dice: Dice {
             said: games.said(question.confidence),
             probability,
             probability_low: low,
             probability_high: high,
-            milliseconds: dice_ms,
+            milliseconds: milliseconds(dice_time),
         },
-        buckets: buckets.map(|found| Buckets { found, milliseconds: buckets_ms }),
+        buckets: buckets.map(|found| Buckets { found, milliseconds: milliseconds(buckets_time) }),
         curve: curve(question, count),
     })
 }

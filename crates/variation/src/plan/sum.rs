@@ -8,8 +8,8 @@
 //! `WINDOW_MISS` (Hoeffding, Probability inequalities for sums of bounded random variables, 1963).
 
 use super::grid::Cells;
-use realfft::RealFftPlanner;
 use realfft::num_complex::Complex;
+use realfft::{ComplexToReal, RealFftPlanner};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -20,8 +20,9 @@ const ETA: f64 = 8.0 * f64::EPSILON;
 
 /// A bin of a product that is less is taken for 0.
 const NOTHING: f64 = 1e-25;
-/// Transforms up to this length keep what they have prepared: the bootstrap asks for the same ones again and again.
-const KEPT_LENGTH_MAX: usize = 1 << 17;
+/// Transforms up to this length keep what they have prepared: the bootstrap asks for the same ones again and again. As
+/// long as a coarse grid of the most machines needs, some 8 MiB each.
+const KEPT_LENGTH_MAX: usize = 1 << 19;
 
 thread_local! {
     static PLANNER: RefCell<RealFftPlanner<f64>> = RefCell::new(RealFftPlanner::new());
@@ -45,18 +46,21 @@ pub fn transform(values: &mut [f64]) -> Vec<Complex<f64>> {
 
 /// Back again, scaled so that it undoes `transform`.
 pub fn transform_back(spectrum: &mut [Complex<f64>], length: usize) -> Vec<f64> {
-    let plan = with_planner(length, |planner| planner.plan_fft_inverse(length));
+    back(spectrum, with_planner(length, |planner| planner.plan_fft_inverse(length)).as_ref())
+}
+
+fn back(spectrum: &mut [Complex<f64>], plan: &dyn ComplexToReal<f64>) -> Vec<f64> {
     let mut values = plan.make_output_vec();
     // A real signal's first bin is real, and so is its last one if the length is even; rounding may have said otherwise.
     spectrum[0].im = 0.0;
-    if length.is_multiple_of(2)
+    if values.len().is_multiple_of(2)
         && let Some(last) = spectrum.last_mut()
     {
         last.im = 0.0;
     }
     let done = plan.process(spectrum, &mut values);
     assert!(done.is_ok(), "the lengths are the plan's own");
-    let scale = 1.0 / length as f64;
+    let scale = 1.0 / values.len() as f64;
     values.iter_mut().for_each(|value| *value *= scale);
     values
 }
@@ -124,7 +128,7 @@ fn window(parts: &[Part], length: usize) -> Window {
 }
 
 /// The next even number without other prime factors than 2, 3 and 5: transforms of such a length are fast.
-fn friendly(length: usize) -> usize {
+pub fn friendly(length: usize) -> usize {
     let is_friendly = |number: usize| {
         let mut rest = number;
         for prime in [2, 3, 5] {
@@ -144,13 +148,15 @@ fn friendly(length: usize) -> usize {
 /// The transforms of parts, kept while only their counts change.
 pub struct Spectra {
     length: usize,
+    /// The way back. To prepare a long one takes as long as to go it.
+    plan: Option<Arc<dyn ComplexToReal<f64>>>,
     kinds: Vec<(Arc<Cells>, Vec<Complex<f64>>)>,
 }
 
 impl Spectra {
     /// For transforms of this length.
     pub fn new(length: usize) -> Self {
-        Self { length, kinds: Vec::new() }
+        Self { length, plan: None, kinds: Vec::new() }
     }
 
     pub fn length(&self) -> usize {
@@ -183,7 +189,9 @@ impl Spectra {
             let factor = |bin: &Complex<f64>| if bin.norm_sqr() < least { Complex::ZERO } else { bin.powu(power) };
             product.iter_mut().zip(spectrum).for_each(|(product, bin)| *product *= factor(bin));
         }
-        let wrapped = transform_back(&mut product, self.length);
+        let length = self.length;
+        let plan = self.plan.get_or_insert_with(|| with_planner(length, |planner| planner.plan_fft_inverse(length)));
+        let wrapped = back(&mut product, plan.as_ref());
         let base: i64 = parts.iter().map(|part| part.count as i64 * part.cells.first as i64).sum();
         let total = |of: fn(&Cells) -> f64| parts.iter().map(|part| part.count as f64 * of(&part.cells)).sum::<f64>();
         Sum {

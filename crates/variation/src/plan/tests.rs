@@ -133,7 +133,7 @@ fn the_bootstrap_is_wider_for_fewer_samples() {
         let kind = kind(rates);
         let question = ask(&kind, 100_000.0, 0.99);
         let count = answer(&question).unwrap().count;
-        let interval = bootstrap::interval(&question, count, 100, 1).unwrap();
+        let interval = bootstrap::interval(&question, count, 100, 1).0.unwrap();
         assert!(interval.low <= count && count <= interval.high && interval.replicates == 100, "{interval:?} {count}");
         interval.high - interval.low
     };

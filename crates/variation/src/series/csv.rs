@@ -1,7 +1,7 @@
 //! Series as CSV: lines that begin with # are remarks, the first other line names the columns (docs/variation.md).
 
 use super::record::Sample;
-use super::{Latencies, SAMPLES_MAX, Series, Unit};
+use super::{Latencies, NUMBER_MAX, SAMPLES_MAX, Series, Unit};
 use crate::error::{Error, Result};
 
 /// The columns that measuring writes.
@@ -92,13 +92,13 @@ fn choose(path: &str, find: &impl Fn(&str) -> Option<usize>, unit: Option<Unit>)
     })
 }
 
-/// A finite number from 0 on.
+/// A number from 0 to `NUMBER_MAX`.
 fn number(path: &str, line: u64, head: &str, cell: Option<&str>) -> Result<f64> {
     let cell = cell.unwrap_or_default();
     match cell.parse::<f64>() {
-        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        Ok(number) if (0.0..=NUMBER_MAX).contains(&number) => Ok(number),
         _ => {
-            let fix = "numbers are plain, finite and from 0 on, without units; mend or remove the line";
+            let fix = "numbers are plain and from 0 to 1e15, without units; mend or remove the line";
             Err(Error::bad_data(path, format!("line {line}: {head} is {cell:?}; {fix}")))
         }
     }

@@ -35,6 +35,13 @@ pub struct Job {
     pub host: String,
 }
 
+impl Job {
+    /// Whether the rates may be those of the page cache.
+    fn may_read_memory(&self) -> bool {
+        self.access == Access::Read && !self.direct && ["directory", "file", "device"].contains(&self.kind.as_str())
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
@@ -243,6 +250,9 @@ impl Recording {
         series.latencies = Some(Latencies::merge(&latencies)).filter(|latencies| latencies.count() > 0);
         if self.torn_bytes > 0 {
             series.notes.push(format!("its last {} bytes were cut off in writing and are left out", self.torn_bytes));
+        }
+        if self.job.may_read_memory() {
+            series.notes.push("reads without --direct may have come from the page cache, not from the disk".into());
         }
         let errors: u64 = self.samples.iter().fold(0, |sum: u64, sample| sum.saturating_add(sample.errors));
         if errors > 0 {

@@ -54,6 +54,8 @@ pub struct Chart {
 }
 
 type Drawn = std::result::Result<(), String>;
+/// In pixels.
+type Place = (i32, i32);
 
 /// As a document of its own, which can stand in a page as well.
 pub fn svg(chart: &Chart) -> Result<String> {
@@ -135,14 +137,40 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u
         .map_err(text)?;
     for (index, line) in chart.lines.iter().enumerate() {
         let (style, (dash, gap)) = style(index, scale);
-        let points = line.points.iter().copied();
-        if gap == 0 {
-            context.draw_series(LineSeries::new(points, style)).map_err(text)?;
-        } else {
-            context.draw_series(DashedLineSeries::new(points, dash, gap, style)).map_err(text)?;
+        let places: Vec<Place> =
+            line.points.iter().map(|point| context.plotting_area().map_coordinate(point)).collect();
+        for stroke in strokes(&places, dash, gap) {
+            area.draw(&PathElement::new(stroke.to_vec(), style)).map_err(text)?;
         }
     }
     area.present().map_err(text)
+}
+
+/// Straight pieces of a line, each to be drawn by itself: the corners that plotters makes of a thick line in a bitmap reach
+/// far beyond a sharp angle, to rates that were never measured.
+fn strokes(places: &[Place], dash: i32, gap: i32) -> Vec<[Place; 2]> {
+    let (mut found, mut is_ink, mut left) = (Vec::new(), true, f64::from(dash));
+    let whole = |(x, y): (f64, f64)| (x.round() as i32, y.round() as i32);
+    for pair in places.windows(2) {
+        let [from, to] = [pair[0], pair[1]].map(|(x, y)| (f64::from(x), f64::from(y)));
+        let length = (to.0 - from.0).hypot(to.1 - from.1);
+        let at = |way: f64| (from.0 + (to.0 - from.0) * way / length, from.1 + (to.1 - from.1) * way / length);
+        let mut way = 0.0;
+        while way < length {
+            let end = if gap == 0 { length } else { (way + left).min(length) };
+            let stroke = [whole(at(way)), whole(at(end))];
+            if is_ink && stroke[0] != stroke[1] {
+                found.push(stroke);
+            }
+            left -= end - way;
+            way = end;
+            if gap > 0 && left <= 1e-6 {
+                is_ink = !is_ink;
+                left = f64::from(if is_ink { dash } else { gap });
+            }
+        }
+    }
+    found
 }
 
 /// Column in pixels and row of each entry of the legend.
@@ -210,4 +238,43 @@ pub fn thousands(value: f64) -> String {
         text.push(digit);
     }
     if value.round() < 0.0 { format!("-{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line that jumps between 40 and 60 of 100 leaves no ink at other rates, whatever its dashes.
+    #[test]
+    fn ink_stays_where_the_rates_are() {
+        let zigzag: Vec<(f64, f64)> = (0..600).map(|at| (f64::from(at) / 100.0, f64::from(40 + at % 2 * 20))).collect();
+        let axis = |to: f64| Axis { label: String::new(), from: 0.0, to };
+        for (dashes, colour) in COLOURS.iter().enumerate().take(DASHES.len()) {
+            let empty = Line { label: String::new(), points: Vec::new() };
+            let mut lines = vec![empty; dashes];
+            lines.push(Line { label: String::new(), points: zigzag.clone() });
+            let chart = Chart { title: String::new(), x: axis(100.0), y: axis(100.0), lines };
+            let drawn = png(&chart).unwrap();
+            let mut reader = png::Decoder::new(std::io::Cursor::new(&drawn)).read_info().unwrap();
+            let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+            reader.next_frame(&mut pixels).unwrap();
+            let RGBColor(red, green, blue) = *colour;
+            // Below the legend.
+            let rows = pixels.chunks((WIDTH * PNG_SCALE * 3) as usize).enumerate().skip(160);
+            let inked = rows.filter(|(_, row)| row.chunks(3).any(|pixel| pixel == [red, green, blue]));
+            let rows: Vec<usize> = inked.map(|(row, _)| row).collect();
+            let height = rows[rows.len() - 1] - rows[0];
+            // A fifth of what is left of 1,000 rows by title, legend and labels, and the thickness of the line.
+            assert!((140..170).contains(&height), "{dashes}: {height} rows from {}", rows[0]);
+        }
+    }
+
+    #[test]
+    fn dashes_go_on_around_corners() {
+        assert_eq!(strokes(&[(0, 0), (10, 0), (10, 5)], 1, 0), [[(0, 0), (10, 0)], [(10, 0), (10, 5)]]);
+        let dashed = strokes(&[(0, 0), (10, 0), (10, 5)], 4, 2);
+        assert_eq!(dashed, [[(0, 0), (4, 0)], [(6, 0), (10, 0)], [(10, 2), (10, 5)]]);
+        assert_eq!(strokes(&[(3, 3), (3, 3)], 4, 2), Vec::<[Place; 2]>::new());
+        assert!(strokes(&[(3, 3)], 1, 0).is_empty());
+    }
 }

@@ -38,8 +38,11 @@ fn a_name_in_a_file_is_no_code_in_a_page() {
 
 #[test]
 fn odd_series_are_drawn_too() {
-    for rates in [vec![5.0], vec![0.0, 0.0], vec![1e-6, 1e12], vec![3.0; 5000]] {
-        let times = (0..rates.len()).map(|at| at as f64).collect();
+    let most = crate::series::NUMBER_MAX;
+    let extreme = [vec![1e-300, 2e-300], vec![5e-324; 3], vec![most, 0.0, most], vec![most, most - 0.125]];
+    let odd = [vec![5.0], vec![0.0, 0.0], vec![1e-6, 1e12], vec![3.0; 5000]];
+    for (rates, step) in odd.into_iter().map(|rates| (rates, 1.0)).chain(extreme.map(|rates| (rates, most / 4.0))) {
+        let times = (0..rates.len()).map(|at| at as f64 * step).collect();
         let series = [Series::new("odd", Unit::MbPerS, rates, times).unwrap()];
         for (_, picture) in charts(&series) {
             chart::svg(&picture).unwrap();

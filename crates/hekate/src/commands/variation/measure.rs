@@ -5,7 +5,7 @@ use crate::cli::{self, Cli, VariationMeasure};
 use crate::commands::Failure;
 use crate::output;
 use hekate_variation::measure::picture::State;
-use hekate_variation::measure::s3::{Endpoint, S3Target};
+use hekate_variation::measure::s3::{Credentials, Endpoint, S3Target};
 use hekate_variation::measure::store::{Store, recording_path};
 use hekate_variation::measure::target::{FileTarget, Nothing, Target, Which, size_of};
 use hekate_variation::measure::{cost, fio, run};
@@ -22,6 +22,10 @@ use std::time::Duration;
 /// fio runs for a tenth of the time, within these.
 const FIO_SECONDS: std::ops::RangeInclusive<u64> = 5..=60;
 
+/// What is worked on unless said otherwise: more than caches of disks hold; as many objects as are soon put one by one.
+const SIZE_BYTES: u64 = 1 << 30;
+const S3_OBJECTS: u64 = 1000;
+
 /// What is measured, with the file that fio may use.
 struct Opened {
     target: Box<dyn Target>,
@@ -32,6 +36,9 @@ pub fn measure(cli: &Cli, options: &VariationMeasure) -> Result<(), Failure> {
     let which = Which::of(&options.target)?;
     let job = job(options, which)?;
     let wanted = samples_wanted(options)?;
+    if which != Which::S3 && (options.endpoint.is_some() || options.ca_file.is_some()) {
+        return Err(Failure::usage("--endpoint and --ca-file are for s3://BUCKET/PREFIX"));
+    }
     if options.with.is_some() && !matches!(which, Which::Directory | Which::File | Which::Device) {
         return Err(Failure::usage("--with fio works on directories, files and devices"));
     }
@@ -40,7 +47,7 @@ pub fn measure(cli: &Cli, options: &VariationMeasure) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
     let mut screen = Screen::new(cli, wanted, options.every);
     let before = samples.len();
-    let opened = match open(options, which, &job, &stop, &mut |done| screen.prepared(done, job.size_bytes)) {
+    let mut opened = match open(options, which, &job, &stop, &mut |done| screen.prepared(done, job.size_bytes)) {
         Ok(Some(opened)) => opened,
         other => {
             store.close()?;
@@ -63,16 +70,18 @@ pub fn measure(cli: &Cli, options: &VariationMeasure) -> Result<(), Failure> {
     ran?;
     let agreement = compare(options, &job, &opened, &samples, &stop)?;
     // Now, so that what is said afterwards is true.
-    drop(opened);
+    let cleaned = opened.target.clean();
     let agrees = agreement.as_ref().is_none_or(|agreement| agreement["agrees"] == true);
     let found =
         Found { name: recording_path(&name), wanted, processor, new: samples[before..].to_vec(), samples, agreement };
     found.tell(cli)?;
+    cleaned?;
     if agrees { Ok(()) } else { Err(Failure::said(1)) }
 }
 
 fn job(options: &VariationMeasure, which: Which) -> Result<Job, Failure> {
-    let mut size_bytes = options.size;
+    let default = if which == Which::S3 { S3_OBJECTS.saturating_mul(options.block) } else { SIZE_BYTES };
+    let mut size_bytes = options.size.unwrap_or(default);
     if matches!(which, Which::File | Which::Device) {
         size_bytes = size_bytes.min(size_of(Path::new(&options.target))?);
     }
@@ -162,14 +171,17 @@ fn open(
 }
 
 fn endpoint(options: &VariationMeasure) -> Result<Endpoint, Failure> {
-    let key =
-        |name: &str| std::env::var(name).map_err(|_| Failure::usage(format!("set {name}: requests to S3 are signed")));
-    let address = options
-        .endpoint
-        .clone()
-        .ok_or_else(|| Failure::usage("say where the S3 server answers: --endpoint http://HOST:PORT"))?;
-    let (access_key, secret_key) = (key("AWS_ACCESS_KEY_ID")?, key("AWS_SECRET_ACCESS_KEY")?);
-    Ok(Endpoint { address, region: options.region.clone(), access_key, secret_key })
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let key = |name: &str| set(name).ok_or_else(|| Failure::usage(format!("set {name}: requests to S3 are signed")));
+    let address = options.endpoint.as_deref();
+    let address =
+        address.ok_or_else(|| Failure::usage("say where the S3 server answers: --endpoint http://HOST:PORT"))?;
+    let credentials = Credentials {
+        access_key: key("AWS_ACCESS_KEY_ID")?,
+        secret_key: key("AWS_SECRET_ACCESS_KEY")?,
+        session_token: set("AWS_SESSION_TOKEN"),
+    };
+    Ok(Endpoint::new(address, &options.region, credentials, options.ca_file.as_deref())?)
 }
 
 /// fio's word on the same file, if it was asked for.

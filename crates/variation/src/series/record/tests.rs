@@ -81,6 +81,20 @@ fn another_version_is_refused_by_name() {
 }
 
 #[test]
+fn reads_that_may_be_those_of_memory_say_so() {
+    let notes = |access, direct, kind: &str| {
+        let job = Job { access, direct, kind: kind.into(), ..job() };
+        Recording { job, ..recording(2) }.series("f".into(), Unit::Iops).unwrap().notes
+    };
+    assert!(notes(Access::Read, false, "directory")[0].contains("page cache"));
+    for (access, direct, kind) in
+        [(Access::Read, true, "file"), (Access::Write, false, "file"), (Access::Read, false, "s3")]
+    {
+        assert!(notes(access, direct, kind).is_empty());
+    }
+}
+
+#[test]
 fn recordings_are_merged_in_time_and_once() {
     let (early, late) = (recording(2), recording(4));
     let merged = merge(&[("b".into(), late.clone()), ("a".into(), early)]).unwrap();
