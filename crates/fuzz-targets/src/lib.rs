@@ -22,6 +22,7 @@ mod link;
 pub mod mutate;
 mod text;
 mod values;
+mod variation;
 
 pub use corpus::{corpus_of, folder, regressions_of, write_corpus};
 
@@ -106,4 +107,10 @@ targets! {
     control_request = text::control_request, text::control_request_seeds;
     /// A request of the kernel.
     fuse_request = conversation::fuse_request, conversation::fuse_request_seeds;
+    /// A recording of `hekate variation measure`.
+    variation_recording = variation::recording, variation::recording_seeds;
+    /// A series of either kind: a recording, or a table.
+    variation_series = variation::series, variation::series_seeds;
+    /// Latencies of either kind.
+    variation_latencies = variation::latencies, variation::latencies_seeds;
 }

@@ -42,6 +42,7 @@ every_target! {
     segment_header record_header mark journal
     meta checksum_group brick_record brick_toml life_toml
     map coordinator_record control_request
+    variation_recording variation_series variation_latencies
 
     journal_any
     brick_record_any
