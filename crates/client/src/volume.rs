@@ -296,30 +296,8 @@ impl Volume {
     }
 
     /// copy_file_range(2): -> how many bytes were copied; fewer than `length` at the end of the source, or if it is long.
+    /// If `touch`, the source's time of access moves as the mount has it (O_NOATIME says no).
     pub fn copy(
-        &self,
-        context: &Context,
-        (from, from_offset): (InodeId, u64),
-        (to, to_offset): (InodeId, u64),
-        length: u64,
-        drop_set_id: bool,
-    ) -> Result<u64> {
-        self.copy_range(context, (from, from_offset), (to, to_offset), length, (drop_set_id, self.access_times))
-    }
-
-    /// The same; the time of access of the source stays (O_NOATIME).
-    pub fn copy_quietly(
-        &self,
-        context: &Context,
-        (from, from_offset): (InodeId, u64),
-        (to, to_offset): (InodeId, u64),
-        length: u64,
-        drop_set_id: bool,
-    ) -> Result<u64> {
-        self.copy_range(context, (from, from_offset), (to, to_offset), length, (drop_set_id, false))
-    }
-
-    fn copy_range(
         &self,
         context: &Context,
         (from, from_offset): (InodeId, u64),
@@ -327,6 +305,7 @@ impl Volume {
         length: u64,
         (drop_set_id, touch): (bool, bool),
     ) -> Result<u64> {
+        let touch = touch && self.access_times;
         let op = DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id, touch };
         match self.call(context, Op::Data { op })? {
             Reply::Copied { bytes } => Ok(bytes),

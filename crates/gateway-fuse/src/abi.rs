@@ -104,8 +104,6 @@ pub mod fattr {
     pub const ATIME: u32 = 1 << 4;
     /// `mtime` is set.
     pub const MTIME: u32 = 1 << 5;
-    /// It is a call by descriptor.
-    pub const FH: u32 = 1 << 6;
     /// It is the server's time.
     pub const ATIME_NOW: u32 = 1 << 7;
     /// It is the server's time.

@@ -5,14 +5,15 @@
 //! Going back to a batch that is no longer held fetches it again: names that were there keep their numbers, those that
 //! came meanwhile are not told.
 
+use crate::gone::Gone;
 use bytes::Bytes;
-use hekate_proto::{Attr, AttrChanges, Entry, InodeId, Name, NodeKind, Result, SetTime, Time};
+use hekate_proto::{Attr, Entry, InodeId, Name, NodeKind, Result};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// Names fetched at once.
 const BATCH: u32 = 1024;
@@ -22,8 +23,7 @@ const BATCHES_HELD: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     open: Mutex<HashMap<u64, Arc<Handle>>>,
-    /// Directories that were removed while they were open, as they were last.
-    removed: Mutex<HashMap<InodeId, Attr>>,
+    gone: Mutex<HashMap<InodeId, Gone>>,
     last: AtomicU64,
 }
 
@@ -48,9 +48,9 @@ impl Handles {
     pub(crate) fn remove(&self, number: u64) {
         let mut open = self.open.lock();
         let Some(closed) = open.remove(&number) else { return };
-        let mut removed = self.removed.lock();
-        if !removed.is_empty() && open.values().all(|handle| handle.inode != closed.inode) {
-            removed.remove(&closed.inode);
+        let mut gone = self.gone.lock();
+        if !gone.is_empty() && open.values().all(|handle| handle.inode != closed.inode) {
+            gone.remove(&closed.inode);
         }
     }
 
@@ -59,39 +59,22 @@ impl Handles {
         !self.open.lock().is_empty()
     }
 
-    /// A directory has just gone; if it is open it is remembered until it is closed.
-    pub(crate) fn is_removed(&self, attr: Attr) {
+    pub(crate) fn is_open(&self, inode: InodeId) -> bool {
+        self.open.lock().values().any(|handle| handle.inode == inode)
+    }
+
+    /// A directory has just been removed; if it is open it is remembered until it is closed.
+    pub(crate) fn is_removed(&self, gone: Gone) {
         let open = self.open.lock();
-        if open.values().any(|handle| handle.inode == attr.id) {
-            self.removed.lock().insert(attr.id, Attr { nlink: 0, ctime: now().max(attr.ctime), ..attr });
+        if open.values().any(|handle| handle.inode == gone.attr.id) {
+            self.gone.lock().insert(gone.attr.id, gone.removed());
         }
     }
 
-    /// A directory that was removed and is open still.
-    pub(crate) fn removed(&self, inode: InodeId) -> Option<Attr> {
-        self.removed.lock().get(&inode).cloned()
+    /// Looks at a directory, or changes it, that was removed and is open still.
+    pub(crate) fn gone<T>(&self, inode: InodeId, act: impl FnOnce(&mut Gone) -> T) -> Option<T> {
+        self.gone.lock().get_mut(&inode).map(act)
     }
-
-    /// The same, after changes of its attributes, which nobody else can see.
-    pub(crate) fn change_removed(&self, inode: InodeId, changes: &AttrChanges) -> Option<Attr> {
-        let mut removed = self.removed.lock();
-        let attr = removed.get_mut(&inode)?;
-        let time = |set: &Option<SetTime>, before: Time| match set {
-            None => before,
-            Some(SetTime::Now) => now(),
-            Some(SetTime::At { time }) => *time,
-        };
-        attr.mode = changes.mode.unwrap_or(attr.mode);
-        attr.uid = changes.uid.unwrap_or(attr.uid);
-        attr.gid = changes.gid.unwrap_or(attr.gid);
-        (attr.atime, attr.mtime) = (time(&changes.atime, attr.atime), time(&changes.mtime, attr.mtime));
-        attr.ctime = now().max(attr.ctime);
-        Some(attr.clone())
-    }
-}
-
-fn now() -> Time {
-    Time(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64)
 }
 
 /// A name, without what READDIR does not need.

@@ -15,6 +15,7 @@ mod encode;
 mod filesystem;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
+mod gone;
 mod in_flight;
 mod mount;
 mod negotiate;

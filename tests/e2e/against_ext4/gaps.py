@@ -7,7 +7,6 @@ import os
 
 GAPS = {
     "atime": "listing through a descriptor with O_NOATIME leaves atime; and once atime was seen to move at an open",
-    "copied": "copy_file_range within a file was seen to leave its atime (seed 63, op 14023)",
     "refused link": "a link of an open file without a name, which answers ENOENT, was seen to move a directory's ctime",
 }
 
@@ -17,8 +16,11 @@ KNOWN = {
     "appended": "the offset after a write with O_APPEND is by the size that the kernel knew before it: another mount may have appended",
     "copied": "copy_file_range copies no more than the size that the kernel knew: another mount may have written; so it is asked first",
     "same value": "setting an extended attribute to what it is moves ctime, as on xfs; on ext4 it does not",
+    "removed directories": "a directory that another mount removed answers ESTALE to those who have it open",
     "moved directories": "the kernel answers ESTALE to a rename of a directory that another mount has moved to another parent, "
                          "until this mount looks at its new place",
+    "copied within": "ext4 copies in parts, and looks whether the time of access is due again after its own writes; it is set on both",
+    "cached reads": "before Linux 6.6 the page cache answers reads of strict mounts too, and the server is not told of them",
     "chown of nothing": "the kernel's FUSE does not pass on chown(-1, -1), which drops set-id bits on ext4",
 }
 

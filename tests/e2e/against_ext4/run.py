@@ -4,8 +4,9 @@ A difference in an answer ends a run at once, for nothing after it would be the 
 noted, each kind once, and the run goes on.
 """
 
-import json
+import errno
 import fcntl
+import json
 import os
 import shutil
 import stat
@@ -52,6 +53,9 @@ class Pair:
 
     def do(self, op):
         """-> (what came of it, attributes that differ)."""
+        if len(self.all_roots) > 1:
+            for slot in {op[key] for key in ("slot", "from") if key in op}:
+                self.close_removed(slot)
         if op["do"] == "copy_range" and len(self.all_roots) > 1:
             # The kernel cuts a copy at the size that it knows.
             self.hekate.fstat(op["from"])
@@ -66,7 +70,30 @@ class Pair:
             told = [f"{side[0]} {brief(side[1])}" for side in (mine, wanted)]
             raise Different(f"{op['do']}: {mine[0]}, not {wanted[0]}", f"{op['do']}: Hekate: {told[0]}; ext4: {told[1]}")
         self.mend_set_id(op)
+        if op["do"] == "copy_range":
+            self.mend_access_time(op)
         return wanted, self.watch.after(op)
+
+    def mend_access_time(self, op):
+        """After a copy within a file it may be another one, see `KNOWN`."""
+        source, target = (self.hekate.fstat(op[key]) for key in ("from", "slot"))
+        if source and target and source.st_ino == target.st_ino:
+            now = time.time_ns()
+            for side in (self.hekate, self.ext4):
+                fd = side.slots[op["from"]].fd
+                os.utime(fd, ns=(now, os.fstat(fd).st_mtime_ns))
+
+    def close_removed(self, slot):
+        """A directory that another mount removed, see `KNOWN`, is closed on both."""
+        wanted = self.ext4.fstat(slot)
+        if wanted and stat.S_ISDIR(wanted.st_mode) and not wanted.st_nlink:
+            try:
+                self.hekate.fstat(slot)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                self.hekate.drop(slot)
+                self.ext4.drop(slot)
 
     def mend_offset(self, op, mine, wanted):
         """After an append the offset may be another one, see `KNOWN`: then it is set."""
@@ -114,9 +141,12 @@ class Pair:
         top = f"{self.roots[1]}/{BELOW}"
         return [path for path in tree.walk(top) if path]
 
-    def end(self):
+    def close(self):
         self.hekate.end()
         self.ext4.end()
+
+    def end(self):
+        self.close()
         for root in self.roots:
             shutil.rmtree(os.fsencode(root))
 
@@ -140,6 +170,9 @@ class Run:
             self.draw_and_do(pair)
         except Different as different:
             found = different
+        except BaseException:
+            pair.close()
+            raise
         pair.end()
         if found or self.noted:
             raise AssertionError(self.report(found))

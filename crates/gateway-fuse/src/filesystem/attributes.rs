@@ -19,7 +19,7 @@ impl Filesystem {
             return Ok(attr_reply(&attr, left));
         }
         let attr = match self.volume.getattr(&caller.context, caller.inode) {
-            Err(Error::Stale) => self.handles.removed(caller.inode).ok_or(Error::Stale)?,
+            Err(Error::Stale) => self.handles.gone(caller.inode, |gone| gone.attr.clone()).ok_or(Error::Stale)?,
             found => found?,
         };
         self.attributes(&attr)
@@ -33,7 +33,7 @@ impl Filesystem {
             return self.getattr(caller);
         }
         let attr = match self.volume.setattr(&caller.context, caller.inode, changes.clone()) {
-            Err(Error::Stale) => self.handles.change_removed(caller.inode, &changes).ok_or(Error::Stale)?,
+            Err(Error::Stale) => self.handles.gone(caller.inode, |gone| gone.change(&changes)).ok_or(Error::Stale)?,
             found => found?,
         };
         self.attributes(&attr)
@@ -55,23 +55,39 @@ impl Filesystem {
         let (create, replace) = (XattrFlags::CREATE.bits(), XattrFlags::REPLACE.bits());
         let how = SetXattr { create: flags & create != 0, replace: flags & replace != 0, drop_set_group };
         self.nodes.is_given_attributes(caller.inode.number());
-        self.volume.setxattr(&caller.context, caller.inode, name, value, how)?;
+        match self.volume.setxattr(&caller.context, caller.inode, name.clone(), value.clone(), how) {
+            Err(Error::Stale) => {
+                self.handles.gone(caller.inode, |gone| gone.set_xattr(name, value, how)).ok_or(Error::Stale)??;
+            }
+            done => done?,
+        }
         Ok(Bytes::new())
     }
 
     pub(super) fn getxattr(&self, caller: &Caller, name: Bytes, size: u32) -> Outcome {
         may_have(&name)?;
         if self.nodes.is_plain(caller.inode.number()) {
-            return Err(Errno::NODATA.into());
+            return Err(missing(&name).into());
         }
-        sized(self.volume.getxattr(&caller.context, caller.inode, name)?, size)
+        let value = match self.volume.getxattr(&caller.context, caller.inode, name.clone()) {
+            Err(Error::Stale) => self.handles.gone(caller.inode, |gone| gone.xattr(&name)).ok_or(Error::Stale)??,
+            Err(Error::NoAttribute) => return Err(missing(&name).into()),
+            found => found?,
+        };
+        sized(value, size)
     }
 
     pub(super) fn listxattr(&self, caller: &Caller, size: u32) -> Outcome {
         if self.nodes.is_plain(caller.inode.number()) {
             return sized(Bytes::new(), size);
         }
-        let names = self.volume.listxattr(&caller.context, caller.inode)?;
+        let names = match self.volume.listxattr(&caller.context, caller.inode) {
+            Err(Error::Stale) => {
+                let names = self.handles.gone(caller.inode, |gone| gone.xattrs.keys().cloned().collect());
+                names.ok_or(Error::Stale)?
+            }
+            found => found?,
+        };
         // Only who may administer the system is told of those (xattr(7)).
         let told = |name: &&Bytes| caller.uid == 0 || !name.starts_with(b"trusted.");
         sized(joined(names.iter().filter(told).map(|name| &name[..])), size)
@@ -79,7 +95,12 @@ impl Filesystem {
 
     pub(super) fn removexattr(&self, caller: &Caller, name: Bytes) -> Outcome {
         may_have(&name)?;
-        self.volume.removexattr(&caller.context, caller.inode, name)?;
+        match self.volume.removexattr(&caller.context, caller.inode, name.clone()) {
+            Err(Error::Stale) => {
+                self.handles.gone(caller.inode, |gone| gone.remove_xattr(&name)).ok_or(Error::Stale)??;
+            }
+            done => done?,
+        }
         Ok(Bytes::new())
     }
 
@@ -99,6 +120,12 @@ fn may_have(name: &[u8]) -> Result<(), Errno> {
     if is_known || is_acl { Ok(()) } else { Err(Errno::OPNOTSUPP) }
 }
 
+/// What is answered for an attribute that an inode does not have. Nobody asks us for labels where SELinux is on, since the
+/// kernel answers; where it is off `ls -l` asks for that of each file, until a file system says that it has none.
+fn missing(name: &[u8]) -> Errno {
+    if name == b"security.selinux" { Errno::OPNOTSUPP } else { Errno::NODATA }
+}
+
 /// A change of owner or group drops set-id bits of all but directories, whoever asks (chown(2); the kernel leaves it to
 /// us with HANDLE_KILLPRIV_V2).
 fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
@@ -114,9 +141,9 @@ fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
         gid: has(fattr::GID).then_some(set.gid),
         size: has(fattr::SIZE).then_some(set.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atime_ns),
-        // The kernel leaves it to us that ftruncate and O_TRUNC (of which it does not say that it is no truncate(2)) change
-        // the time even if they do not change the size.
-        mtime: match has(fattr::SIZE) && (has(fattr::FH) || set.size == 0) {
+        // The kernel leaves it to us that truncate, ftruncate and O_TRUNC change the time even if they do not change the
+        // size (POSIX truncate).
+        mtime: match has(fattr::SIZE) {
             true => Some(SetTime::Now),
             false => time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtime_ns),
         },
@@ -169,8 +196,8 @@ mod tests {
         assert!(changes(&chown, true).drop_set_id);
         assert!(!changes(&chown, false).drop_set_id);
         let truncate = SetAttrIn { valid: fattr::SIZE | fattr::KILL_SUIDGID, ..Default::default() };
-        assert!(changes(&truncate, true).drop_set_id);
-        assert_eq!(changes(&truncate, true).size, Some(0));
+        let wanted = AttrChanges { size: Some(0), mtime: Some(SetTime::Now), drop_set_id: true, ..Default::default() };
+        assert_eq!(changes(&truncate, true), wanted);
     }
 
     #[test]

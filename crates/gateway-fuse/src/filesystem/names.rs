@@ -3,6 +3,7 @@
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of, missing_out};
+use crate::gone::Gone;
 use bytes::Bytes;
 use hekate_client::{Context, New};
 use hekate_proto::{Attr, Error, InodeId, Name, NewNode, RenameMode, Result};
@@ -119,8 +120,9 @@ impl Filesystem {
             true => self.volume.lookup(&caller.context, caller.inode, name.clone()).ok(),
             false => None,
         };
+        let before = self.if_open(caller, before);
         self.volume.rmdir(&caller.context, caller.inode, name)?;
-        before.into_iter().for_each(|attr| self.handles.is_removed(attr));
+        before.into_iter().for_each(|gone| self.handles.is_removed(gone));
         Ok(Bytes::new())
     }
 
@@ -133,9 +135,25 @@ impl Filesystem {
             RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange => None,
         };
         let inode = replaced.as_ref().map(|attr| attr.id);
+        let replaced = self.if_open(caller, replaced);
         self.volume.rename(&caller.context, (caller.inode, name), (to_dir, to_name), mode, inode)?;
-        replaced.into_iter().for_each(|attr| self.handles.is_removed(attr));
+        replaced.into_iter().for_each(|gone| self.handles.is_removed(gone));
         Ok(Bytes::new())
+    }
+
+    /// A directory that may be about to go and that is open here, with its extended attributes.
+    fn if_open(&self, caller: &Caller, attr: Option<Attr>) -> Option<Gone> {
+        let attr = attr.filter(|attr| self.handles.is_open(attr.id))?;
+        let inode = attr.id;
+        let names = match attr.has_xattrs {
+            true => self.volume.listxattr(&caller.context, inode).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let value = |name: Bytes| {
+            let value = self.volume.getxattr(&caller.context, inode, name.clone()).ok()?;
+            Some((name, value))
+        };
+        Some(Gone { attr, xattrs: names.into_iter().filter_map(value).collect() })
     }
 
     /// What is under a name that is about to go, which matters only while something is open here.

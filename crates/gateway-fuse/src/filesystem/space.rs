@@ -5,7 +5,7 @@ use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
-use hekate_client::{Context, Volume};
+use hekate_client::Context;
 use hekate_proto::Allocate;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -42,8 +42,9 @@ impl Filesystem {
         // What one answer can say.
         let length = asked.length.min(u64::from(u32::MAX));
         let context = Context { durable: is_durable_handle(asked.to_handle), ..caller.context };
-        let copy = if is_quiet_handle(asked.from_handle) { Volume::copy_quietly } else { Volume::copy };
-        let copied = copy(&self.volume, &context, (caller.inode, asked.from_offset), to, length, caller.uid != 0)?;
+        let from = (caller.inode, asked.from_offset);
+        let ways = (caller.uid != 0, !is_quiet_handle(asked.from_handle));
+        let copied = self.volume.copy(&context, from, to, length, ways)?;
         Ok(bytes_of(&WriteOut { size: copied as u32, padding: 0 }))
     }
 }

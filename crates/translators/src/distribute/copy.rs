@@ -38,10 +38,14 @@ impl Distribute {
             if source.layout.is_inline() || small {
                 return self.copy_here(context, (from, from_offset), (to, to_offset), length, (drop_set_id, touch));
             }
+            // Whether the time of access is due is by the times before the write.
+            if from == to {
+                self.read_by(context, from, touch)?;
+            }
             let layout = self.in_shards(context, to)?.layout;
             let ops = self.copies(&source.layout, from_offset, &layout, to_offset, length);
             match self.tell(context, to, &layout, Told { ops, end, reach: end, drop_set_id }) {
-                Ok(true) if self.read_by(context, from, touch)?.layout == source.layout => {
+                Ok(true) if self.read_by(context, from, touch && from != to)?.layout == source.layout => {
                     return Ok(Reply::Copied { bytes: length });
                 }
                 Ok(true) => {}
