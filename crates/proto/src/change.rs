@@ -197,6 +197,11 @@ impl ShardRecord {
     pub fn empty(stamp: Stamp) -> Self {
         Self { stamp, length: 0, home_blocks: 0, reserved_blocks: 0 }
     }
+
+    /// As a cut or a punch leaves its room: blocks that had room only are no longer fresh.
+    pub fn without_room(self) -> Self {
+        Self { home_blocks: self.home_blocks.max(self.reserved_blocks), reserved_blocks: 0, ..self }
+    }
 }
 
 impl StubRecord {

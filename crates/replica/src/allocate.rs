@@ -3,7 +3,7 @@
 //! Room is what the file system of each brick has allocated, or zeros that are written: nothing less keeps a later write from
 //! finding the disk full.
 
-use crate::data::{block_change, given_back, splice, write_shard, written};
+use crate::data::{block_change, splice, write_shard, written};
 use crate::read::node;
 use crate::step::{Commit, Here, Next, Stepped};
 use crate::tree::attr_of;
@@ -117,7 +117,7 @@ fn punch(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped<Next
     let holes = brick.holes(ask.ring, shard, offset / BLOCK, end.div_ceil(BLOCK))?;
     let is_hole = |block: u32| holes[(block - offset / BLOCK) as usize];
     let record = ShardRecord { stamp: here.next_stamp(Some(before)), ..before };
-    let given_back = given_back(record);
+    let without_room = record.without_room();
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     let edges = match first > last {
         true => [offset..end, end..end],
@@ -131,7 +131,7 @@ fn punch(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped<Next
         commit.changes.push(block_change(shard, record, block, bytes.into()));
     }
     if first < last && (last > before.home_blocks || (first..last).any(|block| !is_hole(block))) {
-        commit.changes.push(Change::PunchBlocks { shard, record: given_back, first, count: last - first });
+        commit.changes.push(Change::PunchBlocks { shard, record: without_room, first, count: last - first });
     }
     match commit.changes.is_empty() {
         true => Ok(Next::Reply(Reply::Done)),

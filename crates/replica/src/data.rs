@@ -230,17 +230,11 @@ fn whole_blocks(
     Ok(blocks)
 }
 
-/// Blocks that had room only are no longer fresh once room is given back.
-pub fn given_back(before: ShardRecord) -> ShardRecord {
-    let home_blocks = before.home_blocks.max(before.reserved_blocks);
-    ShardRecord { home_blocks, reserved_blocks: 0, ..before }
-}
-
 /// Room behind `length`, where the shard has no bytes, goes.
 pub fn give_back(ask: &Ask, shard: ShardId, before: ShardRecord, length: u32) -> Change {
     let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
     let first = length.div_ceil(BLOCK);
-    let record = ShardRecord { stamp, ..given_back(before) };
+    let record = ShardRecord { stamp, ..before.without_room() };
     Change::PunchBlocks { shard, record, first, count: record.home_blocks - first }
 }
 
@@ -254,7 +248,7 @@ pub fn cut(
     length: u32,
 ) -> Stepped<()> {
     let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
-    let record = ShardRecord { stamp, length, ..given_back(before) };
+    let record = ShardRecord { stamp, length, ..before.without_room() };
     let first = length / BLOCK;
     if !length.is_multiple_of(BLOCK) {
         let kept = brick.read_shard(ask.ring, shard, first * BLOCK, length % BLOCK)?;

@@ -42,13 +42,25 @@ pub(crate) struct Follower {
     tickets: u64,
     /// Once it has this record, what power cuts took is agreed on.
     settled: Option<Sequence>,
+    /// What the leader was told last that there is room for.
+    told_room: Option<u64>,
 }
 
 impl Follower {
     pub fn new(at: &Place, brick: &Brick) -> Self {
         let last = brick.position(at.ring, at.own.partition).sequence;
         let (early, waiting, jobs) = Default::default();
-        Self { last, stable: Sequence(0), early, starves: false, waiting, jobs, tickets: 0, settled: None }
+        Self {
+            last,
+            stable: Sequence(0),
+            early,
+            starves: false,
+            waiting,
+            jobs,
+            tickets: 0,
+            settled: None,
+            told_room: None,
+        }
     }
 
     /// Whether the next record waits for room. Who has it lets others have their turn.
@@ -67,6 +79,7 @@ impl Follower {
         self.waiting.clear();
         self.jobs.clear();
         self.settled = None;
+        self.told_room = None;
     }
 
     pub fn is_idle(&self) -> bool {
@@ -79,6 +92,7 @@ impl Follower {
                 self.forget(at, around, out)
             }
             Event::Room | Event::Tick if !self.early.is_empty() => self.take(at, around, out)?,
+            Event::Tick => self.tell_new_room(at, around, out),
             Event::Stabilize => at.send_member(out, at.view.leader, Message::WantStable),
             Event::Synced { ticket, outcome } => {
                 outcome?;
@@ -149,9 +163,22 @@ impl Follower {
         Ok(())
     }
 
-    fn tell_position(&self, at: &Place, around: &Around, out: &mut Out) {
+    fn room(&mut self, around: &Around) -> u64 {
+        *self.told_room.insert(around.brick.room_left())
+    }
+
+    /// The leader refuses what would not fit here, so nothing comes by which it could be told that there is room again.
+    fn tell_new_room(&mut self, at: &Place, around: &Around, out: &mut Out) {
+        if self.told_room.is_some_and(|told| around.brick.room_left() / 2 > told) {
+            let held = Message::Held { sequence: Sequence(0), room: self.room(around) };
+            at.send_member(out, at.view.leader, held);
+            out.branches.push("a member has room again");
+        }
+    }
+
+    fn tell_position(&mut self, at: &Place, around: &Around, out: &mut Out) {
         let position = around.brick.position(at.ring, at.own.partition);
-        let (room, lost) = (around.brick.room_left(), at.lost.clone());
+        let (room, lost) = (self.room(around), at.lost.clone());
         let message = Message::Position { epoch: position.epoch, sequence: position.sequence, room, lost };
         at.send_member(out, at.view.leader, message);
     }
@@ -188,7 +215,7 @@ impl Follower {
         }
         self.note_starving(at, around, starves, out);
         let early = self.early.keys().next_back().copied().filter(|_| is_planted(5));
-        let held = Message::Held { sequence: early.unwrap_or(self.last), room: around.brick.room_left() };
+        let held = Message::Held { sequence: early.unwrap_or(self.last), room: self.room(around) };
         at.send_member(out, at.view.leader, held);
         self.sync(at, out);
         Ok(())
@@ -210,8 +237,8 @@ impl Follower {
     }
 }
 
-/// Puts a record into the brick's journal, its fresh blocks, or room for such, home before it. False: the journal is full, and has not taken
-/// it. To wait here would be for ever: a checkpoint asks this replica what may go.
+/// Puts a record into the brick's journal, its fresh blocks, or room for such, home before it. False: the journal is
+/// full, and has not taken it. To wait here would be for ever: a checkpoint asks this replica what may go.
 pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], copied: bool) -> Result<bool> {
     for one in fresh {
         brick.write_fresh(ring, one.shard, one.first_block, &[&one.bytes])?;

@@ -300,7 +300,7 @@ impl Leader {
         changes.extend(draft.also);
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
-        let mut grows = takes_room(&changes) && !draft.must;
+        let grows = takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.last.0 + 1);
         let (ring, partition, epoch) = (at.ring, at.own.partition, at.view.epoch);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
@@ -310,7 +310,6 @@ impl Leader {
                 out.branches.push("a record is refused for want of room");
                 return Ok(Err(Unmade::Refused(error)));
             }
-            grows = false;
         }
         let takes_now = !(grows && around.brick.has_starving()) && around.brick.takes_now(&entry);
         let taken = if takes_now { append(around.brick, at.ring, &entry, &commit.fresh, false) } else { Ok(false) };

@@ -78,7 +78,8 @@ impl Leader {
         self.decide(at, around, out)
     }
 
-    fn ask_positions(&self, at: &Place, out: &mut Out) {
+    /// Also now and then: who has not answered is asked again.
+    pub fn ask_positions(&self, at: &Place, out: &mut Out) {
         for (brick, _) in self.members.iter().filter(|(_, member)| member.position.is_none()) {
             at.send_member(out, *brick, Message::Ask);
         }
@@ -96,15 +97,6 @@ impl Leader {
             blocks.values_mut().for_each(|lost| lost.asked = false);
         }
         self.send_again(at, bricks, around);
-    }
-
-    /// Now and then: who has not answered is asked again.
-    pub fn tick_levelling(&self, at: &Place, out: &mut Out) {
-        self.ask_positions(at, out);
-        let starved = |member: &Member| member.room < 1 << 20;
-        for (brick, _) in self.members.iter().filter(|(_, member)| member.position.is_some() && starved(member)) {
-            at.send_member(out, *brick, Message::Ask);
-        }
     }
 
     pub fn level_message(

@@ -493,7 +493,7 @@ impl Leader {
 
     pub fn tick(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
         self.ticks += 1;
-        self.tick_levelling(at, out);
+        self.ask_positions(at, out);
         self.level_again(at, around, out)?;
         self.drive_again(at, around, out)?;
         self.retry_wanted |= !self.waiting.is_empty();

@@ -6,6 +6,7 @@
 
 mod compare;
 mod lost_blocks;
+mod room;
 mod starving;
 
 use crate::*;
@@ -68,7 +69,11 @@ fn open(storages: &[MemoryStorage]) -> TestRing {
         }
         Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
     };
-    let bricks: Vec<Brick> = storages.iter().enumerate().map(brick).collect();
+    ring_of(storages.iter().enumerate().map(brick).collect(), fresh)
+}
+
+/// `fresh`: it has yet to get its root directory.
+fn ring_of(bricks: Vec<Brick>, fresh: bool) -> TestRing {
     let (views, partitions) = (views(), BTreeMap::new());
     let (queue, answers, notes, compared) = Default::default();
     let mut ring = TestRing {

@@ -181,8 +181,7 @@ impl Node {
         let mut may_free = true;
         loop {
             match self.ask_replica(&ring, to, &ask, &request.op) {
-                // What was deleted may still have its space.
-                Err(Error::NoSpace { .. }) if may_free && self.could_free_space() => {
+                Err(Error::NoSpace { .. }) if may_free => {
                     may_free = false;
                     free_space(self)?;
                 }

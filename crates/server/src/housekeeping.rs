@@ -107,17 +107,22 @@ fn spawn(
     std::thread::Builder::new().name("hekate-keep".into()).spawn(run).map_err(|e| Error::io("start a thread", e))
 }
 
-/// Gives back the space of everything that was deleted, now.
+/// Gives back the space of everything that was deleted, now, and looks how much room there is.
 pub fn free_space(node: &Node) -> Result<()> {
-    for _ in 0..COLLECT_ROUNDS {
-        tick_all(node);
-        if node.work_left() == 0 {
-            break;
+    if node.could_free_space() {
+        for _ in 0..COLLECT_ROUNDS {
+            tick_all(node);
+            if node.work_left() == 0 {
+                break;
+            }
+            node.checkpoint_if_wanted()?;
         }
-        node.checkpoint_if_wanted()?;
+        node.checkpoint_all()?;
     }
-    node.checkpoint_all()?;
-    node.bricks.values().try_for_each(|brick| brick.refresh_room())
+    node.bricks.values().try_for_each(|brick| brick.refresh_room())?;
+    // Members tell their leaders.
+    tick_all(node);
+    Ok(())
 }
 
 fn rings(node: &Node) -> Vec<Arc<HostedRing>> {

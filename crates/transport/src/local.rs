@@ -1,7 +1,7 @@
 //! A server of this process, asked by calls: a batch is done on the caller's thread, without a connection.
 //!
 //! Only batches go this way; a session is opened, its map fetched and its waits heard over the server's own socket, as any
-//! other's. Invariant: after [`crate::Server::stop`] has returned no call is at work.
+//! other's. [`crate::Server::stop`] refuses new calls and waits for those at work, though not for ever.
 
 use crate::server::Shared;
 use hekate_proto::{Error, Reply, Request, Result, SessionId};

@@ -259,7 +259,7 @@ impl Runner {
         let length = bytes % (before.length + 1);
         let stamp = self.next_stamp(Some(before));
         let (written, record) =
-            (ShardRecord { stamp, length, ..before }, ShardRecord { length, ..given_back(before, stamp) });
+            (ShardRecord { stamp, length, ..before }, ShardRecord { stamp, length, ..before.without_room() });
         let mut effects = vec![Effect::Put(key(at, "size"), Bytes::from(length.to_string()))];
         if !length.is_multiple_of(B) {
             let last = shard.blocks.get(&(length / B)).map_or(Block { tag: 0, kept: 0 }, |written| written.block);
@@ -277,7 +277,7 @@ impl Runner {
         if count == 0 {
             return Ok(());
         }
-        let record = given_back(before, self.next_stamp(Some(before)));
+        let record = ShardRecord { stamp: self.next_stamp(Some(before)), ..before.without_room() };
         self.append(brick, at, vec![Effect::Punch { record, first, count }])
     }
 
@@ -336,9 +336,4 @@ impl Runner {
         runner.holes = found.holes.clone();
         runner
     }
-}
-
-/// As a cut or a punch leaves a shard's room.
-fn given_back(before: ShardRecord, stamp: Stamp) -> ShardRecord {
-    ShardRecord { stamp, home_blocks: before.home_blocks.max(before.reserved_blocks), reserved_blocks: 0, ..before }
 }

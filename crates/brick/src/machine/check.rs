@@ -53,8 +53,12 @@ pub fn form(record: &Record) -> Result<()> {
             }
             Change::FreshBlocks { shard, record, run } => run_form(*shard, record, run)?,
             Change::CutShard { shard, record } => shard_form(*shard, record)?,
-            Change::PunchBlocks { shard, record, first, count } => punch_form(*shard, record, *first, *count)?,
-            Change::ReserveBlocks { shard, record, first, count } => reserve_form(*shard, record, *first, *count)?,
+            Change::PunchBlocks { shard, record, first, count } => {
+                holes_form(*shard, record, *first, *count, record.home_blocks, "data invariant 1")?;
+            }
+            Change::ReserveBlocks { shard, record, first, count } => {
+                holes_form(*shard, record, *first, *count, record.reserved_blocks, "data invariant 5")?;
+            }
             Change::DropShard { .. } => {}
         }
     }
@@ -84,20 +88,11 @@ fn run_form(shard: ShardId, record: &ShardRecord, run: &BlockRun) -> Result<()> 
     Ok(())
 }
 
-fn punch_form(shard: ShardId, record: &ShardRecord, first: u32, count: u32) -> Result<()> {
+fn holes_form(shard: ShardId, record: &ShardRecord, first: u32, count: u32, limit: u32, rule: &str) -> Result<()> {
     shard_form(shard, record)?;
     let end = u64::from(first) + u64::from(count);
-    if count == 0 || end > u64::from(record.home_blocks) {
-        return Err(refuse("data invariant 1", format_args!("holes {first} to {end} of {shard:?}, {record:?}")));
-    }
-    Ok(())
-}
-
-fn reserve_form(shard: ShardId, record: &ShardRecord, first: u32, count: u32) -> Result<()> {
-    shard_form(shard, record)?;
-    let end = u64::from(first) + u64::from(count);
-    if count == 0 || end > u64::from(record.reserved_blocks) {
-        return Err(refuse("data invariant 5", format_args!("room for {first} to {end} of {shard:?}, {record:?}")));
+    if count == 0 || end > u64::from(limit) {
+        return Err(refuse(rule, format_args!("blocks {first} to {end} of {shard:?}, {record:?}")));
     }
     Ok(())
 }

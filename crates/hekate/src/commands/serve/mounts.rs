@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const USERS_PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
-/// See the module. Dropped they are unmounted.
+/// See the module. They are mounted until `stop`.
 pub struct Mounts(Vec<Served>);
 
 struct Served {
@@ -50,7 +50,13 @@ impl Mounts {
                 let failure = Failure::from(error);
                 Failure { text: format!("--mount {}: {}", wanted.text, failure.text), ..failure }
             };
-            all.0.push(serve(wanted, paths, local).map_err(failed)?);
+            match serve(wanted, paths, local) {
+                Ok(served) => all.0.push(served),
+                Err(error) => {
+                    all.stop();
+                    return Err(failed(error));
+                }
+            }
             log::info!("{} is mounted at {}", wanted.volume, wanted.directory.display());
         }
         Ok(all)

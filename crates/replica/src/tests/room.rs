@@ -1,0 +1,104 @@
+//! A member's brick that was full and has room again.
+
+use super::*;
+use hekate_brick::storage::{Storage, StorageFile};
+use std::io::Result as IoResult;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bricks in memory, with as much room as the test says.
+struct Roomy {
+    files: MemoryStorage,
+    free: Arc<AtomicU64>,
+}
+
+impl Storage for Roomy {
+    fn open(&self, path: &str, create: bool) -> IoResult<Arc<dyn StorageFile>> {
+        self.files.open(path, create)
+    }
+    fn create_directory(&self, path: &str) -> IoResult<()> {
+        self.files.create_directory(path)
+    }
+    fn remove(&self, path: &str) -> IoResult<()> {
+        self.files.remove(path)
+    }
+    fn list(&self, path: &str) -> IoResult<Vec<String>> {
+        self.files.list(path)
+    }
+    fn sync_directory(&self, path: &str) -> IoResult<()> {
+        self.files.sync_directory(path)
+    }
+    fn space(&self) -> IoResult<(u64, u64)> {
+        Ok((1 << 40, self.free.load(Ordering::Relaxed)))
+    }
+}
+
+fn brick(number: u32, free: &Arc<AtomicU64>) -> Brick {
+    let settings = BrickSettings {
+        journal_segments: 4,
+        segment_bytes: 512 << 10,
+        index_cache_bytes: 1 << 20,
+        reserve_bytes: 1 << 20,
+    };
+    let identity = Identity::new(BrickId(u128::from(number)), "c", settings);
+    let storage = Roomy { files: MemoryStorage::new(), free: free.clone() };
+    Brick::create_on(&storage, &identity).unwrap();
+    Brick::open_on(Arc::new(storage), &identity, Incarnation(1), false).unwrap().0
+}
+
+#[test]
+fn a_leader_that_refuses_for_want_of_room_learns_that_there_is_some_again() {
+    let free: Vec<_> = (0..BRICKS).map(|_| Arc::new(AtomicU64::new(1 << 30))).collect();
+    let mut ring = ring_of((0..BRICKS).map(|number| brick(number, &free[number as usize])).collect(), true);
+    let has = |ring: &mut TestRing, member: usize, bytes| {
+        free[member].store(bytes, Ordering::Relaxed);
+        ring.bricks[member].refresh_room().unwrap();
+    };
+    let at = ring.leader(ROOT.position());
+    let other = ring.views[at.partition.0 as usize].members[1].brick.0 as usize;
+    let mut number = 0;
+    let mut create = |ring: &mut TestRing| {
+        number += 1;
+        let name = Name::new(Bytes::from(format!("n{number}"))).unwrap();
+        let (node, mode, seed) = (NewNode::File, 0o644, number);
+        ring.name_op(NameOp::Create { dir: ROOT, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive: true, seed })
+    };
+    create(&mut ring).unwrap();
+    has(&mut ring, other, 0);
+    let refused = (0..20).filter(|_| matches!(create(&mut ring), Err(Error::NoSpace { .. }))).count();
+    assert!(refused > 10, "{refused} of 20 refused");
+    has(&mut ring, other, 1 << 30);
+    ring.tick();
+    (0..20).for_each(|_| drop(create(&mut ring).unwrap()));
+}
+
+/// What has its room is written on a full disk, but not before what a member waits to take: else all journals could fill up
+/// for ever.
+#[test]
+fn on_a_full_disk_too_those_that_starve_come_first() {
+    let free = Arc::new(AtomicU64::new(1 << 30));
+    let mut ring = ring_of((0..BRICKS).map(|number| brick(number, &free)).collect(), true);
+    let shard = ShardId { volume: VOLUME, data: DataId(9), index: 0 };
+    let write = |text: &'static [u8]| {
+        let (data, index, bytes) = (shard.data, shard.index, Bytes::from_static(text));
+        Op::Data { op: DataOp::WriteShard { data, index, offset: 0, bytes, follow: None } }
+    };
+    ring.execute(write(b"first")).unwrap();
+    free.store(0, Ordering::Relaxed);
+    ring.bricks.iter().for_each(|brick| brick.refresh_room().unwrap());
+    ring.execute(write(b"while it is full")).unwrap();
+
+    let leader = ring.leader(shard.position());
+    let starves = |ring: &TestRing, starves| {
+        ring.bricks[leader.brick.0 as usize].note_starving(RING, PartitionNumber(COUNT), starves);
+    };
+    starves(&ring, true);
+    ring.op_id += 256;
+    let (mut out, request) =
+        (Out::default(), Event::Request { token: Token(1), ask: ring.ask(), op: write(b"behind") });
+    let around = TestRing::around(&ring.bricks, &ring.views, leader, ring.clock);
+    ring.partitions.get_mut(&leader).unwrap().handle(request, &around, &mut out);
+    assert!(out.wants_room && out.sends.is_empty() && out.answers.is_empty(), "it waits");
+    starves(&ring, false);
+    ring.tell(leader, Event::Room);
+    assert!(matches!(ring.answers.remove(&Token(1)), Some(Ok(Reply::Written { .. }))));
+}
