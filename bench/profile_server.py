@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Where the time of one op goes in the real server and mount: 4 KiB O_SYNC writes by fio, and creating files.
+"""Where the time of one op goes in the real server and mount: 4 KiB O_SYNC writes by fio, creating files, looking names up,
+writing and reading 64 KiB after 64 KiB.
 
-  bench/profile_server.py [--dir DIR] [--seconds 5] [--jobs 1,8] [--copies 2] [--cache SECONDS] [--json]
+  bench/profile_server.py [--dir DIR] [--seconds 5] [--jobs 1,8] [--copies 2] [--cache SECONDS] [--own] [--json]
 
 Makes a store with one brick a copy below DIR [/var/tmp/hekate-profile], serves and mounts it, and runs each workload three
 times: undisturbed (us an op, CPU and context switches by thread name), under `strace -c` (system calls by name) and under
@@ -23,6 +24,7 @@ def arguments():
     parser.add_argument("--jobs", default="1,8", help="numbers of fio jobs")
     parser.add_argument("--copies", type=int, default=2)
     parser.add_argument("--cache", type=float, help="as `hekate mount --cache`; without it strict")
+    parser.add_argument("--own", action="store_true", help="the server mounts the volume itself (hekate serve --mount)")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -36,6 +38,7 @@ class Store:
         self.mount_point = os.path.join(self.directory, "mnt")
         self.options = options
         self.pids = {}
+        self.handles = []
 
     @staticmethod
     def build():
@@ -57,15 +60,28 @@ class Store:
             bricks = [os.path.join(self.directory, f"brick{n + 1}") for n in range(self.options.copies)]
             flags = [word for brick in bricks for word in ("--brick", brick)]
             self.run("init", *flags, "--volume", "profile", "--copies", str(self.options.copies))
-            self.pids["server"] = json.loads(self.run("--json", "serve", "--detach"))["pid"]
-            cache = ["--cache", str(self.options.cache)] if self.options.cache is not None else []
-            self.pids["mount"] = json.loads(self.run("--json", "mount", *cache, "profile", self.mount_point))["pid"]
+            own, cache = [], []
+            if self.options.own:
+                cached = f":cache={self.options.cache:g}" if self.options.cache is not None else ""
+                own = ["--mount", f"profile:{self.mount_point}{cached}"]
+            elif self.options.cache is not None:
+                cache = ["--cache", str(self.options.cache)]
+            self.pids["server"] = json.loads(self.run("--json", "serve", "--detach", *own))["pid"]
+            if not own:
+                self.pids["mount"] = json.loads(self.run("--json", "mount", *cache, "profile", self.mount_point))["pid"]
         except BaseException:
             self.__exit__()
             raise
         return self
 
+    def opened(self, name):
+        """A file that stays open as long as the store."""
+        self.handles.append(os.open(os.path.join(self.mount_point, name), os.O_CREAT | os.O_RDWR))
+        return self.handles[-1]
+
     def __exit__(self, *_):
+        while self.handles:
+            os.close(self.handles.pop())
         for words in (["umount", self.mount_point], ["stop"]):
             try:
                 self.run(*words)
@@ -172,23 +188,77 @@ def fio(store, jobs, seconds):
     return work
 
 
+def timed(seconds, op, between=lambda number: None):
+    """`op` again and again for so long; what is done `between` two of them does not count."""
+    def work():
+        times, took, number = [], 0, 0
+        while took < seconds:
+            between(number)
+            before = time.monotonic()
+            op(number)
+            times.append(time.monotonic() - before)
+            took += times[-1]
+            number += 1
+        times.sort()
+        at = lambda share: times[int((len(times) - 1) * share)] * 1e6
+        return {"ops": len(times), "seconds": took, "p50_us": at(0.5), "p99_us": at(0.99)}
+    return work
+
+
 def creates(store, seconds):
     count = [0]
     directory = os.path.join(store.mount_point, "files")
     os.makedirs(directory, exist_ok=True)
 
-    def work():
-        times, begun = [], time.monotonic()
-        while time.monotonic() - begun < seconds:
-            count[0] += 1
-            before = time.monotonic()
-            os.close(os.open(f"{directory}/file-{count[0]:08}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            times.append(time.monotonic() - before)
-        took = time.monotonic() - begun
-        times.sort()
-        at = lambda share: times[int((len(times) - 1) * share)] * 1e6
-        return {"ops": len(times), "seconds": took, "p50_us": at(0.5), "p99_us": at(0.99)}
-    return work
+    def create(_):
+        count[0] += 1
+        os.close(os.open(f"{directory}/file-{count[0]:08}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    return timed(seconds, create)
+
+
+def lookups(store, seconds):
+    """Of names that the kernel does not know: each is looked up once, then it forgets all."""
+    directory = os.path.join(store.mount_point, "names")
+    names = [f"{directory}/file-{number:08}" for number in range(5_000)]
+    os.makedirs(directory, exist_ok=True)
+    for name in names:
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
+
+    def forget(number):
+        if number % len(names) == 0:
+            with open("/proc/sys/vm/drop_caches", "w") as file:
+                file.write("2")
+            os.stat(directory)
+    return timed(seconds, lambda number: os.stat(names[number % len(names)]), forget)
+
+
+BLOCK, BLOCKS = 64 << 10, 2048
+
+
+def writes(store, seconds):
+    """One after the other into a new file, which is emptied and begun anew when it has 128 MiB."""
+    handle = store.opened("written")
+    block = os.urandom(BLOCK)
+
+    def again(number):
+        if number % BLOCKS == 0:
+            os.ftruncate(handle, 0)
+            os.sync()
+    return timed(seconds, lambda number: os.pwrite(handle, block, number % BLOCKS * BLOCK), again)
+
+
+def reads(store, seconds):
+    """One after the other of a file that no page cache has when each lap of 128 MiB begins."""
+    handle = store.opened("read")
+    for number in range(BLOCKS):
+        os.pwrite(handle, os.urandom(BLOCK), number * BLOCK)
+
+    def forget(number):
+        if number % BLOCKS == 0:
+            os.sync()
+            with open("/proc/sys/vm/drop_caches", "w") as file:
+                file.write("1")
+    return timed(seconds, lambda number: os.pread(handle, BLOCK, number % BLOCKS * BLOCK), forget)
 
 
 def undisturbed(store, work):
@@ -269,7 +339,8 @@ def main():
     with Store(options) as store:
         workloads = {f"4 KiB O_SYNC write, {jobs} jobs": fio(store, jobs, options.seconds)
                      for jobs in map(int, options.jobs.split(","))}
-        workloads["create"] = creates(store, options.seconds)
+        workloads |= {"create": creates(store, options.seconds), "look-up": lookups(store, options.seconds),
+                      "64 KiB write": writes(store, options.seconds), "64 KiB read": reads(store, options.seconds)}
         for name, work in workloads.items():
             work()
             results[name] = undisturbed(store, work)
@@ -278,7 +349,7 @@ def main():
             if not options.json:
                 show(name, results[name])
     if options.json:
-        print(json.dumps({"cache": options.cache, "copies": options.copies, "workloads": results}))
+        print(json.dumps({"cache": options.cache, "own": options.own, "copies": options.copies, "workloads": results}))
 
 
 main()

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Hekate on one host.   hekate.sh up|remount|down|dir|info|trace     (variant from $GV)
-#   GV = r2 | r3 | r1, with -cacheN for `mount --cache N`, e.g. r2-cache1; -own-cacheN: mounted by the server (`serve --mount`).  Bricks: XFS on loop devices (direct I/O), as the peers'.
+#   GV = r2 | r3 | r1, with -cacheN for `mount --cache N`, e.g. r2-cache1; -own-cacheN: mounted by the server (`serve --mount`);
+#        -two-cacheN: two server processes with a brick each, over TCP.  Bricks: XFS on loop devices (direct I/O), as the peers'.
 # `up` traces one O_SYNC write and one fsync, and fails unless every replica's disk was synced before the reply.
 . $(dirname $(readlink -f $0))/common.sh
 GV=${GV:-r2}; D=$MNT/hekate; S=$PP/run/hekate; H=${HEKATE:-$(readlink -f $(dirname $(readlink -f $0))/../../target/release/hekate)}
@@ -9,7 +10,9 @@ case $GV in *cache*) C=${GV##*cache}; OPT="--cache $C";; *) OPT="";; esac
 [ -x $H ] || die "no $H: cargo build --release -p hekate"
 h() { $H --state $S "$@" || die "hekate $*"; }
 case $GV in *own*) OWN="--mount pv:$D${OPT:+:cache=${OPT#--cache }}";; *) OWN="";; esac
-serve() { mkdir -p $D; h serve --detach $OWN > $PP/run/hekate.up; }
+case $GV in *two*) TWO=1; LISTEN="--listen 127.0.0.1:7801";; *) TWO=""; LISTEN="";; esac
+h2() { $H --state $S.2 "$@" || die "hekate (second server) $*"; }
+serve() { mkdir -p $D; h serve --detach $LISTEN $OWN > $PP/run/hekate.up; [ -z "$TWO" ] || h2 serve --detach --listen 127.0.0.1:7802 >/dev/null; }
 m() { [ -n "$OWN" ] || h mount $OPT pv $D > /dev/null; stat $D >/dev/null; }
 pid() { sed -n 's/^server \([0-9]*\) answers.*/\1/p' $PP/run/hekate.up; }
 # Every brick must see a sync of its journal between the request and its answer.
@@ -45,12 +48,18 @@ P
   done; rm -f $f; echo "trace: one O_SYNC write and one fsync: all $N replicas' disks were synced before the reply"; }
 case $1 in
 up)
-  rm -rf $S; B=""
+  rm -rf $S $S.2; B=""
   for i in $(seq $N); do xfs_up b$i $MNT/hbrick$i; mkdir -p $MNT/hbrick$i/brick; B="$B --brick $MNT/hbrick$i/brick"; done
-  h --json init $B --volume pv --copies $N >/dev/null; serve; m; [ -n "$NOTRACE" ] || trace;;
-remount) sync; umount $D || { sleep 1; umount $D || die umount; }; h stop >/dev/null; drop; serve; m;;
-down) mountpoint -q $D && { umount $D || umount -l $D; }; sleep 0.3; $H --state $S stop >/dev/null 2>&1
-  for i in 1 2 3; do mountpoint -q $MNT/hbrick$i && xfs_down b$i $MNT/hbrick$i; done; rm -rf $S;;
+  if [ -n "$TWO" ]; then
+    h --json init --brick $MNT/hbrick1/brick >/dev/null; TWO= serve
+    h2 join 127.0.0.1:7801 --secret-file $S/secret --brick $MNT/hbrick2/brick >/dev/null
+    h2 serve --detach --listen 127.0.0.1:7802 >/dev/null; h volume create pv --copies 2 >/dev/null; m
+  else
+    h --json init $B --volume pv --copies $N >/dev/null; serve; m; [ -n "$NOTRACE" ] || trace
+  fi;;
+remount) sync; umount $D || { sleep 1; umount $D || die umount; }; [ -z "$TWO" ] || h2 stop >/dev/null; h stop >/dev/null; drop; serve; m;;
+down) mountpoint -q $D && { umount $D || umount -l $D; }; sleep 0.3; [ -z "$TWO" ] || $H --state $S.2 stop >/dev/null 2>&1; $H --state $S stop >/dev/null 2>&1
+  for i in 1 2 3; do mountpoint -q $MNT/hbrick$i && xfs_down b$i $MNT/hbrick$i; done; rm -rf $S $S.2;;
 dir) echo $D;;
 trace) trace;;
 info) $H --version; $H --state $S status; $H --state $S volume show pv; findmnt -no FSTYPE,OPTIONS $D; echo "cache option: ${OPT:-strict}";;
