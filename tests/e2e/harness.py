@@ -381,8 +381,11 @@ def judge(function, base):
     except Skip as why:
         return "SKIP", str(why)
     except BaseException as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/test_" in frame.filename]
-        where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+        frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, AssertionError):
+            frames = [frame for frame in frames if "/test_" in frame.filename][-1:]
+        where = [f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in frames if "/e2e/" in frame.filename]
+        where = f" ({', '.join(where)})" if where else ""
         text = str(error) if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: {error}"
         if isinstance(error, subprocess.TimeoutExpired) and store.server_pid:
             text += stacks_of(store.server_pid)

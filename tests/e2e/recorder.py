@@ -3,7 +3,7 @@
 A round is a new directory with a few names, files and locks that all processes work on at the same time. Names of one
 kind (`MOVED`) are made, renamed and removed, those of the other (`LINKED`) linked and removed. The kernel looks up both names
 of a rename, and does nothing if they lead to one inode, though that was at two moments. So an inode has one name of
-the first kind at most, and only one mount renames to each of them, but for NOREPLACE.
+the first kind at most, and only one mount renames to each of them, but for `SHARED`, to which all rename with NOREPLACE.
 """
 
 import errno
@@ -16,7 +16,8 @@ import time
 
 from against_ext4 import kernel
 
-MOVED, LINKED = ["a", "b", "c"], ["l", "m"]
+MOVED, LINKED = ["a", "b", "c", "d"], ["l", "m"]
+SHARED = MOVED[-1]
 RENAMES = {"replace": 0, "noreplace": 1, "exchange": 2}
 CELL = 64
 SHARD = 4 << 20
@@ -106,9 +107,9 @@ class Recorder:
 
     def rename(self):
         mode = self.draw.choice(list(RENAMES))
-        mine = [MOVED[self.mount % len(MOVED)]]
+        mine = [MOVED[self.mount % (len(MOVED) - 1)]]
         path, named = self.place(mine if mode == "exchange" else MOVED)
-        to, target = self.place(MOVED if mode == "noreplace" else mine)
+        to, target = self.place([SHARED, *mine] if mode == "noreplace" else mine)
         if path == to:
             return
         named |= {"to_dir": target["dir"], "to_name": target["name"], "mode": mode}

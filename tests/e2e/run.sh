@@ -2,6 +2,7 @@
 # Tests of the whole program from outside, on real mounts: run.sh [NAME...], all without a name.
 #
 # Environment: HEKATE=PROGRAM (else it is built in release), E2E_DIR=DIR for everything that the tests write [/var/tmp],
+# HEKATE_OWN_MOUNT=1: the first mount of a store is the server's own (serve --mount),
 # HEKATE_POSIX_TOOLS=DIR with what tests/posix/tools.sh builds (else it is built).
 set -eu
 cd "$(dirname "$0")/../.."

@@ -138,7 +138,6 @@ def what_another_mount_removed_is_stale(store):
     equal((found.st_mode & 0o7777, found.st_uid, found.st_gid), (0o701, 5, 6), "mode and owners")
     equal((found.st_atime_ns, found.st_mtime_ns), (7_000_000_001, 8_000_000_002), "times")
     assert found.st_ctime_ns > before.st_ctime_ns, "no change of its ctime"
-    raises(errno.ESTALE, os.setxattr, handle, "user.a", b"")
     os.close(handle)
     os.mkdir(f"{mnt}/d")
     os.mkdir(f"{mnt}/e")
@@ -180,3 +179,29 @@ def a_shared_directory_keeps_its_time_of_access(store):
     time.sleep(0.02)
     equal(os.listdir(f"{mnt}/wide"), ["f"], "names")
     equal(os.stat(f"{mnt}/wide").st_atime_ns, before, "time of access")
+
+
+@test
+def what_the_page_cache_answers_is_no_access(store):
+    store.init()
+    store.serve()
+    mnt = store.mount(options=("--cache", "60"))
+    write(f"{mnt}/f", b"1" * 4096)
+    handle = os.open(f"{mnt}/f", os.O_RDONLY)
+    os.pread(handle, 4096, 0)
+    os.utime(handle, ns=(5, os.fstat(handle).st_mtime_ns))
+    equal(os.pread(handle, 4096, 0), b"1" * 4096, "content")
+    os.chmod(f"{mnt}/f", 0o600)  # The kernel gets new attributes.
+    equal(os.fstat(handle).st_atime_ns, 5, "time of access")
+    os.close(handle)
+
+
+@test(root=True)
+def no_label_is_no_support_for_labels(store):
+    mnt = store.up()
+    write(f"{mnt}/f", b"")
+    raises(errno.EOPNOTSUPP, os.getxattr, f"{mnt}/f", "security.selinux")
+    raises(errno.ENODATA, os.getxattr, f"{mnt}/f", "security.other")
+    os.setxattr(f"{mnt}/f", "security.selinux", b"label")
+    equal(os.getxattr(f"{mnt}/f", "security.selinux"), b"label", "the label")
+    raises(errno.ENODATA, os.getxattr, f"{mnt}/f", "security.other")

@@ -153,5 +153,9 @@ def mistakes_with_own_mounts_are_told(store):
     refused(f"v:{there}:remount", "hekate mount")
     assert not is_mounted(there)
     mnt = own(store)
+    store.stop()
+    store.refuses("serve", "--mount", f"v:{there}", "--mount", f"w:{mnt}", words=("--mount w:",))
+    assert not is_mounted(there), "the first mount is left behind when the second fails"
+    mnt = own(store)
     store.refuses("mount", "v", mnt, words=("mounted at",))
     equal(store.status()["health"], "good", "health")
