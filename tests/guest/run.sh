@@ -4,6 +4,7 @@
 # Environment: HEKATE=PROGRAM (else it is built in release), GUEST_DIR=DIR for its disks [target/guest], E2E_SETTINGS="A=B
 # C=D" for the tests, GUEST_LIMIT_S=N for all of it [21600],
 # GUEST_PATIENCE=N: how many times the tests' own limits [20; with hardware 3]. Nothing that the guest writes is kept.
+# tests/guest/pause.py stop|cont makes the guest's clock and work stand still while something else is measured.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/guest
@@ -51,7 +52,7 @@ rm -rf "$run/tests"
 echo "guest: booting (${accelerator[*]})"
 status=0
 TMPDIR=$run timeout "${GUEST_LIMIT_S:-21600}" qemu-system-x86_64 -machine pc "${accelerator[@]}" -smp 2 -m 3072 \
-  -display none -no-reboot -nic none -monitor none -serial stdio \
+  -display none -no-reboot -nic none -monitor none -serial stdio -qmp unix:"$directory/qmp",server=on,wait=off \
   -drive file="$directory/disk",format=raw,if=virtio,snapshot=on -drive file="$run/disk",format=raw,if=virtio,readonly=on \
   -kernel "$directory/kernel" -initrd "$directory/initrd" \
   -append "root=/dev/vda rw console=ttyS0 panic=-1 edd=off no_timer_check init=/tests-init" </dev/null |

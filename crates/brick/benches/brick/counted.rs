@@ -71,6 +71,11 @@ impl Snapshot {
         (0..PARTS.len()).map(|part| self.of(part, Sort::Write).bytes).sum()
     }
 
+    /// Calls of all sorts to all parts.
+    pub fn calls(&self) -> u64 {
+        self.0.iter().flatten().map(|tally| tally.calls).sum()
+    }
+
     /// What came since an earlier one.
     pub fn since(&self, before: &Self) -> Self {
         let mut out = *self;

@@ -84,6 +84,7 @@ fn row_of(cost: &Cost) -> Value {
         "index_writes": cost.each(|calls| calls.of(1, Sort::Write).calls),
         "index_reads": cost.each(|calls| calls.of(1, Sort::Read).calls),
         "journal_bytes": cost.each(|calls| calls.of(0, Sort::Write).bytes),
+        "calls": cost.each(Snapshot::calls),
     })
 }
 
@@ -166,7 +167,7 @@ fn parts(calls: &Snapshot) -> Value {
     (0..PARTS.len()).map(of).collect::<serde_json::Map<_, _>>().into()
 }
 
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 10] = [
     "us",
     "seconds",
     "seconds_by_median_slice",
@@ -176,6 +177,7 @@ const COLUMNS: [&str; 9] = [
     "index_writes",
     "index_reads",
     "journal_bytes",
+    "calls",
 ];
 
 fn print(outcome: &Value) {
