@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The end-to-end tests in a Debian 12 guest with its own kernel (6.1) under qemu: run.sh [NAME...], all without a name.
 #
-# Environment: HEKATE=PROGRAM (else it is built in release), GUEST_DIR=DIR for its disks [target/guest], E2E_SETTINGS="A=B
-# C=D" for the tests, GUEST_LIMIT_S=N for all of it [21600],
-# GUEST_PATIENCE=N: how many times the tests' own limits [20; with hardware 3]. Nothing that the guest writes is kept.
+# Environment: HEKATE=PROGRAM and CHECK_HISTORY=PROGRAM (else they are built in release), GUEST_DIR=DIR for its disks
+# [target/guest], E2E_SETTINGS="A=B C=D" for the tests, GUEST_LIMIT_S=N for all of it [21600], GUEST_PATIENCE=N: how many
+# times the tests' own limits [20; with hardware 3]. Nothing that the guest writes is kept.
 # tests/guest/pause.py stop|cont makes the guest's clock and work stand still while something else is measured.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -18,7 +18,10 @@ if [ -z "${HEKATE:-}" ]; then
   cargo build --release -p hekate
   HEKATE=$target/release/hekate
 fi
-cargo build --release -p hekate-sim --bin check-history
+if [ -z "${CHECK_HISTORY:-}" ]; then
+  cargo build --release -p hekate-sim --bin check-history
+  CHECK_HISTORY=$target/release/check-history
+fi
 [ -x "$HEKATE" ] || give_up "HEKATE=$HEKATE is no program"
 "$here/image.sh" "$directory"
 
@@ -29,7 +32,9 @@ trap 'rm -rf "$run"' EXIT
 mkdir -p "$run/tests/tests"
 cp "$HEKATE" "$run/tests/hekate"
 cp -r tests/e2e tests/posix "$run/tests/tests/"
-cp "$target/release/check-history" "$run/tests/"
+mkdir "$run/tests/docs"
+cp docs/semantics.md "$run/tests/docs/"
+cp "$CHECK_HISTORY" "$run/tests/check-history"
 cp -r "$(tests/posix/tools.sh)" "$run/tests/posix-tools"
 git clone --quiet --bare --no-local . "$run/tests/source.git"
 echo "$*" >"$run/tests/names"

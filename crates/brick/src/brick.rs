@@ -403,14 +403,18 @@ impl Brick {
         self.machine.read().state().position(ring, partition)
     }
 
-    /// The records of a partition after `after` that the journal still has, without a gap. A segment that a power cut left
+    /// The records of a partition after `after` that the journal still has, without a gap; none from before the log that it
+    /// goes on with. A segment that a power cut left
     /// between two uses of its file, the header of one and records of the other, ends what comes before it.
     pub fn records_since(&self, ring: RingId, partition: PartitionNumber, after: Sequence) -> Result<Vec<LogEntry>> {
         let mut found = Vec::new();
         self.look_through(&mut |record| match record {
             None => found.clear(),
             Some((record, _)) => {
-                if record.ring == ring && record.partition == partition && record.sequence > after {
+                let is_of_it = record.ring == ring && record.partition == partition;
+                if is_of_it && record.changes.contains(&Change::BeginLog) {
+                    found.clear();
+                } else if is_of_it && record.sequence > after {
                     found.push(LogEntry::new(record));
                 }
             }

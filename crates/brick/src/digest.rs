@@ -3,7 +3,9 @@
 //! and how much of a shard is at home. `hekate debug compare` compares all of it, by code of its own (`inspect/compare.rs`).
 
 use crate::Brick;
+use bytes::Bytes;
 use hekate_proto::*;
+use std::collections::BTreeMap;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Entries, in short.
@@ -16,6 +18,48 @@ impl Brick {
         let next = found.last().filter(|_| found.len() >= limit).map(|(key, _)| key.successor());
         let hashed = found.into_iter().filter(|(key, _)| !matches!(key.kind(), Some(Kind::Shard | Kind::Checksums)));
         Ok((hashed.map(|(key, value)| (key.clone(), hash(key.as_bytes(), &value))).collect(), next))
+    }
+
+    /// Shards whose keys are in `from..to`, with their records.
+    pub fn shards_between(&self, ring: RingId, from: &Key, to: &Key) -> Result<Vec<(ShardId, ShardRecord)>> {
+        self.view(|view| {
+            let mut found: BTreeMap<Key, Option<ShardRecord>> = BTreeMap::new();
+            let mut unreadable = None;
+            view.index.scan(from.as_bytes(), to.as_bytes(), &mut |key, value| {
+                let key = Key::from_bytes(Bytes::copy_from_slice(key));
+                if key.kind() == Some(Kind::Shard) {
+                    match ShardRecord::from_bytes(value) {
+                        Ok(record) => drop(found.insert(key, Some(record))),
+                        Err(malformed) => unreadable = Some(malformed),
+                    }
+                }
+                unreadable.is_none()
+            })?;
+            if let Some(malformed) = unreadable {
+                return Err(malformed.into());
+            }
+            for overlay in view.state.layers_oldest_first() {
+                let changed = overlay.shards.iter().filter(|(_, change)| change.ring == ring);
+                let keyed = changed.map(|(shard, change)| (Key::shard(ring, *shard), change.record));
+                found.extend(keyed.filter(|(key, _)| from <= key && key < to));
+            }
+            Ok(found.into_iter().filter_map(|(key, record)| Some((key.as_shard()?, record?))).collect())
+        })
+    }
+
+    /// Hashes of the blocks of a shard that are no holes, by number; one that cannot be read has none.
+    pub fn block_hashes(&self, ring: RingId, shard: ShardId) -> Result<Vec<(u32, u128)>> {
+        let Some(record) = self.shard(ring, shard)? else { return Ok(Vec::new()) };
+        let holes = self.holes(ring, shard, 0, record.home_blocks)?;
+        let mut found = Vec::new();
+        for (block, _) in (0..).zip(&holes).filter(|(_, is_hole)| !**is_hole) {
+            match self.read_block(ring, shard, block) {
+                Ok(Some(bytes)) => found.push((block, xxhash_rust::xxh3::xxh3_128(&bytes))),
+                Ok(None) | Err(Error::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 
     /// Hashes of a partition's shards.

@@ -61,6 +61,7 @@ fn room_of(change: &Change) -> u64 {
         Change::ReserveBlocks { .. } => PAGE_BYTES,
         Change::CutShard { record, .. } => PAGE_BYTES + u64::from(record.home_blocks.div_ceil(CRC_BLOCKS)) * GROUP_ROOM,
         Change::DropShard { .. } => PAGE_BYTES + GROUP_ROOM,
+        Change::BeginLog => 0,
         Change::PunchBlocks { count, .. } => PAGE_BYTES + (u64::from(*count) / u64::from(CRC_BLOCKS) + 2) * GROUP_ROOM,
     }
 }

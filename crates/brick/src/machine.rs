@@ -21,6 +21,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub use check::follows;
 pub use checkpoint::Next;
 pub use io::{Io, IoId};
 pub use log::Log;

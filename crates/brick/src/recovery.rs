@@ -5,7 +5,7 @@ use crate::disk::Disk;
 use crate::journal::format::EntryKind;
 use crate::journal::read::Reader;
 use crate::journal::{Geometry, Lsn};
-use crate::machine::Machine;
+use crate::machine::{Machine, follows};
 use crate::meta::Meta;
 use crate::view::View;
 use hekate_proto::*;
@@ -101,7 +101,7 @@ fn undecodable((path, offset): &(String, u64), error: &dyn std::fmt::Display) ->
 /// Records of one partition follow each other without gaps.
 fn check_sequence(machine: &Machine, record: &Record, (path, offset): &(String, u64)) -> Result<()> {
     let at = machine.state().position(record.ring, record.partition);
-    if at.sequence.0.checked_add(1) == Some(record.sequence.0) && record.epoch >= at.epoch {
+    if follows(at, record) {
         return Ok(());
     }
     Err(Error::Damaged {

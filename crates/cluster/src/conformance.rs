@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::coordinator::Coordinator;
+use std::time::{Duration, Instant};
 
 /// Of a coordinator that has nothing below `/suite/`.
 pub fn conforms(coordinator: &dyn Coordinator) {
@@ -17,7 +18,33 @@ pub fn conforms(coordinator: &dyn Coordinator) {
     assert_eq!(coordinator.list("/suite/").unwrap(), [pair(b, "2"), pair(c, "3")]);
     assert_eq!(coordinator.list(b).unwrap().len(), 1);
     assert!(coordinator.list("/suite/none").unwrap().is_empty());
+    keeps(coordinator);
     let odd = "\"quotes\", a \\ and\na line, \u{fc}";
     assert!(coordinator.transact(&[], &[(c, Some(odd))]).unwrap());
     assert_eq!(coordinator.get(c).unwrap().unwrap(), odd);
+}
+
+/// Keys that go by themselves.
+fn keeps(coordinator: &dyn Coordinator) {
+    let (d, e, short) = ("/suite/d", "/suite/e", Duration::from_millis(500));
+    let known = |key: &str| coordinator.get(key).unwrap();
+    coordinator.keep(e, "2", short * 100).unwrap();
+    assert_eq!(known(e), Some("2".into()));
+    // Twice its life, and said again in time; where this thread had to wait too long nothing is said of it.
+    let begun = Instant::now();
+    while begun.elapsed() < short * 2 {
+        let kept = Instant::now();
+        coordinator.keep(d, "3", short).unwrap();
+        let (value, listed) = (known(d), coordinator.list("/suite/").unwrap());
+        if kept.elapsed() < short {
+            assert_eq!(value.unwrap(), "3");
+            assert!(listed.contains(&(d.into(), "3".into())) && listed.contains(&(e.into(), "2".into())), "{listed:?}");
+        }
+        std::thread::sleep(short / 20);
+    }
+    std::thread::sleep(short + short / 4);
+    assert_eq!((known(d), known(e)), (None, Some("2".into())), "nobody has kept it");
+    assert!(coordinator.list(d).unwrap().is_empty());
+    coordinator.keep(e, "", Duration::ZERO).unwrap();
+    assert_eq!(known(e), None, "given up");
 }

@@ -1,11 +1,15 @@
 //! The coordinator: get, list, and a transaction that compares before it writes.
 //!
-//! `embedded` is one file in the first server, which the others ask over its control interface; etcd implements the same
-//! trait, with leases and watches, which arrive together with views that change.
+//! Keys that are kept go by themselves when nobody keeps them any more: they say who lives (leases, Gray and Cheriton 1989).
+//! `embedded` is one file in the first server, or in a process of its own, which the others ask over its control interface;
+//! etcd is to implement the same trait.
 
 use hekate_proto::{Error, Result};
+use parking_lot::Mutex;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What a transaction expects: the key's value, or that it is absent.
 pub type Expect<'a> = (&'a str, Option<&'a str>);
@@ -20,13 +24,26 @@ pub trait Coordinator: Send + Sync {
     fn list(&self, prefix: &str) -> Result<Vec<(String, String)>>;
     /// Writes everything, durably, if everything is as expected. -> whether it was.
     fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool>;
+    /// The key has this value for so long from now on, and then goes; at once if that is zero. No transaction names it.
+    fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<()>;
 }
 
-const TABLE: TableDefinition<&str, &str> = TableDefinition::new("coordinator");
+/// How long a server may serve after it has said that it lives.
+pub const LEASE: Duration = Duration::from_secs(3);
 
-/// The coordinator in the first server's own process: a file of its own.
+const TABLE: TableDefinition<&str, &str> = TableDefinition::new("coordinator");
+/// Keys that are kept, with their lifetimes in milliseconds: after a restart they live that long again.
+const KEPT: TableDefinition<&str, u64> = TableDefinition::new("kept");
+
+/// The coordinator in a process of Hekate: a file of its own.
 pub struct EmbeddedCoordinator {
     database: Database,
+    kept: Mutex<BTreeMap<String, Kept>>,
+}
+
+struct Kept {
+    value: String,
+    until: Instant,
 }
 
 fn failed(error: impl Into<redb::Error>) -> Error {
@@ -67,18 +84,73 @@ impl EmbeddedCoordinator {
         let mut transaction = database.begin_write().map_err(failed)?;
         transaction.set_quick_repair(true);
         transaction.open_table(TABLE).map_err(failed)?;
+        let mut kept = BTreeMap::new();
+        {
+            let (table, values) =
+                (transaction.open_table(KEPT).map_err(failed)?, transaction.open_table(TABLE).map_err(failed)?);
+            for entry in table.iter().map_err(failed)? {
+                let (key, lifetime) = entry.map_err(failed)?;
+                let until = Instant::now() + Duration::from_millis(lifetime.value());
+                let value = values.get(key.value()).map_err(failed)?.map(|value| value.value().to_string());
+                kept.insert(key.value().to_string(), Kept { value: value.unwrap_or_default(), until });
+            }
+        }
         transaction.commit().map_err(failed)?;
-        Ok(Self { database })
+        Ok(Self { database, kept: Mutex::new(kept) })
+    }
+
+    /// Removes what was not kept. A key is in the file from its first to its last moment, with the value that it had first:
+    /// who asks after a restart must not take a server for dead that only could not say that it lives.
+    fn record_kept(&self, key: &str, value: Option<(&str, Duration)>) -> Result<()> {
+        let mut transaction = self.database.begin_write().map_err(failed)?;
+        transaction.set_quick_repair(true);
+        {
+            let (mut kept, mut values) =
+                (transaction.open_table(KEPT).map_err(failed)?, transaction.open_table(TABLE).map_err(failed)?);
+            match value {
+                Some((value, lifetime)) => {
+                    kept.insert(key, lifetime.as_millis() as u64).map_err(failed)?;
+                    values.insert(key, value).map_err(failed)?;
+                }
+                None => {
+                    kept.remove(key).map_err(failed)?;
+                    values.remove(key).map_err(failed)?;
+                }
+            }
+        }
+        transaction.commit().map_err(failed)
+    }
+
+    fn forget_expired(&self, kept: &mut BTreeMap<String, Kept>) -> Result<()> {
+        let now = Instant::now();
+        let over: Vec<String> = kept.iter().filter(|(_, one)| one.until <= now).map(|(key, _)| key.clone()).collect();
+        for key in over {
+            self.record_kept(&key, None)?;
+            kept.remove(&key);
+        }
+        Ok(())
     }
 }
 
 impl Coordinator for EmbeddedCoordinator {
     fn get(&self, key: &str) -> Result<Option<String>> {
+        let mut kept = self.kept.lock();
+        self.forget_expired(&mut kept)?;
+        if let Some(one) = kept.get(key) {
+            return Ok(Some(one.value.clone()));
+        }
+        drop(kept);
         let table = self.database.begin_read().map_err(failed)?.open_table(TABLE).map_err(failed)?;
         Ok(table.get(key).map_err(failed)?.map(|value| value.value().to_string()))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
+        let kept = {
+            let mut kept = self.kept.lock();
+            self.forget_expired(&mut kept)?;
+            let begins = kept.iter().filter(|(key, _)| key.starts_with(prefix));
+            begins.map(|(key, one)| (key.clone(), one.value.clone())).collect::<BTreeMap<_, _>>()
+        };
         let table = self.database.begin_read().map_err(failed)?.open_table(TABLE).map_err(failed)?;
         let mut found = Vec::new();
         for entry in table.range(prefix..).map_err(failed)? {
@@ -86,9 +158,24 @@ impl Coordinator for EmbeddedCoordinator {
             if !key.value().starts_with(prefix) {
                 break;
             }
-            found.push((key.value().to_string(), value.value().to_string()));
+            let key = key.value().to_string();
+            let value = kept.get(&key).cloned().unwrap_or_else(|| value.value().to_string());
+            found.push((key, value));
         }
         Ok(found)
+    }
+
+    fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<()> {
+        let mut kept = self.kept.lock();
+        self.forget_expired(&mut kept)?;
+        if lifetime.is_zero() {
+            return if kept.remove(key).is_some() { self.record_kept(key, None) } else { Ok(()) };
+        }
+        if !kept.contains_key(key) {
+            self.record_kept(key, Some((value, lifetime)))?;
+        }
+        kept.insert(key.into(), Kept { value: value.into(), until: Instant::now() + lifetime });
+        Ok(())
     }
 
     fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool> {
@@ -130,7 +217,17 @@ mod tests {
         let second = EmbeddedCoordinator::open(&path).err().unwrap();
         assert!(second.to_string().contains("in use"), "{second}");
         drop(coordinator);
-        assert_eq!(EmbeddedCoordinator::open(&path).unwrap().get("/suite/b").unwrap().unwrap(), "2");
+        let coordinator = EmbeddedCoordinator::open(&path).unwrap();
+        assert_eq!(coordinator.get("/suite/b").unwrap().unwrap(), "2");
+        let life = Duration::from_millis(500);
+        coordinator.keep("/suite/k", "1", life).unwrap();
+        drop(coordinator);
+        std::thread::sleep(life * 2);
+        let coordinator = EmbeddedCoordinator::open(&path).unwrap();
+        let known = coordinator.get("/suite/k").unwrap();
+        assert_eq!(known.unwrap(), "1", "who keeps it had nobody to tell");
+        std::thread::sleep(life * 2);
+        assert_eq!(coordinator.get("/suite/k").unwrap(), None);
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -9,7 +9,10 @@ pub mod coordinator;
 pub mod placement;
 mod records;
 pub mod registry;
+pub mod views;
 
-pub use coordinator::{Coordinator, EmbeddedCoordinator};
-pub use records::{BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, ServerInfo, SessionInfo, VolumeInfo};
+pub use coordinator::{Coordinator, EmbeddedCoordinator, LEASE};
+pub use records::{
+    AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, ServerInfo, SessionInfo, VolumeInfo,
+};
 pub use registry::Registry;

@@ -3,6 +3,7 @@
 use hekate_proto::map::{View, check_views};
 use hekate_proto::*;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The server that `hekate init` makes, which holds the embedded coordinator.
 pub const FIRST_SERVER: ServerId = ServerId(1);
@@ -85,14 +86,48 @@ pub struct RingInfo {
     /// What no two copies of a partition share.
     #[serde(default)]
     pub domain: Domain,
-    /// A view a partition.
+    /// A view a partition: the last that was formed, whether it has begun or not.
     pub views: Vec<View>,
+    /// Of partitions whose last view has not begun: the last that has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub opened: BTreeMap<u32, View>,
+    /// The bricks that are to hold each partition, who leads if it can first. Records from before there were learners have
+    /// none: the members.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placed: Vec<Vec<BrickId>>,
 }
 
 impl RingInfo {
+    /// A ring whose views have begun, with its bricks in the order of their members.
+    pub fn new(ring: RingId, pool: &str, copies: u32, domain: Domain, views: Vec<View>) -> Self {
+        let placed = views.iter().map(|view| view.members.iter().map(|member| member.brick).collect()).collect();
+        Self { ring, pool: pool.into(), copies, domain, views, opened: BTreeMap::new(), placed }
+    }
+
+    /// The bricks that are to hold a partition.
+    pub fn placed(&self, partition: PartitionNumber) -> Vec<BrickId> {
+        let members = || self.view(partition).map(|view| view.all().map(|member| member.brick).collect());
+        self.placed.get(partition.0 as usize).cloned().or_else(members).unwrap_or_default()
+    }
+
+    /// A partition's last view.
+    pub fn view(&self, partition: PartitionNumber) -> Option<&View> {
+        self.views.get(partition.0 as usize)
+    }
+
+    /// The last one that has begun.
+    pub fn opened(&self, partition: PartitionNumber) -> Option<&View> {
+        self.opened.get(&partition.0).or_else(|| self.view(partition))
+    }
+
+    /// So many members a view has at least: all but one of the copies.
+    pub fn members_min(&self) -> usize {
+        (self.copies as usize).saturating_sub(1).max(1)
+    }
+
     /// How many partitions have a replica on the brick.
     pub fn replicas_on(&self, brick: BrickId) -> usize {
-        self.views.iter().filter(|view| view.members.iter().any(|member| member.brick == brick)).count()
+        (0..self.views.len()).filter(|number| self.placed(PartitionNumber(*number as u32)).contains(&brick)).count()
     }
 
     /// Whether any has.
@@ -102,9 +137,18 @@ impl RingInfo {
 
     /// As it was read, if positions lead to its partitions.
     pub(crate) fn checked(self) -> Result<Self> {
-        check_views(&self.views).map_err(|malformed| Error::Damaged {
-            what: format!("the coordinator's record of ring {}: {}", self.ring, malformed.0),
-        })?;
+        let damaged = |what| Error::Damaged { what: format!("the coordinator's record of ring {}: {what}", self.ring) };
+        check_views(&self.views).map_err(|malformed| damaged(malformed.0))?;
+        let is_beside = |(number, view): (&u32, &View)| {
+            view.opened
+                && view.has_member(view.leader)
+                && self.views.get(*number as usize).is_some_and(|now| !now.opened)
+        };
+        if !self.opened.iter().all(is_beside)
+            || !matches!(self.placed.len(), 0) && self.placed.len() != self.views.len()
+        {
+            return Err(damaged("views that do not go together"));
+        }
         Ok(self)
     }
 }
@@ -151,4 +195,14 @@ pub struct SessionInfo {
     /// Where it was opened: this server ends it after a silence.
     #[serde(default = "first")]
     pub server: ServerId,
+}
+
+/// `/alive/NUMBER`, as long as its server says so
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct AliveInfo {
+    /// The server.
+    pub server: ServerId,
+    /// Its bricks that have stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<BrickId>,
 }

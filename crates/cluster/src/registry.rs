@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
 /// The version of all records. Records of a greater one are another program's to read.
-pub const RECORDS_VERSION: u32 = 1;
+pub const RECORDS_VERSION: u32 = 2;
 
 const VERSION_KEY: &str = "/version";
 

@@ -59,7 +59,7 @@ pub fn map_seeds() -> Vec<Vec<u8>> {
 
 fn views(count: u64) -> Vec<View> {
     let member = |n| Member { brick: BrickId(n), incarnation: Incarnation(1) };
-    (0..count).map(|n| View { epoch: Epoch(n), leader: BrickId(1), members: vec![member(1), member(2)] }).collect()
+    (0..count).map(|n| View::new(Epoch(n), BrickId(1), vec![member(1), member(2)])).collect()
 }
 
 /// Has the same value under every key.
@@ -74,6 +74,9 @@ impl Coordinator for Constant {
     }
     fn transact(&self, _: &[Expect<'_>], _: &[Write<'_>]) -> Result<bool> {
         Ok(true)
+    }
+    fn keep(&self, _: &str, _: &str, _: std::time::Duration) -> hekate_proto::Result<()> {
+        Ok(())
     }
 }
 
@@ -120,7 +123,7 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         deleting: false,
         spread: 4,
     };
-    let ring = RingInfo { ring: RingId(1), pool: "p".into(), copies: 2, domain: Domain::Server, views: views(2) };
+    let ring = RingInfo::new(RingId(1), "p", 2, Domain::Server, views(2));
     let session = SessionInfo { session: SessionId(3), volume: VolumeId(1), uid: Some(1000), server: ServerId(1) };
     let mut all = seeds([brick]);
     all.extend(seeds([server]));

@@ -54,6 +54,9 @@ wire_enum! {
         7 = PunchBlocks { shard: ShardId, record: ShardRecord, first: u32, count: u32 },
         /// So many fresh blocks from `first` on were given room at home before this record; they stay holes.
         8 = ReserveBlocks { shard: ShardId, record: ShardRecord, first: u32, count: u32 },
+        /// The replica goes on with another log than its own from here on: it learns. What it has that the others do not
+        /// have is found by comparing.
+        9 = BeginLog,
     }
 }
 
@@ -182,6 +185,17 @@ wire_struct! {
         pub op_id: OpId,
         /// What was answered: an encoded `Reply`.
         pub reply: Bytes,
+    }
+
+    /// Index: how far a replica that learns has come. Keys below `live` follow the leader's records, those from there on do
+    /// not; keys below `healed` are as the members have them.
+    pub struct HealRecord {
+        /// Where the portion begins that is being healed.
+        pub healed: Key,
+        /// Where it ends.
+        pub live: Key,
+        /// Shards of the portion that differ, and do not follow the leader's records yet.
+        pub differing: Vec<ShardId>,
     }
 
     /// Index: a data id to collect.

@@ -157,6 +157,13 @@ wire_struct! {
     }
 }
 
+impl Stamp {
+    /// Of a record that a leader makes by itself: no session has such a number, and no other leader or record the same.
+    pub fn of_leader(count: u64, epoch: Epoch, sequence: Sequence) -> Self {
+        Self { count, session: SessionId(1 << 63 | epoch.0), op: OpId(sequence.0) }
+    }
+}
+
 impl ShardId {
     /// Where on the ring the shard lives: XXH3-64 of the data id and the index, both little-endian; its high half.
     pub fn position(self) -> Position {

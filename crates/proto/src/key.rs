@@ -42,6 +42,8 @@ pub enum Kind {
     /// Work: a name that a rename of another partition holds; its value is the intent. Id: the directory, rest: the name;
     /// without one: the volume's moves of directories.
     Hold = 22,
+    /// The replica's own: `HealRecord`.
+    Heal = 32,
 }
 
 /// Bytes of the longest name of a file or an attribute.
@@ -49,6 +51,7 @@ const NAME_BYTES_MAX: usize = 255;
 
 const OBJECTS: u8 = 1;
 const WORK: u8 = 2;
+const OWN: u8 = 3;
 const KIND_AT: usize = 27;
 
 /// An id (position 32, random 32, number 64) as keys have it: position, number, random.
@@ -165,6 +168,11 @@ impl Key {
         Self::build(WORK, place, dir.bits(), Kind::Hold, &[name])
     }
 
+    /// How far a replica of the partition that starts at `position` has healed. No two replicas need have the same.
+    pub fn heal(ring: RingId, position: Position) -> Self {
+        Self::build(OWN, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Heal, &[])
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -180,7 +188,7 @@ impl Key {
         use Kind::*;
         let all = [
             Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage,
-            Hold,
+            Hold, Heal,
         ];
         let byte = *self.0.get(KIND_AT)?;
         all.into_iter().find(|k| *k as u8 == byte)
@@ -228,6 +236,7 @@ impl Key {
             LegDone => (WORK, 2..=2),
             Session => (WORK, 10..=10),
             Hold => (WORK, 0..=NAME_BYTES_MAX),
+            Heal => (OWN, 0..=0),
         };
         self.0[0] == table && lengths.contains(&rest)
     }

@@ -52,6 +52,52 @@ pub struct View {
     pub leader: BrickId,
     /// Who holds it, the leader included.
     pub members: Vec<Member>,
+    /// Who is to hold it again: they take what the members take, and are brought what they missed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub learners: Vec<Member>,
+    /// Whether it has begun. Before that its leader serves nobody: who was left out may still serve.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub opened: bool,
+    /// No member had its memory when it began: what was not on stable storage is lost.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub forgetful: bool,
+    /// It has fewer members than the volume may have: its leader heals learners and serves nobody.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub too_few: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(flag: &bool) -> bool {
+    *flag
+}
+
+fn is_no(flag: &bool) -> bool {
+    !flag
+}
+
+impl View {
+    /// One that has begun, without learners.
+    pub fn new(epoch: Epoch, leader: BrickId, members: Vec<Member>) -> Self {
+        Self { epoch, leader, members, learners: Vec::new(), opened: true, forgetful: false, too_few: false }
+    }
+
+    /// Whether a brick is one of the members.
+    pub fn has_member(&self, brick: BrickId) -> bool {
+        self.members.iter().any(|member| member.brick == brick)
+    }
+
+    /// Whether it is one of the learners.
+    pub fn has_learner(&self, brick: BrickId) -> bool {
+        self.learners.iter().any(|learner| learner.brick == brick)
+    }
+
+    /// Members and learners.
+    pub fn all(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().chain(&self.learners)
+    }
 }
 
 /// A brick in a view.
@@ -79,7 +125,7 @@ impl VolumeMap {
         if self.bricks.windows(2).any(|pair| pair[0].brick >= pair[1].brick) {
             return Err(Malformed("a map whose bricks are out of order, or one of them twice"));
         }
-        let mut members = self.views.iter().flat_map(|view| &view.members);
+        let mut members = self.views.iter().flat_map(View::all);
         match members.all(|member| self.server_of(member.brick).is_some()) {
             true => Ok(()),
             false => Err(Malformed("a map with a brick that is nowhere")),
@@ -121,8 +167,11 @@ pub fn check_views(views: &[View]) -> Result<(), Malformed> {
     if !views.len().is_power_of_two() {
         return Err(Malformed("a ring whose partitions are not a power of two"));
     }
-    if views.iter().any(|view| view.members.iter().all(|member| member.brick != view.leader)) {
+    if views.iter().any(|view| !view.has_member(view.leader)) {
         return Err(Malformed("a view whose leader is none of its members"));
+    }
+    if views.iter().any(|view| view.learners.iter().any(|learner| view.has_member(learner.brick))) {
+        return Err(Malformed("a view with a member that learns"));
     }
     Ok(())
 }
@@ -140,7 +189,7 @@ mod tests {
             name: "v".into(),
             ring: RingId(1),
             copies: 2,
-            views: vec![View { epoch: Epoch(1), leader: BrickId(7), members: vec![member(7), member(3)] }],
+            views: vec![View::new(Epoch(1), BrickId(7), vec![member(7), member(3)])],
             server: ServerId(1),
             servers: vec![address(2), address(1)],
             bricks: vec![place(3, 2), place(7, 2)],
@@ -154,13 +203,14 @@ mod tests {
         assert_eq!((good.server_of(BrickId(3)), good.server_of(BrickId(4))), (Some(ServerId(2)), None));
         assert_eq!(good.holders(), [ServerId(2)]);
         type Spoil = fn(&mut VolumeMap);
-        let spoils: [(&str, Spoil); 6] = [
+        let spoils: [(&str, Spoil); 7] = [
             ("twice", |map| map.servers[0].server = ServerId(1)),
             ("does not list", |map| map.servers.truncate(1)),
             ("does not list", |map| map.bricks[0].server = ServerId(9)),
             ("out of order", |map| map.bricks.swap(0, 1)),
             ("nowhere", |map| map.bricks.truncate(1)),
             ("leader", |map| map.views[0].leader = BrickId(9)),
+            ("learns", |map| map.views[0].learners = map.views[0].members.clone()),
         ];
         for (words, change) in spoils {
             let mut bad = map();

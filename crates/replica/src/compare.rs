@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Entries of a portion.
 const AT_ONCE: usize = 2048;
 /// Entries that a member lists of a portion; one that has more has something else altogether.
-const LISTED_MAX: usize = 4 * AT_ONCE;
+pub(crate) const LISTED_MAX: usize = 4 * AT_ONCE;
 /// What members take from the leader: what fits one record with room.
 const TAKEN_MAX: usize = 256;
 const TAKEN_BYTES_MAX: usize = 2 << 20;
@@ -40,10 +40,10 @@ pub(crate) struct Comparison {
 }
 
 impl Leader {
-    /// Whether the view is newer than the last record: nothing was done in it yet.
+    /// Whether the view began without memory and nothing was done in it yet.
     pub fn is_to_compare(&self, at: &Place, around: &Around) -> bool {
         let own = around.brick.position(at.ring, at.own.partition);
-        !self.members.is_empty() && own.sequence > Sequence(0) && own.epoch < at.view.epoch
+        at.view.forgetful && !self.members.is_empty() && own.sequence > Sequence(0) && own.epoch < at.view.epoch
     }
 
     /// Once all members have all records. None is made until the end.
@@ -253,7 +253,7 @@ pub(crate) fn list(at: &Place, brick: &Brick, portion: &Portion) -> Result<Vec<H
 }
 
 /// A portion's entries, one more than the limit at most.
-fn hashes(brick: &Brick, portion: &Portion) -> Result<Vec<(Key, u128)>> {
+pub(crate) fn hashes(brick: &Brick, portion: &Portion) -> Result<Vec<(Key, u128)>> {
     let Portion::Entries { from, to } = portion else { return Ok(Vec::new()) };
     let (mut found, mut from) = (Vec::new(), from.clone());
     while from < *to {
@@ -268,10 +268,10 @@ fn hashes(brick: &Brick, portion: &Portion) -> Result<Vec<(Key, u128)>> {
     Ok(found)
 }
 
-fn sum(hashes: impl Iterator<Item = u128>) -> (u128, u64) {
+pub(crate) fn sum(hashes: impl Iterator<Item = u128>) -> (u128, u64) {
     hashes.fold((0, 0), |total, hash| add(total, (hash, 1)))
 }
 
-fn add(one: (u128, u64), other: (u128, u64)) -> (u128, u64) {
+pub(crate) fn add(one: (u128, u64), other: (u128, u64)) -> (u128, u64) {
     (one.0.wrapping_add(other.0), one.1 + other.1)
 }

@@ -1,7 +1,8 @@
 //! A member that follows: takes the leader's records in order, and says how far it is.
 
 use crate::compare::{digest, list};
-use crate::message::{Address, Fresh, Message};
+use crate::learner::{Learning, block_hashes};
+use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
 use hekate_brick::planted::is_planted;
 use hekate_brick::{Brick, LogEntry, block_checksum};
@@ -14,6 +15,7 @@ struct Arrived {
     entry: LogEntry,
     fresh: Vec<Fresh>,
     copied: bool,
+    step: Option<HealStep>,
 }
 
 /// A sync that the leader asked for.
@@ -39,18 +41,20 @@ pub(crate) struct Follower {
     /// Syncs that the host was asked for, with the leader's tickets; what an earlier life of the leader asked for counts
     /// for nothing in this one.
     jobs: BTreeMap<u64, u64>,
-    tickets: u64,
+    pub tickets: u64,
     /// Once it has this record, what power cuts took is agreed on.
     settled: Option<Sequence>,
     /// What the leader was told last that there is room for.
     told_room: Option<u64>,
+    /// What it does not have yet, if it learns.
+    learning: Learning,
 }
 
 impl Follower {
-    pub fn new(at: &Place, brick: &Brick) -> Self {
+    pub fn new(at: &Place, brick: &Brick) -> Result<Self> {
         let last = brick.position(at.ring, at.own.partition).sequence;
         let (early, waiting, jobs) = Default::default();
-        Self {
+        Ok(Self {
             last,
             stable: Sequence(0),
             early,
@@ -60,11 +64,14 @@ impl Follower {
             tickets: 0,
             settled: None,
             told_room: None,
-        }
+            learning: Learning::read(at, brick)?,
+        })
     }
 
     /// Whether the next record waits for room. Who has it lets others have their turn.
     fn note_starving(&mut self, at: &Place, around: &Around, starves: bool, out: &mut Out) {
+        // For who learns nobody waits.
+        let starves = starves && at.view.has_member(at.own.brick);
         if starves != self.starves {
             self.starves = starves;
             around.brick.note_starving(at.ring, at.own.partition, starves);
@@ -80,10 +87,11 @@ impl Follower {
         self.jobs.clear();
         self.settled = None;
         self.told_room = None;
+        self.learning.forget();
     }
 
     pub fn is_idle(&self) -> bool {
-        self.early.is_empty() && self.waiting.is_empty()
+        self.early.is_empty() && self.waiting.is_empty() && self.learning.restart.is_none()
     }
 
     pub fn handle(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
@@ -91,7 +99,7 @@ impl Follower {
             Event::Up { bricks } | Event::Down { bricks } if bricks.contains(&at.view.leader) => {
                 self.forget(at, around, out)
             }
-            Event::Room | Event::Tick if !self.early.is_empty() => self.take(at, around, out)?,
+            Event::Room | Event::Tick if !self.is_idle() => self.take(at, around, out)?,
             Event::Tick => self.tell_new_room(at, around, out),
             Event::Stabilize => at.send_member(out, at.view.leader, Message::WantStable),
             Event::Synced { ticket, outcome } => {
@@ -121,21 +129,25 @@ impl Follower {
         }
         match message {
             Message::Append { entry, fresh, copied } => {
-                if entry.record.sequence > self.last {
-                    if entry.record.sequence.0 > self.last.0 + 1 {
-                        out.branches.push("a record comes early");
-                    }
-                    self.early.insert(entry.record.sequence, Arrived { entry, fresh, copied });
-                }
+                self.arrive(at, Arrived { entry, fresh, copied, step: None }, around, out)?;
+            }
+            Message::Heal { entry, fresh, step } => {
+                self.arrive(at, Arrived { entry, fresh, copied: false, step: Some(step) }, around, out)?;
+            }
+            Message::Restart { sequence } => {
+                self.learning.restart = Some(sequence);
                 self.take(at, around, out)?;
-                self.settle(at);
+            }
+            Message::HashBlocks { sequence, shard } => {
+                self.learning.questions.push((sequence, shard));
+                self.take(at, around, out)?;
             }
             Message::Settled { sequence } => {
                 self.settled = Some(sequence);
                 self.settle(at);
             }
             Message::Stable { sequence } => self.stable = self.stable.max(sequence),
-            Message::Ask => self.tell_position(at, around, out),
+            Message::Ask => self.tell_position(at, around, out)?,
             Message::Fetch { after } => {
                 for (entry, fresh) in copies_after(at, around.brick, after)? {
                     at.send_member(out, from.brick, Message::Append { entry, fresh, copied: true });
@@ -176,26 +188,105 @@ impl Follower {
         }
     }
 
-    fn tell_position(&mut self, at: &Place, around: &Around, out: &mut Out) {
+    fn tell_position(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        if self.learning.record.is_some() && !at.view.has_learner(at.own.brick) {
+            return Err(Error::bug(format!("brick {} has not healed and is a member", at.own.brick.text())));
+        }
         let position = around.brick.position(at.ring, at.own.partition);
-        let (room, lost) = (self.room(around), at.lost.clone());
-        let message = Message::Position { epoch: position.epoch, sequence: position.sequence, room, lost };
+        let (room, lost, heal) = (self.room(around), at.lost.clone(), self.learning.record.clone());
+        let message = Message::Position { epoch: position.epoch, sequence: position.sequence, room, lost, heal };
         at.send_member(out, at.view.leader, message);
+        Ok(())
+    }
+
+    fn arrive(&mut self, at: &mut Place, arrived: Arrived, around: &Around, out: &mut Out) -> Result<()> {
+        let sequence = arrived.entry.record.sequence;
+        if sequence > self.last || self.learning.restart.is_some() {
+            if sequence.0 > self.last.0 + 1 {
+                out.branches.push("a record comes early");
+            }
+            self.early.insert(sequence, arrived);
+        }
+        self.take(at, around, out)?;
+        self.settle(at);
+        Ok(())
+    }
+
+    /// Its log goes on elsewhere, if the leader wants that. -> whether that is done.
+    fn begin_log(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<bool> {
+        let Some(sequence) = self.learning.restart else { return Ok(true) };
+        let before = self.learning.record.clone();
+        let entry = self.learning.restarted(at, sequence);
+        let takes_now = around.brick.is_next(at.ring, at.own.partition) && around.brick.takes_now(&entry);
+        if !takes_now || !append(around.brick, at.ring, &entry, &[], false)? {
+            (self.learning.record, out.wants_room) = (before, true);
+            return Ok(false);
+        }
+        out.branches.push("a learner's log goes on elsewhere");
+        self.learning.restart = None;
+        self.last = sequence;
+        self.early = self.early.split_off(&Sequence(sequence.0 + 1));
+        Ok(true)
+    }
+
+    /// -> whether there was room for it.
+    fn take_one(
+        &mut self,
+        at: &Place,
+        sequence: Sequence,
+        arrived: &Arrived,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let (brick, copied) = (around.brick, arrived.copied);
+        if self.learning.record.is_none() {
+            let takes_now = brick.takes_now(&arrived.entry);
+            return Ok(takes_now && append(brick, at.ring, &arrived.entry, &arrived.fresh, copied)?);
+        }
+        let taken = (&arrived.entry, &arrived.fresh[..]);
+        let Some(own) = self.learning.own(at, brick, taken, arrived.step.as_ref())? else { return Ok(false) };
+        if !brick.takes_now(&own.entry) || !append(brick, at.ring, &own.entry, &own.fresh, copied)? {
+            return Ok(false);
+        }
+        if own.ends {
+            // What power cuts took was healed with the rest.
+            self.settled = Some(sequence);
+            out.branches.push("a learner has healed");
+        }
+        let tell = self.learning.took(own);
+        tell.into_iter().for_each(|message| at.send_member(out, at.view.leader, message));
+        Ok(true)
+    }
+
+    fn answer_questions(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        let last = self.last;
+        for (_, shard) in self.learning.questions.extract_if(.., |(sequence, _)| *sequence <= last) {
+            let hashes = block_hashes(at, around.brick, shard)?;
+            at.send_member(out, at.view.leader, Message::BlockHashes { shard, hashes });
+        }
+        Ok(())
     }
 
     /// Takes what is next, as far as there is room.
     fn take(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        if !self.begin_log(at, around, out)? {
+            return Ok(());
+        }
         let mut starves = false;
-        while let Some((sequence, arrived)) = self.early.first_key_value() {
+        while let Some(entry) = self.early.first_entry() {
+            let sequence = *entry.key();
             if sequence.0 > self.last.0 + 1 {
                 break;
             }
+            let arrived = entry.remove();
             if sequence.0 == self.last.0 + 1 {
                 let is_next = around.brick.is_next(at.ring, at.own.partition);
-                let takes_now = is_next && around.brick.takes_now(&arrived.entry);
-                let take = || append(around.brick, at.ring, &arrived.entry, &arrived.fresh, arrived.copied);
-                match if takes_now { take() } else { Ok(false) } {
-                    Ok(true) => self.last = *sequence,
+                let taken = if is_next { self.take_one(at, sequence, &arrived, around, out) } else { Ok(false) };
+                if !matches!(taken, Ok(true)) {
+                    self.early.insert(sequence, arrived);
+                }
+                match taken {
+                    Ok(true) => self.last = sequence,
                     // It is taken when there is room; what there was when it was asked for another replica may have taken.
                     Ok(false) => {
                         out.branches.push("a member's journal has no room");
@@ -211,12 +302,12 @@ impl Follower {
                     Err(error) => return Err(error),
                 }
             }
-            self.early.pop_first();
         }
         self.note_starving(at, around, starves, out);
         let early = self.early.keys().next_back().copied().filter(|_| is_planted(5));
         let held = Message::Held { sequence: early.unwrap_or(self.last), room: self.room(around) };
         at.send_member(out, at.view.leader, held);
+        self.answer_questions(at, around, out)?;
         self.sync(at, out);
         Ok(())
     }
@@ -267,7 +358,13 @@ pub(crate) fn copies_after(at: &Place, brick: &Brick, after: Sequence) -> Result
             ),
         });
     }
-    records.into_iter().map(|entry| Ok((entry.clone(), fresh_of(brick, &entry.record)?))).collect()
+    with_fresh(brick, records)
+}
+
+/// Records with the fresh blocks that are still as they say.
+pub(crate) fn with_fresh(brick: &Brick, records: Vec<LogEntry>) -> Result<Vec<(LogEntry, Vec<Fresh>)>> {
+    let with = |entry: LogEntry| Ok((entry.clone(), fresh_of(brick, &entry.record)?));
+    records.into_iter().map(with).collect()
 }
 
 fn fresh_of(brick: &Brick, record: &Record) -> Result<Vec<Fresh>> {

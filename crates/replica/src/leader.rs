@@ -5,11 +5,13 @@
 
 use crate::drive::Driven;
 use crate::follower::append;
+use crate::heal::Learner;
 use crate::level::Phase;
 use crate::locks::LockTable;
-use crate::message::{Address, BlockAt, Fresh, Message, Outcome};
+use crate::message::{Address, BlockAt, Fresh, HealStep, Message, Outcome};
 use crate::numbers::Numbers;
 use crate::partition::{Around, Event, Out, Place, SyncJob, Token};
+use crate::room;
 use crate::serve::Waiting;
 use crate::step::{Ask, Commit};
 use hekate_brick::planted::is_planted;
@@ -26,6 +28,8 @@ pub(crate) struct Member {
     pub held: Sequence,
     /// Bytes of growing records that it has said it takes.
     pub room: u64,
+    /// It takes no records any more.
+    pub failed: bool,
 }
 
 /// What happens once a record is settled.
@@ -42,6 +46,8 @@ pub(crate) enum Then {
     SayGone(Address, IntentId),
     /// Numbers below this are safe, and all that was in the log before their reservation.
     Reserved(u64),
+    /// The members of the view are level: it may begin.
+    Open(Epoch),
 }
 
 /// Everything that is settled put on stable storage of all members.
@@ -59,6 +65,12 @@ pub(crate) struct Leader {
     pub phase: Phase,
     pub numbers: Numbers,
     pub members: BTreeMap<BrickId, Member>,
+    pub learners: BTreeMap<BrickId, Learner>,
+    /// Bytes that may be sent to learners before the next tick, and whether clients have asked for changes since the last.
+    pub heal_bytes: usize,
+    pub was_asked: bool,
+    /// All members are level and have it on stable storage: the coordinator is asked to record that the view begins.
+    pub may_open: bool,
     pub last: Sequence,
     pub settled: Sequence,
     /// Every member has on stable storage what comes up to here.
@@ -119,6 +131,8 @@ pub(crate) struct Draft<'a> {
     pub also: Vec<Change>,
     /// It finishes something that has begun: not refused for want of room.
     pub must: bool,
+    /// What one who learns does with it.
+    pub step: Option<(BrickId, HealStep)>,
 }
 
 /// Why no record was made.
@@ -135,6 +149,10 @@ impl Leader {
             phase: Phase::Silent,
             numbers: Numbers::new(brick, at.ring, at.own.partition, at.count)?,
             members: at.others().map(|brick| (brick, Member::default())).collect(),
+            learners: at.learners().map(|brick| (brick, Learner::default())).collect(),
+            heal_bytes: 0,
+            was_asked: false,
+            may_open: false,
             last,
             settled: Sequence(0),
             stable: Sequence(0),
@@ -204,10 +222,26 @@ impl Leader {
         out: &mut Out,
     ) -> Result<()> {
         match message {
+            Message::Held { sequence, .. } if self.learners.contains_key(&from.brick) => {
+                self.learner_holds(from.brick, sequence);
+                self.heal(at, around, out)?;
+            }
             Message::Held { sequence, room } => self.member_holds(from.brick, sequence, room),
+            Message::Differs { sequence, to, entries, shards } => {
+                self.differs(from.brick, (sequence, to), entries, shards, around)?;
+                self.heal(at, around, out)?;
+            }
+            Message::BlockHashes { shard, hashes } => {
+                self.blocks_held(at, from.brick, shard, &hashes, around, out)?;
+                self.heal(at, around, out)?;
+            }
+            // One who learns stops alone.
+            Message::Failed { .. } if self.learners.contains_key(&from.brick) => self.learner_away(from.brick),
             Message::Synced { ticket } => self.synced(at, from.brick, ticket, out),
             Message::WantStable => self.stabilize(at, from.brick, out),
-            Message::Failed { error } => return Err(error),
+            // With equal logs nothing tells which of the two is right.
+            Message::Failed { error } if matches!(self.phase, Phase::Comparing(_)) => return Err(error),
+            Message::Failed { error } => self.member_failed(at, from.brick, &error, out),
             Message::Leg { intent, number, volume, session, op_id, leg } => {
                 let ask = Ask { session, op_id, ..self.ask(at, around, volume) };
                 self.take_leg(at, from, &ask, (intent, number), &leg, around, out)?;
@@ -226,6 +260,19 @@ impl Leader {
     pub fn ask(&self, at: &Place, around: &Around, volume: VolumeId) -> Ask {
         let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), around.now);
         Ask { ring: at.ring, count: at.count, volume, session, op_id, now, alone: false, spread: 1 }
+    }
+
+    /// The others wait until there is a view without it.
+    fn member_failed(&mut self, at: &Place, brick: BrickId, error: &Error, out: &mut Out) {
+        if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.failed) {
+            (member.position, member.failed) = (None, true);
+            let (number, ring) = (at.own.partition, at.ring);
+            out.notes.push(format!("partition {number} of ring {ring}: brick {} cannot go on: {error}", brick.text()));
+        }
+    }
+
+    pub fn failed_members(&self) -> Vec<BrickId> {
+        self.members.iter().filter(|(_, member)| member.failed).map(|(brick, _)| *brick).collect()
     }
 
     fn member_holds(&mut self, brick: BrickId, sequence: Sequence, room: u64) {
@@ -265,7 +312,10 @@ impl Leader {
     }
 
     pub fn wants_tick(&self) -> bool {
-        !self.serves() || !self.waiting.is_empty() || self.driven.values().any(Driven::is_stuck)
+        !self.serves()
+            || !self.waiting.is_empty()
+            || self.driven.values().any(Driven::is_stuck)
+            || self.learners.values().any(Learner::wants_tick)
     }
 
     pub fn work_left(&self) -> usize {
@@ -300,13 +350,13 @@ impl Leader {
         changes.extend(draft.also);
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
-        let grows = takes_room(&changes) && !draft.must;
+        let grows = room::takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.last.0 + 1);
         let (ring, partition, epoch) = (at.ring, at.own.partition, at.view.epoch);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
         if grows && let Err(error) = self.check_room(&entry, around.brick) {
             // Of what cannot be read it is not known.
-            if !has_its_room(around.brick, at.ring, &entry.record.changes).unwrap_or(false) {
+            if !room::has_its_room(around.brick, at.ring, &entry.record.changes).unwrap_or(false) {
                 out.branches.push("a record is refused for want of room");
                 return Ok(Err(Unmade::Refused(error)));
             }
@@ -314,7 +364,7 @@ impl Leader {
         let takes_now = !(grows && around.brick.has_starving()) && around.brick.takes_now(&entry);
         let taken = if takes_now { append(around.brick, at.ring, &entry, &commit.fresh, false) } else { Ok(false) };
         if !matches!(taken, Ok(true)) {
-            fresh_shards(&entry).for_each(|shard| around.brick.forget_fresh(shard));
+            room::fresh_shards(&entry).for_each(|shard| around.brick.forget_fresh(shard));
         }
         match taken {
             Ok(true) => {}
@@ -340,22 +390,9 @@ impl Leader {
             let message = Message::Append { entry: entry.clone(), fresh: commit.fresh.clone(), copied: false };
             at.send_member(out, *brick, message);
         }
+        self.stream(at, &entry, commit, draft.step, out);
         self.window.push_back((entry, commit.fresh.clone()));
         Ok(Ok(sequence))
-    }
-
-    /// On every member, before any of them takes it: no replica is ever without room for what another has.
-    fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
-        drop(brick.reserve(entry, true)?);
-        let needed = room_of(entry);
-        let on_the_way: u64 = self.window.iter().map(|(entry, _)| room_of(entry)).sum();
-        for (brick, member) in &self.members {
-            if member.room < on_the_way.saturating_add(needed) {
-                let what = format!("on brick {}: {} MiB may still be taken", brick.text(), member.room >> 20);
-                return Err(Error::NoSpace { what });
-            }
-        }
-        Ok(())
     }
 
     /// What a record leaves to be done later.
@@ -466,6 +503,11 @@ impl Leader {
                 self.retry_wanted = true;
             }
             Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
+            Then::Open(epoch) if epoch == at.view.epoch && !at.view.opened => {
+                self.may_open = true;
+                out.open = Some((at.own.partition, epoch));
+            }
+            Then::Open(_) => {}
         }
     }
 
@@ -498,9 +540,22 @@ impl Leader {
     fn synced(&mut self, at: &Place, brick: BrickId, ticket: u64, out: &mut Out) {
         let Some(round) = self.rounds.get_mut(&ticket) else { return };
         round.missing.remove(&brick);
-        if !round.missing.is_empty() {
-            return;
+        if round.missing.is_empty() {
+            self.end_round(at, ticket, out);
         }
+    }
+
+    /// What was asked of those who are members no more is asked of nobody.
+    pub fn ask_members_only(&mut self, at: &Place, out: &mut Out) {
+        for round in self.rounds.values_mut() {
+            round.missing.retain(|brick| at.view.has_member(*brick));
+        }
+        let ended: Vec<u64> =
+            self.rounds.iter().filter(|(_, round)| round.missing.is_empty()).map(|(ticket, _)| *ticket).collect();
+        ended.into_iter().for_each(|ticket| self.end_round(at, ticket, out));
+    }
+
+    fn end_round(&mut self, at: &Place, ticket: u64, out: &mut Out) {
         let Some(round) = self.rounds.remove(&ticket) else { return };
         if round.sequence > self.stable {
             self.stable = round.sequence;
@@ -525,67 +580,7 @@ impl Leader {
             if let Some(member) = self.members.get_mut(brick) {
                 member.position = None;
             }
+            self.learner_away(*brick);
         }
     }
-}
-
-/// Shards that a record writes to before it is journaled.
-fn fresh_shards(entry: &LogEntry) -> impl Iterator<Item = ShardId> {
-    entry.record.changes.iter().filter_map(|change| match change {
-        Change::FreshBlocks { shard, .. } | Change::ReserveBlocks { shard, .. } => Some(*shard),
-        _ => None,
-    })
-}
-
-/// Bytes that a member needs for a record.
-fn room_of(entry: &LogEntry) -> u64 {
-    let blocks = |change: &Change| match change {
-        Change::FreshBlocks { record, run, .. } => {
-            let end = run.first + run.checksums.len() as u32;
-            end.saturating_sub(record.reserved_blocks.max(run.first))
-        }
-        Change::ReserveBlocks { count, .. } => *count,
-        _ => 0,
-    };
-    let home: u64 = entry.record.changes.iter().map(|change| u64::from(blocks(change)) * BLOCK_BYTES as u64).sum();
-    entry.room_bytes() + home
-}
-
-/// Whether a change takes room: a full disk still deletes.
-fn takes_room(changes: &[Change]) -> bool {
-    let grows = |change: &Change| match change {
-        Change::WriteBlocks { .. } | Change::FreshBlocks { .. } | Change::ReserveBlocks { .. } => true,
-        Change::Put { key, .. } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr)),
-        Change::Delete { .. } | Change::CutShard { .. } | Change::PunchBlocks { .. } | Change::DropShard { .. } => {
-            false
-        }
-    };
-    let frees = |change: &Change| match change {
-        Change::CutShard { .. } | Change::PunchBlocks { .. } | Change::DropShard { .. } => true,
-        Change::Delete { key } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr | Kind::Inode)),
-        Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } | Change::ReserveBlocks { .. } => {
-            false
-        }
-    };
-    changes.iter().any(grows) && !changes.iter().any(frees)
-}
-
-/// Whether all that grows has its room already: blocks that have bytes, and fresh ones that room was made for.
-fn has_its_room(brick: &Brick, ring: RingId, changes: &[Change]) -> Result<bool> {
-    for change in changes {
-        let has_room = match change {
-            Change::WriteBlocks { shard, run, .. } | Change::FreshBlocks { shard, run, .. } => {
-                let end = run.first + run.checksums.len() as u32;
-                let (home, reserved) =
-                    brick.shard(ring, *shard)?.map_or((0, 0), |before| (before.home_blocks, before.reserved_blocks));
-                let holes = brick.holes(ring, *shard, run.first, end)?;
-                (run.first..).zip(holes).all(|(block, hole)| !hole || (home..reserved).contains(&block))
-            }
-            other => !takes_room(std::slice::from_ref(other)),
-        };
-        if !has_room {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

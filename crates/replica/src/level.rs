@@ -7,6 +7,7 @@
 use crate::compare::Comparison;
 use crate::drive::Driven;
 use crate::follower::{append, copies_after};
+use crate::heal::Learner;
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
 use crate::legs::undoes;
 use crate::message::{Address, BlockAt, Message};
@@ -37,6 +38,8 @@ pub(crate) enum Phase {
     },
     /// The members take the records that they lack.
     Feeding,
+    /// They have them; the view has yet to begin. No record is made before that: a view that did not begin leaves nothing.
+    Opening,
     /// The members hold the same records; what they hold is compared.
     Comparing(Box<Comparison>),
     /// The members agree on blocks that power cuts took: of each its content, as far as it is known.
@@ -74,15 +77,27 @@ impl Leader {
         self.settled = Sequence(0);
         self.lost_on = at.lost.iter().map(|block| (*block, BTreeSet::from([at.own.brick]))).collect();
         self.members = at.others().map(|brick| (brick, Member::default())).collect();
+        self.learners = at.learners().map(|brick| (brick, Learner::default())).collect();
+        self.may_open = false;
+        self.ask_members_only(at, out);
         self.ask_positions(at, out);
         self.decide(at, around, out)
     }
 
     /// Also now and then: who has not answered is asked again.
     pub fn ask_positions(&self, at: &Place, out: &mut Out) {
-        for (brick, _) in self.members.iter().filter(|(_, member)| member.position.is_none()) {
-            at.send_member(out, *brick, Message::Ask);
+        let away = self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick);
+        let unheard = self.learners.iter().filter(|(_, learner)| !learner.is_heard()).map(|(brick, _)| *brick);
+        away.chain(unheard).for_each(|brick| at.send_member(out, brick, Message::Ask));
+    }
+
+    /// The view has begun.
+    pub fn opened(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
+        self.may_open = false;
+        if self.phase == Phase::Opening {
+            self.phase = Phase::Feeding;
         }
+        self.settle(at, around, out)
     }
 
     /// Servers can be heard, in a new life: what their members have must be asked anew, and what they were asked for.
@@ -90,6 +105,9 @@ impl Leader {
         for brick in bricks {
             if let Some(member) = self.members.get_mut(brick) {
                 member.position = None;
+                at.send_member(out, *brick, Message::Ask);
+            } else if self.learners.contains_key(brick) {
+                self.learner_away(*brick);
                 at.send_member(out, *brick, Message::Ask);
             }
         }
@@ -108,7 +126,11 @@ impl Leader {
         out: &mut Out,
     ) -> Result<()> {
         match message {
-            Message::Position { epoch, sequence, room, lost } => {
+            Message::Position { epoch, sequence, lost, heal, .. } if self.learners.contains_key(&from.brick) => {
+                self.learner_told(from.brick, LogPosition { epoch, sequence }, &lost, heal);
+                self.heal(at, around, out)
+            }
+            Message::Position { epoch, sequence, room, lost, .. } => {
                 self.learn_position(at, from.brick, LogPosition { epoch, sequence }, room, lost, around, out)
             }
             Message::Append { entry, fresh, .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
@@ -247,7 +269,11 @@ impl Leader {
     /// From phase to phase, as far as it goes.
     pub fn go_on_levelling(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
         let is_even = self.phase == Phase::Feeding && self.all_present() && self.is_settled();
-        if is_even && self.is_to_compare(at, around) {
+        if is_even && !at.view.opened {
+            out.branches.push("levelling: a view is to begin");
+            self.phase = Phase::Opening;
+            self.round(at, self.last, Vec::new(), vec![Then::Open(at.view.epoch)], out);
+        } else if is_even && self.is_to_compare(at, around) {
             self.begin_comparison(at, around, out)?;
         } else if is_even {
             let blocks = std::mem::take(&mut self.lost_on);
@@ -336,7 +362,7 @@ impl Leader {
         out.branches.push("levelling: a lost block is settled");
         let Some(before) = around.brick.shard(at.ring, block.shard)? else { return Ok(()) };
         let bytes = bytes.filter(|bytes| bytes.len() == BLOCK_BYTES).unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
-        let stamp = Stamp { count: before.stamp.count + 1, session: SYSTEM_SESSION, op: OpId(0) };
+        let stamp = Stamp::of_leader(before.stamp.count + 1, at.view.epoch, Sequence(self.last.0 + 1));
         let run = BlockRun { first: block.block, checksums: vec![block_checksum(block.shard, block.block, &bytes)] };
         let record = ShardRecord { stamp, ..before };
         let changes = vec![Change::WriteBlocks { shard: block.shard, record, run, bytes }];
@@ -390,7 +416,14 @@ impl Leader {
         around: &Around,
         out: &mut Out,
     ) -> Result<std::result::Result<Sequence, Unmade>> {
-        let draft = Draft { session: SYSTEM_SESSION, op_id: OpId(0), commit: &commit, also: Vec::new(), must: true };
+        let draft = Draft {
+            session: SYSTEM_SESSION,
+            op_id: OpId(0),
+            commit: &commit,
+            also: Vec::new(),
+            must: true,
+            step: None,
+        };
         self.append(at, draft, around, out)
     }
 

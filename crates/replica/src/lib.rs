@@ -11,8 +11,10 @@ mod copy;
 mod data;
 mod drive;
 mod follower;
+mod heal;
 mod inodes;
 mod leader;
+mod learner;
 mod legs;
 mod level;
 mod locking;
@@ -25,6 +27,7 @@ mod places;
 mod read;
 mod rename;
 mod retention;
+mod room;
 mod seek;
 mod serve;
 mod step;
@@ -34,9 +37,12 @@ mod tests;
 mod tree;
 mod truncate;
 
+pub use heal::Healing;
 pub use inodes::is_access_due;
 pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait};
-pub use message::{Address, BlockAt, Envelope, Fresh, Hashed, Message, Outcome, Portion};
+pub use message::{
+    Address, BlockAt, BlockHash, Envelope, Fresh, Hashed, HealStep, HeldShard, Message, Outcome, Portion,
+};
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
 pub use read::answer;
 pub use retention::Retention;

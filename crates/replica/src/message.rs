@@ -50,6 +50,24 @@ wire_struct! {
         pub hash: u128,
     }
 
+    /// A shard as a replica has it; none: it has not.
+    #[derive(Copy)]
+    pub struct HeldShard {
+        /// Which.
+        pub shard: ShardId,
+        /// As it is there.
+        pub record: Option<ShardRecord>,
+    }
+
+    /// A block of a shard, in short.
+    #[derive(Copy)]
+    pub struct BlockHash {
+        /// Which block.
+        pub block: u32,
+        /// XXH3-128 of its bytes.
+        pub hash: u128,
+    }
+
     /// A block of a shard.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct BlockAt {
@@ -69,8 +87,9 @@ wire_enum! {
         2 = Held { sequence: Sequence, room: u64 },
         /// Leader to member: how far are you? -> `Position`
         3 = Ask,
-        /// Where the member's log ends, and which blocks a power cut took from it.
-        4 = Position { epoch: Epoch, sequence: Sequence, room: u64, lost: Vec<BlockAt> },
+        /// Where the member's or learner's log ends, which blocks a power cut took from it, and how far it has healed; none: it
+        /// has all that its log says.
+        4 = Position { epoch: Epoch, sequence: Sequence, room: u64, lost: Vec<BlockAt>, heal: Option<HealRecord> },
         /// Leader to the member with the longest log: the records after this one. -> `Append`s and `FetchEnd`
         5 = Fetch { after: Sequence },
         6 = FetchEnd { after: Sequence },
@@ -102,6 +121,15 @@ wire_enum! {
         /// Leader to member, whose sum differs: entry by entry. -> `Listed`
         21 = List { portion: Portion },
         22 = Listed { portion: Portion, entries: Vec<Hashed> },
+        /// Leader to learner: your log goes on behind this record of mine; what you have is going to be compared.
+        23 = Restart { sequence: Sequence },
+        /// Leader to learner: a record, and with it a step of its healing.
+        24 = Heal { entry: LogEntry, fresh: Vec<Fresh>, step: HealStep },
+        /// Learner to leader: what it held with that record, up to `to`. `entries`: none if their sum was the leader's.
+        25 = Differs { sequence: Sequence, to: Key, entries: Option<Vec<Hashed>>, shards: Vec<HeldShard> },
+        /// Leader to learner, once it has this record: the blocks of this shard. -> `BlockHashes`
+        26 = HashBlocks { sequence: Sequence, shard: ShardId },
+        27 = BlockHashes { shard: ShardId, hashes: Vec<BlockHash> },
     }
 
     /// Part of what a replica holds.
@@ -110,6 +138,16 @@ wire_enum! {
         1 = Entries { from: Key, to: Key },
         /// All shards: stamp and length of each.
         2 = Shards,
+    }
+
+    /// What a learner does together with a record.
+    pub enum HealStep {
+        /// It compares a portion, which follows the leader's records from now on. -> `Differs`
+        1 = Compare { from: Key, to: Key, sum: u128, count: u64, shards: Vec<HeldShard> },
+        /// It takes these as well. Shards that are even follow the leader's records from now on.
+        2 = Take { changes: Vec<Change>, evened: Vec<ShardId> },
+        /// It has everything.
+        3 = End,
     }
 
     /// What came of a leg.

@@ -7,6 +7,7 @@
 //! which a later leader undoes or finishes what a crash left.
 
 use crate::follower::Follower;
+use crate::heal::Healing;
 use crate::leader::Leader;
 use crate::locks::Ticket;
 use crate::message::{Address, BlockAt, Envelope, Message};
@@ -56,6 +57,8 @@ pub struct Out {
     pub orphans: Vec<(VolumeId, InodeId)>,
     /// Lock ops that waited and have their answers now.
     pub told: Vec<Ticket>,
+    /// The view may begin: the coordinator is to record that, and [`Event::View`] says when it has.
+    pub open: Option<(PartitionNumber, Epoch)>,
     /// For the operator.
     pub notes: Vec<String>,
     /// Ways that are seldom taken, for counters.
@@ -116,6 +119,8 @@ pub(crate) struct Place {
     pub own: Address,
     pub count: u32,
     pub view: View,
+    /// In which life its brick is. What the view says of another one is not said of this.
+    pub life: Incarnation,
     /// Blocks that a power cut took from this brick, until the members have agreed on them.
     pub lost: Vec<BlockAt>,
 }
@@ -123,7 +128,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) enum Role {
     Leader(Box<Leader>),
-    Follower(Follower),
+    Follower(Box<Follower>),
 }
 
 impl Place {
@@ -141,8 +146,18 @@ impl Place {
         self.view.members.iter().map(|member| member.brick).filter(|brick| *brick != self.own.brick)
     }
 
+    /// Those who learn.
+    pub fn learners(&self) -> impl Iterator<Item = BrickId> + '_ {
+        self.view.learners.iter().map(|learner| learner.brick)
+    }
+
     pub fn leads(&self) -> bool {
-        self.view.leader == self.own.brick
+        self.view.leader == self.own.brick && self.is_meant()
+    }
+
+    /// Whether the view means this life of its brick, if it names the brick at all: who lost power is no member (rule 17).
+    pub fn is_meant(&self) -> bool {
+        self.view.all().all(|one| one.brick != self.own.brick || one.incarnation == self.life)
     }
 }
 
@@ -152,10 +167,10 @@ impl Partition {
         let count = around.views.len() as u32;
         let view = around.views.get(own.partition.0 as usize);
         let view = view.ok_or_else(|| Error::bug(format!("partition {} of ring {ring} has no view", own.partition)))?;
-        let at = Place { ring, own, count, view: view.clone(), lost };
+        let at = Place { ring, own, count, view: view.clone(), life: around.brick.incarnation(), lost };
         let role = match at.leads() {
             true => Role::Leader(Box::new(Leader::new(&at, around.brick)?)),
-            false => Role::Follower(Follower::new(&at, around.brick)),
+            false => Role::Follower(Box::new(Follower::new(&at, around.brick)?)),
         };
         Ok(Self { at, role, failed: None })
     }
@@ -202,8 +217,13 @@ impl Partition {
 
     /// Tickets that the host still works on are not given again.
     fn goes_on_from(&mut self, before: &Self) {
-        if let (Role::Leader(leader), Role::Leader(before)) = (&mut self.role, &before.role) {
-            leader.tickets = before.tickets;
+        let tickets = match &before.role {
+            Role::Leader(leader) => leader.tickets,
+            Role::Follower(follower) => follower.tickets,
+        };
+        match &mut self.role {
+            Role::Leader(leader) => leader.tickets = tickets,
+            Role::Follower(follower) => follower.tickets = tickets,
         }
     }
 
@@ -212,7 +232,10 @@ impl Partition {
         let inside = from.partition == self.at.own.partition;
         let view = if inside { Some(&self.at.view) } else { around.views.get(from.partition.0 as usize) };
         // Who speaks in another view is not heard; when the views are known everywhere it will speak again.
-        if view.is_none_or(|view| view.epoch != epoch || view.members.iter().all(|member| member.brick != from.brick)) {
+        let may_speak = |view: &View| {
+            view.epoch == epoch && (view.has_member(from.brick) || inside && view.has_learner(from.brick))
+        };
+        if !view.is_some_and(may_speak) || !self.at.is_meant() {
             return Ok(());
         }
         match &mut self.role {
@@ -226,8 +249,10 @@ impl Partition {
         if *view == self.at.view {
             return Ok(());
         }
-        self.at.view = view.clone();
+        let before = std::mem::replace(&mut self.at.view, view.clone());
         match &mut self.role {
+            Role::Leader(leader) if before.epoch == view.epoch => leader.opened(&mut self.at, around, out),
+            Role::Follower(_) if before.epoch == view.epoch => Ok(()),
             Role::Leader(leader) if self.at.leads() => leader.begin(&self.at, around, out),
             Role::Follower(follower) if !self.at.leads() => {
                 follower.forget(&self.at, around, out);
@@ -235,11 +260,14 @@ impl Partition {
             }
             // Another leads: nothing of the old role is worth keeping.
             role => {
-                if let Role::Follower(follower) = role {
-                    follower.forget(&self.at, around, out);
+                match role {
+                    Role::Follower(follower) => follower.forget(&self.at, around, out),
+                    Role::Leader(leader) => leader.refuse_all(&Error::StaleView { epoch: view.epoch }, out),
                 }
                 let lost = std::mem::take(&mut self.at.lost);
-                *self = Self::new(self.at.ring, self.at.own, around, lost)?;
+                let mut anew = Self::new(self.at.ring, self.at.own, around, lost)?;
+                anew.goes_on_from(self);
+                *self = anew;
                 self.handle(Event::Start, around, out);
                 Ok(())
             }
@@ -304,6 +332,14 @@ impl Partition {
         }
     }
 
+    /// Members that cannot take the leader's records any more.
+    pub fn failed_members(&self) -> Vec<BrickId> {
+        match &self.role {
+            Role::Leader(leader) => leader.failed_members(),
+            Role::Follower(_) => Vec::new(),
+        }
+    }
+
     /// Whether members have agreed on the blocks that power cuts took from them.
     pub fn has_settled_lost(&self) -> bool {
         self.at.lost.is_empty()
@@ -318,7 +354,17 @@ impl Partition {
     pub fn stable(&self) -> Sequence {
         match &self.role {
             Role::Leader(leader) => leader.stable,
-            Role::Follower(follower) => follower.stable,
+            Role::Follower(follower) if self.at.view.has_member(self.at.own.brick) => follower.stable,
+            // For who learns, or is left out, nobody needs its journal.
+            Role::Follower(_) => Sequence(u64::MAX),
+        }
+    }
+
+    /// How far those are who learn, if it leads.
+    pub fn healing(&self) -> Vec<Healing> {
+        match &self.role {
+            Role::Leader(leader) => leader.healing(&self.at),
+            Role::Follower(_) => Vec::new(),
         }
     }
 

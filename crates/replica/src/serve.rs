@@ -96,7 +96,8 @@ impl Leader {
             out.answers.push((*token, Err(stray)));
             return Ok(None);
         }
-        if !self.serves() {
+        let is_asked = matches!(event, Event::Request { .. } | Event::Change { .. });
+        if !self.serves() || is_asked && at.view.too_few {
             return Ok(Some(event));
         }
         let done = match &event {
@@ -145,7 +146,7 @@ impl Leader {
         if let Err(stray) = check_place(at, ask, op) {
             return Some(Err(stray));
         }
-        if !self.serves() || self.is_prepared(at, ask, op) || matches!(op, Op::Lock { .. }) {
+        if !self.serves() || at.view.too_few || self.is_prepared(at, ask, op) || matches!(op, Op::Lock { .. }) {
             return None;
         }
         let found = match answer(around.brick, ask, at.own.partition, op) {
@@ -209,6 +210,7 @@ impl Leader {
             | Change::PunchBlocks { shard, .. }
             | Change::ReserveBlocks { shard, .. }
             | Change::DropShard { shard } => ids.contains(&shard.data.0),
+            Change::BeginLog => false,
         })
     }
 
@@ -318,7 +320,8 @@ impl Leader {
     ) -> Result<bool> {
         let reply = commit.reply.clone().unwrap_or(Reply::Done);
         let also = self.session_change(at, ask, &reply).into_iter().collect();
-        let draft = Draft { session: ask.session, op_id: ask.op_id, commit: &commit, also, must: false };
+        self.was_asked = true;
+        let draft = Draft { session: ask.session, op_id: ask.op_id, commit: &commit, also, must: false, step: None };
         match self.append(at, draft, around, out)? {
             Ok(sequence) => {
                 self.remember_slot(ask);
@@ -417,7 +420,7 @@ impl Leader {
         };
         if let Some(commit) = &taken.commit {
             let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
-            let draft = Draft { session: ask.session, op_id: ask.op_id, commit, also: Vec::new(), must };
+            let draft = Draft { session: ask.session, op_id: ask.op_id, commit, also: Vec::new(), must, step: None };
             match self.append(at, draft, around, out)? {
                 Ok(_) => {
                     // That it may forget the mark is told once, and may not arrive.
@@ -493,6 +496,10 @@ impl Leader {
 
     pub fn tick(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
         self.ticks += 1;
+        self.allow_healing();
+        if self.may_open && !at.view.opened {
+            out.open = Some((at.own.partition, at.view.epoch));
+        }
         self.ask_positions(at, out);
         self.level_again(at, around, out)?;
         self.drive_again(at, around, out)?;
@@ -506,7 +513,7 @@ impl Leader {
                 self.ask_whether_gone(at, around, out);
             }
         }
-        Ok(())
+        self.heal(at, around, out)
     }
 
     /// Not with each tick: one record removes what many ops left.

@@ -152,6 +152,7 @@ impl Node {
         if volume.ring != ring_id {
             return Err(Error::Denied { what: "the volume is not on that ring".into() });
         }
+        self.views.check()?;
         let ring = self.ring(ring_id)?;
         let (to, _) = ring.leader(partition)?;
         check_epoch(ring.view(partition)?.epoch, epoch)?;

@@ -9,7 +9,7 @@ use hekate_proto::*;
 use hekate_replica::{Commit, Event};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 /// How often a journal is looked at: a disk of 1 GB/s fills a fortieth of it meanwhile.
@@ -32,6 +32,7 @@ const COLLECT_ROUNDS: u32 = 200;
 /// The threads.
 pub struct Housekeeping {
     stopping: Arc<AtomicBool>,
+    views: Thread,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -65,7 +66,10 @@ impl Housekeeping {
             Ok(())
         })?;
         let learn = spawn(node, &stopping, LEARN_PAUSE, Node::learn)?;
-        Ok(Self { stopping, threads: vec![checkpoints, chores, space, ticks, scrub, tell, learn] })
+        let views = spawn_paced(node, &stopping, Node::views_pause, Node::keep_views)?;
+        let threads = vec![checkpoints, chores, space, ticks, scrub, tell, learn, views];
+        let views = threads.last().map_or_else(std::thread::current, |views| views.thread().clone());
+        Ok(Self { stopping, views, threads })
     }
 
     /// The checkpoints' thread does not wait for its time.
@@ -73,6 +77,11 @@ impl Housekeeping {
         if let Some(checkpoints) = self.threads.first() {
             checkpoints.thread().unpark();
         }
+    }
+
+    /// Nor does that of the views.
+    pub fn look_at_views(&self) {
+        self.views.unpark();
     }
 
     /// Ends them.
@@ -91,11 +100,22 @@ fn spawn(
     pause: Duration,
     act: fn(&Node) -> Result<()>,
 ) -> Result<JoinHandle<()>> {
+    spawn_paced(node, stopping, move |_| pause, act)
+}
+
+/// The pause is asked for anew each time.
+fn spawn_paced(
+    node: &Arc<Node>,
+    stopping: &Arc<AtomicBool>,
+    pause: impl Fn(&Node) -> Duration + Send + 'static,
+    act: fn(&Node) -> Result<()>,
+) -> Result<JoinHandle<()>> {
     let (node, stopping): (Weak<Node>, _) = (Arc::downgrade(node), stopping.clone());
     let run = move || {
         let mut last_error = None;
         while !stopping.load(Ordering::Relaxed) {
-            std::thread::park_timeout(pause);
+            let Some(wait) = node.upgrade().map(|node| pause(&node)) else { return };
+            std::thread::park_timeout(wait);
             let Some(node) = node.upgrade() else { return };
             let error = act(&node).err();
             if let Some(error) = error.as_ref().filter(|_| error != last_error) {
@@ -156,6 +176,7 @@ fn chores(node: &Node) -> Result<()> {
         node.end_session(session)?;
     }
     tick_all(node);
+    node.settle_lives()?;
     rings(node).iter().for_each(|ring| node.tell_sessions(ring));
     collect_orphans(node)?;
     crate::volumes::go_on_deleting(node)

@@ -28,6 +28,7 @@ mod syncer;
 mod tests;
 mod tickets;
 mod turn;
+mod views;
 mod volumes;
 mod where_is;
 

@@ -36,6 +36,10 @@ impl PeerHandler for Inbox {
         if ring.server_of(envelope.from.brick) != Some(from) {
             return;
         }
+        // It speaks in a view that is not known here yet; what it says it will say again.
+        if ring.view(envelope.from.partition).is_ok_and(|view| view.epoch < envelope.epoch) {
+            node.look_at_views();
+        }
         let mut turn = Turn::new(&node, &ring);
         turn.tell(envelope.to, Event::Message(envelope));
         turn.run_without_syncs();
@@ -45,6 +49,8 @@ impl PeerHandler for Inbox {
         let Some(node) = self.0.upgrade() else { return };
         node.linked.lock().remove(&from);
         node.tell_of(from, |bricks| Event::Down { bricks });
+        node.views.expect_changes();
+        node.look_at_views();
     }
 }
 
@@ -111,27 +117,9 @@ impl Node {
         }
     }
 
-    /// Replicas of a ring that is new here hear of the servers that are linked already.
-    pub(crate) fn ask_for_links(&self, ring: &Arc<HostedRing>) {
-        let linked = self.linked.lock().clone();
-        for server in linked {
-            let bricks = ring.bricks_of(server);
-            self.tell_all(ring, || Event::Up { bricks: bricks.clone() });
-        }
-    }
-
     /// Takes over what the coordinator says of the views.
     pub(crate) fn renew_views(&self) -> Result<()> {
-        for info in self.registry.rings()? {
-            let Ok(ring) = self.ring(info.ring) else { continue };
-            if *ring.views() != info.views {
-                ring.set_views(info.views);
-                let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
-                let mut turn = Turn::new(self, &ring);
-                addresses.into_iter().for_each(|address| turn.tell(address, Event::View));
-                turn.run_without_syncs();
-            }
-        }
+        self.take_views(&self.registry.rings()?);
         Ok(())
     }
 }

@@ -6,13 +6,14 @@ use crate::housekeeping::Housekeeping;
 use crate::membership;
 use crate::metrics;
 use crate::ops::{AtWork, OpCounters, SlowOps};
-use crate::partition::HostedRing;
+use crate::partition::{Hosted, HostedRing};
 use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
 use crate::start::{self, LostOn};
 use crate::syncer::Syncers;
 use crate::tickets::Tickets;
 use crate::turn::Turn;
+use crate::views::Views;
 use hekate_brick::{Brick, RecoveryReport};
 use hekate_cluster::{Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
@@ -56,9 +57,12 @@ pub struct Node {
     pub(crate) scrubs: Scrubs,
     pub(crate) started: Instant,
     pub(crate) stop_asked: AtomicBool,
+    /// What power cuts took before this start is settled.
+    lives_settled: AtomicBool,
     /// One volume is made at a time: two would host a new ring twice.
     pub(crate) making_volume: Mutex<()>,
     housekeeping: Mutex<Option<Housekeeping>>,
+    pub(crate) views: Views,
     /// Links to the cluster's other servers.
     pub(crate) peers: OnceLock<Peers>,
     /// Servers that can be heard now.
@@ -129,8 +133,10 @@ impl Node {
             scrubs: Scrubs::default(),
             started: Instant::now(),
             stop_asked: AtomicBool::new(false),
+            lives_settled: AtomicBool::new(false),
             making_volume: Mutex::new(()),
             housekeeping: Mutex::new(None),
+            views: Views::default(),
             peers: OnceLock::new(),
             linked: Mutex::default(),
             own: own.clone(),
@@ -150,8 +156,7 @@ impl Node {
             start::record_lost(&self.registry, &lost)?;
         }
         for ring in self.registry.rings()? {
-            let renew = |ring: &mut RingInfo| start::renew_incarnations(ring, &self.bricks);
-            self.put_ring(&self.registry.update_ring(ring.ring, renew)?, &lost)?;
+            self.put_ring(&ring, &lost)?;
         }
         for volume in self.registry.volumes()? {
             self.volumes.write().insert(volume.volume, Arc::new(volume));
@@ -164,17 +169,44 @@ impl Node {
         start::bring_into_step(self, &rings)?;
         self.make_missing_roots()?;
         self.checkpoint_all()?;
-        if !lost.is_empty() {
+        self.settle_lives()
+    }
+
+    /// Once all replicas here have agreed on what power cuts took, and that is home, the next start need not ask again.
+    pub(crate) fn settle_lives(&self) -> Result<()> {
+        if self.lives_settled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        let is_settled = |hosted: &Hosted| hosted.partition.read().has_settled_lost();
+        if !rings.iter().flat_map(|ring| ring.replicas()).all(|(_, hosted)| is_settled(hosted)) {
+            return Ok(());
+        }
+        self.checkpoint_all()?;
+        if !start::read_lost(&self.registry)?.is_empty() {
             start::record_lost(&self.registry, &BTreeSet::new())?;
         }
-        self.bricks.values().try_for_each(|brick| brick.settle_life())
+        self.bricks.values().try_for_each(|brick| brick.settle_life())?;
+        self.lives_settled.store(true, Ordering::Release);
+        Ok(())
     }
 
     pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
         let lost_of = |brick, partition| start::lost_of(lost, info, brick, partition);
         let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
         let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
+        // Before anything that a server says: to hear of its life afterwards would be to hear of another one, and what
+        // was said before would count for nothing.
+        let linked = self.linked.lock();
+        let local: Vec<BrickId> = self.bricks.keys().copied().collect();
+        let heard = linked.iter().map(|server| ring.bricks_of(*server)).chain([local]);
+        let events: Vec<Event> =
+            std::iter::once(Event::Start).chain(heard.map(|bricks| Event::Up { bricks })).collect();
+        for (address, _) in ring.replicas() {
+            events.iter().for_each(|event| ring.deliver(*address, event.clone()));
+        }
         self.rings.write().insert(info.ring, ring.clone());
+        drop(linked);
         Ok(ring)
     }
 
@@ -265,6 +297,10 @@ impl Node {
     /// Ends the housekeeping and writes everything home, so that the next start is short.
     pub fn shut_down(&self) -> Result<()> {
         self.stop_housekeeping();
+        // While the coordinator is away others cannot be told; they wait for the lease.
+        if let Err(error) = self.leave() {
+            log::warn!("the cluster is not told that this server stops: {error}");
+        }
         // What ops have left to be removed is removed, so that nothing changes when it starts again.
         for _ in 0..REST_ROUNDS {
             if self.work_left() == 0 {
@@ -302,6 +338,13 @@ impl Node {
     pub(crate) fn wants_checkpoint(&self) {
         if let Some(housekeeping) = &*self.housekeeping.lock() {
             housekeeping.look_now();
+        }
+    }
+
+    /// There is something to be done about a view.
+    pub(crate) fn look_at_views(&self) {
+        if let Some(housekeeping) = &*self.housekeeping.lock() {
+            housekeeping.look_at_views();
         }
     }
 

@@ -24,6 +24,7 @@ pub struct HostedRing {
     /// Which.
     pub ring: RingId,
     views: RwLock<Arc<Vec<View>>>,
+    placed: Vec<Vec<BrickId>>,
     /// Where all the ring's bricks are.
     servers: HashMap<BrickId, ServerId>,
     replicas: BTreeMap<Address, Hosted>,
@@ -38,18 +39,20 @@ impl HostedRing {
         lost: impl Fn(BrickId, PartitionNumber) -> Vec<BlockAt>,
     ) -> Result<Self> {
         let mut replicas = BTreeMap::new();
-        for (index, view) in info.views.iter().enumerate() {
-            for member in &view.members {
-                let Some(brick) = bricks.get(&member.brick) else { continue };
-                let address = Address { partition: PartitionNumber(index as u32), brick: member.brick };
+        let placed: Vec<Vec<BrickId>> =
+            (0..info.views.len() as u32).map(|number| info.placed(PartitionNumber(number))).collect();
+        for (number, bricks_of) in (0..).map(PartitionNumber).zip(&placed) {
+            for id in bricks_of {
+                let Some(brick) = bricks.get(id) else { continue };
+                let address = Address { partition: number, brick: *id };
                 let around = Around { brick, views: &info.views, now: Time(0) };
-                let lost = lost(member.brick, address.partition);
+                let lost = lost(*id, address.partition);
                 let partition = RwLock::new(Partition::new(info.ring, address, &around, lost)?);
                 let (brick, mailbox) = (brick.clone(), Mutex::default());
                 replicas.insert(address, Hosted { partition, brick, mailbox });
             }
         }
-        Ok(Self { ring: info.ring, views: RwLock::new(Arc::new(info.views.clone())), servers, replicas })
+        Ok(Self { ring: info.ring, views: RwLock::new(Arc::new(info.views.clone())), placed, servers, replicas })
     }
 
     /// Partitions of the ring.
@@ -75,6 +78,11 @@ impl HostedRing {
         *self.views.write() = Arc::new(views);
     }
 
+    /// The bricks that are to hold a partition.
+    pub fn placed(&self, number: PartitionNumber) -> &[BrickId] {
+        self.placed.get(number.0 as usize).map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// The server that has a brick.
     pub fn server_of(&self, brick: BrickId) -> Option<ServerId> {
         self.servers.get(&brick).copied()
@@ -89,6 +97,12 @@ impl HostedRing {
     pub fn is_all_here(&self, number: PartitionNumber) -> bool {
         let here = |brick| self.replicas.contains_key(&Address { partition: number, brick });
         self.view(number).is_ok_and(|view| view.members.iter().all(|member| here(member.brick)))
+    }
+
+    /// Whether all bricks that are to hold any of it are here.
+    pub fn is_placed_here(&self) -> bool {
+        let here = |number, brick| self.replicas.contains_key(&Address { partition: number, brick });
+        (0..).map(PartitionNumber).zip(&self.placed).all(|(number, all)| all.iter().all(|brick| here(number, *brick)))
     }
 
     /// Whether all replicas of all partitions are here.

@@ -74,6 +74,11 @@ impl Coordinator for RemoteCoordinator {
         };
         self.ask(CoordinatorRequest::Transact { expect: owned(expect), writes: owned(writes) })
     }
+
+    fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<()> {
+        let milliseconds = lifetime.as_millis() as u64;
+        self.read(CoordinatorRequest::Keep { key: key.into(), value: value.into(), milliseconds })
+    }
 }
 
 #[cfg(test)]

@@ -5,22 +5,22 @@ mod tests;
 
 use crate::node::Node;
 use crate::partition::HostedRing;
-use crate::turn::Turn;
-use hekate_brick::{Brick, LostBlock};
+use hekate_brick::LostBlock;
 use hekate_cluster::{Registry, RingInfo};
 use hekate_proto::*;
-use hekate_replica::{Address, BlockAt, Event};
-use std::collections::{BTreeSet, HashMap};
+use hekate_replica::BlockAt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Under this target it is logged what a server that does not serve yet is at.
 pub const PROGRESS: &str = "progress";
 /// How often it is said how far the comparison of replicas is.
 pub const TELL_PAUSE: Duration = Duration::from_secs(2);
-/// Between two looks at partitions that do not serve yet.
+/// Between two looks at partitions that do not serve yet, and at their views.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
+const KEEP_PAUSE: Duration = Duration::from_millis(20);
 
 /// Lost blocks as the coordinator records them: ring, volume, data id, shard, block, brick.
 type LostRow = (u16, u32, String, u64, u32, BrickId);
@@ -57,27 +57,6 @@ pub fn lost_of(lost: &BTreeSet<LostOn>, ring: &RingInfo, brick: BrickId, partiti
     lost.iter().filter(own).map(|(block, _)| BlockAt { shard: block.shard, block: block.block }).collect()
 }
 
-/// A machine that booted or a disk that was mounted anew makes a new view. -> whether there are any.
-pub fn renew_incarnations(ring: &mut RingInfo, bricks: &HashMap<BrickId, Arc<Brick>>) -> bool {
-    let mut renewed = false;
-    for view in &mut ring.views {
-        let mut changed = false;
-        for member in &mut view.members {
-            if let Some(brick) = bricks.get(&member.brick)
-                && brick.incarnation() != member.incarnation
-            {
-                member.incarnation = brick.incarnation();
-                changed = true;
-            }
-        }
-        if changed {
-            view.epoch = Epoch(view.epoch.0 + 1);
-            renewed = true;
-        }
-    }
-    renewed
-}
-
 impl Node {
     /// After a restart of a machine replicas are compared; whoever waits for it is told how far that is.
     pub(crate) fn tell_comparing(&self) {
@@ -93,8 +72,8 @@ impl Node {
     }
 }
 
-/// Starts the replicas of rings, and returns when the leaders serve whose members are all here; the others serve once they
-/// have heard of theirs. A replica that cannot be brought into step is what is wrong with the server.
+/// Starts the replicas of rings, and returns when those serve that are here with all of their bricks; others wait for servers
+/// that may wait for this one. A replica that cannot be brought into step is then what is wrong with the server.
 pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -113,26 +92,23 @@ pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
 }
 
 fn start_replicas(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
-    let local: Vec<BrickId> = node.bricks.keys().copied().collect();
-    for ring in rings {
-        let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
-        let mut turn = Turn::new(node, ring);
-        addresses.iter().for_each(|address| turn.tell(*address, Event::Start));
-        addresses.iter().for_each(|address| turn.tell(*address, Event::Up { bricks: local.clone() }));
-        turn.run();
-        // Servers that were heard before the ring was known here.
-        node.ask_for_links(ring);
-    }
+    rings.iter().for_each(|ring| node.tick(ring));
+    let mut kept = None::<Instant>;
     loop {
+        // Views that are due are formed and begin here: the thread that does it later has not started.
+        if kept.is_none_or(|kept| kept.elapsed() >= KEEP_PAUSE) {
+            node.keep_views()?;
+            kept = Some(Instant::now());
+        }
         let mut waiting = false;
-        for ring in rings {
+        for ring in rings.iter().filter(|ring| ring.is_placed_here()) {
             for address in ring.leaders() {
                 let Some(hosted) = ring.replica(address) else { continue };
                 let partition = hosted.partition.read();
                 if let Some(error) = partition.failure() {
                     return Err(error.clone());
                 }
-                waiting |= !partition.serves() && ring.is_all_here(address.partition);
+                waiting |= !partition.serves();
             }
         }
         if !waiting {

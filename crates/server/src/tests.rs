@@ -30,12 +30,9 @@ fn open(s: &MemoryStorage, n: u128, reborn: bool) -> Arc<Brick> {
     Arc::new(Brick::open_on(Arc::new(s.clone()), &identity(n), Incarnation(1), reborn).unwrap().0)
 }
 fn ring(views: &[&[u128]]) -> RingInfo {
-    let view = |m: &&[u128]| View {
-        epoch: Epoch(1),
-        leader: BrickId(m[0]),
-        members: m.iter().map(|b| Member { brick: BrickId(*b), incarnation: Incarnation(1) }).collect(),
-    };
-    RingInfo { ring: RING, pool: "p".into(), copies: 2, domain: Domain::Disk, views: views.iter().map(view).collect() }
+    let member = |b: &u128| Member { brick: BrickId(*b), incarnation: Incarnation(1) };
+    let view = |m: &&[u128]| View::new(Epoch(1), BrickId(m[0]), m.iter().map(member).collect());
+    RingInfo::new(RING, "p", 2, Domain::Disk, views.iter().map(view).collect())
 }
 fn entry(brick: &Brick, p: u32, changes: Vec<Change>) -> LogEntry {
     let partition = PartitionNumber(p);

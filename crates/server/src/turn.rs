@@ -92,6 +92,10 @@ impl<'a> Turn<'a> {
         if out.wants_room {
             self.node.wants_checkpoint();
         }
+        if let Some((partition, epoch)) = out.open {
+            self.node.views.is_ready(self.ring.ring, partition, epoch);
+            self.node.look_at_views();
+        }
         if !out.orphans.is_empty() {
             let ring = self.ring.ring;
             let orphans = out.orphans.into_iter().map(|(volume, inode)| (ring, volume, inode));

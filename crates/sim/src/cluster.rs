@@ -7,6 +7,7 @@ mod disk;
 mod faults;
 mod host;
 mod judge;
+mod keeper;
 mod network;
 mod people;
 mod report;

@@ -175,7 +175,8 @@ impl Survey<'_, '_> {
             | Entry::Intent { .. }
             | Entry::LegDone { .. }
             | Entry::Session { .. }
-            | Entry::Hold { .. } => {}
+            | Entry::Hold { .. }
+            | Entry::Heal { .. } => {}
         }
     }
 

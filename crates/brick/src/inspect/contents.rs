@@ -8,6 +8,7 @@ use super::{Problem, StoppedBrick, guarded};
 use crate::checksum::block_checksum;
 use crate::index::{Index, RedbIndex};
 use crate::journal::Lsn;
+use crate::machine::{LogPosition, follows};
 use crate::meta::Meta;
 use crate::storage::{CopyOnWriteStorage, Storage};
 use bytes::Bytes;
@@ -273,7 +274,7 @@ impl Beyond {
         let here = (record.epoch, record.sequence);
         let before = self.positions.insert((record.ring, record.partition), here);
         if let Some((epoch, sequence)) = before
-            && (record.epoch < epoch || record.sequence.0 != sequence.0 + 1)
+            && !follows(LogPosition { epoch, sequence }, record)
         {
             let (ring, partition) = (record.ring, record.partition);
             self.problem(
@@ -341,6 +342,7 @@ impl Beyond {
             Change::ReserveBlocks { shard, record, .. } => {
                 self.shards.entry((ring, *shard)).or_default().record = Some(*record);
             }
+            Change::BeginLog => {}
             Change::DropShard { shard } => {
                 self.shards.insert((ring, *shard), ShardChanges { dropped: true, ..ShardChanges::default() });
             }

@@ -43,11 +43,14 @@ pub enum Entry {
         /// Whose hold it is.
         intent: IntentId,
     },
+    /// How far a replica that learns has come.
+    Heal { record: HealRecord },
 }
 
 /// As `docs/format/index.md` numbers them.
 const OBJECTS: u8 = 1;
 const WORK: u8 = 2;
+const OWN: u8 = 3;
 const XATTR_NAME_MAX: usize = 255;
 const XATTR_VALUE_MAX: usize = 64 << 10;
 const SYMLINK_MAX: usize = 4095;
@@ -62,13 +65,18 @@ impl Entry {
             return Err("a key of no known kind".into());
         };
         let table = key.as_bytes()[0];
-        if table != if kind < Kind::Partition { OBJECTS } else { WORK } {
+        let known = match kind {
+            Kind::Heal => OWN,
+            _ if kind < Kind::Partition => OBJECTS,
+            _ => WORK,
+        };
+        if table != known {
             return Err(format!("{kind:?} in table {table}"));
         }
-        let entry = if kind < Kind::Partition {
-            Self::decode_object(kind, id, key, place, value)?
-        } else {
-            Self::decode_work(kind, id, key, place, value)?
+        let entry = match table {
+            OBJECTS => Self::decode_object(kind, id, key, place, value)?,
+            WORK => Self::decode_work(kind, id, key, place, value)?,
+            _ => Self::Heal { record: alone(&key.rest(), value)? },
         };
         Ok((place, entry))
     }
@@ -169,6 +177,7 @@ impl Entry {
             Self::Orphan { .. } => Kind::Orphan,
             Self::Garbage { .. } => Kind::Garbage,
             Self::Hold { .. } => Kind::Hold,
+            Self::Heal { .. } => Kind::Heal,
         }
     }
 

@@ -2,7 +2,7 @@
 //! can trip an assertion on one replica after the other.
 
 use super::overlay::{Before, SHARD_BLOCKS};
-use super::{Learned, State};
+use super::{Learned, LogPosition, State};
 use hekate_proto::*;
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,8 +31,17 @@ pub fn changes_shard(change: &Change) -> Option<ShardId> {
         | Change::PunchBlocks { shard, .. }
         | Change::ReserveBlocks { shard, .. }
         | Change::DropShard { shard } => Some(*shard),
-        Change::Put { .. } | Change::Delete { .. } => None,
+        Change::Put { .. } | Change::Delete { .. } | Change::BeginLog => None,
     }
+}
+
+/// Whether a record may come after this position: the next one of the same log, or the first of another that is newer.
+pub fn follows(at: LogPosition, record: &Record) -> bool {
+    let here = LogPosition { epoch: record.epoch, sequence: record.sequence };
+    if record.changes.contains(&Change::BeginLog) {
+        return here > at;
+    }
+    at.sequence.0.checked_add(1) == Some(record.sequence.0) && record.epoch >= at.epoch
 }
 
 /// What can be told from the record alone.
@@ -59,7 +68,7 @@ pub fn form(record: &Record) -> Result<()> {
             Change::ReserveBlocks { shard, record, first, count } => {
                 holes_form(*shard, record, *first, *count, record.reserved_blocks, "data invariant 5")?;
             }
-            Change::DropShard { .. } => {}
+            Change::DropShard { .. } | Change::BeginLog => {}
         }
     }
     Ok(())
@@ -113,7 +122,7 @@ fn zeros_behind_end(shard: ShardId, record: &ShardRecord, run: &BlockRun, bytes:
 pub fn record(state: &State, learned: &Learned, record: &Record) -> Result<()> {
     form(record)?;
     let at = state.position(record.ring, record.partition);
-    if at.sequence.0.checked_add(1) != Some(record.sequence.0) || record.epoch < at.epoch {
+    if !follows(at, record) {
         let (sequence, epoch, partition) = (record.sequence, record.epoch, record.partition);
         let after = format_args!("{} of epoch {} in partition {partition}", at.sequence, at.epoch).to_string();
         return Err(refuse("journal invariant 6", format_args!("record {sequence} of epoch {epoch} after {after}")));
@@ -138,8 +147,7 @@ fn shard_change(state: &State, change: &Change, shard: ShardId, before: Before) 
         | Change::CutShard { record, .. }
         | Change::ReserveBlocks { record, .. }
         | Change::PunchBlocks { record, .. } => record,
-        Change::DropShard { .. } => return Ok(None),
-        Change::Put { .. } | Change::Delete { .. } => return Ok(None),
+        Change::DropShard { .. } | Change::Put { .. } | Change::Delete { .. } | Change::BeginLog => return Ok(None),
     };
     may_write(state, shard)?;
     let Before::Is(before) = before else { return Ok(Some(*record)) };

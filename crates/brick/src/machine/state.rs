@@ -122,6 +122,7 @@ impl State {
                 // A sync covers the room as well.
                 overlay.home_writes += 1;
             }
+            Change::BeginLog => {}
             Change::DropShard { shard } => {
                 self.active.frees_space = true;
                 let overlay = self.shard(ring, *shard);

@@ -51,7 +51,7 @@ impl Registry {
             let last = counter.as_deref().map_or(Ok(0), |text| parse::<u16>(COUNTER, text))?;
             let number = last.checked_add(1).ok_or_else(|| Error::NoSpace { what: "for rings".into() })?;
             let views = place_views(&bricks, copies, domain)?;
-            let ring = RingInfo { ring: RingId(number), pool: pool.into(), copies, domain, views };
+            let ring = RingInfo::new(RingId(number), pool, copies, domain, views);
             // A brick that is removed meanwhile is not placed on.
             let mut expect = vec![(COUNTER.to_string(), counter.clone())];
             for key in bricks.iter().filter(|brick| ring.has(brick.brick)).map(|brick| brick_key(brick.brick)) {
@@ -72,7 +72,7 @@ impl Registry {
         let ring = self.ring(volume.ring)?;
         let ring = ring.ok_or_else(|| Error::bug(format!("volume {} without its ring", volume.name)))?;
         let members: BTreeSet<BrickId> =
-            ring.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
+            ring.views.iter().flat_map(|view| view.all().map(|member| member.brick)).collect();
         let known = self.bricks()?.into_iter().filter(|info| members.contains(&info.brick));
         let mut bricks: Vec<_> = known.map(|info| BrickPlace { brick: info.brick, server: info.server }).collect();
         bricks.sort_unstable_by_key(|place| place.brick);
@@ -128,10 +128,6 @@ fn place_views(bricks: &[BrickInfo], copies: u32, domain: Domain) -> Result<Vec<
     let life =
         |brick: BrickId| bricks.iter().find(|info| info.brick == brick).map_or(Incarnation(0), |info| info.incarnation);
     let member = |brick: &BrickId| Member { brick: *brick, incarnation: life(*brick) };
-    let view = |placed: &Vec<BrickId>| View {
-        epoch: Epoch(1),
-        leader: placed[0],
-        members: placed.iter().map(member).collect(),
-    };
+    let view = |placed: &Vec<BrickId>| View::new(Epoch(1), placed[0], placed.iter().map(member).collect());
     Ok(place(&candidates, copies, PARTITIONS_NEW)?.iter().map(view).collect())
 }

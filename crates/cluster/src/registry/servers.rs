@@ -1,6 +1,7 @@
 //! Servers, and the bricks that they bring.
 
 use super::{Registry, brick_key, text};
+use crate::coordinator::LEASE;
 use crate::records::*;
 use hekate_proto::*;
 
@@ -84,6 +85,22 @@ impl Registry {
         }
     }
 
+    /// Says that this server lives, and which of its bricks have stopped. It is said again within [`LEASE`], or it is over.
+    pub fn keep_alive(&self, stopped: &[BrickId]) -> Result<()> {
+        let info = AliveInfo { server: self.server, stopped: stopped.to_vec() };
+        self.coordinator.keep(&alive_key(self.server), &text(&info)?, LEASE)
+    }
+
+    /// Says that this server serves nobody any more.
+    pub fn leave(&self) -> Result<()> {
+        self.coordinator.keep(&alive_key(self.server), "", std::time::Duration::ZERO)
+    }
+
+    /// Servers that live.
+    pub fn alive(&self) -> Result<Vec<AliveInfo>> {
+        self.list("/alive/")
+    }
+
     /// Says where this server listens from now on.
     pub fn announce(&self, endpoints: &[String]) -> Result<()> {
         let key = server_key(self.server);
@@ -106,6 +123,10 @@ impl Registry {
 
 fn server_key(server: ServerId) -> String {
     format!("/servers/{:010}", server.0)
+}
+
+fn alive_key(server: ServerId) -> String {
+    format!("/alive/{:010}", server.0)
 }
 
 /// A server that has not said where it listens.

@@ -29,6 +29,16 @@ impl Coordinator for InMemory {
         }
         Ok(true)
     }
+    /// Whoever looks at servers that live says himself when they do not.
+    fn keep(&self, key: &str, value: &str, lifetime: std::time::Duration) -> Result<()> {
+        let mut all = self.0.lock();
+        if lifetime.is_zero() {
+            all.remove(key)
+        } else {
+            all.insert(key.into(), value.into())
+        };
+        Ok(())
+    }
 }
 
 fn brick(number: u128, server: u32) -> BrickInfo {

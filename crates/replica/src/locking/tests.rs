@@ -44,7 +44,7 @@ fn bench() -> Bench {
     Brick::create_on(&storage, &identity()).unwrap();
     let brick = open(&storage);
     let members = vec![Member { brick: OWN.brick, incarnation: Incarnation(1) }];
-    let views = vec![View { epoch: Epoch(1), leader: OWN.brick, members }];
+    let views = vec![View::new(Epoch(1), OWN.brick, members)];
     let partition = begin(&brick, &views);
     let mut bench = Bench { storage, brick, views, partition, last: 0, told: Vec::new() };
     bench.tell(Event::Start);

@@ -42,7 +42,10 @@ fn ring_at_rest() -> TestRing {
 }
 
 fn restart_machines(ring: &mut TestRing) {
-    ring.views.iter_mut().for_each(|view| view.epoch.0 += 1);
+    ring.views.iter_mut().for_each(|view| {
+        view.epoch.0 += 1;
+        view.forgetful = true;
+    });
     ring.start_all();
 }
 
@@ -140,7 +143,10 @@ fn a_member_that_restarts_meanwhile_is_compared_all_the_same() {
     let leader = Address { partition: NUMBER, brick: BrickId(0) };
     for messages in 0..60 {
         append(&ring, vec![put("a", "leader")], vec![put("a", &messages.to_string())]);
-        ring.views.iter_mut().for_each(|view| view.epoch.0 += 1);
+        ring.views.iter_mut().for_each(|view| {
+            view.epoch.0 += 1;
+            view.forgetful = true;
+        });
         // Whatever is on its way then is lost, and the member's server comes back.
         ring.messages_left = messages;
         ring.start_all();

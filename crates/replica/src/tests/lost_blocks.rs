@@ -46,7 +46,7 @@ impl Led {
             .append(&LogEntry::new(Record { ring: RING, partition: NUMBER, epoch, sequence, session, op_id, changes }))
             .unwrap();
         let member = |brick| Member { brick: BrickId(brick), incarnation: Incarnation(1) };
-        let views = vec![View { epoch, leader: BrickId(0), members: (0..3).map(member).collect() }];
+        let views = vec![View::new(epoch, BrickId(0), (0..3).map(member).collect())];
         let around = Around { brick: &brick, views: &views, now: Time(0) };
         let own = Address { partition: NUMBER, brick: BrickId(0) };
         let leader = Partition::new(RING, own, &around, vec![LOST]).unwrap();
@@ -73,7 +73,8 @@ impl Led {
     /// All members have come, with all records and all blocks, as they say.
     fn levelled(&mut self) -> Vec<BrickId> {
         self.tell(Event::Start);
-        let position = Message::Position { epoch: Epoch(1), sequence: Sequence(1), room: 1 << 30, lost: Vec::new() };
+        let position =
+            Message::Position { epoch: Epoch(1), sequence: Sequence(1), room: 1 << 30, lost: Vec::new(), heal: None };
         [self.hear(1, position.clone()), self.hear(2, position)].concat()
     }
 

@@ -5,6 +5,10 @@ use hekate_cluster::FIRST_SERVER;
 use hekate_proto::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Nothing is kept longer.
+const KEPT_MAX: Duration = Duration::from_secs(3600);
 
 /// A key and its value; none: it is absent, or goes.
 type Pair = (String, Option<String>);
@@ -30,6 +34,15 @@ pub enum CoordinatorRequest {
         /// What is written.
         writes: Vec<Pair>,
     },
+    /// A key has a value for so long from now on.
+    Keep {
+        /// Which.
+        key: String,
+        /// Which value.
+        value: String,
+        /// How long.
+        milliseconds: u64,
+    },
 }
 
 /// `cluster`: that of the server which asks. Another cluster's may answer at an address by now, with the same secret.
@@ -47,6 +60,11 @@ pub fn answer(node: &Node, cluster: Option<&str>, request: CoordinatorRequest) -
         CoordinatorRequest::List { prefix } => Ok(json!(coordinator.list(&prefix)?)),
         CoordinatorRequest::Transact { expect, writes } => {
             Ok(json!(coordinator.transact(&borrowed(&expect), &borrowed(&writes))?))
+        }
+        CoordinatorRequest::Keep { key, value, milliseconds } => {
+            // A clock that is asked for more than it has would not come back.
+            let lifetime = Duration::from_millis(milliseconds).min(KEPT_MAX);
+            Ok(json!(coordinator.keep(&key, &value, lifetime)?))
         }
     }
 }

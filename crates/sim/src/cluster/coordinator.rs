@@ -1,8 +1,10 @@
-//! The shared record: views, lost blocks, sessions. Servers read it and change it in one step; what others changed they
-//! learn a little later.
+//! The shared record: views, leases, lost blocks, sessions. Servers read it and change it in one step; what others changed
+//! they learn a little later.
 
-use super::settings::Settings;
+use super::settings::{Micros, Settings};
 use hekate_brick::storage::Random;
+use hekate_cluster::views::{BrickSeen, Seen};
+use hekate_cluster::{Domain, RingInfo};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use hekate_replica::{Address, BlockAt};
@@ -15,7 +17,11 @@ pub const VOLUME: VolumeId = VolumeId(1);
 
 /// See the module.
 pub struct Coordinator {
-    pub views: Vec<View>,
+    pub ring: RingInfo,
+    /// Until when each server is known to live.
+    pub alive: BTreeMap<u32, Micros>,
+    /// In which life each brick was opened last.
+    pub lives: BTreeMap<BrickId, Incarnation>,
     lost: BTreeMap<BrickId, BTreeSet<BlockAt>>,
     sessions: u64,
 }
@@ -42,15 +48,30 @@ impl Coordinator {
             }
             let member = |brick: &u32| Member { brick: brick_id(*brick), incarnation: Incarnation(1) };
             let members: Vec<Member> = chosen.iter().map(member).collect();
-            views.push(View { epoch: Epoch(1), leader: members[0].brick, members });
+            views.push(View::new(Epoch(1), members[0].brick, members));
         }
-        Self { views, lost: BTreeMap::new(), sessions: 0 }
+        let ring = RingInfo::new(RING, "p", settings.copies, Domain::Disk, views);
+        let (alive, lives, lost) = Default::default();
+        Self { ring, alive, lives, lost, sessions: 0 }
     }
 
-    /// The bricks of a server are in these lives. -> whether that makes new views.
+    /// What everybody may know. `servers`: the bricks of each.
+    pub fn seen<'a>(&self, servers: impl Iterator<Item = (u32, &'a [BrickId])>, now: Micros) -> Seen {
+        let mut bricks = BTreeMap::new();
+        for (server, own) in servers {
+            let serves = self.alive.get(&server).is_some_and(|until| *until > now);
+            for brick in own {
+                let incarnation = self.lives.get(brick).copied().unwrap_or(Incarnation(1));
+                bricks.insert(*brick, BrickSeen { server: ServerId(server + 1), incarnation, serves });
+            }
+        }
+        Seen { bricks, ..Seen::default() }
+    }
+
+    /// Where views do not change by themselves: the bricks of a server are in these lives. -> whether that makes new views.
     pub fn renew_incarnations(&mut self, lives: &BTreeMap<BrickId, Incarnation>) -> bool {
         let mut renewed = false;
-        for view in &mut self.views {
+        for view in &mut self.ring.views {
             let mut changed = false;
             for member in &mut view.members {
                 let Some(life) = lives.get(&member.brick).filter(|life| **life != member.incarnation) else { continue };
@@ -58,6 +79,7 @@ impl Coordinator {
                 changed = true;
             }
             view.epoch.0 += u64::from(changed);
+            view.forgetful |= changed;
             renewed |= changed;
         }
         renewed

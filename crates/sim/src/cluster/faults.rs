@@ -23,6 +23,7 @@ impl World {
             faults.failed_sync,
             faults.client_death,
             faults.connection_cut,
+            faults.coordinator_cut,
         ];
         let mut at = self.random.below(weights.iter().sum());
         let chosen = weights.iter().position(|weight| {
@@ -39,7 +40,8 @@ impl World {
             Some(5) => self.fill_one(),
             Some(6) => self.fail_one(),
             Some(7) => self.client_dies(),
-            Some(_) => self.cut_connection(),
+            Some(8) => self.cut_connection(),
+            Some(_) => self.cut_coordinator(),
             None => {}
         }
     }
@@ -103,6 +105,14 @@ impl World {
         self.cut_network(one, (one + step) % self.settings.machines, time);
     }
 
+    fn cut_coordinator(&mut self) {
+        let server = self.one_server();
+        let time = self.delay(4 * self.settings.lease.max(50_000));
+        trace!(self, "server {server} cannot reach the coordinator for {time}");
+        self.report.count("fault: coordinator cut");
+        self.apart.insert(server, self.now + time);
+    }
+
     fn reset_one(&mut self) {
         let (one, other) = (self.one_server(), self.one_server());
         self.report.count("fault: link reset");
@@ -138,6 +148,7 @@ impl World {
         trace!(self, "all faults end");
         self.faults_on = false;
         self.cut.clear();
+        self.apart.clear();
         self.disks.values().for_each(|disk| disk.heal());
     }
 }

@@ -2,6 +2,7 @@
 //! clocks. What it wants done it leaves in `effects`.
 
 use super::coordinator::{RING, VOLUME};
+use super::keeper::Lease;
 use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::*;
@@ -70,6 +71,7 @@ pub struct Process {
     connections: BTreeMap<u32, u64>,
     clock_offset: i64,
     spread_max: u32,
+    pub lease: Lease,
     pub effects: Vec<Effect>,
 }
 
@@ -84,12 +86,13 @@ pub struct Parts {
     pub link: LinkSettings,
     pub clock_offset: i64,
     pub spread_max: u32,
+    pub lease: Lease,
 }
 
 impl Process {
     /// Its replicas are not started yet.
     pub fn new(parts: Parts) -> Self {
-        let Parts { server, boot, bricks, retention, views, places, link, clock_offset, spread_max } = parts;
+        let Parts { server, boot, bricks, retention, views, places, link, clock_offset, spread_max, lease } = parts;
         let mut peers = BTreeMap::new();
         for (brick, at) in places.iter().filter(|(_, at)| **at != server) {
             let new =
@@ -110,6 +113,7 @@ impl Process {
             connections: BTreeMap::new(),
             clock_offset,
             spread_max,
+            lease,
             effects: Vec::new(),
         }
     }
@@ -142,6 +146,7 @@ impl Process {
         if out.wants_room {
             self.wants_checkpoint(address.brick);
         }
+        self.lease.ready.extend(out.open);
         out.sends.into_iter().for_each(|envelope| self.send(envelope, now));
         self.effects.extend(out.branches.into_iter().map(Effect::Branch));
         self.effects.extend(out.syncs.into_iter().map(Effect::Sync));
@@ -333,7 +338,8 @@ impl Process {
             return self.effects.push(Effect::Answer(waiter, Err(away())));
         };
         let known = replica.view().epoch;
-        if known != epoch {
+        // Without a lease it does as if there were another view: the client asks somebody again.
+        if known != epoch || !self.lease.is_valid(now) {
             return self.effects.push(Effect::Answer(waiter, Err(Error::StaleView { epoch: known })));
         }
         let Request { session, op_id, durable, op, .. } = request;

@@ -25,10 +25,15 @@ impl World {
                 left.push(format!("server {number} does not run"));
                 continue;
             };
-            if process.views != self.coordinator.views {
+            if process.views != self.coordinator.ring.views {
                 left.push(format!("server {number} knows old views"));
             }
             left.extend(process.what_is_left());
+            let is_led = |(at, partition): &(&hekate_replica::Address, &hekate_replica::Partition)| {
+                partition.view().leader == at.brick && !partition.healing().is_empty()
+            };
+            let learning = process.partitions.iter().filter(is_led);
+            left.extend(learning.map(|(at, partition)| format!("{at:?} heals {:?}", partition.healing())));
             left.extend(process.waiting_journals().into_iter().map(|id| format!("the journal of {id:?} is kept")));
         }
         for (number, person) in self.people.iter().enumerate() {
@@ -41,10 +46,18 @@ impl World {
 
     /// Whether everything serves and nothing is under way.
     pub fn is_whole(&self) -> bool {
+        let is_complete = |(number, view): (u32, &hekate_proto::map::View)| {
+            view.opened && view.members.len() == self.coordinator.ring.placed(PartitionNumber(number)).len()
+        };
+        if !(0..).zip(&self.coordinator.ring.views).all(is_complete) {
+            return false;
+        }
         let idle = |server: &super::world::Server| {
             let process = server.process.as_ref();
             process.is_some_and(|process| {
-                process.views == self.coordinator.views && process.is_idle() && process.waiting_journals().is_empty()
+                process.views == self.coordinator.ring.views
+                    && process.is_idle()
+                    && process.waiting_journals().is_empty()
             })
         };
         self.servers.iter().all(idle)
@@ -57,7 +70,7 @@ impl World {
     /// Everything that rests on the disks, home.
     fn copies(&self) -> Result<Vec<Copies>> {
         let mut all = Vec::new();
-        for (number, view) in (0..).zip(&self.coordinator.views) {
+        for (number, view) in (0..).zip(&self.coordinator.ring.views) {
             let partition = PartitionNumber(number);
             let mut replicas = Vec::new();
             for member in &view.members {

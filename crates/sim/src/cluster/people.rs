@@ -13,7 +13,7 @@ const RETRY_MAX: u64 = 30_000;
 impl World {
     /// A client joins.
     pub fn join(&mut self, calls_left: u32, examines: bool) -> u32 {
-        let client = Client::new(self.coordinator.begin_session(), self.coordinator.views.clone());
+        let client = Client::new(self.coordinator.begin_session(), self.coordinator.ring.views.clone());
         let script = Default::default();
         let (call, op, number, connection, at, tries) = (None, None, 0, 0, 0, 0);
         self.people.push(Person { client, call, op, number, connection, at, tries, calls_left, script, examines });
@@ -173,7 +173,7 @@ impl World {
         self.report.count("fault: client death");
         let session = self.coordinator.begin_session();
         let person = &mut self.people[number as usize];
-        person.client = Client::new(session, self.coordinator.views.clone());
+        person.client = Client::new(session, self.coordinator.ring.views.clone());
         (person.call, person.op) = (None, None);
         person.connection += 1;
         let delay = self.delay(self.settings.think_max);
@@ -211,7 +211,7 @@ impl World {
 
     /// Where a partition is led, if its server lives.
     pub fn leader_of(&self, partition: PartitionNumber) -> Option<(u32, hekate_replica::Address)> {
-        let brick = self.coordinator.views[partition.0 as usize].leader;
+        let brick = self.coordinator.ring.views[partition.0 as usize].leader;
         Some((server_of(&self.servers, brick)?, hekate_replica::Address { partition, brick }))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::coordinator::RING;
 use super::host::{Effect, Parts, Process, Waiter};
+use super::keeper::Lease;
 use super::world::{Event, World, trace};
 use hekate_brick::Brick;
 use hekate_brick::storage::Survivors;
@@ -31,6 +32,9 @@ impl World {
             Ok(()) => {
                 let delay = self.delay(self.settings.tick);
                 self.after(delay, Event::Tick { server, boot });
+                if self.settings.lease > 0 {
+                    self.after(0, Event::Keep { server, boot });
+                }
             }
             Err(error) => self.start_failed(server, error),
         }
@@ -68,7 +72,8 @@ impl World {
             lives.insert(id, brick.incarnation());
             bricks.insert(id, Arc::new(brick));
         }
-        if self.coordinator.renew_incarnations(&lives) {
+        self.coordinator.lives.extend(&lives);
+        if self.settings.lease == 0 && self.coordinator.renew_incarnations(&lives) {
             self.report.count("new views");
             for other in 0..self.settings.servers {
                 let delay = self.delay(LEARN_MAX);
@@ -99,19 +104,20 @@ impl World {
             give_up_after: Duration::from_millis(400),
             ..LinkSettings::default()
         };
-        let views = self.coordinator.views.clone();
+        let views = self.coordinator.ring.views.clone();
         let clock_offset = i64::from(server) * 1_700_000;
         let (server, spread_max) = (ServerId(server + 1), self.settings.spread_max);
-        Process::new(Parts { server, boot, bricks, retention, views, places, link, clock_offset, spread_max })
+        let lease = if self.settings.lease == 0 { Lease::endless() } else { Lease::new(self.now) };
+        Process::new(Parts { server, boot, bricks, retention, views, places, link, clock_offset, spread_max, lease })
     }
 
     fn partitions(&self, process: &Process) -> Result<Vec<Partition>> {
         let mut partitions = Vec::new();
         let count = process.views.len() as u32;
-        for (number, view) in (0..).zip(&process.views) {
-            for member in &view.members {
-                let Some(brick) = process.bricks.get(&member.brick) else { continue };
-                let own = Address { partition: PartitionNumber(number), brick: member.brick };
+        for partition in (0..count).map(PartitionNumber) {
+            for id in self.coordinator.ring.placed(partition) {
+                let Some(brick) = process.bricks.get(&id) else { continue };
+                let own = Address { partition, brick: id };
                 let around = Around { brick, views: &process.views, now: Time(0) };
                 partitions.push(Partition::new(RING, own, &around, self.coordinator.lost_of(own, count))?);
             }
@@ -160,7 +166,7 @@ impl World {
                 let last = self.delivered.entry((envelope.from, envelope.to)).or_default();
                 delay = delay.max(last.saturating_sub(self.now));
                 *last = self.now + delay;
-                self.after(delay, Event::Deliver { server, boot, from, envelope });
+                self.after(delay, Event::Deliver { server, boot, from, envelope: Box::new(envelope) });
             }
             Effect::Sync(job) => {
                 let delay = self.delay(self.settings.sync_max);
@@ -214,7 +220,7 @@ impl World {
         let Some(process) = &self.servers[server as usize].process else { return };
         for (at, partition) in &process.partitions {
             let number = at.partition.0 as usize;
-            let current = *partition.view() == self.coordinator.views[number];
+            let current = *partition.view() == self.coordinator.ring.views[number];
             if current && partition.serves() && partition.waits_for().is_empty() {
                 let members = partition.view().members.iter().map(|member| member.brick);
                 self.even[number] = members.filter(|brick| server_of(&self.servers, *brick).is_some()).collect();
@@ -284,7 +290,7 @@ impl World {
     /// An orphan that nobody has open.
     pub fn collect(&mut self, volume: VolumeId, inode: InodeId) {
         let partition = inode.position().partition(self.settings.partitions);
-        let brick = self.coordinator.views[partition.0 as usize].leader;
+        let brick = self.coordinator.ring.views[partition.0 as usize].leader;
         let Some(server) = server_of(&self.servers, brick) else { return };
         let (at, event) = (Address { partition, brick }, hekate_replica::Event::Collect { volume, inode });
         self.act_in(server, None, |process, now| process.event(at, event, now));
@@ -321,7 +327,7 @@ impl World {
     /// Who is even is looked at with each tick: what was answered since is lost with any member.
     pub fn lose_memory(&mut self, bricks: &BTreeSet<BrickId>) {
         let mut lost = false;
-        for (even, view) in self.even.iter_mut().zip(&self.coordinator.views) {
+        for (even, view) in self.even.iter_mut().zip(&self.coordinator.ring.views) {
             even.retain(|brick| !bricks.contains(brick));
             lost |= even.is_empty() && view.members.iter().any(|member| bricks.contains(&member.brick));
         }

@@ -20,6 +20,8 @@ pub struct FaultSettings {
     pub failed_sync: u64,
     pub client_death: u64,
     pub connection_cut: u64,
+    /// A server cannot reach the coordinator for a while.
+    pub coordinator_cut: u64,
 }
 
 /// What the network does to a packet, in 1,000 packets.
@@ -60,6 +62,8 @@ pub struct Settings {
     pub sync_max: Micros,
     pub checkpoint_max: Micros,
     pub tick: Micros,
+    /// How long a server may serve after it has said that it lives; 0: for ever, and views change with lives only.
+    pub lease: Micros,
     pub faults: FaultSettings,
 }
 
@@ -108,6 +112,8 @@ impl Settings {
             checkpoint_max: pick(random, &[500, 5_000, 30_000]),
             tick: pick(random, &[5_000, 10_000]),
             faults: fault_settings(random),
+            // Of its own, so that the rest of a seed is what it was before there were leases.
+            lease: pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]),
         }
     }
 }
@@ -128,5 +134,6 @@ fn fault_settings(random: &mut Random) -> FaultSettings {
         failed_sync,
         client_death,
         connection_cut,
+        coordinator_cut: 1,
     }
 }

@@ -23,13 +23,14 @@ pub enum Event {
     Start { server: u32 },
     Tick { server: u32, boot: Boot },
     Packet { to: u32, from: u32, packet: Packet },
-    Deliver { server: u32, boot: Boot, from: Option<(ServerId, Generation)>, envelope: Envelope },
+    Deliver { server: u32, boot: Boot, from: Option<(ServerId, Generation)>, envelope: Box<Envelope> },
     Sync { server: u32, boot: Boot, job: SyncJob },
     Synced { server: u32, boot: Boot, job: SyncJob, outcome: Result<()> },
     SyncAll { server: u32, boot: Boot, brick: BrickId, waiter: Waiter },
     Checkpoint { server: u32, boot: Boot, brick: BrickId },
     Collect { volume: VolumeId, inode: InodeId },
     LearnViews { server: u32 },
+    Keep { server: u32, boot: Boot },
     Next { client: u32 },
     Request { server: u32, waiter: Waiter, request: Box<Request> },
     Answer { waiter: Waiter, reply: Result<Reply> },
@@ -88,12 +89,20 @@ pub struct World {
     pub faults_on: bool,
     /// Machines between which nothing passes.
     pub cut: BTreeSet<(u32, u32)>,
+    /// Servers that cannot reach the coordinator, and until when.
+    pub apart: BTreeMap<u32, Micros>,
     /// What must never happen, and did.
     pub wrong: Vec<String>,
     pub trace: bool,
     pub boots: u64,
     /// When the last message from one replica to another is delivered: they come in their order.
     pub delivered: BTreeMap<(Address, Address), Micros>,
+}
+
+/// The server that a brick is on.
+pub fn server_number(settings: &Settings, brick: BrickId) -> Option<u32> {
+    let number = u32::try_from(brick.0.checked_sub(1)?).ok()?;
+    Some(number / settings.bricks_per_server)
 }
 
 /// In the trace of a single seed.
@@ -121,7 +130,7 @@ impl World {
             }
             servers.push(Server { machine: server % settings.machines, bricks, process: None, starting: false });
         }
-        let even = coordinator.views.iter().map(|_| BTreeSet::new()).collect();
+        let even = coordinator.ring.views.iter().map(|_| BTreeSet::new()).collect();
         let known = Known::new(&settings);
         Ok(Self {
             random,
@@ -140,6 +149,7 @@ impl World {
             report: Report::default(),
             faults_on: false,
             cut: BTreeSet::new(),
+            apart: BTreeMap::new(),
             wrong: Vec::new(),
             trace,
             boots: 0,
@@ -199,7 +209,7 @@ impl World {
         match event {
             Event::Start { server } => self.start(server),
             Event::LearnViews { server } => {
-                let views = self.coordinator.views.clone();
+                let views = self.coordinator.ring.views.clone();
                 self.act_in(server, None, |process, now| process.learn_views(&views, now));
             }
             Event::Next { client } => self.next_call(client),
@@ -221,8 +231,9 @@ impl World {
     fn happen_in_process(&mut self, event: Event) {
         match event {
             Event::Tick { server, boot } => self.tick(server, boot),
+            Event::Keep { server, boot } => self.keep(server, boot),
             Event::Deliver { server, boot, from, envelope } => {
-                self.act_in(server, Some(boot), |process, now| process.deliver(from, envelope, now));
+                self.act_in(server, Some(boot), |process, now| process.deliver(from, *envelope, now));
             }
             Event::Sync { server, boot, job } => self.sync(server, boot, job),
             Event::Synced { server, boot, job, outcome } => {

@@ -53,6 +53,11 @@ fn entry_fields(entry: &Entry) -> Map<String, Value> {
             json!({ "session": session, "slot": slot, "op": record.op_id, "reply_bytes": record.reply.len() })
         }
         Entry::Orphan { inode } => json!({ "inode": id(*inode) }),
+        Entry::Heal { record } => {
+            let differing: Vec<Value> = record.differing.iter().map(|shard| shard_id(*shard)).collect();
+            let (healed, live) = (format!("{:?}", record.healed), format!("{:?}", record.live));
+            json!({ "entry": "heal", "healed": healed, "live": live, "differing": differing })
+        }
         Entry::Hold { directory, name, intent } => {
             json!({ "directory": format!("{directory:?}"), "name": words::lossy(name), "intent": format!("{:032x}", intent.0) })
         }
@@ -155,6 +160,7 @@ fn change(change: &Change) -> Value {
             json!({ "change": "reserve_blocks", "shard": shard, "record": record, "first": first, "count": count })
         }
         Change::DropShard { shard } => json!({ "change": "drop_shard", "shard": shard_id(*shard) }),
+        Change::BeginLog => json!({ "change": "begin_log" }),
     };
     value["words"] = json!(words::change(change));
     value

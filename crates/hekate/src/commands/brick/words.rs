@@ -41,6 +41,10 @@ pub fn entry(place: Place, entry: &Entry) -> String {
             format!("session {session} slot {slot}: op {:#x}, a reply of {} bytes", record.op_id.0, record.reply.len())
         }
         Entry::Orphan { inode } => format!("orphan {inode:?} of {of}"),
+        Entry::Heal { record } => {
+            let HealRecord { healed, live, differing } = record;
+            format!("learning: healed up to {healed:?}, follows up to {live:?}, {} shards differ", differing.len())
+        }
         Entry::Hold { directory, name, intent } => {
             format!("a hold of {:?} in {directory:?} of {of} by intent {:032x}", lossy(name), intent.0)
         }
@@ -118,6 +122,7 @@ pub fn change(change: &Change) -> String {
             format!("room for {count} blocks from {first} of {}, now {}", shard(*id), shard_record(record))
         }
         Change::DropShard { shard: id } => format!("drop {}", shard(*id)),
+        Change::BeginLog => "go on with another log: the replica learns".into(),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::cluster::world::{Event, World};
 use crate::history::CallNumber;
 use hekate_brick::BrickSettings;
 use hekate_brick::storage::Survivors;
+use hekate_cluster::{Domain, RingInfo};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use hekate_replica::{Envelope, Message};
@@ -55,9 +56,10 @@ impl Stage {
         let member = |brick: &u32| Member { brick: brick_id(*brick), incarnation: Incarnation(1) };
         let view = |bricks: &&[u32]| {
             let members: Vec<Member> = bricks.iter().map(member).collect();
-            View { epoch: Epoch(1), leader: members[0].brick, members }
+            View::new(Epoch(1), members[0].brick, members)
         };
-        world.coordinator.views = partitions.iter().map(view).collect();
+        let views = partitions.iter().map(view).collect();
+        world.coordinator.ring = RingInfo::new(RING, "p", 1, Domain::Disk, views);
         begin(&mut world).unwrap();
         Self { world, rules: Vec::new(), held: Vec::new(), down: BTreeSet::new() }
     }
@@ -362,6 +364,8 @@ fn settings(servers: u32, partitions: u32) -> Settings {
             failed_sync,
             client_death,
             connection_cut,
+            coordinator_cut: 0,
         },
+        lease: 0,
     }
 }

@@ -1,0 +1,168 @@
+//! Who is to be in a partition's next view: a pure decision over what the coordinator says.
+//!
+//! `docs/fast-lane.md` has the rules; their numbers are in the code. Whoever acts on it writes the view in one
+//! compare-and-swap with the record that it was decided on.
+
+#[cfg(test)]
+mod tests;
+
+use crate::records::RingInfo;
+use hekate_proto::map::{Member, View};
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A brick, as its server says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BrickSeen {
+    /// Its server.
+    pub server: ServerId,
+    /// In which life it is.
+    pub incarnation: Incarnation,
+    /// Its server lives, and the brick has not stopped.
+    pub serves: bool,
+}
+
+/// What is known when it is decided.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// All bricks.
+    pub bricks: BTreeMap<BrickId, BrickSeen>,
+    /// Members that a leader here has not reached for too long, or that have failed.
+    pub lost: BTreeSet<(PartitionNumber, BrickId)>,
+    /// Learners that have everything, as a leader here says.
+    pub whole: BTreeSet<(PartitionNumber, BrickId)>,
+}
+
+/// A view that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// It.
+    pub view: View,
+    /// Servers that may record it, the first at once, each other one when those before it have had their time.
+    pub servers: Vec<ServerId>,
+}
+
+/// Why there is none though one is needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outlook {
+    /// The view is as it should be.
+    Fine,
+    /// This one is to come.
+    Due(Due),
+    /// None of those who may lead serves; these are waited for.
+    Waits(Vec<BrickId>),
+}
+
+impl Seen {
+    fn serves(&self, partition: PartitionNumber, brick: BrickId) -> bool {
+        self.bricks.get(&brick).is_some_and(|seen| seen.serves) && !self.lost.contains(&(partition, brick))
+    }
+
+    fn incarnation(&self, brick: BrickId) -> Incarnation {
+        self.bricks.get(&brick).map_or(Incarnation(0), |seen| seen.incarnation)
+    }
+
+    /// Whether it has what it had then.
+    fn remembers(&self, member: &Member) -> bool {
+        self.incarnation(member.brick) == member.incarnation
+    }
+
+    fn member(&self, brick: BrickId) -> Member {
+        Member { brick, incarnation: self.incarnation(brick) }
+    }
+}
+
+/// See the module.
+pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outlook {
+    let (Some(now), Some(opened)) = (ring.view(partition), ring.opened(partition)) else { return Outlook::Fine };
+    let placed = ring.placed(partition);
+    let serves = |brick: BrickId| seen.serves(partition, brick);
+    // Rules 15 and 17: of the view that began last, with memory.
+    let entitled: Vec<BrickId> =
+        opened.members.iter().filter(|member| seen.remembers(member)).map(|member| member.brick).collect();
+    let mut members: Vec<BrickId> = entitled.iter().copied().filter(|brick| serves(*brick)).collect();
+    // Rule 18: without any, all of them must be there.
+    let forgetful = entitled.is_empty();
+    if forgetful && opened.members.iter().all(|member| serves(member.brick)) {
+        members = opened.members.iter().map(|member| member.brick).collect();
+    }
+    if members.is_empty() {
+        let missing = |member: &&Member| !serves(member.brick) && (forgetful || entitled.contains(&member.brick));
+        return Outlook::Waits(opened.members.iter().filter(missing).map(|member| member.brick).collect());
+    }
+    let sources = members.clone();
+    // Rule 22: who has learnt everything, in the view that is led now.
+    let has_learnt = |learner: &&Member| {
+        now.opened
+            && seen.whole.contains(&(partition, learner.brick))
+            && serves(learner.brick)
+            && seen.remembers(learner)
+            && members.contains(&now.leader)
+    };
+    // Who had learnt it when the view was formed stays, until that has begun.
+    let has_joined = |member: &&Member| {
+        !now.opened && !opened.has_member(member.brick) && serves(member.brick) && seen.remembers(member)
+    };
+    let learnt = now.learners.iter().filter(has_learnt);
+    let joining: Vec<BrickId> = learnt.chain(now.members.iter().filter(has_joined)).map(|one| one.brick).collect();
+    members.extend(&joining);
+    let rank = |brick: &BrickId| placed.iter().position(|known| known == brick).unwrap_or(placed.len());
+    members.sort_by_key(rank);
+    members.dedup();
+    // Who leads stays, but for one who joins and is to lead if it can.
+    let leader = if members.contains(&now.leader) && !joining.contains(&members[0]) { now.leader } else { members[0] };
+    let learners: Vec<BrickId> =
+        placed.iter().copied().filter(|brick| serves(*brick) && !members.contains(brick)).collect();
+    // With too few it can only heal somebody; as long as nobody is there, those who are away keep their right.
+    let too_few = members.len() < ring.members_min();
+    if too_few && learners.is_empty() {
+        let away = opened.members.iter().map(|member| member.brick).filter(|brick| !members.contains(brick));
+        return Outlook::Waits(away.collect());
+    }
+    let view = View {
+        epoch: Epoch(now.epoch.0 + 1),
+        leader,
+        members: members.iter().map(|brick| seen.member(*brick)).collect(),
+        learners: learners.into_iter().map(|brick| seen.member(brick)).collect(),
+        too_few,
+        opened: false,
+        // What was never led is as it was before.
+        forgetful: forgetful || now.forgetful && !now.opened,
+    };
+    let sorted = |all: &[Member]| all.iter().map(|one| (one.brick, one.incarnation)).collect::<BTreeSet<_>>();
+    let is_same = now.leader == view.leader
+        && sorted(&now.members) == sorted(&view.members)
+        && sorted(&now.learners) == sorted(&view.learners);
+    if is_same {
+        return Outlook::Fine;
+    }
+    let mut servers: Vec<ServerId> = Vec::new();
+    let first = std::iter::once(now.leader).filter(|brick| sources.contains(brick));
+    for brick in first.chain(sources.iter().copied()) {
+        if let Some(server) = seen.bricks.get(&brick).map(|seen| seen.server).filter(|server| !servers.contains(server))
+        {
+            servers.push(server);
+        }
+    }
+    Outlook::Due(Due { view, servers })
+}
+
+impl RingInfo {
+    /// The view is the next one; the one that began last stays beside it until it has begun.
+    pub fn form(&mut self, partition: PartitionNumber, view: View) {
+        let Some(now) = self.views.get_mut(partition.0 as usize) else { return };
+        let before = std::mem::replace(now, view);
+        if before.opened {
+            self.opened.insert(partition.0, before);
+        }
+    }
+
+    /// The view has begun, if nobody formed another one. -> whether it has.
+    pub fn open(&mut self, partition: PartitionNumber, epoch: Epoch) -> bool {
+        let now = self.views.get_mut(partition.0 as usize);
+        let Some(view) = now.filter(|view| view.epoch == epoch && !view.opened) else { return false };
+        view.opened = true;
+        self.opened.remove(&partition.0);
+        true
+    }
+}

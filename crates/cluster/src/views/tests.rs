@@ -1,0 +1,208 @@
+//! Views that follow each other, whatever happens to servers and their memory.
+
+use super::*;
+use crate::records::Domain;
+use proptest::prelude::*;
+
+const AT: PartitionNumber = PartitionNumber(0);
+
+fn brick(number: u32) -> BrickId {
+    BrickId(u128::from(number))
+}
+
+/// One partition on so many bricks, each on a server of its own.
+fn ring(count: u32) -> (RingInfo, Seen) {
+    let member = |number| Member { brick: brick(number), incarnation: Incarnation(1) };
+    let view = View::new(Epoch(1), brick(0), (0..count).map(member).collect());
+    let seen = |number| {
+        let seen = BrickSeen { server: ServerId(number + 1), incarnation: Incarnation(1), serves: true };
+        (brick(number), seen)
+    };
+    let bricks = (0..count).map(seen).collect();
+    (RingInfo::new(RingId(1), "p", count, Domain::Server, vec![view]), Seen { bricks, ..Seen::default() })
+}
+
+fn due(ring: &RingInfo, seen: &Seen) -> Due {
+    match outlook(ring, AT, seen) {
+        Outlook::Due(due) => due,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn bricks(of: &[Member]) -> Vec<BrickId> {
+    of.iter().map(|member| member.brick).collect()
+}
+
+fn form(ring: &mut RingInfo, seen: &Seen) -> View {
+    let view = due(ring, seen).view;
+    ring.form(AT, view.clone());
+    view
+}
+
+fn open(ring: &mut RingInfo) {
+    let epoch = ring.views[0].epoch;
+    assert!(ring.open(AT, epoch));
+    assert!(!ring.open(AT, epoch), "once");
+}
+
+#[test]
+fn who_dies_is_left_out_and_comes_back_as_a_learner() {
+    let (mut ring, mut seen) = ring(2);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    seen.bricks.get_mut(&brick(0)).unwrap().serves = false;
+    let next = due(&ring, &seen);
+    assert_eq!(next.servers, [ServerId(2)]);
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.epoch, view.leader, bricks(&view.members)), (Epoch(2), brick(1), vec![brick(1)]));
+    assert!(!view.opened && !view.forgetful && view.learners.is_empty());
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "it has only to begin");
+    open(&mut ring);
+    seen.bricks.get_mut(&brick(0)).unwrap().serves = true;
+    let view = form(&mut ring, &seen);
+    assert_eq!(
+        (view.leader, bricks(&view.members), bricks(&view.learners)),
+        (brick(1), vec![brick(1)], vec![brick(0)])
+    );
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "it has to learn");
+    seen.whole.insert((AT, brick(0)));
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.leader, bricks(&view.members)), (brick(0), vec![brick(0), brick(1)]), "it leads again");
+    assert!(view.learners.is_empty());
+    seen.whole.clear();
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "it has only to begin");
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+}
+
+#[test]
+fn a_view_that_did_not_begin_entitles_nobody() {
+    let (mut ring, mut seen) = ring(2);
+    seen.bricks.get_mut(&brick(0)).unwrap().serves = false;
+    form(&mut ring, &seen);
+    // Before it began the other comes back and this one goes.
+    seen.bricks.get_mut(&brick(0)).unwrap().serves = true;
+    seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.epoch, bricks(&view.members)), (Epoch(3), vec![brick(0)]));
+    open(&mut ring);
+    // From now on the first one alone may lead.
+    seen.bricks.get_mut(&brick(0)).unwrap().serves = false;
+    seen.bricks.get_mut(&brick(1)).unwrap().serves = true;
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(0)]));
+}
+
+#[test]
+fn who_lost_its_memory_learns() {
+    let (mut ring, mut seen) = ring(2);
+    seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(2);
+    let view = form(&mut ring, &seen);
+    assert_eq!(
+        (view.leader, bricks(&view.members), bricks(&view.learners)),
+        (brick(1), vec![brick(1)], vec![brick(0)])
+    );
+    assert!(!view.forgetful);
+}
+
+#[test]
+fn if_nobody_remembers_all_must_be_there() {
+    let (mut ring, mut seen) = ring(2);
+    for number in 0..2 {
+        seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
+    }
+    seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(1)]));
+    seen.bricks.get_mut(&brick(1)).unwrap().serves = true;
+    let view = form(&mut ring, &seen);
+    assert!(view.forgetful && bricks(&view.members) == vec![brick(0), brick(1)]);
+    assert_eq!(view.members[0].incarnation, Incarnation(2));
+    // It did not begin when one of them lost power once more.
+    seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(3);
+    let view = form(&mut ring, &seen);
+    assert!(view.forgetful && view.members[0].incarnation == Incarnation(3));
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+}
+
+#[test]
+fn with_three_copies_one_may_be_missing_and_not_two() {
+    let (mut ring, mut seen) = ring(3);
+    seen.lost.insert((AT, brick(2)));
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.leader, bricks(&view.members)), (brick(0), vec![brick(0), brick(1)]));
+    open(&mut ring);
+    seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(1)]));
+    // It comes back without its memory: it is healed, and until then nobody is served.
+    *seen.bricks.get_mut(&brick(1)).unwrap() =
+        BrickSeen { server: ServerId(2), incarnation: Incarnation(2), serves: true };
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.too_few, bricks(&view.members), bricks(&view.learners)), (true, vec![brick(0)], vec![brick(1)]));
+    open(&mut ring);
+    seen.whole.insert((AT, brick(1)));
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.too_few, bricks(&view.members)), (false, vec![brick(0), brick(1)]));
+}
+
+#[derive(Debug, Clone)]
+enum Happens {
+    Stops(u32),
+    Serves(u32),
+    LosesMemory(u32),
+    Learns,
+    Form,
+    Open,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        2 => (0u32..3).prop_map(Happens::Stops),
+        3 => (0u32..3).prop_map(Happens::Serves),
+        1 => (0u32..3).prop_map(Happens::LosesMemory),
+        2 => Just(Happens::Learns),
+        5 => Just(Happens::Form),
+        4 => Just(Happens::Open),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: a view that begins has a member with its memory of the view that began before, or counts as
+    /// forgetful and then has all of that view; who was left out of it comes back only by learning.
+    #[test]
+    fn views_follow_each_other(copies in 1u32..4, all in prop::collection::vec(happens(), 1..60)) {
+        let (mut ring, mut seen) = ring(copies);
+        for one in all {
+            match one {
+                Happens::Stops(number) => seen.bricks.entry(brick(number)).and_modify(|brick| brick.serves = false).or_insert(BrickSeen { server: ServerId(9), incarnation: Incarnation(1), serves: false }).serves = false,
+                Happens::Serves(number) => drop(seen.bricks.entry(brick(number)).and_modify(|brick| brick.serves = true)),
+                Happens::LosesMemory(number) => drop(seen.bricks.entry(brick(number)).and_modify(|brick| brick.incarnation.0 += 1)),
+                Happens::Learns => seen.whole = ring.views[0].learners.iter().map(|learner| (AT, learner.brick)).collect(),
+                Happens::Form => {
+                    if let Outlook::Due(Due { view, servers }) = outlook(&ring, AT, &seen) {
+                        let before = ring.opened(AT).unwrap().clone();
+                        prop_assert!(view.has_member(view.leader) && !servers.is_empty() && !view.opened);
+                        prop_assert!(view.epoch > ring.views[0].epoch && view.too_few == (view.members.len() < ring.members_min()));
+                        let with_memory = before.members.iter().filter(|member| view.members.contains(member)).count();
+                        if view.forgetful && with_memory == 0 {
+                            prop_assert!(before.members.iter().all(|member| view.has_member(member.brick)));
+                        } else {
+                            prop_assert!(with_memory > 0);
+                        }
+                        for member in view.members.iter().filter(|member| !before.has_member(member.brick)) {
+                            let has_joined = !ring.views[0].opened && ring.views[0].members.contains(member);
+                            prop_assert!(has_joined || seen.whole.contains(&(AT, member.brick)), "{member:?} has not learnt");
+                        }
+                        ring.form(AT, view);
+                        // Learning begins anew in each view.
+                        seen.whole.clear();
+                    }
+                }
+                Happens::Open => {
+                    let epoch = ring.views[0].epoch;
+                    ring.open(AT, epoch);
+                }
+            }
+            ring.clone().checked().unwrap();
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The leader heals those who learn: it goes through what it holds of the partition once, portion by portion, and sends
+//! what the learner has otherwise. `learner.rs` is the other side.
+//!
+//! Each step is a record, empty for the members: so it has its place among the changes, which go on meanwhile. From the
+//! record on that compares a portion the learner follows the leader's records there; what differed with that record, and
+//! nothing else, is sent. A shard that differs gets a fresh stamp on all replicas first, greater than the learner's own:
+//! until it has it, the learner takes nothing for it; then only the blocks that differ are sent.
+
+mod mend;
+
+use crate::compare::sum;
+use crate::leader::{Draft, Leader, Unmade};
+use crate::message::{BlockAt, Hashed, HealStep, HeldShard, Message};
+use crate::partition::{Around, Out, Place};
+use crate::step::Commit;
+use hekate_brick::{Brick, LogEntry, LogPosition};
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Entries of the index that one step compares.
+const PORTION: usize = 512;
+/// Bytes that a tick may send; a quarter while clients change something.
+const TICK_BYTES: usize = 1 << 20;
+const BUSY_BYTES: usize = TICK_BYTES / 4;
+/// Bytes that the learner may not have yet.
+const WINDOW_BYTES: usize = 2 << 20;
+/// What a step costs beside what it brings.
+const STEP_BYTES: usize = 256;
+
+/// How far a learner is, for who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Healing {
+    /// Which.
+    pub brick: BrickId,
+    /// Whether it takes records.
+    pub heard: bool,
+    /// It has everything.
+    pub whole: bool,
+    /// Of its part of the ring so much was gone through, of 10,000.
+    pub done: u32,
+    /// Bytes that were sent because it had them otherwise.
+    pub sent: u64,
+}
+
+/// A learner, as the leader knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Learner {
+    stage: Stage,
+    /// It has all records up to here.
+    held: Sequence,
+    /// Steps that it may not have taken, with what they cost.
+    window: VecDeque<(Sequence, usize)>,
+    from: Option<Key>,
+    sent: u64,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// It has not said where its log ends.
+    #[default]
+    Away,
+    /// It has, and gets no records yet.
+    Told {
+        position: LogPosition,
+        has_lost: bool,
+        heal: Option<HealRecord>,
+    },
+    /// It gets the records that it lacks; with the last of them it is whole.
+    Following,
+    /// From here on it is to be compared.
+    Next(Key),
+    Comparing {
+        sequence: Sequence,
+        from: Key,
+    },
+    Mending(Mending),
+    /// With this record it is whole.
+    Ending(Sequence),
+    Whole,
+    /// Something here cannot be read: it is not tried again before it comes back.
+    Stuck,
+}
+
+/// What differs in a portion.
+#[derive(Debug)]
+struct Mending {
+    to: Key,
+    entries: VecDeque<Key>,
+    shards: VecDeque<HeldShard>,
+    blocks: Blocks,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Blocks {
+    None,
+    Asked(ShardId),
+    /// First block, how many, and whether they are holes here.
+    Differ(ShardId, VecDeque<(u32, u32, bool)>),
+}
+
+impl Learner {
+    /// Whether it takes the leader's records.
+    pub fn is_attached(&self) -> bool {
+        !matches!(self.stage, Stage::Away | Stage::Told { .. })
+    }
+
+    /// Whether it was heard.
+    pub fn is_heard(&self) -> bool {
+        !matches!(self.stage, Stage::Away)
+    }
+
+    /// Whether the next tick brings it on.
+    pub fn wants_tick(&self) -> bool {
+        matches!(self.stage, Stage::Told { .. } | Stage::Next(_) | Stage::Mending(_))
+    }
+
+    fn holds(&mut self, sequence: Sequence, last: Sequence) {
+        self.held = self.held.max(sequence);
+        while self.window.front().is_some_and(|(step, _)| *step <= self.held) {
+            self.window.pop_front();
+        }
+        match self.stage {
+            Stage::Following if self.held >= last => self.stage = Stage::Whole,
+            Stage::Ending(end) if self.held >= end => self.stage = Stage::Whole,
+            _ => {}
+        }
+    }
+
+    fn is_ahead(&self) -> bool {
+        self.window.iter().map(|(_, cost)| cost).sum::<usize>() >= WINDOW_BYTES
+    }
+}
+
+impl Leader {
+    /// How far the learners are.
+    pub fn healing(&self, at: &Place) -> Vec<Healing> {
+        let of = |(brick, learner): (&BrickId, &Learner)| Healing {
+            brick: *brick,
+            heard: learner.is_attached(),
+            whole: matches!(learner.stage, Stage::Whole),
+            done: match (&learner.stage, &learner.from) {
+                (Stage::Whole | Stage::Following, _) => 10_000,
+                (_, Some(from)) => share_before(at, from),
+                (_, None) => 0,
+            },
+            sent: learner.sent,
+        };
+        self.learners.iter().map(of).collect()
+    }
+
+    pub fn learner_told(&mut self, brick: BrickId, position: LogPosition, lost: &[BlockAt], heal: Option<HealRecord>) {
+        if let Some(learner) = self.learners.get_mut(&brick).filter(|learner| !learner.is_attached()) {
+            learner.stage = Stage::Told { position, has_lost: !lost.is_empty(), heal };
+        }
+    }
+
+    pub fn learner_holds(&mut self, brick: BrickId, sequence: Sequence) {
+        let last = self.last;
+        if let Some(learner) = self.learners.get_mut(&brick) {
+            learner.holds(sequence, last);
+        }
+    }
+
+    /// It is not heard any more, or anew.
+    pub fn learner_away(&mut self, brick: BrickId) {
+        if let Some(learner) = self.learners.get_mut(&brick) {
+            *learner = Learner { sent: learner.sent, ..Learner::default() };
+        }
+    }
+
+    /// A record on its way to those who learn; one of them does a step with it.
+    pub fn stream(
+        &self,
+        at: &Place,
+        entry: &LogEntry,
+        commit: &Commit,
+        mut step: Option<(BrickId, HealStep)>,
+        out: &mut Out,
+    ) {
+        for brick in self.learners.iter().filter(|(_, learner)| learner.is_attached()).map(|(brick, _)| *brick) {
+            let (entry, fresh) = (entry.clone(), commit.fresh.clone());
+            let message = match step.take_if(|(learner, _)| *learner == brick) {
+                Some((_, step)) => Message::Heal { entry, fresh, step },
+                None => Message::Append { entry, fresh, copied: false },
+            };
+            at.send_member(out, brick, message);
+        }
+    }
+
+    /// With each tick: so much may be sent.
+    pub fn allow_healing(&mut self) {
+        let is_busy = std::mem::take(&mut self.was_asked);
+        self.heal_bytes = if is_busy { BUSY_BYTES } else { TICK_BYTES };
+    }
+
+    /// Brings learners on, as far as it may.
+    pub fn heal(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        if !self.serves() || !self.all_present() || self.learners.is_empty() {
+            return Ok(());
+        }
+        for brick in self.learners.keys().copied().collect::<Vec<_>>() {
+            while self.heal_bytes > 0 && self.heal_step(at, brick, around, out)? {}
+        }
+        Ok(())
+    }
+
+    /// -> whether there may be another one at once.
+    fn heal_step(&mut self, at: &Place, brick: BrickId, around: &Around, out: &mut Out) -> Result<bool> {
+        let Some(learner) = self.learners.get_mut(&brick) else { return Ok(false) };
+        if learner.is_ahead() {
+            return Ok(false);
+        }
+        // It takes records while its next stage is found, if it takes any.
+        let meanwhile = if learner.is_attached() { Stage::Stuck } else { Stage::Away };
+        match std::mem::replace(&mut learner.stage, meanwhile) {
+            Stage::Told { position, has_lost, heal } => self.attach(at, brick, (position, has_lost, heal), around, out),
+            Stage::Next(from) => self.compare_next(at, brick, from, around, out),
+            Stage::Mending(mending) => self.mend(at, brick, mending, around, out),
+            other => {
+                self.set_stage(brick, other);
+                Ok(false)
+            }
+        }
+    }
+
+    fn set_stage(&mut self, brick: BrickId, stage: Stage) {
+        if let Some(learner) = self.learners.get_mut(&brick) {
+            if let Stage::Next(from) | Stage::Comparing { from, .. } = &stage {
+                learner.from = Some(from.clone());
+            }
+            learner.stage = stage;
+        }
+    }
+
+    /// An empty record with a step. -> its number; none if there is no room for it.
+    fn step_record(
+        &mut self,
+        at: &Place,
+        (brick, step): (BrickId, HealStep),
+        commit: &Commit,
+        cost: usize,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<Option<Sequence>> {
+        let (session, op_id, step) = (SYSTEM_SESSION, OpId(0), Some((brick, step)));
+        let draft = Draft { session, op_id, commit, also: Vec::new(), must: true, step };
+        match self.append(at, draft, around, out)? {
+            Ok(sequence) => {
+                let cost = cost + STEP_BYTES;
+                self.heal_bytes = self.heal_bytes.saturating_sub(cost);
+                if let Some(learner) = self.learners.get_mut(&brick) {
+                    learner.window.push_back((sequence, cost));
+                }
+                Ok(Some(sequence))
+            }
+            Err(Unmade::NoRoom) => Ok(None),
+            Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+
+    /// If its log is the beginning of this one, and the rest is still in the journal, it gets that. Otherwise it goes on
+    /// from here, and is compared.
+    fn attach(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        (position, has_lost, heal): (LogPosition, bool, Option<HealRecord>),
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let missing = if has_lost { None } else { missing(at, around.brick, position)? };
+        let Some(missing) = missing else { return self.restart(at, brick, (position, has_lost, heal), around, out) };
+        out.branches.push("a learner goes on with its log");
+        for (entry, fresh) in crate::follower::with_fresh(around.brick, missing)? {
+            at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
+        }
+        let stage = match heal {
+            Some(heal) => Stage::Next(heal.healed),
+            None if position.sequence >= self.last => Stage::Whole,
+            None => Stage::Following,
+        };
+        self.set_stage(brick, stage);
+        self.learner_holds(brick, position.sequence);
+        Ok(true)
+    }
+
+    fn restart(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        (position, has_lost, heal): (LogPosition, bool, Option<HealRecord>),
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        // Of this view, so that no position that the learner may have had is behind it.
+        let sequence = match self.append_own(at, Commit::default(), around, out)? {
+            Ok(sequence) => sequence,
+            Err(Unmade::NoRoom) => {
+                self.set_stage(brick, Stage::Told { position, has_lost, heal });
+                return Ok(false);
+            }
+            Err(Unmade::Refused(error)) => return Err(error),
+        };
+        out.branches.push("a learner is compared from the beginning");
+        at.send_member(out, brick, Message::Restart { sequence });
+        let (first, _) = Key::object_range(at.ring, at.own.partition, at.count);
+        self.set_stage(brick, Stage::Next(first));
+        Ok(true)
+    }
+
+    fn compare_next(&mut self, at: &Place, brick: BrickId, from: Key, around: &Around, out: &mut Out) -> Result<bool> {
+        let (_, objects_end) = Key::object_range(at.ring, at.own.partition, at.count);
+        let (work, work_end) = Key::work_range(at.ring, at.own.partition, at.count);
+        let (begin, end) =
+            if from < objects_end { (from.clone(), objects_end) } else { (from.clone().max(work), work_end) };
+        if begin >= end {
+            let stage = match self.step_record(at, (brick, HealStep::End), &Commit::default(), 0, around, out)? {
+                Some(sequence) => Stage::Ending(sequence),
+                None => Stage::Next(from),
+            };
+            self.set_stage(brick, stage);
+            return Ok(false);
+        }
+        let (hashes, next) = around.brick.entry_hashes(&begin, &end, PORTION)?;
+        let to = next.unwrap_or(end);
+        let (sum, count) = sum(hashes.into_iter().map(|(_, hash)| hash));
+        let shards = around.brick.shards_between(at.ring, &begin, &to)?;
+        let shards: Vec<HeldShard> =
+            shards.into_iter().map(|(shard, record)| HeldShard { shard, record: Some(record) }).collect();
+        let step = HealStep::Compare { from: begin.clone(), to, sum, count, shards };
+        let stage = match self.step_record(at, (brick, step), &Commit::default(), STEP_BYTES, around, out)? {
+            Some(sequence) => Stage::Comparing { sequence, from: begin },
+            None => Stage::Next(from),
+        };
+        self.set_stage(brick, stage);
+        Ok(false)
+    }
+
+    /// What it holds otherwise is looked at as it is here by now: what changed since comes to the learner as well.
+    pub fn differs(
+        &mut self,
+        brick: BrickId,
+        (sequence, to): (Sequence, Key),
+        entries: Option<Vec<Hashed>>,
+        shards: Vec<HeldShard>,
+        around: &Around,
+    ) -> Result<()> {
+        let Some(learner) = self.learners.get(&brick) else { return Ok(()) };
+        let Stage::Comparing { sequence: asked, from } = &learner.stage else { return Ok(()) };
+        if *asked != sequence || to < *from {
+            return Ok(());
+        }
+        let mut differing = VecDeque::new();
+        if let Some(theirs) = entries {
+            let ours = all_hashes(around.brick, from, &to)?;
+            let theirs: BTreeMap<Key, u128> = theirs.into_iter().map(|hashed| (hashed.key, hashed.hash)).collect();
+            let keys: BTreeSet<&Key> = ours.keys().chain(theirs.keys()).collect();
+            differing.extend(keys.into_iter().filter(|key| ours.get(*key) != theirs.get(*key)).cloned());
+        }
+        let mending = Mending { to, entries: differing, shards: shards.into(), blocks: Blocks::None };
+        self.set_stage(brick, Stage::Mending(mending));
+        Ok(())
+    }
+}
+
+/// The records after a position, if it is one of this log and the journal still has them.
+fn missing(at: &Place, brick: &Brick, position: LogPosition) -> Result<Option<Vec<LogEntry>>> {
+    let own = brick.position(at.ring, at.own.partition);
+    if position == own {
+        return Ok(Some(Vec::new()));
+    }
+    if position.sequence >= own.sequence {
+        return Ok(None);
+    }
+    let before = Sequence(position.sequence.0.saturating_sub(1));
+    let mut records = brick.records_since(at.ring, at.own.partition, before)?;
+    if position.sequence > Sequence(0) {
+        let known = records.first().map(|entry| (entry.record.epoch, entry.record.sequence));
+        if known != Some((position.epoch, position.sequence)) {
+            return Ok(None);
+        }
+        records.remove(0);
+    }
+    let follows = records.first().is_some_and(|entry| entry.record.sequence.0 == position.sequence.0 + 1);
+    Ok(follows.then_some(records))
+}
+
+fn all_hashes(brick: &Brick, from: &Key, to: &Key) -> Result<BTreeMap<Key, u128>> {
+    let (mut found, mut from) = (BTreeMap::new(), from.clone());
+    while from < *to {
+        let (hashes, next) = brick.entry_hashes(&from, to, PORTION)?;
+        found.extend(hashes);
+        let Some(next) = next else { break };
+        from = next;
+    }
+    Ok(found)
+}
+
+/// How much of a partition lies before a key: ids are spread evenly over its positions, and there are few entries of work.
+fn share_before(at: &Place, key: &Key) -> u32 {
+    let (_, objects_end) = Key::object_range(at.ring, at.own.partition, at.count);
+    let Some(place) = key.place() else { return if *key < objects_end { 0 } else { 9_999 } };
+    if *key >= objects_end {
+        return 9_999;
+    }
+    let first = u64::from(at.own.partition.first_position(at.count).0);
+    let (behind, all) = (u64::from(place.position.0).saturating_sub(first), (1u64 << 32) / u64::from(at.count));
+    (behind * 10_000 / all).min(9_999) as u32
+}

@@ -1,0 +1,248 @@
+//! What differs in a portion is sent: entries, and of shards the blocks that differ.
+
+use super::{Blocks, Learner, Mending, Stage};
+use crate::leader::Leader;
+use crate::learner::block_hashes;
+use crate::message::{BlockHash, HealStep, HeldShard, Message};
+use crate::partition::{Around, Out, Place};
+use crate::step::Commit;
+use bytes::BytesMut;
+use hekate_brick::{Brick, block_checksum};
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Bytes of entries, and blocks of a shard, that one step brings.
+const ENTRY_BYTES: usize = 32 << 10;
+const BLOCKS: u32 = 8;
+
+impl Leader {
+    pub(super) fn mend(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        mut mending: Mending,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let goes_on = match &mending.blocks {
+            Blocks::Asked(_) => false,
+            Blocks::Differ(..) => self.mend_blocks(at, brick, &mut mending, around, out)?,
+            Blocks::None if !mending.entries.is_empty() => self.mend_entries(at, brick, &mut mending, around, out)?,
+            Blocks::None => match mending.shards.pop_front() {
+                Some(held) => self.make_even(at, brick, held, &mut mending, around, out)?,
+                None => {
+                    self.set_stage(brick, Stage::Next(mending.to));
+                    return Ok(true);
+                }
+            },
+        };
+        self.set_stage(brick, Stage::Mending(mending));
+        Ok(goes_on)
+    }
+
+    fn mend_entries(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        mending: &mut Mending,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let (mut changes, mut bytes, mut count) = (Vec::new(), 0, 0);
+        for key in &mending.entries {
+            if bytes >= ENTRY_BYTES {
+                break;
+            }
+            let key = key.clone();
+            bytes += key.as_bytes().len();
+            changes.push(match around.brick.get(&key)? {
+                Some(value) => {
+                    bytes += value.len();
+                    Change::Put { key, value }
+                }
+                None => Change::Delete { key },
+            });
+            count += 1;
+        }
+        let step = HealStep::Take { changes, evened: Vec::new() };
+        if self.step_record(at, (brick, step), &Commit::default(), bytes, around, out)?.is_none() {
+            return Ok(false);
+        }
+        mending.entries.drain(..count);
+        self.note_sent(brick, bytes);
+        Ok(true)
+    }
+
+    fn note_sent(&mut self, brick: BrickId, bytes: usize) {
+        if let Some(learner) = self.learners.get_mut(&brick) {
+            learner.sent += bytes as u64;
+        }
+    }
+
+    /// The shard gets a stamp that is greater than any that the learner may have for it, and what is at home of it on either.
+    fn make_even(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        held: HeldShard,
+        mending: &mut Mending,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let shard = held.shard;
+        let own = around.brick.shard(at.ring, shard)?;
+        let (mut commit, mut taken) = (Commit::default(), Vec::new());
+        match (own, held.record) {
+            (Some(own), theirs) => {
+                let theirs = theirs.unwrap_or(own);
+                let count = own.stamp.count.max(theirs.stamp.count) + 1;
+                let stamp = Stamp::of_leader(count, at.view.epoch, Sequence(self.last.0 + 1));
+                let home = |record: &ShardRecord| record.home_blocks.max(record.reserved_blocks);
+                let home_blocks = home(&own).max(home(&theirs));
+                let record = ShardRecord { stamp, length: own.length, home_blocks, reserved_blocks: 0 };
+                commit.changes.push(Change::CutShard { shard, record });
+            }
+            (None, Some(_)) => taken.push(Change::DropShard { shard }),
+            (None, None) => {}
+        }
+        let step = HealStep::Take { changes: taken, evened: vec![shard] };
+        let Some(sequence) = self.step_record(at, (brick, step), &commit, 0, around, out)? else {
+            mending.shards.push_front(held);
+            return Ok(false);
+        };
+        if own.is_some() {
+            at.send_member(out, brick, Message::HashBlocks { sequence, shard });
+            mending.blocks = Blocks::Asked(shard);
+        }
+        Ok(own.is_none())
+    }
+
+    pub fn blocks_held(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        shard: ShardId,
+        theirs: &[BlockHash],
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let Some(Learner { stage: Stage::Mending(mending), .. }) = self.learners.get_mut(&brick) else { return Ok(()) };
+        if mending.blocks != Blocks::Asked(shard) {
+            return Ok(());
+        }
+        match differing_blocks(at, around.brick, shard, theirs)? {
+            Some(runs) if runs.is_empty() => mending.blocks = Blocks::None,
+            Some(runs) => mending.blocks = Blocks::Differ(shard, runs),
+            None => {
+                let (own, other) = (at.own.brick.text(), brick.text());
+                out.notes.push(format!(
+                    "brick {other} is not healed of partition {}: a block of {shard:?} on brick {own} cannot be read; \
+                     `hekate brick scrub` names what is damaged",
+                    at.own.partition
+                ));
+                self.set_stage(brick, Stage::Stuck);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next run of blocks, as they are by now.
+    fn mend_blocks(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        mending: &mut Mending,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let Blocks::Differ(shard, runs) = &mut mending.blocks else { return Ok(false) };
+        let (shard, Some(run)) = (*shard, runs.front().copied()) else {
+            mending.blocks = Blocks::None;
+            return Ok(true);
+        };
+        let Some(record) = around.brick.shard(at.ring, shard)? else {
+            // It was dropped meanwhile, there as well.
+            mending.blocks = Blocks::None;
+            return Ok(true);
+        };
+        let (first, count, is_hole) = run;
+        let changes = match is_hole {
+            true if record.reserved_blocks > 0 => {
+                // Room was made for it meanwhile: a hole cannot be punched beside that, so once more.
+                mending.blocks = Blocks::None;
+                mending.shards.push_front(HeldShard { shard, record: Some(record) });
+                return Ok(true);
+            }
+            true => vec![Change::PunchBlocks { shard, record, first, count: count.min(record.home_blocks - first) }],
+            false => written(at, around.brick, shard, record, first..first + count)?,
+        };
+        let bytes = if is_hole { 0 } else { count as usize * BLOCK_BYTES };
+        let step = HealStep::Take { changes, evened: Vec::new() };
+        if self.step_record(at, (brick, step), &Commit::default(), bytes, around, out)?.is_none() {
+            return Ok(false);
+        }
+        runs.pop_front();
+        self.note_sent(brick, bytes);
+        Ok(true)
+    }
+}
+
+/// Runs of blocks that the learner has otherwise; none if one cannot be read here.
+fn differing_blocks(
+    at: &Place,
+    brick: &Brick,
+    shard: ShardId,
+    theirs: &[BlockHash],
+) -> Result<Option<VecDeque<(u32, u32, bool)>>> {
+    let Some(record) = brick.shard(at.ring, shard)? else { return Ok(Some(VecDeque::new())) };
+    let holes = brick.holes(at.ring, shard, 0, record.home_blocks)?;
+    let ours: BTreeMap<u32, u128> =
+        block_hashes(at, brick, shard)?.into_iter().map(|block| (block.block, block.hash)).collect();
+    if ours.len() < holes.iter().filter(|is_hole| !**is_hole).count() {
+        return Ok(None);
+    }
+    let theirs: BTreeMap<u32, u128> = theirs.iter().map(|block| (block.block, block.hash)).collect();
+    let blocks: BTreeSet<u32> = ours.keys().chain(theirs.keys()).copied().collect();
+    let mut runs: VecDeque<(u32, u32, bool)> = VecDeque::new();
+    for block in blocks.into_iter().filter(|block| ours.get(block) != theirs.get(block)) {
+        let is_hole = !ours.contains_key(&block);
+        match runs.back_mut() {
+            Some((first, count, same)) if *same == is_hole && *first + *count == block && *count < BLOCKS => {
+                *count += 1
+            }
+            _ if block < record.home_blocks => runs.push_back((block, 1, is_hole)),
+            _ => {}
+        }
+    }
+    Ok(Some(runs))
+}
+
+/// The blocks of a range that are no holes.
+fn written(
+    at: &Place,
+    brick: &Brick,
+    shard: ShardId,
+    record: ShardRecord,
+    blocks: std::ops::Range<u32>,
+) -> Result<Vec<Change>> {
+    let mut changes = Vec::new();
+    let (mut run, mut bytes) = (BlockRun { first: blocks.start, checksums: Vec::new() }, BytesMut::new());
+    for block in blocks.start..=blocks.end {
+        let found =
+            if block < blocks.end.min(record.home_blocks) { brick.read_block(at.ring, shard, block)? } else { None };
+        match found {
+            Some(content) => {
+                run.checksums.push(block_checksum(shard, block, &content));
+                bytes.extend_from_slice(&content);
+            }
+            None => {
+                let whole = std::mem::replace(&mut run, BlockRun { first: block + 1, checksums: Vec::new() });
+                if !whole.checksums.is_empty() {
+                    let bytes = bytes.split().freeze();
+                    changes.push(Change::WriteBlocks { shard, record, run: whole, bytes });
+                }
+            }
+        }
+    }
+    Ok(changes)
+}

@@ -1,0 +1,81 @@
+//! Room for records: on every member before any of them takes one, so that no replica is ever without room for what
+//! another has.
+
+use crate::leader::Leader;
+use hekate_brick::{Brick, LogEntry};
+use hekate_proto::*;
+
+impl Leader {
+    /// On every member, before any of them takes it: no replica is ever without room for what another has.
+    pub fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
+        drop(brick.reserve(entry, true)?);
+        let needed = room_of(entry);
+        let on_the_way: u64 = self.window.iter().map(|(entry, _)| room_of(entry)).sum();
+        for (brick, member) in &self.members {
+            if member.room < on_the_way.saturating_add(needed) {
+                let what = format!("on brick {}: {} MiB may still be taken", brick.text(), member.room >> 20);
+                return Err(Error::NoSpace { what });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Shards that a record writes to before it is journaled.
+pub(crate) fn fresh_shards(entry: &LogEntry) -> impl Iterator<Item = ShardId> {
+    entry.record.changes.iter().filter_map(|change| match change {
+        Change::FreshBlocks { shard, .. } | Change::ReserveBlocks { shard, .. } => Some(*shard),
+        _ => None,
+    })
+}
+
+/// Bytes that a member needs for a record.
+fn room_of(entry: &LogEntry) -> u64 {
+    let blocks = |change: &Change| match change {
+        Change::FreshBlocks { record, run, .. } => {
+            let end = run.first + run.checksums.len() as u32;
+            end.saturating_sub(record.reserved_blocks.max(run.first))
+        }
+        Change::ReserveBlocks { count, .. } => *count,
+        _ => 0,
+    };
+    let home: u64 = entry.record.changes.iter().map(|change| u64::from(blocks(change)) * BLOCK_BYTES as u64).sum();
+    entry.room_bytes() + home
+}
+
+/// Whether a change takes room: a full disk still deletes.
+pub(crate) fn takes_room(changes: &[Change]) -> bool {
+    let grows = |change: &Change| match change {
+        Change::WriteBlocks { .. } | Change::FreshBlocks { .. } | Change::ReserveBlocks { .. } => true,
+        Change::Put { key, .. } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr)),
+        Change::Delete { .. } | Change::CutShard { .. } | Change::PunchBlocks { .. } => false,
+        Change::DropShard { .. } | Change::BeginLog => false,
+    };
+    let frees = |change: &Change| match change {
+        Change::CutShard { .. } | Change::PunchBlocks { .. } | Change::DropShard { .. } => true,
+        Change::Delete { key } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr | Kind::Inode)),
+        Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => false,
+        Change::ReserveBlocks { .. } | Change::BeginLog => false,
+    };
+    changes.iter().any(grows) && !changes.iter().any(frees)
+}
+
+/// Whether all that grows has its room already: blocks that have bytes, and fresh ones that room was made for.
+pub(crate) fn has_its_room(brick: &Brick, ring: RingId, changes: &[Change]) -> Result<bool> {
+    for change in changes {
+        let has_room = match change {
+            Change::WriteBlocks { shard, run, .. } | Change::FreshBlocks { shard, run, .. } => {
+                let end = run.first + run.checksums.len() as u32;
+                let (home, reserved) =
+                    brick.shard(ring, *shard)?.map_or((0, 0), |before| (before.home_blocks, before.reserved_blocks));
+                let holes = brick.holes(ring, *shard, run.first, end)?;
+                (run.first..).zip(holes).all(|(block, hole)| !hole || (home..reserved).contains(&block))
+            }
+            other => !takes_room(std::slice::from_ref(other)),
+        };
+        if !has_room {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

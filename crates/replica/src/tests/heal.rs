@@ -1,0 +1,337 @@
+//! Views change under names and bytes: replicas are left out, come back as learners, are healed and become members.
+
+use super::*;
+
+/// Members, learners and leader of a partition change; then the view begins.
+fn form(ring: &mut TestRing, number: u32, leader: u128, members: &[u128], learners: &[u128]) {
+    let of = |bricks: &[u128]| -> Vec<Member> {
+        bricks.iter().map(|brick| Member { brick: BrickId(*brick), incarnation: Incarnation(1) }).collect()
+    };
+    let epoch = Epoch(ring.views[number as usize].epoch.0 + 1);
+    let view = View { learners: of(learners), opened: false, ..View::new(epoch, BrickId(leader), of(members)) };
+    set_view(ring, number, view.clone());
+    for _ in 0..50 {
+        if ring.opens.contains(&(PartitionNumber(number), epoch)) {
+            set_view(ring, number, View { opened: true, ..view });
+            return (0..5).for_each(|_| ring.tick());
+        }
+        ring.tick();
+    }
+    panic!("partition {number} does not come to a new view: {:?}", ring.partitions);
+}
+
+fn set_view(ring: &mut TestRing, number: u32, view: View) {
+    ring.views[number as usize] = view;
+    ring.host_all();
+    let addresses: Vec<Address> = ring.partitions.keys().copied().collect();
+    addresses.into_iter().for_each(|address| ring.tell(address, Event::View));
+}
+
+fn healing(ring: &TestRing, number: u32) -> Vec<Healing> {
+    let (partition, brick) = (PartitionNumber(number), ring.views[number as usize].leader);
+    ring.partitions[&Address { partition, brick }].healing()
+}
+
+fn heal(ring: &mut TestRing, number: u32) {
+    for _ in 0..500 {
+        if healing(ring, number).iter().all(|one| one.whole) {
+            return;
+        }
+        ring.tick();
+    }
+    panic!("partition {number} does not heal: {:?}", healing(ring, number));
+}
+
+fn write(ring: &mut TestRing, data: u128, offset: u32, bytes: Vec<u8>) -> Result<Reply> {
+    let op = DataOp::WriteShard { data: DataId(data), index: 0, offset, bytes: bytes.into(), follow: None };
+    ring.execute(Op::Data { op })
+}
+
+fn allocate(ring: &mut TestRing, data: u128, offset: u32, length: u32, fill: Fill) -> Result<Reply> {
+    let shard = ShardId { volume: VOLUME, data: DataId(data), index: 0 };
+    let op = DataOp::AllocateShard { data: shard.data, index: 0, offset, length, fill };
+    ring.execute_at(ring.leader(shard.position()), Op::Data { op })
+}
+
+/// What a brick holds of a partition, with the bytes of its shards.
+fn all_of(ring: &TestRing, brick: BrickId, number: u32) -> Vec<(String, u128)> {
+    let (held, number) = (&ring.bricks[brick.0 as usize], PartitionNumber(number));
+    let is_shards = |key: &Key| matches!(key.kind(), Some(Kind::Shard | Kind::Checksums));
+    let entries = ring.held(brick, number).into_iter().filter(|(key, _)| !is_shards(key));
+    let hash = |bytes: &[u8]| bytes.iter().fold(7u128, |sum, byte| sum.wrapping_mul(1_000_003) ^ u128::from(*byte));
+    let mut all: Vec<(String, u128)> = entries.map(|(key, value)| (format!("{key:?}"), hash(&value))).collect();
+    for shard in held.shards(RING, number, COUNT).unwrap() {
+        all.push((format!("{shard:?} {:?}", held.shard(RING, shard).unwrap().unwrap()), 0));
+        for (block, sum) in held.block_hashes(RING, shard).unwrap() {
+            all.push((format!("{shard:?} block {block}"), sum));
+        }
+    }
+    all
+}
+
+fn are_equal(ring: &TestRing) {
+    for (number, view) in ring.views.iter().enumerate() {
+        let held = view.members.iter().map(|member| all_of(ring, member.brick, number as u32));
+        let held: Vec<_> = held.collect();
+        assert!(held.iter().all(|one| *one == held[0]), "partition {number}: {held:#?}");
+    }
+    ring.check();
+}
+
+/// All partitions with one of their two bricks only, whoever led before.
+fn leave_out(ring: &mut TestRing, leaders: bool) {
+    for number in 0..COUNT {
+        let (first, second) = (u128::from(number % BRICKS), u128::from((number + 1) % BRICKS));
+        let stays = if leaders { second } else { first };
+        form(ring, number, stays, &[stays], &[]);
+    }
+}
+
+fn bring_back(ring: &mut TestRing) {
+    for number in 0..COUNT {
+        let stays = ring.views[number as usize].leader.0;
+        let (first, second) = (u128::from(number % BRICKS), u128::from((number + 1) % BRICKS));
+        let returns = if stays == first { second } else { first };
+        form(ring, number, stays, &[stays], &[returns]);
+        heal(ring, number);
+        form(ring, number, first, &[first, second], &[]);
+    }
+}
+
+fn some_work(ring: &mut TestRing, model: &mut Model, salt: u64) {
+    for number in 0..12 {
+        run(ring, model, &Step::Create((number + salt as usize) % 20, number % 3 == 0), salt * 100 + number as u64);
+    }
+    run(ring, model, &Step::Rename(5, 9, RenameMode::Replace), salt);
+    run(ring, model, &Step::Remove(7), salt);
+    for data in 1..6 {
+        write(ring, data, (salt as u32 * 5000) % 60_000, vec![salt as u8; 9000]).unwrap();
+        write(ring, data, 100_000, vec![salt as u8 ^ 0xff; 40_000 + 100 * salt as usize]).unwrap();
+    }
+}
+
+#[test]
+fn who_was_left_out_takes_the_records_that_it_lacks() {
+    for leaders in [false, true] {
+        let (mut ring, mut model) = (open(&storages()), Model::new());
+        some_work(&mut ring, &mut model, 1);
+        leave_out(&mut ring, leaders);
+        some_work(&mut ring, &mut model, 2);
+        bring_back(&mut ring);
+        some_work(&mut ring, &mut model, 3);
+        ring.rest();
+        are_equal(&ring);
+        assert!(ring.branches.contains("a learner goes on with its log"));
+        assert!(!ring.branches.contains("a learner is compared from the beginning"));
+    }
+}
+
+/// Its journal goes on far enough that the records from before are no longer in it.
+fn outgrow_journals(ring: &mut TestRing) {
+    for round in 0..120u32 {
+        for data in 10..18 {
+            write(ring, data, round % 7 * 4096, vec![round as u8; 20_000]).unwrap();
+        }
+        let ends: Vec<_> = ring.bricks.iter().map(Brick::end).collect();
+        ring.bricks.iter().zip(ends).for_each(|(brick, end)| {
+            brick.retain_from(end);
+            brick.checkpoint().unwrap();
+        });
+    }
+}
+
+#[test]
+fn who_lacks_more_than_journals_have_is_compared() {
+    for leaders in [false, true] {
+        let (mut ring, mut model) = (open(&storages()), Model::new());
+        some_work(&mut ring, &mut model, 1);
+        allocate(&mut ring, 3, 300_000, 50_000, Fill::Holes).unwrap();
+        leave_out(&mut ring, leaders);
+        some_work(&mut ring, &mut model, 2);
+        allocate(&mut ring, 4, 300_000, 50_000, Fill::Holes).unwrap();
+        outgrow_journals(&mut ring);
+        bring_back(&mut ring);
+        some_work(&mut ring, &mut model, 3);
+        ring.rest();
+        are_equal(&ring);
+        assert!(ring.branches.contains("a learner is compared from the beginning"));
+        let sent = ring.sent_to_learners;
+        assert!(sent > 100_000, "{sent} bytes");
+    }
+}
+
+#[test]
+fn one_changed_block_moves_as_one_block() {
+    let mut ring = open(&storages());
+    let data = 77;
+    let number = ShardId { volume: VOLUME, data: DataId(data), index: 0 }.position().partition(COUNT).0;
+    (0..30).for_each(|part| drop(write(&mut ring, data, part * 100_000, vec![part as u8 + 1; 100_000]).unwrap()));
+    let (first, second) = (u128::from(number % BRICKS), u128::from((number + 1) % BRICKS));
+    form(&mut ring, number, first, &[first], &[]);
+    write(&mut ring, data, 4096 * 100, vec![0xee; 4096]).unwrap();
+    outgrow_journals(&mut ring);
+    form(&mut ring, number, first, &[first], &[second]);
+    heal(&mut ring, number);
+    let sent = healing(&ring, number)[0].sent;
+    form(&mut ring, number, first, &[first, second], &[]);
+    are_equal(&ring);
+    // Beside the shards that outgrew the journals.
+    let grown = (10..18).filter(|data| {
+        let shard = ShardId { volume: VOLUME, data: DataId(*data), index: 0 };
+        shard.position().partition(COUNT).0 == number
+    });
+    let most = 4096 + grown.count() as u64 * 60_000 + 4096;
+    assert!(sent <= most, "{sent} bytes for one block; at most {most}");
+}
+
+/// A record that its leader made and nobody else has is taken back when that leader comes back.
+#[test]
+fn what_only_the_old_leader_had_is_undone() {
+    for compared in [false, true] {
+        let (mut ring, mut model) = (open(&storages()), Model::new());
+        some_work(&mut ring, &mut model, 1);
+        for number in 0..COUNT {
+            let (first, second) = (u128::from(number % BRICKS), u128::from((number + 1) % BRICKS));
+            let partition = PartitionNumber(number);
+            let data = (100..).find(|data| {
+                ShardId { volume: VOLUME, data: DataId(*data), index: 0 }.position().partition(COUNT) == partition
+            });
+            let data = data.unwrap();
+            write(&mut ring, data, 0, vec![1; 30_000]).unwrap();
+            // Their records reach nobody.
+            for (offset, bytes) in [(8192, vec![2; 5000]), (60_000, vec![3; 50_000]), (0, vec![4; 10])] {
+                ring.op_id += 256;
+                let op = DataOp::WriteShard { data: DataId(data), index: 0, offset, bytes: bytes.into(), follow: None };
+                let (token, ask) = (Token(ring.op_id), ring.ask());
+                let at = Address { partition, brick: BrickId(first) };
+                ring.handle(at, Event::Request { token, ask, op: Op::Data { op } });
+                ring.queue.clear();
+            }
+            form(&mut ring, number, second, &[second], &[]);
+            write(&mut ring, data, 4096, vec![5; 4096]).unwrap();
+            if compared {
+                outgrow_journals(&mut ring);
+            }
+            form(&mut ring, number, second, &[second], &[first]);
+            heal(&mut ring, number);
+            form(&mut ring, number, first, &[first, second], &[]);
+            let op = DataOp::ReadShard { data: DataId(data), index: 0, offset: 0, length: 200_000 };
+            let Reply::Data { bytes } = ring.read(Op::Data { op }).unwrap() else { panic!("no data") };
+            let wanted = [vec![1; 4096], vec![5; 4096], vec![1; 30_000 - 8192]].concat();
+            assert!(bytes == wanted, "{} bytes", bytes.len());
+        }
+        ring.rest();
+        are_equal(&ring);
+    }
+}
+
+/// What happens to a ring.
+#[derive(Debug, Clone)]
+enum Act {
+    Name(Step),
+    Write(u128, u32, u8, u16),
+    Allocate(u128, u32, u16, Fill),
+    /// A partition goes to its next view: one is left out, comes back, is a member again.
+    View(u32, bool),
+    Tick,
+    /// So many messages, and then all processes die.
+    Die(u64),
+    Home,
+}
+
+fn fill() -> impl Strategy<Value = Fill> {
+    prop_oneof![Just(Fill::Holes), Just(Fill::Zeros), Just(Fill::Nothing)]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => step().prop_map(Act::Name),
+        4 => (1u128..9, 0u32..90_000, any::<u8>(), 1u16..50_000).prop_map(|(a, b, c, d)| Act::Write(a, b, c, d)),
+        2 => (1u128..9, 0u32..200_000, 1u16..50_000, fill()).prop_map(|(a, b, c, d)| Act::Allocate(a, b, c, d)),
+        6 => (0..COUNT, any::<bool>()).prop_map(|(number, first)| Act::View(number, first)),
+        2 => Just(Act::Tick),
+        1 => (0u64..60).prop_map(Act::Die),
+        1 => Just(Act::Home),
+    ]
+}
+
+fn next_view(ring: &mut TestRing, number: u32, choice: bool) {
+    let (first, second) = (u128::from(number % BRICKS), u128::from((number + 1) % BRICKS));
+    let view = ring.views[number as usize].clone();
+    match (view.members.len(), view.learners.len()) {
+        (2, _) => {
+            let stays = if choice { first } else { second };
+            form(ring, number, stays, &[stays], &[]);
+        }
+        (_, 0) => {
+            let stays = view.leader.0;
+            form(ring, number, stays, &[stays], &[if stays == first { second } else { first }]);
+        }
+        _ if healing(ring, number).iter().all(|one| one.whole) => {
+            form(ring, number, if choice { first } else { second }, &[first, second], &[]);
+        }
+        // Left out again, in the middle of it.
+        _ if choice => form(ring, number, view.leader.0, &[view.leader.0], &[]),
+        _ => ring.tick(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_views_come_replicas_are_equal_in_the_end(acts in prop::collection::vec((act(), any::<u64>()), 1..80)) {
+        // Small journals: who comes back finds the records that it lacks, or not.
+        let mut ring = open_with(&storages(), 64 << 10);
+        let mut model = Model::new();
+        // After a death in the middle of an op nobody knows whether it was done.
+        let mut sure = true;
+        for (act, seed) in &acts {
+            match act {
+                Act::Name(step) if sure => run(&mut ring, &mut model, step, *seed),
+                Act::Name(_) => drop(ring.name_op(NameOp::Create {
+                    dir: ROOT, name: Name::new(format!("n{seed:x}").into_bytes().into()).unwrap(), node: NewNode::File, mode: 0o644,
+                    uid: 1, gid: 1, umask: 0, exclusive: true, seed: *seed,
+                })),
+                Act::Write(data, offset, byte, length) => {
+                    write(&mut ring, *data, *offset, vec![*byte; usize::from(*length)]).unwrap();
+                }
+                Act::Allocate(data, offset, length, fill) => {
+                    allocate(&mut ring, *data, *offset, u32::from(*length), *fill).unwrap();
+                }
+                Act::View(number, choice) => next_view(&mut ring, *number, *choice),
+                Act::Tick => ring.tick(),
+                Act::Die(messages) => {
+                    sure = false;
+                    ring.op_id += 256;
+                    let op = DataOp::WriteShard {
+                        data: DataId(u128::from(seed % 8)), index: 0, offset: (seed % 50_000) as u32,
+                        bytes: vec![*seed as u8; 12_000].into(), follow: None,
+                    };
+                    let (token, ask) = (Token(ring.op_id), ring.ask());
+                    let at = ring.place(&Op::Data { op: op.clone() });
+                    ring.messages_left = *messages;
+                    ring.tell(at, Event::Request { token, ask, op: Op::Data { op } });
+                    (0..2).for_each(|_| ring.tick());
+                    ring.messages_left = u64::MAX;
+                    ring.queue.clear();
+                    ring.start_all();
+                }
+                Act::Home => ring.write_home(),
+            }
+        }
+        for number in 0..COUNT {
+            for _ in 0..4 {
+                if ring.views[number as usize].members.len() == 2 {
+                    break;
+                }
+                if !ring.views[number as usize].learners.is_empty() {
+                    heal(&mut ring, number);
+                }
+                next_view(&mut ring, number, false);
+            }
+        }
+        ring.rest();
+        are_equal(&ring);
+    }
+}

@@ -1,0 +1,91 @@
+"""A server that is away is done without: others lead its partitions, and it is healed when it comes back."""
+
+import os
+import signal
+import time
+
+from harness import equal, test, wait_until
+from test_compare import compare
+from test_kills import Writers
+from test_processes import three
+
+# Of the lease, 3 s, and some round trips; a busy machine takes longer.
+GONE_ON_S = 20
+
+
+def views(store):
+    return store.cli("--json", "volume", "show", "v").json()["views"]
+
+
+def goes_on(store, mnt, what):
+    """Names in all partitions are made without that server. -> seconds that it took"""
+    begun = time.monotonic()
+    for number in range(40):
+        os.mkdir(f"{mnt}/{what}{number}")
+    took = time.monotonic() - begun
+    assert took < GONE_ON_S, f"{what}: {took:.1f} s"
+    return took
+
+
+def has_healed(store):
+    """All views have all members again."""
+    wait_until(lambda: all(len(view["members"]) == 2 for view in views(store)), "all replicas are members", limit_s=40)
+    wait_until(lambda: store.status()["health"] == "good", "all is well again", limit_s=20)
+
+
+def ends_equal(store):
+    store.umount()
+    time.sleep(2.5)
+    for name in list(store.other_pids):
+        store.stop_other(name)
+    store.stop()
+    report = compare(store, *[store.path(name) for name in ("brick0", "s2-brick", "s3-brick")])
+    equal((report["equal"], report["problem_count"]), (True, 0), "replicas")
+
+
+@test(limit_s=200)
+def a_killed_server_is_done_without(store):
+    mnt = three(store)
+    goes_on(store, mnt, "before")
+    store.kill_other("s2")
+    goes_on(store, mnt, "killed")
+    alone = [view for view in views(store) if len(view["members"]) == 1]
+    assert alone, "no partition had a copy there"
+    for number in range(40):
+        os.rename(f"{mnt}/killed{number}", f"{mnt}/before{(number + 7) % 40}/moved")
+    store.serve_other("s2")
+    has_healed(store)
+    store.kill_other("s3")
+    goes_on(store, mnt, "again")
+    equal(len(os.listdir(mnt)), 80, "directories")
+    store.serve_other("s3")
+    has_healed(store)
+    ends_equal(store)
+
+
+@test(limit_s=120)
+def a_server_that_stops_is_not_waited_for(store):
+    mnt = three(store)
+    goes_on(store, mnt, "before")
+    store.stop_other("s3")
+    # It has said so: nobody waits for its lease.
+    wait_until(lambda: any(len(view["members"]) == 1 for view in views(store)), "other views", limit_s=10)
+    goes_on(store, mnt, "stopped")
+    store.serve_other("s3")
+    has_healed(store)
+    ends_equal(store)
+
+
+@test(limit_s=200)
+def who_slept_longer_than_its_lease_serves_no_old_view(store):
+    mnt = three(store)
+    writers = Writers(store, mnt, seconds=14)
+    time.sleep(0.5)
+    for name in ["s2", "s3"]:
+        os.kill(store.other_pids[name], signal.SIGSTOP)
+        time.sleep(5)
+        os.kill(store.other_pids[name], signal.SIGCONT)
+        time.sleep(1.5)
+    writers.end()
+    has_healed(store)
+    ends_equal(store)
