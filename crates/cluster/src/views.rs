@@ -129,22 +129,31 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         // What was never led is as it was before.
         forgetful: forgetful || now.forgetful && !now.opened,
     };
-    let sorted = |all: &[Member]| all.iter().map(|one| (one.brick, one.incarnation)).collect::<BTreeSet<_>>();
-    let is_same = now.leader == view.leader
-        && sorted(&now.members) == sorted(&view.members)
-        && sorted(&now.learners) == sorted(&view.learners);
-    if is_same {
+    if is_same(now, &view) {
         return Outlook::Fine;
     }
+    Outlook::Due(Due { view, servers: in_turn(now.leader, &sources, seen) })
+}
+
+/// Whether two views differ by their epochs only, and by whether they have begun.
+fn is_same(one: &View, other: &View) -> bool {
+    let sorted = |all: &[Member]| all.iter().map(|one| (one.brick, one.incarnation)).collect::<BTreeSet<_>>();
+    one.leader == other.leader
+        && sorted(&one.members) == sorted(&other.members)
+        && sorted(&one.learners) == sorted(&other.learners)
+}
+
+/// The servers of those who have what was acknowledged, the leader's first.
+fn in_turn(leader: BrickId, sources: &[BrickId], seen: &Seen) -> Vec<ServerId> {
     let mut servers: Vec<ServerId> = Vec::new();
-    let first = std::iter::once(now.leader).filter(|brick| sources.contains(brick));
+    let first = std::iter::once(leader).filter(|brick| sources.contains(brick));
     for brick in first.chain(sources.iter().copied()) {
-        if let Some(server) = seen.bricks.get(&brick).map(|seen| seen.server).filter(|server| !servers.contains(server))
-        {
+        let server = seen.bricks.get(&brick).map(|seen| seen.server);
+        if let Some(server) = server.filter(|server| !servers.contains(server)) {
             servers.push(server);
         }
     }
-    Outlook::Due(Due { view, servers })
+    servers
 }
 
 impl RingInfo {

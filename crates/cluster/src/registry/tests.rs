@@ -105,13 +105,13 @@ fn records_of_a_newer_program_are_refused() {
     let registry = registry();
     registry.create_cluster("c").unwrap();
     registry.check_version().unwrap();
-    registry.coordinator.transact(&[], &[("/version", Some("2"))]).unwrap();
+    registry.coordinator.transact(&[], &[("/version", Some("3"))]).unwrap();
     let refused = registry.check_version().unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
-    assert!(refused.to_string().contains("version 2, this program knows 1"), "{refused}");
+    assert!(refused.to_string().contains("version 3, this program knows 2"), "{refused}");
     // Records from before they had a version are of the first one.
     registry.coordinator.transact(&[], &[("/version", None)]).unwrap();
-    registry.check_version().unwrap();
+    assert!(registry.check_version().unwrap_err().to_string().contains("version 1, this program knows 2"));
 }
 
 #[test]
