@@ -27,6 +27,15 @@ def goes_on(store, mnt, what):
     return took
 
 
+def synced(mnt, what):
+    """Files of several shards are on stable storage of who is there."""
+    for number in range(0, 40, 5):
+        with open(f"{mnt}/{what}{number}/file", "wb") as file:
+            file.write(os.urandom(100_000))
+            file.flush()
+            os.fsync(file.fileno())
+
+
 def has_healed(store):
     """All views have all members again."""
     wait_until(lambda: all(len(view["members"]) == 2 for view in views(store)), "all replicas are members", limit_s=40)
@@ -49,15 +58,21 @@ def a_killed_server_is_done_without(store):
     goes_on(store, mnt, "before")
     store.kill_other("s2")
     goes_on(store, mnt, "killed")
+    synced(mnt, "before")
     alone = [view for view in views(store) if len(view["members"]) == 1]
     assert alone, "no partition had a copy there"
     for number in range(40):
         os.rename(f"{mnt}/killed{number}", f"{mnt}/before{(number + 7) % 40}/moved")
     store.serve_other("s2")
     has_healed(store)
-    store.kill_other("s3")
+    # What was written before it dies is synced after it.
+    with open(f"{mnt}/between", "wb") as file:
+        file.write(os.urandom(9 << 20))
+        store.kill_other("s3")
+        file.flush()
+        os.fsync(file.fileno())
     goes_on(store, mnt, "again")
-    equal(len(os.listdir(mnt)), 80, "directories")
+    equal(len(os.listdir(mnt)), 81, "directories and a file")
     store.serve_other("s3")
     has_healed(store)
     ends_equal(store)

@@ -172,7 +172,7 @@ fn chores(node: &Node) -> Result<()> {
     for brick in node.bricks.values() {
         brick.refresh_room()?;
     }
-    for session in node.sessions.silent() {
+    for session in node.sessions.silent(|home| node.ends_sessions_of(home)) {
         node.end_session(session)?;
     }
     tick_all(node);

@@ -118,11 +118,11 @@ impl Sessions {
         self.all.read().values().filter(|session| session.volume == volume).count()
     }
 
-    /// Those of this server that have been silent for too long.
-    pub fn silent(&self) -> Vec<SessionId> {
+    /// Those that have been silent for too long, of the servers that this one ends sessions for.
+    pub fn silent(&self, is_home: impl Fn(ServerId) -> bool) -> Vec<SessionId> {
         let all = self.all.read();
         let silent = |session: &&Arc<Session>| {
-            session.home == self.server
+            is_home(session.home)
                 && session.connections.load(Ordering::Relaxed) == 0
                 && session.heard.lock().elapsed() > SILENCE_MAX
         };

@@ -39,6 +39,8 @@ pub struct Views {
     /// Until then something may have to be done soon.
     busy_until: AtomicU64,
     state: Mutex<State>,
+    /// Servers that lived when they were looked at last.
+    alive: Mutex<BTreeSet<ServerId>>,
     /// Views whose leader here is ready.
     ready: Mutex<BTreeSet<(At, Epoch)>>,
 }
@@ -153,6 +155,7 @@ impl Node {
     fn look_around(&self) -> Result<Seen> {
         let alive: BTreeMap<ServerId, AliveInfo> =
             self.registry.alive()?.into_iter().map(|info| (info.server, info)).collect();
+        *self.views.alive.lock() = alive.keys().copied().collect();
         let of = |info: hekate_cluster::BrickInfo| {
             let serves = alive.get(&info.server).is_some_and(|server| !server.stopped.contains(&info.brick));
             let serves = serves && !info.unopened;
@@ -160,6 +163,13 @@ impl Node {
         };
         let bricks = self.registry.bricks()?.into_iter().map(of).collect();
         Ok(Seen { bricks, ..Seen::default() })
+    }
+
+    /// Those opened here, and, of the servers that live the first, those of servers that do not.
+    pub(crate) fn ends_sessions_of(&self, home: ServerId) -> bool {
+        let own = self.registry.server();
+        let alive = self.views.alive.lock();
+        home == own || !alive.contains(&home) && alive.first() == Some(&own)
     }
 
     fn look_at_ring(&self, state: &mut State, ring: &Arc<HostedRing>, info: &mut RingInfo, seen: &Seen) -> Result<()> {

@@ -234,7 +234,21 @@ impl Distribute {
         }
     }
 
+    /// Begun anew when a view changes: a brick that is gone need not be asked, and who joined has everything on stable storage.
+    fn in_one_view<T>(sync: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            match sync() {
+                Err(Error::StaleView { .. }) => {}
+                settled => return settled,
+            }
+        }
+    }
+
     fn fsync(&self, context: &Context, inode: InodeId) -> Result<Reply> {
+        Self::in_one_view(|| self.fsync_now(context, inode))
+    }
+
+    fn fsync_now(&self, context: &Context, inode: InodeId) -> Result<Reply> {
         let homes = self.homes(inode);
         let place = |shard: ShardId| self.partition(shard.position());
         let plan = self.unsynced.lock().begin_sync(inode, &homes, place, |partition| self.bricks(partition));
@@ -251,6 +265,10 @@ impl Distribute {
     }
 
     fn sync_everything(&self, context: &Context) -> Result<()> {
+        Self::in_one_view(|| self.sync_everything_now(context))
+    }
+
+    fn sync_everything_now(&self, context: &Context) -> Result<()> {
         let map = self.replicate.map();
         let covers = self.unsynced.lock().now();
         let bricks: BTreeSet<BrickId> =

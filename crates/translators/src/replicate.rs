@@ -6,7 +6,7 @@
 use hekate_graph::Context;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{
-    BrickId, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId, Target,
+    BrickId, Epoch, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId, Target,
     VolumeOp,
 };
 use hekate_transport::Servers;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Before a server that is away, or a map that has not changed yet, is tried again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 /// A server that is away may be somewhere else: the map is asked for so often meanwhile.
-const MAP_PAUSE: Duration = Duration::from_secs(1);
+const MAP_PAUSE: Duration = Duration::from_millis(250);
 /// How long each server may take for what all are asked for; one that hangs must not make the others wait.
 const ASK_ALL_LIMIT: Duration = Duration::from_secs(2);
 
@@ -163,6 +163,10 @@ impl Replicate {
                 Some(failure) => {
                     requests[replies.len()..].iter_mut().for_each(|request| request.retry = true);
                     self.wait_for_another_map(&failure, &map, &mut asked);
+                    // Which bricks are to be asked is another question by now.
+                    if let (Some(Whom::Brick(_)), true) = (whoms.get(replies.len()), self.map().views != map.views) {
+                        return Err(Error::StaleView { epoch: Epoch(0) });
+                    }
                 }
             }
         }
