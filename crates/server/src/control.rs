@@ -15,6 +15,7 @@ use hekate_transport::Peer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use servers::Reports;
+use std::collections::BTreeMap;
 
 pub(crate) use servers::{ask as ask_server, own_report};
 use std::sync::atomic::Ordering;
@@ -345,10 +346,39 @@ fn bricks(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
     node.registry.bricks()?.into_iter().map(row).collect()
 }
 
+/// Bricks that partitions lack as members: how many, and how far they are healed.
+fn lacking_copies(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
+    let mut lacking: BTreeMap<BrickId, (u64, u64, f64)> = BTreeMap::new();
+    for ring in node.registry.rings()? {
+        for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
+            for brick in ring.placed(number).into_iter().filter(|brick| !view.has_member(*brick)) {
+                let (all, learning, healed) = lacking.entry(brick).or_default();
+                *all += 1;
+                *learning += u64::from(view.has_learner(brick));
+                *healed += reports.healed(ring.ring, number, brick);
+            }
+        }
+    }
+    let infos = node.registry.bricks()?;
+    let row = |(brick, (all, learning, healed)): (BrickId, (u64, u64, f64))| {
+        let info = infos.iter().find(|info| info.brick == brick);
+        json!({
+            "brick": brick,
+            "directory": info.map(|info| &info.directory),
+            "server": info.map(|info| info.server),
+            "partitions": all,
+            "learning": learning,
+            "healed": healed / all as f64,
+        })
+    };
+    Ok(lacking.into_iter().map(row).collect())
+}
+
 fn status(node: &Node) -> Result<Value> {
     let reports = Reports::gather(node)?;
     let waiting = reports.waiting(node);
-    let is_good = waiting.is_empty() && reports.all_online() && reports.sum("damaged") == 0;
+    let lacking = lacking_copies(node, &reports)?;
+    let is_good = waiting.is_empty() && lacking.is_empty() && reports.all_online() && reports.sum("damaged") == 0;
     Ok(json!({
         "cluster": node.cluster,
         "server": node.registry.server(),
@@ -357,6 +387,7 @@ fn status(node: &Node) -> Result<Value> {
         "uptime_seconds": node.started.elapsed().as_secs(),
         "health": if is_good { "good" } else { "degraded" },
         "waiting_partitions": waiting,
+        "lacking_copies": lacking,
         "servers": reports.rows(),
         "bricks": bricks(node, &reports)?,
         "volumes": volume_rows(node, &reports)?,

@@ -6,8 +6,8 @@
 use hekate_graph::Context;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{
-    BrickId, Epoch, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId, Target,
-    VolumeOp,
+    BrickId, Epoch, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId,
+    Target, VolumeOp,
 };
 use hekate_transport::Servers;
 use parking_lot::{Condvar, Mutex, RwLock};

@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "043fd4b0c53e826570a61bc44e9d5e1ac78694837a4a3459b43849deff74409b".into(),
-                "3c48172785281206963a99cf7d05bcdbe18038edd0c599bef075737bd477cc8b".into()
+                "dbfb16d6ad57d21ae7223d8a8b0c7499f885d480efd82010909b3d4185f757dd".into(),
+                "66bf52355b76f0564eefa847babfe1ca26942f472babcbab55fd76be126e2a14".into()
             )
         );
     }

@@ -77,6 +77,18 @@ fn print(status: &Value) {
         text(&status["uptime_seconds"]),
         text(&status["cluster"])
     );
+    for lacking in rows(&status["lacking_copies"]) {
+        let state = match lacking["learning"].as_u64() {
+            Some(1..) => format!("it is being healed, {:.0} %", lacking["healed"].as_f64().unwrap_or(0.0) * 100.0),
+            _ => "it is away".to_string(),
+        };
+        println!(
+            "brick {} of server {}: {} partitions have one copy less without it; {state}",
+            text(&lacking["directory"]),
+            text(&lacking["server"]),
+            text(&lacking["partitions"])
+        );
+    }
     for waiting in rows(&status["waiting_partitions"]) {
         println!(
             "partition {} of ring {} waits: {}",

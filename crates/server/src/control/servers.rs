@@ -96,6 +96,14 @@ impl Reports {
         rows
     }
 
+    /// How much of a partition a brick that learns has gone through, of 1.
+    pub fn healed(&self, ring: RingId, partition: PartitionNumber, brick: BrickId) -> f64 {
+        let is_it = |row: &&Value| {
+            row["ring"] == ring.0 && row["partition"] == partition.0 && row["brick"] == brick.text().as_str()
+        };
+        self.lists("healing").find(is_it).and_then(|row| row["healed"].as_f64()).unwrap_or(0.0)
+    }
+
     /// The sum of a number that each server has.
     pub fn sum(&self, name: &str) -> u64 {
         self.said().filter_map(|said| said[name].as_u64()).sum()
@@ -136,6 +144,18 @@ pub fn own_report(node: &Node) -> Result<Value> {
             }
         }
     }
+    let mut healing = Vec::new();
+    for ring in node.rings.read().values() {
+        for address in ring.leaders() {
+            let Some(hosted) = ring.replica(address) else { continue };
+            for one in hosted.partition.read().healing() {
+                healing.push(json!({
+                    "ring": ring.ring, "partition": address.partition, "brick": one.brick,
+                    "healed": f64::from(one.done) / 10_000.0, "bytes_sent": one.sent, "heard": one.heard,
+                }));
+            }
+        }
+    }
     let volumes: Vec<VolumeId> = node.volumes.read().keys().copied().collect();
     let space = |volume: VolumeId| {
         let space = node.volume_space(volume).ok()?;
@@ -152,6 +172,7 @@ pub fn own_report(node: &Node) -> Result<Value> {
         "slow_ops": node.slow_ops.count(),
         "uptime_seconds": node.started.elapsed().as_secs(),
         "waiting_partitions": waiting,
+        "healing": healing,
         "damaged": node.scrubs.damaged(),
         "bricks": own_bricks(node)?,
         "spaces": volumes.into_iter().filter_map(space).collect::<Vec<_>>(),
