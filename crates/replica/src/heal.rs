@@ -48,6 +48,8 @@ pub(crate) struct Learner {
     stage: Stage,
     /// It has all records up to here.
     held: Sequence,
+    /// What comes before this is not in its journal: as long as a member lacks some of it, it may not lead.
+    since: Sequence,
     /// Steps that it may not have taken, with what they cost.
     window: VecDeque<(Sequence, usize)>,
     from: Option<Key>,
@@ -137,7 +139,7 @@ impl Leader {
         let of = |(brick, learner): (&BrickId, &Learner)| Healing {
             brick: *brick,
             heard: learner.is_attached(),
-            whole: matches!(learner.stage, Stage::Whole),
+            whole: matches!(learner.stage, Stage::Whole) && self.settled >= learner.since,
             done: match (&learner.stage, &learner.from) {
                 (Stage::Whole | Stage::Following, _) => 10_000,
                 (_, Some(from)) => share_before(at, from),
@@ -280,6 +282,7 @@ impl Leader {
             None => Stage::Following,
         };
         self.set_stage(brick, stage);
+        self.goes_on_at(brick, position.sequence);
         self.learner_holds(brick, position.sequence);
         Ok(true)
     }
@@ -305,7 +308,14 @@ impl Leader {
         at.send_member(out, brick, Message::Restart { sequence });
         let (first, _) = Key::object_range(at.ring, at.own.partition, at.count);
         self.set_stage(brick, Stage::Next(first));
+        self.goes_on_at(brick, sequence);
         Ok(true)
+    }
+
+    fn goes_on_at(&mut self, brick: BrickId, sequence: Sequence) {
+        if let Some(learner) = self.learners.get_mut(&brick) {
+            learner.since = sequence;
+        }
     }
 
     fn compare_next(&mut self, at: &Place, brick: BrickId, from: Key, around: &Around, out: &mut Out) -> Result<bool> {
