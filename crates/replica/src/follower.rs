@@ -131,6 +131,8 @@ impl Follower {
             Message::Append { entry, fresh, copied } => {
                 self.arrive(at, Arrived { entry, fresh, copied, step: None }, around, out)?;
             }
+            // Only one who learns is healed.
+            Message::Heal { .. } | Message::Restart { .. } if !at.view.has_learner(at.own.brick) => {}
             Message::Heal { entry, fresh, step } => {
                 self.arrive(at, Arrived { entry, fresh, copied: false, step: Some(step) }, around, out)?;
             }

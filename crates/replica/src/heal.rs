@@ -62,11 +62,7 @@ enum Stage {
     #[default]
     Away,
     /// It has, and gets no records yet.
-    Told {
-        position: LogPosition,
-        has_lost: bool,
-        heal: Option<HealRecord>,
-    },
+    Told(Told),
     /// It gets the records that it lacks; with the last of them it is whole.
     Following,
     /// From here on it is to be compared.
@@ -81,6 +77,15 @@ enum Stage {
     Whole,
     /// Something here cannot be read: it is not tried again before it comes back.
     Stuck,
+}
+
+/// What a learner says of itself.
+#[derive(Debug)]
+struct Told {
+    position: LogPosition,
+    /// A power cut took blocks from it.
+    has_lost: bool,
+    heal: Option<HealRecord>,
 }
 
 /// What differs in a portion.
@@ -103,7 +108,7 @@ enum Blocks {
 impl Learner {
     /// Whether it takes the leader's records.
     pub fn is_attached(&self) -> bool {
-        !matches!(self.stage, Stage::Away | Stage::Told { .. })
+        !matches!(self.stage, Stage::Away | Stage::Told(_))
     }
 
     /// Whether it was heard.
@@ -113,7 +118,7 @@ impl Learner {
 
     /// Whether the next tick brings it on.
     pub fn wants_tick(&self) -> bool {
-        matches!(self.stage, Stage::Told { .. } | Stage::Next(_) | Stage::Mending(_))
+        matches!(self.stage, Stage::Told(_) | Stage::Next(_) | Stage::Mending(_))
     }
 
     fn holds(&mut self, sequence: Sequence, last: Sequence) {
@@ -152,7 +157,7 @@ impl Leader {
 
     pub fn learner_told(&mut self, brick: BrickId, position: LogPosition, lost: &[BlockAt], heal: Option<HealRecord>) {
         if let Some(learner) = self.learners.get_mut(&brick).filter(|learner| !learner.is_attached()) {
-            learner.stage = Stage::Told { position, has_lost: !lost.is_empty(), heal };
+            learner.stage = Stage::Told(Told { position, has_lost: !lost.is_empty(), heal });
         }
     }
 
@@ -201,9 +206,32 @@ impl Leader {
             return Ok(());
         }
         for brick in self.learners.keys().copied().collect::<Vec<_>>() {
-            while self.heal_bytes > 0 && self.heal_step(at, brick, around, out)? {}
+            while self.heal_bytes > 0 {
+                let stepped = self.heal_step(at, brick, around, out);
+                if !self.stop_at_damage(at, brick, stepped, out)? {
+                    break;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// What cannot be read here must not end the partition, whose only replica this may be: the learner waits.
+    pub fn stop_at_damage<T: Default>(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        outcome: Result<T>,
+        out: &mut Out,
+    ) -> Result<T> {
+        match outcome {
+            Err(error @ Error::Damaged { .. }) => {
+                out.notes.push(not_healed(at, brick, &error));
+                self.set_stage(brick, Stage::Stuck);
+                Ok(T::default())
+            }
+            settled => settled,
+        }
     }
 
     /// -> whether there may be another one at once.
@@ -215,7 +243,7 @@ impl Leader {
         // It takes records while its next stage is found, if it takes any.
         let meanwhile = if learner.is_attached() { Stage::Stuck } else { Stage::Away };
         match std::mem::replace(&mut learner.stage, meanwhile) {
-            Stage::Told { position, has_lost, heal } => self.attach(at, brick, (position, has_lost, heal), around, out),
+            Stage::Told(told) => self.attach(at, brick, told, around, out),
             Stage::Next(from) => self.compare_next(at, brick, from, around, out),
             Stage::Mending(mending) => self.mend(at, brick, mending, around, out),
             other => {
@@ -262,16 +290,10 @@ impl Leader {
 
     /// If its log is the beginning of this one, and the rest is still in the journal, it gets that. Otherwise it goes on
     /// from here, and is compared.
-    fn attach(
-        &mut self,
-        at: &Place,
-        brick: BrickId,
-        (position, has_lost, heal): (LogPosition, bool, Option<HealRecord>),
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
-        let missing = if has_lost { None } else { missing(at, around.brick, position)? };
-        let Some(missing) = missing else { return self.restart(at, brick, (position, has_lost, heal), around, out) };
+    fn attach(&mut self, at: &Place, brick: BrickId, told: Told, around: &Around, out: &mut Out) -> Result<bool> {
+        let missing = if told.has_lost { None } else { missing(at, around.brick, told.position)? };
+        let Some(missing) = missing else { return self.restart(at, brick, told, around, out) };
+        let Told { position, heal, .. } = told;
         out.branches.push("a learner goes on with its log");
         for (entry, fresh) in crate::follower::with_fresh(around.brick, missing)? {
             at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
@@ -287,19 +309,12 @@ impl Leader {
         Ok(true)
     }
 
-    fn restart(
-        &mut self,
-        at: &Place,
-        brick: BrickId,
-        (position, has_lost, heal): (LogPosition, bool, Option<HealRecord>),
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    fn restart(&mut self, at: &Place, brick: BrickId, told: Told, around: &Around, out: &mut Out) -> Result<bool> {
         // Of this view, so that no position that the learner may have had is behind it.
         let sequence = match self.append_own(at, Commit::default(), around, out)? {
             Ok(sequence) => sequence,
             Err(Unmade::NoRoom) => {
-                self.set_stage(brick, Stage::Told { position, has_lost, heal });
+                self.set_stage(brick, Stage::Told(told));
                 return Ok(false);
             }
             Err(Unmade::Refused(error)) => return Err(error),
@@ -371,6 +386,15 @@ impl Leader {
         self.set_stage(brick, Stage::Mending(mending));
         Ok(())
     }
+}
+
+/// For the operator.
+pub(crate) fn not_healed(at: &Place, brick: BrickId, error: &Error) -> String {
+    let (number, ring) = (at.own.partition, at.ring);
+    let other = brick.text();
+    format!(
+        "partition {number} of ring {ring}: brick {other} is not healed: {error}; `hekate brick scrub` reads all of a brick"
+    )
 }
 
 /// The records after a position, if it is one of this log and the journal still has them.

@@ -5,7 +5,7 @@
 
 use crate::drive::Driven;
 use crate::follower::append;
-use crate::heal::Learner;
+use crate::heal::{Learner, not_healed};
 use crate::level::Phase;
 use crate::locks::LockTable;
 use crate::message::{Address, BlockAt, Fresh, HealStep, Message, Outcome};
@@ -228,15 +228,20 @@ impl Leader {
             }
             Message::Held { sequence, room } => self.member_holds(from.brick, sequence, room),
             Message::Differs { sequence, to, entries, shards } => {
-                self.differs(from.brick, (sequence, to), entries, shards, around)?;
+                let looked = self.differs(from.brick, (sequence, to), entries, shards, around);
+                self.stop_at_damage(at, from.brick, looked, out)?;
                 self.heal(at, around, out)?;
             }
             Message::BlockHashes { shard, hashes } => {
-                self.blocks_held(at, from.brick, shard, &hashes, around, out)?;
+                let looked = self.blocks_held(at, from.brick, shard, &hashes, around);
+                self.stop_at_damage(at, from.brick, looked, out)?;
                 self.heal(at, around, out)?;
             }
             // One who learns stops alone.
-            Message::Failed { .. } if self.learners.contains_key(&from.brick) => self.learner_away(from.brick),
+            Message::Failed { error } if self.learners.contains_key(&from.brick) => {
+                out.notes.push(not_healed(at, from.brick, &error));
+                self.learner_away(from.brick);
+            }
             Message::Synced { ticket } => self.synced(at, from.brick, ticket, out),
             Message::WantStable => self.stabilize(at, from.brick, out),
             // With equal logs nothing tells which of the two is right.

@@ -355,6 +355,8 @@ impl Partition {
         match &self.role {
             Role::Leader(leader) => leader.stable,
             Role::Follower(follower) if self.at.view.has_member(self.at.own.brick) => follower.stable,
+            // Before the view has begun who is left out may still have to lead.
+            Role::Follower(follower) if !self.at.view.opened => follower.stable,
             // For who learns, or is left out, nobody needs its journal.
             Role::Follower(_) => Sequence(u64::MAX),
         }

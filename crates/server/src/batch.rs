@@ -141,7 +141,21 @@ impl Node {
         }
     }
 
+    /// Nothing is told that was found under a lease which is over by then: another may lead.
     fn partition_op(
+        &self,
+        session: &Session,
+        request: &Request,
+        place: (RingId, PartitionNumber, Epoch),
+        changed: &mut Changed,
+    ) -> Result<Reply> {
+        let until = self.views.check()?;
+        let reply = self.leased_op(session, request, place, changed);
+        self.views.holds(until)?;
+        reply
+    }
+
+    fn leased_op(
         &self,
         session: &Session,
         request: &Request,
@@ -152,7 +166,6 @@ impl Node {
         if volume.ring != ring_id {
             return Err(Error::Denied { what: "the volume is not on that ring".into() });
         }
-        self.views.check()?;
         let ring = self.ring(ring_id)?;
         let (to, _) = ring.leader(partition)?;
         check_epoch(ring.view(partition)?.epoch, epoch)?;

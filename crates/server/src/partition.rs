@@ -157,6 +157,9 @@ impl HostedRing {
         if let Some(error) = partition.failure() {
             return Some(error.to_string());
         }
+        if partition.view().too_few && partition.serves() {
+            return Some("another replica to be healed, since too few have everything".into());
+        }
         let away: Vec<String> = partition.away().into_iter().map(|brick| self.name(brick)).collect();
         match (away.is_empty(), partition.serves()) {
             (true, true) => None,

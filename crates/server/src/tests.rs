@@ -254,6 +254,35 @@ fn a_stopped_brick_does_not_keep_the_others_from_their_checkpoints() {
 }
 
 #[test]
+fn partitions_go_on_without_a_brick_that_has_stopped() {
+    let served = Served::new("stopped-brick");
+    let ring = served.node.ring(served.node.registry.volume("v").unwrap().unwrap().ring).unwrap();
+    let stopped = BrickId(1);
+    let had: Vec<PartitionNumber> = (0..ring.count())
+        .map(PartitionNumber)
+        .filter(|number| ring.view(*number).unwrap().has_member(stopped))
+        .collect();
+    assert!(!had.is_empty());
+    served.node.bricks[&stopped].poison(&Error::Poisoned { what: "test".into() });
+    let begun = Instant::now();
+    let goes_on = |number: &PartitionNumber| {
+        let view = ring.view(*number).unwrap();
+        !view.has_member(stopped) && view.opened && ring.leader(*number).unwrap().1.partition.read().serves()
+    };
+    while !had.iter().all(goes_on) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", ring.views());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for number in had {
+        let data = (0..).map(DataId).find(|data| {
+            ShardId { volume: VolumeId(1), data: *data, index: 0 }.position().partition(ring.count()) == number
+        });
+        let op = DataOp::WriteShard { data: data.unwrap(), index: 0, offset: 0, bytes: "x".into(), follow: None };
+        execute(&served, &ring, number, Op::Data { op });
+    }
+}
+
+#[test]
 fn the_answers_of_a_batch_are_bounded_before_they_are_made() {
     let served = Served::new("bounded");
     let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();

@@ -72,14 +72,17 @@ fn clock() -> u64 {
 }
 
 impl Views {
-    /// Whether clients may be answered.
-    pub fn check(&self) -> Result<()> {
-        match clock() < self.lease_until.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => {
-                Err(Error::Unavailable { what: "this server cannot reach the coordinator, and has no lease".into() })
-            }
-        }
+    /// Whether clients may be answered. -> until when. Before an answer goes out it has to hold still, see [`Self::holds`].
+    pub fn check(&self) -> Result<u64> {
+        let until = self.lease_until.load(Ordering::Acquire);
+        self.holds(until).map(|()| until)
+    }
+
+    /// Whether the lease that an answer was found under is not over. A later one does not count: whoever slept in between may
+    /// have looked at what was true before it woke.
+    pub fn holds(&self, until: u64) -> Result<()> {
+        let none = || Error::Unavailable { what: "this server cannot reach the coordinator, and has no lease".into() };
+        if clock() < until { Ok(()) } else { Err(none()) }
     }
 
     fn extend(&self, from: u64) {
@@ -101,7 +104,9 @@ impl Node {
     /// How long until it is to be looked again.
     pub(crate) fn views_pause(&self) -> Duration {
         let state = self.views.state.lock();
-        let is_busy = !self.views.ready.lock().is_empty() || !state.due.is_empty() || !state.silent.is_empty();
+        // Who stays away for long is not looked for all the time.
+        let is_silent = state.silent.values().any(|since| since.elapsed() < 2 * SILENCE_MAX);
+        let is_busy = !self.views.ready.lock().is_empty() || !state.due.is_empty() || is_silent;
         if is_busy || clock() < self.views.busy_until.load(Ordering::Relaxed) { BUSY_PAUSE } else { PAUSE }
     }
 
@@ -324,4 +329,23 @@ fn told(ring: &HostedRing, number: PartitionNumber, view: &View) -> String {
         if view.learners.is_empty() { String::new() } else { format!("; learning: {}", names(&view.learners)) };
     let (id, epoch, leader) = (ring.ring, view.epoch, ring.name(view.leader));
     format!("partition {number} of ring {id}, view {epoch}: {leader} leads {}{learners}", names(&view.members))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_before_a_sleep_is_not_answered_under_the_next_lease() {
+        let views = Views::default();
+        assert!(views.check().is_err(), "it has said nothing yet");
+        views.extend(clock());
+        let found_under = views.check().unwrap();
+        views.holds(found_under).unwrap();
+        // One that is over, and another that was kept before the answer goes out.
+        let over = clock();
+        views.extend(clock());
+        views.check().unwrap();
+        assert!(matches!(views.holds(over), Err(Error::Unavailable { .. })));
+    }
 }

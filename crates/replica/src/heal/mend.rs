@@ -124,25 +124,13 @@ impl Leader {
         shard: ShardId,
         theirs: &[BlockHash],
         around: &Around,
-        out: &mut Out,
     ) -> Result<()> {
         let Some(Learner { stage: Stage::Mending(mending), .. }) = self.learners.get_mut(&brick) else { return Ok(()) };
         if mending.blocks != Blocks::Asked(shard) {
             return Ok(());
         }
-        match differing_blocks(at, around.brick, shard, theirs)? {
-            Some(runs) if runs.is_empty() => mending.blocks = Blocks::None,
-            Some(runs) => mending.blocks = Blocks::Differ(shard, runs),
-            None => {
-                let (own, other) = (at.own.brick.text(), brick.text());
-                out.notes.push(format!(
-                    "brick {other} is not healed of partition {}: a block of {shard:?} on brick {own} cannot be read; \
-                     `hekate brick scrub` names what is damaged",
-                    at.own.partition
-                ));
-                self.set_stage(brick, Stage::Stuck);
-            }
-        }
+        let runs = differing_blocks(at, around.brick, shard, theirs)?;
+        mending.blocks = if runs.is_empty() { Blocks::None } else { Blocks::Differ(shard, runs) };
         Ok(())
     }
 
@@ -187,19 +175,19 @@ impl Leader {
     }
 }
 
-/// Runs of blocks that the learner has otherwise; none if one cannot be read here.
+/// Runs of blocks that the learner has otherwise. What cannot be read here is no hole there.
 fn differing_blocks(
     at: &Place,
     brick: &Brick,
     shard: ShardId,
     theirs: &[BlockHash],
-) -> Result<Option<VecDeque<(u32, u32, bool)>>> {
-    let Some(record) = brick.shard(at.ring, shard)? else { return Ok(Some(VecDeque::new())) };
+) -> Result<VecDeque<(u32, u32, bool)>> {
+    let Some(record) = brick.shard(at.ring, shard)? else { return Ok(VecDeque::new()) };
     let holes = brick.holes(at.ring, shard, 0, record.home_blocks)?;
     let ours: BTreeMap<u32, u128> =
         block_hashes(at, brick, shard)?.into_iter().map(|block| (block.block, block.hash)).collect();
     if ours.len() < holes.iter().filter(|is_hole| !**is_hole).count() {
-        return Ok(None);
+        return Err(Error::Damaged { what: format!("a block of {shard:?} on brick {}", at.own.brick.text()) });
     }
     let theirs: BTreeMap<u32, u128> = theirs.iter().map(|block| (block.block, block.hash)).collect();
     let blocks: BTreeSet<u32> = ours.keys().chain(theirs.keys()).copied().collect();
@@ -214,7 +202,7 @@ fn differing_blocks(
             _ => {}
         }
     }
-    Ok(Some(runs))
+    Ok(runs)
 }
 
 /// The blocks of a range that are no holes.
