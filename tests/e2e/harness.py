@@ -127,6 +127,7 @@ class Store:
         self.base = base
         self.state = f"{base}/state"
         self.server_pid = None
+        self.coordinator_pid = None
         self.other_pids = {}
         self.mount_pids = {}
 
@@ -167,10 +168,15 @@ class Store:
     def bricks(self, count):
         return [self.path(f"brick{number}") for number in range(count)]
 
-    def init(self, bricks=2, volume="v", copies=2, journal=32, directories=None):
+    def init(self, bricks=2, volume="v", copies=2, journal=32, directories=None, options=()):
         named = [word for path in directories or self.bricks(bricks) for word in ("--brick", path)]
         volume = ["--volume", volume, "--copies", str(copies)] if volume else []
-        return self.cli("init", *named, "--journal", str(journal), *volume)
+        return self.cli("init", *named, "--journal", str(journal), *volume, *options)
+
+    def coordinate(self, address):
+        """A coordinator of its own process, whose state is in `c`."""
+        words = ["--json", "coordinator", "--detach", "--listen", address]
+        self.coordinator_pid = self.cli(*words, state=self.path("c")).json()["pid"]
 
     def serve(self, *options):
         self.server_pid = self.cli("--json", "serve", "--detach", *options).json()["pid"]
@@ -227,12 +233,17 @@ class Store:
         kill(self.server_pid)
         self.server_pid = None
 
+    def kill_coordinator(self):
+        kill(self.coordinator_pid)
+        self.coordinator_pid = None
+
     def kill_mount(self, name="mnt"):
         kill(self.mount_pids.pop(name))
 
     def end(self):
         """After a test that passed: what still runs must be well and must end in order, and replicas must be equal."""
-        if self.server_pid is not None:
+        had_server = self.server_pid is not None
+        if had_server:
             # Replicas that were away are being healed.
             wait_until(lambda: self.status()["health"] == "good", "all is well in the end", limit_s=30)
         for name in list(self.mount_pids):
@@ -242,8 +253,12 @@ class Store:
             time.sleep(2.5)
         for name in list(self.other_pids):
             self.stop_other(name)
-        if self.server_pid is not None:
+        if had_server:
             self.stop()
+        if self.coordinator_pid is not None:
+            self.cli("stop", state=self.path("c"))
+            self.cli("debug", "compare", state=self.path("c"))
+        elif had_server:
             self.cli("debug", "compare")
 
 

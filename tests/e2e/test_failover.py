@@ -2,9 +2,10 @@
 
 import os
 import signal
+import subprocess
 import time
 
-from harness import equal, test, wait_until
+from harness import equal, free_port, test, wait_until
 from test_compare import compare
 from test_kills import Writers
 from test_processes import three
@@ -104,3 +105,70 @@ def who_slept_longer_than_its_lease_serves_no_old_view(store):
     writers.end()
     has_healed(store)
     ends_equal(store)
+
+
+@test(limit_s=200)
+def any_server_can_die_with_a_coordinator_apart(store):
+    mnt = three(store, listen=True, apart=True)
+    equal(store.status()["coordinator"][0].startswith("tcp:127.0.0.1:"), True, "where the coordinator is")
+    goes_on(store, mnt, "before")
+    # The one that made the cluster, at which the mount was made.
+    store.kill_server()
+    goes_on(store, mnt, "killed")
+    synced(mnt, "before")
+    store.serve("--listen", store.address)
+    has_healed(store)
+    equal(len(os.listdir(mnt)), 80, "directories")
+
+
+@test(limit_s=200)
+def nobody_serves_without_the_coordinator(store):
+    mnt = three(store, listen=True, apart=True)
+    address = store.status()["coordinator"][0].removeprefix("tcp:")
+    goes_on(store, mnt, "before")
+    store.kill_coordinator()
+    # Leases are over by then. Who asks waits, and is answered once it is back.
+    time.sleep(4)
+    waiting = subprocess.Popen(["mkdir", f"{mnt}/meanwhile"])
+    time.sleep(2)
+    equal(waiting.poll(), None, "a mkdir without the coordinator")
+    store.refuses("status", words=["the coordinator", f"tcp:{address}"], exits=[69])
+    store.coordinate(address)
+    equal(waiting.wait(timeout=30), 0, "the mkdir once it is back")
+    goes_on(store, mnt, "after")
+    has_healed(store)
+
+
+@test
+def mistakes_with_a_coordinator_are_named(store):
+    address, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    secret = f"{store.path('c')}/secret"
+    there = ["--coordinator", address, "--secret-file", secret, "--journal", "32"]
+    brick = ["--brick", store.path("brick0")]
+    store.refuses("init", *brick, "--coordinator", address, words=["--secret-file"])
+    store.coordinate(address)
+    own = store.path("c")
+    store.refuses("coordinator", "--listen", other, words=["in use"], state=own)
+    store.refuses("serve", words=["of a coordinator", "hekate coordinator"], state=own)
+    store.refuses("init", *brick, words=["of a coordinator", "--state"], state=own)
+    store.refuses("status", words=["a coordinator answers here", "ask a server"], state=own)
+    words = ["join", address, "--secret-file", secret, "--brick", store.path("b9")]
+    store.refuses(*words, words=["no cluster yet", "init --coordinator"], state=store.path("s9"))
+    wrong = store.path("wrong")
+    with open(wrong, "wb") as file:
+        file.write(b"x" * 32)
+    os.chmod(wrong, 0o600)
+    store.refuses("init", *brick, "--coordinator", address, "--secret-file", wrong, words=["not the secret"], exits=[77])
+    store.refuses("init", *brick, "--coordinator", other, "--secret-file", secret, words=[other], exits=[69])
+    store.cli("init", *brick, *there)
+    store.refuses("init", *brick, *there, words=["holds a cluster already"], exits=[73])
+    again = ["--brick", store.path("brick1"), "--secret-file", secret]
+    store.refuses("init", *again, "--coordinator", address, words=["has cluster", "hekate join"], exits=[73], state=store.path("twice"))
+    store.refuses("coordinator", "--listen", other, words=["of a server", "--state"], exits=[73])
+    store.serve("--listen", other)
+    store.refuses("init", *again, "--coordinator", other, words=["is a server", "hekate join"], state=store.path("twice"))
+    # The coordinator tells where it is, and a server where its coordinator is.
+    store.join("s2", other, secret=secret)
+    store.serve_other("s2")
+    equal(store.status()["coordinator"], [f"tcp:{address}"], "the coordinator")
+    equal(len(store.status()["servers"]), 2, "servers")

@@ -7,12 +7,17 @@ import time
 from harness import equal, free_port, read, same_bytes, test, wait_until, write
 
 
-def three(store, listen=False, mount=True):
+def three(store, listen=False, mount=True, apart=False):
     """Three servers with a brick each, and a volume with its copies on two of them -> the mount, if it is wanted.
 
-    `listen`: all of them on TCP, not the first alone.
+    `listen`: all of them on TCP, not the first alone. `apart`: the coordinator is a process of its own.
     """
-    store.init(volume=None, bricks=1)
+    options = []
+    if apart:
+        coordinator = f"127.0.0.1:{free_port()}"
+        store.coordinate(coordinator)
+        options = ["--coordinator", coordinator, "--secret-file", f"{store.path('c')}/secret"]
+    store.init(volume=None, bricks=1, options=options)
     store.address = f"127.0.0.1:{free_port()}"
     store.serve("--listen", store.address)
     store.listens = {}

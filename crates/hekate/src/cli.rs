@@ -70,6 +70,9 @@ pub enum Command {
     /// Make a further server of a cluster, with bricks in one of its pools.
     #[command(after_help = JOIN_EXAMPLES)]
     Join(Join),
+    /// Run a coordinator as a process of its own, so that the cluster can do without any of its servers.
+    #[command(after_help = COORDINATOR_EXAMPLES)]
+    Coordinator(CoordinatorOptions),
     /// Run the server.
     #[command(after_help = "Example: hekate serve --detach")]
     Serve(Serve),
@@ -138,7 +141,7 @@ Examples:
 impl Command {
     /// Whether it serves until it is told to end, and writes to sockets meanwhile.
     pub fn goes_on(&self) -> bool {
-        matches!(self, Command::Serve(_) | Command::Mount(_) | Command::MountHelper(_))
+        matches!(self, Command::Serve(_) | Command::Coordinator(_) | Command::Mount(_) | Command::MountHelper(_))
     }
 }
 
@@ -166,6 +169,30 @@ pub struct Init {
     /// Size of each brick's journal, in MiB.
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
     pub journal: u64,
+    /// Leave the cluster's records to the coordinator that answers there (`hekate coordinator`): ADDRESS:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDRESS", requires = "secret_file")]
+    pub coordinator: Option<String>,
+    /// Its secret: the file `secret` in its state directory.
+    #[arg(long, value_name = "FILE", requires = "coordinator")]
+    pub secret_file: Option<PathBuf>,
+}
+
+const COORDINATOR_EXAMPLES: &str = "\
+A coordinator, with a state directory of its own; it makes the cluster's secret there when it runs for the first time:
+  hekate --state /srv/c coordinator --detach --listen 127.0.0.1:7000
+A cluster whose records rest there, and further servers of it:
+  hekate --state /srv/a init --coordinator 127.0.0.1:7000 --secret-file /srv/c/secret --brick /srv/disk1
+  hekate --state /srv/b join 127.0.0.1:7000 --secret-file /srv/c/secret --brick /srv/disk2
+`hekate --state /srv/c stop` ends it. Nobody is served for longer than three seconds without it.";
+
+#[derive(Args, Debug)]
+pub struct CoordinatorOptions {
+    /// Listen on a loopback address as well, for servers that know the cluster's secret.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Go to the background once it answers.
+    #[arg(long)]
+    pub detach: bool,
 }
 
 const JOIN_EXAMPLES: &str = "\
@@ -177,7 +204,7 @@ A second one, with a state directory of its own:
 
 #[derive(Args, Debug)]
 pub struct Join {
-    /// Where a server of the cluster answers: ADDRESS:PORT or unix:PATH.
+    /// Where a server of the cluster, or its coordinator, answers: ADDRESS:PORT or unix:PATH.
     pub address: String,
     /// The cluster's secret: the file `secret` in the state directory of one of its servers.
     #[arg(long, value_name = "FILE")]
@@ -198,8 +225,8 @@ pub struct Serve {
     /// Listen on a loopback address as well, for clients that know the cluster's secret.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
-    /// Join the cluster whose first server answers there, unless this server has joined it already; then it is looked for
-    /// there from now on.
+    /// Join the cluster whose first server or coordinator answers there, unless this server has joined it already; then the
+    /// coordinator is looked for there from now on.
     #[arg(long, value_name = "ADDRESS")]
     pub join: Option<String>,
     /// To join: the cluster's secret.

@@ -3,6 +3,7 @@
 mod brick;
 mod completion;
 mod control;
+mod coordinator;
 mod debug;
 mod doctor;
 mod init;
@@ -51,6 +52,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Init(options) => init::init(cli, options),
         Command::Join(options) => join::join(cli, options),
+        Command::Coordinator(options) => coordinator::coordinator(cli, options),
         Command::Serve(options) => serve::serve(cli, options),
         Command::Stop => control::stop(cli),
         Command::Status(options) => status::status(cli, options),

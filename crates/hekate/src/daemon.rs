@@ -1,16 +1,23 @@
 //! Going to the background: the same command again without a terminal, watched until it is ready or has failed.
 
 use crate::commands::Failure;
+use hekate_proto::Error;
 use rustix::fs::OFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+/// How long files that are in use are waited for.
+pub const IN_USE_PATIENCE: Duration = Duration::from_secs(2);
 const READY_PAUSE: Duration = Duration::from_millis(20);
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
@@ -67,6 +74,36 @@ fn last_line(log: &Path) -> String {
     let mut text = String::new();
     let _ = File::open(log).and_then(|mut file| file.read_to_string(&mut text));
     text.lines().last().unwrap_or_default().to_string()
+}
+
+/// Others are told the address before anybody listens there.
+pub fn check_listen(address: Option<SocketAddr>) -> Result<(), Failure> {
+    match address {
+        Some(address) if address.port() == 0 => {
+            Err(Failure::usage("--listen needs a port that others can know, not 0"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Set once somebody wants the process to end.
+pub fn stop_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, stop.clone()).map_err(|e| Error::io("register a signal", e))?;
+    }
+    Ok(stop)
+}
+
+/// A process that was killed a moment ago may still hold its files.
+pub fn open_patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(Error::Unavailable { .. }) if begun.elapsed() < IN_USE_PATIENCE => std::thread::sleep(READY_PAUSE),
+            settled => return settled,
+        }
+    }
 }
 
 /// As many open files as the system lets us have: each connection and each data file is one.

@@ -2,6 +2,7 @@
 //!
 //! Without that variable there is nobody to tell. A manager that cannot be reached changes nothing for who is served.
 
+use crate::commands::Failure;
 use std::ffi::OsStr;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -24,6 +25,11 @@ pub fn stopping(status: &str) {
 /// What it is at, as `systemctl status` shows it.
 pub fn status(status: &str) {
     tell(&format!("STATUS={}", one_line(status)));
+}
+
+/// How it ended: why it failed, if it did.
+pub fn outcome(ran: Result<(), Failure>) -> Result<(), Failure> {
+    ran.inspect_err(|failure| status(&failure.text))
 }
 
 fn tell(state: &str) {

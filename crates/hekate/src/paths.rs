@@ -3,6 +3,7 @@
 use crate::cli::Cli;
 use crate::commands::Failure;
 use hekate_proto::Error;
+use hekate_server::membership::coordinator_file;
 use hekate_transport::{Endpoint, Secret};
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -64,7 +65,7 @@ impl Paths {
     }
 
     pub fn coordinator(&self) -> PathBuf {
-        self.state.join("coordinator.redb")
+        coordinator_file(&self.state)
     }
 
     pub fn secret(&self) -> PathBuf {

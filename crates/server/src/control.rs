@@ -1,6 +1,6 @@
 //! The control interface: what the command line (and the console) ask of a server, JSON to JSON.
 
-mod coordinator;
+pub(crate) mod coordinator;
 mod servers;
 
 pub use coordinator::CoordinatorRequest;
@@ -9,7 +9,7 @@ use crate::bricks;
 use crate::metrics;
 use crate::node::Node;
 use crate::where_is::{HeldRequest, WhereRequest, held_here, where_is};
-use hekate_cluster::{BrickInfo, Domain, FIRST_SERVER, VolumeInfo};
+use hekate_cluster::{BrickInfo, Domain, VolumeInfo};
 use hekate_proto::*;
 use hekate_transport::Peer;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub enum ControlRequest {
     ServerStatus,
     /// Who answers: server, cluster, where it listens, and where the coordinator is.
     Identify,
-    /// The coordinator, which the first server holds.
+    /// The coordinator, which the first server or a process of its own holds.
     Coordinator {
         /// The cluster of the server that asks; none while it does not know it yet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,9 +151,21 @@ pub enum ControlReply {
 
 /// Answers a request.
 pub fn answer(node: &Node, peer: Peer, request: &str) -> String {
-    let outcome = serde_json::from_str(request)
-        .map_err(|e| Error::invalid(format!("a control request: {e}")))
-        .and_then(|request| act(node, peer, request));
+    reply(allowed(peer, request).and_then(|request| act(node, peer, request)))
+}
+
+/// What is asked, if that peer may.
+pub(crate) fn allowed(peer: Peer, request: &str) -> Result<ControlRequest> {
+    let request: ControlRequest =
+        serde_json::from_str(request).map_err(|e| Error::invalid(format!("a control request: {e}")))?;
+    if !request.is_for_all() {
+        administrator(peer)?;
+    }
+    Ok(request)
+}
+
+/// The text of an answer.
+pub(crate) fn reply(outcome: Result<Value>) -> String {
     let reply = match outcome {
         Ok(value) => ControlReply::Ok(value),
         Err(error) => ControlReply::Error { text: error.to_string(), exit: error.entry().exit },
@@ -162,9 +174,6 @@ pub fn answer(node: &Node, peer: Peer, request: &str) -> String {
 }
 
 fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
-    if !request.is_for_all() {
-        administrator(peer)?;
-    }
     match request {
         ControlRequest::Status => status(node),
         ControlRequest::ServerStatus => servers::own_report(node),
@@ -216,20 +225,29 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
 }
 
 fn identify(node: &Node) -> Result<Value> {
-    let servers = node.registry.servers()?;
-    let endpoints = |server: ServerId| {
-        servers.iter().find(|info| info.server == server).map(|info| info.endpoints.clone()).unwrap_or_default()
-    };
     Ok(json!({
         "cluster": node.cluster,
         "server": node.registry.server(),
         "pid": std::process::id(),
-        "endpoints": endpoints(node.registry.server()),
-        "coordinator": endpoints(FIRST_SERVER),
+        "endpoints": node.endpoints()?,
+        "coordinator": node.coordinator_addresses()?,
+        "holds_coordinator": node.coordinator_address.is_none(),
     }))
 }
 
 impl Node {
+    /// Where this server listens.
+    fn endpoints(&self) -> Result<Vec<String>> {
+        let own = self.registry.server();
+        let info = self.registry.servers()?.into_iter().find(|info| info.server == own);
+        Ok(info.map(|info| info.endpoints).unwrap_or_default())
+    }
+
+    /// Where the coordinator answers: here, if this server holds it.
+    fn coordinator_addresses(&self) -> Result<Vec<String>> {
+        self.coordinator_address.as_ref().map_or_else(|| self.endpoints(), |address| Ok(vec![address.clone()]))
+    }
+
     /// Makes a volume; `owner_uid` must be named. -> its row.
     pub fn make_volume(&self, wanted: VolumeRequest) -> Result<Value> {
         let owner_uid = wanted.owner_uid.ok_or_else(|| Error::invalid("a volume needs an owner"))?;
@@ -386,6 +404,7 @@ fn status(node: &Node) -> Result<Value> {
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": node.started.elapsed().as_secs(),
         "health": if is_good { "good" } else { "degraded" },
+        "coordinator": node.coordinator_addresses()?,
         "waiting_partitions": waiting,
         "lacking_copies": lacking,
         "servers": reports.rows(),

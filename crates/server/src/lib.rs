@@ -10,6 +10,7 @@ mod batch;
 mod bricks;
 mod checkpoint;
 mod control;
+mod coordinator_host;
 mod housekeeping;
 mod links;
 mod locking;
@@ -34,6 +35,7 @@ mod where_is;
 
 pub use bricks::{NewBrick, make_brick};
 pub use control::{ControlReply, ControlRequest, CoordinatorRequest, VolumeRequest};
+pub use coordinator_host::CoordinatorHost;
 pub use membership::Membership;
 pub use node::{Node, NodeSettings};
 pub use remote_coordinator::RemoteCoordinator;

@@ -1,6 +1,7 @@
-//! Whose state directory it is: the first server's, with the embedded coordinator, or that of a server that has joined.
+//! Whose state directory it is: the first server's, with the embedded coordinator; that of a server that has joined or has
+//! its coordinator elsewhere; or that of a coordinator as a process of its own.
 //!
-//! `server.json` says the latter; `docs/format/coordinator.md` is the document.
+//! `server.json` says the second, `apart.redb` is the third's; `docs/format/coordinator.md` is the document.
 
 use crate::remote_coordinator::RemoteCoordinator;
 use hekate_cluster::{EmbeddedCoordinator, Registry};
@@ -9,21 +10,22 @@ use hekate_transport::{Endpoint, Secret};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const COORDINATOR_FILE: &str = "coordinator.redb";
+const APART_FILE: &str = "apart.redb";
 const MEMBERSHIP_FILE: &str = "server.json";
 const SECRET_FILE: &str = "secret";
 
-/// What a server that joined keeps of the cluster.
+/// What a server keeps of the cluster, if it does not hold the coordinator.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Membership {
     /// Which server it is.
     pub server: ServerId,
     /// The cluster's id, 32 hex digits.
     pub cluster: String,
-    /// Where the first server answers: `unix:PATH` or `tcp:ADDRESS:PORT`.
+    /// Where the coordinator answers, as a process of its own or in the first server: `unix:PATH` or `tcp:ADDRESS:PORT`.
     pub coordinator: String,
 }
 
@@ -51,14 +53,14 @@ impl Membership {
             .map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 
-    /// The records of the cluster, as the first server gives them; of no other cluster.
+    /// The records of the cluster, as its coordinator gives them; of no other cluster.
     pub fn registry(&self, secret: Option<&Secret>) -> Result<Registry> {
         let endpoint = Endpoint::parse(&self.coordinator, secret)?;
         let coordinator = RemoteCoordinator::new(endpoint, Some(self.cluster.clone()));
         Ok(Registry::of(Arc::new(coordinator), self.server))
     }
 
-    /// The cluster whose first server answers there now.
+    /// The cluster whose coordinator answers there now.
     pub fn cluster_there(&self, secret: Option<&Secret>) -> Result<String> {
         let endpoint = Endpoint::parse(&self.coordinator, secret)?;
         Registry::of(Arc::new(RemoteCoordinator::new(endpoint, None)), self.server).cluster()
@@ -70,17 +72,33 @@ pub fn is_member(state: &Path) -> bool {
     state.join(COORDINATOR_FILE).exists() || state.join(MEMBERSHIP_FILE).exists()
 }
 
+/// Whether the state of a coordinator is there that is a process of its own.
+pub fn is_coordinator(state: &Path) -> bool {
+    state.join(APART_FILE).exists()
+}
+
+/// The coordinator's file: that of a process of its own, or, as long as there is none, that of a first server.
+pub fn coordinator_file(state: &Path) -> PathBuf {
+    state.join(if is_coordinator(state) { APART_FILE } else { COORDINATOR_FILE })
+}
+
+/// The coordinator of a process of its own; made if it is not there.
+pub(crate) fn open_apart(state: &Path) -> Result<EmbeddedCoordinator> {
+    let path = state.join(APART_FILE);
+    if path.exists() { EmbeddedCoordinator::open(&path) } else { EmbeddedCoordinator::create(&path) }
+}
+
 /// The cluster's secret, if the state directory has it.
 pub(crate) fn secret(state: &Path) -> Result<Option<Secret>> {
     let path = state.join(SECRET_FILE);
     if path.exists() { Secret::read(&path).map(Some) } else { Ok(None) }
 }
 
-/// The records of the cluster, for the server whose state directory it is.
-pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<Registry> {
+/// The records of the cluster, for the server whose state directory it is, and where they are if not here.
+pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Registry, Option<String>)> {
     let embedded = state.join(COORDINATOR_FILE);
     if embedded.exists() {
-        return Ok(Registry::new(Arc::new(EmbeddedCoordinator::open(&embedded)?)));
+        return Ok((Registry::new(Arc::new(EmbeddedCoordinator::open(&embedded)?)), None));
     }
     let Some(membership) = Membership::read(state)? else {
         return Err(Error::invalid(format!(
@@ -108,5 +126,5 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<Reg
             ),
         });
     }
-    Ok(registry)
+    Ok((registry, Some(membership.coordinator)))
 }

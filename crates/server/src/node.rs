@@ -38,6 +38,8 @@ pub struct NodeSettings {
 /// A server.
 pub struct Node {
     pub(crate) registry: Registry,
+    /// Where the coordinator answers; none: this server holds it.
+    pub(crate) coordinator_address: Option<String>,
     pub(crate) secret: Option<Secret>,
     pub(crate) cluster: String,
     pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
@@ -82,7 +84,7 @@ impl Node {
     /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
         let secret = membership::secret(&settings.state)?;
-        let registry = membership::open_registry(&settings.state, secret.as_ref())?;
+        let (registry, coordinator_address) = membership::open_registry(&settings.state, secret.as_ref())?;
         registry.check_version()?;
         let cluster = registry.cluster()?;
         let mut bricks = HashMap::new();
@@ -116,6 +118,7 @@ impl Node {
         let node = Arc::new_cyclic(|own| Self {
             sessions: Sessions::new(registry.server()),
             registry,
+            coordinator_address,
             secret,
             cluster,
             bricks,

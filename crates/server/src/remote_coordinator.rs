@@ -1,4 +1,4 @@
-//! The coordinator as the other servers use it: over the first server's control interface.
+//! The coordinator as servers use it that do not hold it: over the control interface of who does.
 
 use crate::control::{ControlReply, ControlRequest, CoordinatorRequest};
 use hekate_cluster::Coordinator;
@@ -8,12 +8,12 @@ use hekate_transport::{Control, Endpoint};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// A transaction waits for the first server's disk.
+/// A transaction waits for the disk there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Connects when it is needed, and again after the first server was restarted.
+/// Connects when it is needed, and again after the process that holds it was restarted.
 ///
-/// While that server is away everything is `Unavailable`. A transaction that was under way when it went is so too, and
+/// While that is away everything is `Unavailable`. A transaction that was under way when it went is so too, and
 /// may have been done: it is not sent twice.
 pub struct RemoteCoordinator {
     control: Control,
@@ -21,7 +21,7 @@ pub struct RemoteCoordinator {
 }
 
 impl RemoteCoordinator {
-    /// Of the first server, which answers there; one of another cluster than this refuses.
+    /// The one that answers there; one of another cluster than this refuses.
     pub fn new(endpoint: Endpoint, cluster: Option<String>) -> Self {
         Self { control: Control::new(endpoint, Some(ANSWER_LIMIT)), cluster }
     }
@@ -29,7 +29,11 @@ impl RemoteCoordinator {
     fn ask<T: DeserializeOwned>(&self, request: CoordinatorRequest) -> Result<T> {
         let request = ControlRequest::Coordinator { cluster: self.cluster.clone(), asked: request };
         let request = serde_json::to_string(&request);
-        let answer = self.control.ask(&request.map_err(|e| Error::bug(e.to_string()))?)?;
+        let away = |error| match error {
+            Error::Unavailable { what } => Error::Unavailable { what: format!("the coordinator: {what}") },
+            other => other,
+        };
+        let answer = self.control.ask(&request.map_err(|e| Error::bug(e.to_string()))?).map_err(away)?;
         let unreadable = |e: serde_json::Error| Error::Protocol {
             what: format!("the coordinator at {}: {e}", self.control.endpoint()),
         };

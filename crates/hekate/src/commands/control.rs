@@ -61,7 +61,7 @@ pub fn stop(cli: &Cli) -> Result<(), Failure> {
     if cli.json {
         output::json(&stopped);
     } else {
-        println!("server {} has stopped", text(&stopped["pid"]));
+        println!("process {} has stopped", text(&stopped["pid"]));
     }
     Ok(())
 }

@@ -1,14 +1,15 @@
 //! `hekate init`: a new cluster of one server.
 
 use crate::cli::{Cli, Init};
-use crate::commands::Failure;
 use crate::commands::state::{brick_directories, make_bricks, make_state, random};
+use crate::commands::{Failure, join};
 use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
-use hekate_server::membership::is_member;
-use hekate_server::{NewBrick, Node, NodeSettings, VolumeRequest};
+use hekate_server::membership::{is_coordinator, is_member};
+use hekate_server::{Membership, NewBrick, Node, NodeSettings, RemoteCoordinator, VolumeRequest};
+use hekate_transport::Endpoint;
 use std::sync::Arc;
 
 pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
@@ -16,6 +17,10 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     if is_member(&paths.state) {
         let state = paths.state.display();
         return Err(Failure::new(73, format!("{state} holds a cluster already; `hekate status` shows it")));
+    }
+    if is_coordinator(&paths.state) {
+        let state = paths.state.display();
+        return Err(Failure::new(73, format!("{state} is of a coordinator; name another --state DIR for a server")));
     }
     check_name("pool", &options.pool)?;
     if let Some(volume) = &options.volume {
@@ -30,14 +35,22 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
             options.bricks.len()
         )));
     }
+    let apart =
+        options.coordinator.as_ref().map(|address| Apart::find(options, &join::address(address))).transpose()?;
     let directories = brick_directories(&options.bricks)?;
-    make_state(&paths, &random::<32>()?)?;
+    make_state(
+        &paths,
+        &apart.as_ref().map_or_else(|| random::<32>().map(Vec::from), |apart| Ok(apart.secret.clone()))?,
+    )?;
     let cluster = format!("{:032x}", u128::from_le_bytes(random()?));
     let wanted =
         NewBrick { cluster: &cluster, server: FIRST_SERVER, pool: &options.pool, journal_mib: options.journal };
     let bricks = make_bricks(cli, &directories, &wanted)?;
     // Last of all: without it there is no cluster.
-    let registry = Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?));
+    let registry = match apart {
+        None => Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?)),
+        Some(apart) => apart.registry(&paths, &cluster)?,
+    };
     registry.create_cluster(&cluster)?;
     registry.create_pool(&options.pool, &bricks)?;
     drop(registry);
@@ -46,6 +59,41 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     }
     report(cli, &cluster, &bricks, options);
     Ok(())
+}
+
+/// A coordinator elsewhere, which has no cluster yet.
+struct Apart {
+    endpoint: Endpoint,
+    secret: Vec<u8>,
+}
+
+impl Apart {
+    fn find(options: &Init, address: &str) -> Result<Self, Failure> {
+        let file = options.secret_file.as_deref().ok_or_else(|| Failure::usage("name its --secret-file too"))?;
+        let (secret, bytes) = join::read_secret(file)?;
+        let said = join::identify(address, &secret, file)?;
+        if !said["server"].is_null() {
+            let join = format!("`hekate join {address}` adds a server to it");
+            return Err(Failure::usage(format!(
+                "{address} is a server of a cluster, and no coordinator apart; {join}"
+            )));
+        }
+        if let Some(cluster) = said["cluster"].as_str() {
+            let join = format!("`hekate join {address}` adds a server to it");
+            return Err(Failure::new(
+                73,
+                format!("the coordinator at {address} has cluster {cluster} already; {join}"),
+            ));
+        }
+        Ok(Self { endpoint: Endpoint::parse(address, Some(&secret))?, secret: bytes })
+    }
+
+    /// On it, for a server that knows where it is.
+    fn registry(self, paths: &Paths, cluster: &str) -> Result<Registry, Failure> {
+        let (server, coordinator) = (FIRST_SERVER, self.endpoint.to_string());
+        Membership { server, cluster: cluster.into(), coordinator }.write(&paths.state)?;
+        Ok(Registry::of(Arc::new(RemoteCoordinator::new(self.endpoint, None)), FIRST_SERVER))
+    }
 }
 
 fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure> {

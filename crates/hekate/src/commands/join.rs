@@ -6,12 +6,13 @@ use crate::commands::control::ask_at;
 use crate::commands::state::{brick_directories, make_bricks, make_state};
 use crate::output;
 use crate::paths::Paths;
-use hekate_cluster::{BrickInfo, FIRST_SERVER, Registry, ServerInfo};
+use hekate_cluster::{BrickInfo, Registry, ServerInfo};
 use hekate_proto::{Error, ServerId};
-use hekate_server::membership::is_member;
+use hekate_server::membership::{is_coordinator, is_member};
 use hekate_server::{ControlRequest, Membership, NewBrick};
 use hekate_transport::{Endpoint, Secret};
 use serde_json::Value;
+use std::path::Path;
 
 pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
@@ -31,9 +32,7 @@ pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
 /// Makes the server's state and bricks, and records them.
 pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Vec<BrickInfo>), Failure> {
     refuse_member(paths)?;
-    let secret_bytes = std::fs::read(&options.secret_file)
-        .map_err(|e| Failure::usage(format!("read the secret {}: {e}", options.secret_file.display())))?;
-    let secret = Secret::read(&options.secret_file)?;
+    let (secret, secret_bytes) = read_secret(&options.secret_file)?;
     let (cluster, coordinator) = find_coordinator(options, &secret)?;
     let mut membership = Membership { server: ServerId(0), cluster, coordinator };
     // No server's, until there is a number.
@@ -57,11 +56,18 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
     Ok((membership, bricks))
 }
 
+/// A cluster's secret, and its bytes for a state directory.
+pub fn read_secret(file: &Path) -> Result<(Secret, Vec<u8>), Failure> {
+    let bytes = std::fs::read(file).map_err(|e| Failure::usage(format!("read the secret {}: {e}", file.display())))?;
+    Ok((Secret::read(file)?, bytes))
+}
+
 fn refuse_member(paths: &Paths) -> Result<(), Failure> {
     let state = paths.state.display();
     let holds = match Membership::read(&paths.state)? {
         Some(membership) => format!("is of server {} of cluster {}", membership.server, membership.cluster),
         None if is_member(&paths.state) => "holds a cluster of its own".into(),
+        None if is_coordinator(&paths.state) => "is of a coordinator".into(),
         None => return Ok(()),
     };
     Err(Failure::new(73, format!("{state} {holds} already; name another --state DIR, or serve it with `hekate serve`")))
@@ -78,22 +84,26 @@ fn check_pool(registry: &Registry, pool: &str) -> Result<(), Failure> {
 /// Any server of the cluster tells where the coordinator is. -> the cluster, and that address.
 fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String), Failure> {
     let asked = address(&options.address);
-    let said = identify(&asked, secret, options)?;
-    let cluster = output::text(&said["cluster"]);
-    if said["server"] == FIRST_SERVER.0 {
+    let said = identify(&asked, secret, &options.secret_file)?;
+    let Some(cluster) = said["cluster"].as_str().map(String::from) else {
+        let init = "`hekate init --coordinator` makes one";
+        return Err(Failure::new(66, format!("the coordinator at {asked} has no cluster yet; {init}")));
+    };
+    if said["holds_coordinator"] == true {
         return Ok((cluster, asked));
     }
     let known = said["coordinator"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let answers =
-        |address: &&str| identify(address, secret, options).is_ok_and(|said| said["server"] == FIRST_SERVER.0);
+    let holds = |address: &&str| {
+        identify(address, secret, &options.secret_file).is_ok_and(|said| said["holds_coordinator"] == true)
+    };
     let away = || {
         Failure::new(
             69,
-            format!("server {} answers at {asked}, but the first one, which it names, does not", said["server"]),
+            format!("server {} answers at {asked}, but the coordinator, which it names, does not", said["server"]),
         )
     };
-    let first = { known }.find(answers).ok_or_else(away)?;
-    Ok((cluster, first.into()))
+    let holder = { known }.find(holds).ok_or_else(away)?;
+    Ok((cluster, holder.into()))
 }
 
 /// An address without its kind is TCP's.
@@ -101,13 +111,13 @@ pub fn address(text: &str) -> String {
     if text.starts_with("unix:") || text.starts_with("tcp:") { text.into() } else { format!("tcp:{text}") }
 }
 
-fn identify(address: &str, secret: &Secret, options: &Join) -> Result<Value, Failure> {
+/// Who answers there.
+pub fn identify(address: &str, secret: &Secret, secret_file: &Path) -> Result<Value, Failure> {
     let endpoint = Endpoint::parse(address, Some(secret))?;
     match ask_at(&endpoint, &ControlRequest::Identify, None) {
-        Err(Error::Denied { .. }) => Err(Failure::new(
-            77,
-            format!("{} is not the secret of the cluster at {address}", options.secret_file.display()),
-        )),
+        Err(Error::Denied { .. }) => {
+            Err(Failure::new(77, format!("{} is not the secret of the cluster at {address}", secret_file.display())))
+        }
         other => Ok(other??),
     }
 }

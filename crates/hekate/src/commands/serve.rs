@@ -5,48 +5,39 @@ mod mounts;
 use crate::cli::{Cli, Join, Serve};
 use crate::commands::control::ask_at;
 use crate::commands::{Failure, join};
-use crate::daemon;
+use crate::daemon::{self, IN_USE_PATIENCE};
 use crate::log_lines;
 use crate::notify;
 use crate::output;
 use crate::paths::Paths;
 use hekate_proto::Error;
-use hekate_server::membership::is_member;
+use hekate_server::membership::{is_coordinator, is_member};
 use hekate_server::{ControlRequest, Membership, Node, NodeSettings, PROGRESS};
 use hekate_transport::{Endpoint, Secret, Server};
 use mounts::Mounts;
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long files that are in use are waited for.
-const IN_USE_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a server that joined waits for the first one, which has the coordinator.
-const FIRST_SERVER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server waits for a coordinator that is elsewhere.
+const COORDINATOR_PATIENCE: Duration = Duration::from_secs(30);
 const STOP_PAUSE: Duration = Duration::from_millis(50);
 
 pub fn serve(cli: &Cli, options: &Serve) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
-    if options.listen.is_some_and(|address| address.port() == 0) {
-        return Err(Failure::usage("--listen needs a port that others can know, not 0"));
-    }
+    daemon::check_listen(options.listen)?;
     if let Some(address) = &options.join {
         join_once(cli, options, &paths, &join::address(address))?;
     }
     if !is_member(&paths.state) {
-        return Err(no_cluster(&paths));
+        return Err(no_server(&paths));
     }
     if options.detach {
         return detach(cli, options, &paths);
     }
-    let ran = run(options, &paths);
-    if let Err(failure) = &ran {
-        notify::status(&failure.text);
-    }
-    ran
+    notify::outcome(run(options, &paths))
 }
 
 fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
@@ -86,12 +77,15 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     Ok(())
 }
 
-fn no_cluster(paths: &Paths) -> Failure {
+fn no_server(paths: &Paths) -> Failure {
     let state = paths.state.display();
+    if is_coordinator(&paths.state) {
+        return Failure::new(66, format!("{state} is of a coordinator; `hekate coordinator` runs it"));
+    }
     Failure::new(66, format!("there is no cluster in {state}; `hekate init` makes one, `hekate join` joins one"))
 }
 
-/// Joins, or, as a member of the cluster that answers there, keeps the address of its first server.
+/// Joins, or, as a member of the cluster that answers there, keeps that address of its coordinator.
 fn join_once(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<(), Failure> {
     let Some(membership) = Membership::read(&paths.state)? else { return join_now(cli, options, paths, address) };
     if membership.coordinator == address {
@@ -128,7 +122,7 @@ fn progress(what: &str) {
     log::info!(target: PROGRESS, "{what}");
 }
 
-/// A server that was killed a moment ago may still hold its files, and the first server may start at the same time.
+/// A server that was killed a moment ago may still hold its files, and the coordinator may start at the same time.
 fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
     let begun = Instant::now();
     let mut said = String::new();
@@ -137,7 +131,7 @@ fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
             Err(Error::Unavailable { what }) => what,
             settled => return settled,
         };
-        let patience = if is_first_away(paths) { FIRST_SERVER_PATIENCE } else { IN_USE_PATIENCE };
+        let patience = if is_coordinator_away(paths) { COORDINATOR_PATIENCE } else { IN_USE_PATIENCE };
         if begun.elapsed() > patience {
             return Err(Error::Unavailable { what });
         }
@@ -149,8 +143,8 @@ fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
     }
 }
 
-/// Whether this server has joined, and the coordinator does not answer.
-fn is_first_away(paths: &Paths) -> bool {
+/// Whether the coordinator is elsewhere and does not answer.
+fn is_coordinator_away(paths: &Paths) -> bool {
     let Ok(Some(membership)) = Membership::read(&paths.state) else { return false };
     let secret = Secret::read(&paths.secret()).ok();
     let asked = membership.cluster_there(secret.as_ref());
@@ -161,10 +155,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     daemon::name_process(c"hekate-serve");
     daemon::raise_file_limit();
     log_lines::begin("hekate-serve");
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register(signal, stop.clone()).map_err(|e| Error::io("register a signal", e))?;
-    }
+    let stop = daemon::stop_signals()?;
     // Before anything is opened: a port that is taken is a mistake in the command.
     let metrics = options.metrics.map(|address| {
         TcpListener::bind(address).map_err(|e| Error::io(format!("listen at {address} for metrics"), e))

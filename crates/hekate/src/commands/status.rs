@@ -77,6 +77,8 @@ fn print(status: &Value) {
         text(&status["uptime_seconds"]),
         text(&status["cluster"])
     );
+    let coordinator: Vec<_> = rows(&status["coordinator"]).iter().map(text).collect();
+    println!("coordinator at {}", coordinator.join(" and "));
     for lacking in rows(&status["lacking_copies"]) {
         let state = match lacking["learning"].as_u64() {
             Some(1..) => format!("it is being healed, {:.0} %", lacking["healed"].as_f64().unwrap_or(0.0) * 100.0),

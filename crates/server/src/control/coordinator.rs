@@ -1,7 +1,7 @@
-//! The first server answers for the coordinator that it holds.
+//! Who holds the coordinator answers for it: the first server, or a process of its own.
 
 use crate::node::Node;
-use hekate_cluster::FIRST_SERVER;
+use hekate_cluster::Coordinator;
 use hekate_proto::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -45,16 +45,31 @@ pub enum CoordinatorRequest {
     },
 }
 
-/// `cluster`: that of the server which asks. Another cluster's may answer at an address by now, with the same secret.
+/// What a server says.
 pub fn answer(node: &Node, cluster: Option<&str>, request: CoordinatorRequest) -> Result<Value> {
-    if let Some(asked) = cluster.filter(|asked| *asked != node.cluster) {
-        return Err(Error::Denied { what: format!("it is of cluster {}, not of cluster {asked}", node.cluster) });
+    check_cluster(Some(&node.cluster), cluster)?;
+    if let Some(address) = &node.coordinator_address {
+        let own = node.registry.server();
+        return Err(Error::invalid(format!("server {own} does not hold the coordinator; ask {address}")));
     }
-    let own = node.registry.server();
-    if own != FIRST_SERVER {
-        return Err(Error::invalid(format!("server {own} does not hold the coordinator; ask server {FIRST_SERVER}")));
+    answer_from(node.registry.coordinator(), request)
+}
+
+/// Of the cluster that is held, and of the server which asks, which may not know it yet. Another cluster's may answer at an
+/// address by now, with the same secret.
+pub fn check_cluster(held: Option<&str>, asked: Option<&str>) -> Result<()> {
+    match (held, asked) {
+        (_, None) => Ok(()),
+        (Some(held), Some(asked)) if held == asked => Ok(()),
+        (Some(held), Some(asked)) => {
+            Err(Error::Denied { what: format!("it is of cluster {held}, not of cluster {asked}") })
+        }
+        (None, Some(asked)) => Err(Error::Denied { what: format!("it is of no cluster yet, and not of {asked}") }),
     }
-    let coordinator = node.registry.coordinator();
+}
+
+/// What the coordinator itself says.
+pub fn answer_from(coordinator: &dyn Coordinator, request: CoordinatorRequest) -> Result<Value> {
     match request {
         CoordinatorRequest::Get { key } => Ok(json!(coordinator.get(&key)?)),
         CoordinatorRequest::List { prefix } => Ok(json!(coordinator.list(&prefix)?)),
