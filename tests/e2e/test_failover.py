@@ -1,5 +1,6 @@
 """A server that is away is done without: others lead its partitions, and it is healed when it comes back."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -137,6 +138,59 @@ def nobody_serves_without_the_coordinator(store):
     equal(waiting.wait(timeout=30), 0, "the mkdir once it is back")
     goes_on(store, mnt, "after")
     has_healed(store)
+
+
+def reboot(store):
+    """The server is gone, and its bricks will find that the machine has booted since."""
+    store.kill_server()
+    for brick in store.bricks(2):
+        with open(f"{brick}/life.toml") as file:
+            lines = ['boot = "another"\n' if line.startswith("boot") else line for line in file]
+        with open(f"{brick}/life.toml", "w") as file:
+            file.writelines(lines)
+    store.serve()
+
+
+def outcome(call, descriptor):
+    try:
+        call(descriptor)
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+@test
+def what_all_replicas_lost_is_told_once_to_each_who_had_it_open(store):
+    store.init()
+    store.serve()
+    mnt = store.mount()
+    handles = {}
+    # A sync covers all metadata that its bricks have, so what is to be lost comes after it.
+    for name, size in (("synced", 9_000_000), ("small", 1000), ("great", 9_000_000)):
+        handles[name] = os.open(f"{mnt}/{name}", os.O_RDWR | os.O_CREAT)
+        os.write(handles[name], os.urandom(size))
+        if name == "synced":
+            os.fsync(handles[name])
+    other, closing = (os.open(f"{mnt}/great", os.O_RDWR) for _ in range(2))
+    directory = os.open(mnt, os.O_RDONLY)
+    os.mkdir(f"{mnt}/made")
+    reboot(store)
+    for name in ("small", "great"):
+        equal(outcome(os.fsync, handles[name]), "EIO", f"the first fsync of {name}")
+        equal(outcome(os.fsync, handles[name]), "done", f"the second fsync of {name}")
+    equal(outcome(os.fsync, handles["synced"]), "done", "of what was on stable storage")
+    later = os.open(f"{mnt}/great", os.O_RDWR)
+    equal(outcome(os.fsync, later), "done", "of who opened it afterwards")
+    equal(outcome(os.fsync, other), "EIO", "of another who had it open")
+    equal(outcome(os.fsync, other), "done", "of the same once more")
+    equal(outcome(os.close, closing), "EIO", "the close of a third")
+    equal(outcome(os.fsync, directory), "EIO", "of the directory, whose names may be gone")
+    equal(outcome(os.fsync, directory), "done", "of the directory once more")
+    # What is written after it is as any other.
+    os.pwrite(handles["great"], b"again", 0)
+    equal(outcome(os.fsync, handles["great"]), "done", "of what was written afterwards")
+    for descriptor in [*handles.values(), other, later, directory]:
+        equal(outcome(os.close, descriptor), "done", "a close")
 
 
 @test

@@ -190,7 +190,10 @@ def forgotten(store, files):
     """What the kernel has forgotten takes no memory of the mount either."""
     limit = MOUNT_BYTES_MAX
     pid = store.mount_pids["mnt"]
-    wait_until(lambda: memory(pid, "VmRSS") <= limit, f"the mount has at most {limit / MIB:.0f} MiB after {files} files were removed", limit_s=30)
+    deadline = time.monotonic() + 30
+    while (resident := memory(pid, "VmRSS")) > limit and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert resident <= limit, f"after {files} files were removed the mount has {resident / MIB:.0f} MiB, not at most {limit / MIB:.0f}"
 
 
 # --- many names in a directory ---

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hekate_graph::{Context, LayerSpec, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
-use hekate_translators::{Distribute, Locks, REGISTRY, Replicate};
+use hekate_translators::{Distribute, Locks, LossWatch, REGISTRY, Replicate};
 use hekate_transport::{Endpoint, Local, Servers};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -34,6 +34,7 @@ pub struct Volume {
     shared: Arc<Shared>,
     top: Arc<dyn Translator>,
     pub(crate) locks: Arc<Locks>,
+    losses: LossWatch,
     map: VolumeMap,
     session: SessionId,
     access_times: bool,
@@ -54,7 +55,7 @@ impl Volume {
         let servers = Arc::new(servers);
         let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
         let bottom = Arc::new(Distribute::new(replicate));
-        let locks = bottom.locks();
+        let (locks, losses) = (bottom.locks(), bottom.loss_watch());
         let top = hekate_graph::build(&options.layers, REGISTRY, bottom)?;
         let shared = Arc::new(Shared {
             servers,
@@ -68,7 +69,7 @@ impl Volume {
             .spawn(move || beating.beat(&*graph))
             .map_err(|e| Error::io("start a thread", e))?;
         let access_times = !options.no_access_times;
-        Ok(Self { shared, top, locks, map: welcome.map, session: welcome.session, access_times })
+        Ok(Self { shared, top, locks, losses, map: welcome.map, session: welcome.session, access_times })
     }
 
     /// The map as it was handed out.
@@ -314,9 +315,14 @@ impl Volume {
     }
 
     /// Puts what this client changed in the inode (bytes and attributes) on stable storage of every replica. Of a
-    /// directory: its names.
+    /// directory: its names. `Lost`, once, if all replicas lost their memory before: some of it is gone.
     pub fn fsync(&self, context: &Context, inode: InodeId) -> Result<()> {
         self.done(context, Op::Data { op: DataOp::Fsync { inode } })
+    }
+
+    /// Whether an fsync of the inode would say `Lost` as far as it is known without asking; then the next one does not.
+    pub fn is_lost(&self, inode: InodeId) -> bool {
+        self.losses.is_lost(inode)
     }
 
     /// Space of the volume.
@@ -343,7 +349,8 @@ impl Volume {
         }
     }
 
-    fn is_open(&self, inode: InodeId) -> bool {
+    /// Whether one of them lasts.
+    pub fn is_open(&self, inode: InodeId) -> bool {
         self.shared.opens.lock().contains_key(&inode)
     }
 

@@ -119,6 +119,8 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         let away = opened.members.iter().map(|member| member.brick).filter(|brick| !members.contains(brick));
         return Outlook::Waits(away.collect());
     }
+    // What was never led is as it was before.
+    let forgetful = forgetful || now.forgetful && !now.opened;
     let view = View {
         epoch: Epoch(now.epoch.0 + 1),
         leader,
@@ -126,8 +128,9 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         learners: learners.into_iter().map(|brick| seen.member(brick)).collect(),
         too_few,
         opened: false,
-        // What was never led is as it was before.
-        forgetful: forgetful || now.forgetful && !now.opened,
+        forgetful,
+        // Rule 19.
+        losses: opened.losses + u32::from(forgetful),
     };
     if is_same(now, &view) {
         return Outlook::Fine;

@@ -377,6 +377,12 @@ structures! {
         pub padding: u32,
         pub lock_owner: u64,
     }
+    /// `fuse_fsync_in`: FSYNC, FSYNCDIR.
+    pub struct FsyncIn[16] {
+        pub handle: u64,
+        pub fsync_flags: u32,
+        pub padding: u32,
+    }
     /// `fuse_setxattr_in` without FUSE_SETXATTR_EXT.
     pub struct SetXattrIn[8] {
         pub size: u32,

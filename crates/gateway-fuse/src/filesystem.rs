@@ -9,6 +9,7 @@ mod data;
 mod directories;
 mod export;
 mod locks;
+mod losses;
 mod names;
 mod recent;
 mod space;
@@ -48,6 +49,7 @@ pub(crate) struct Filesystem {
     removals: Removals,
     appends: [Mutex<()>; APPEND_LOCKS],
     locks: locks::Locks,
+    losses: losses::Losses,
     recent: recent::Recent,
 }
 
@@ -72,6 +74,7 @@ impl Filesystem {
             removals: Removals::default(),
             appends: std::array::from_fn(|_| Mutex::default()),
             locks: locks::Locks::default(),
+            losses: losses::Losses::default(),
             recent: recent::Recent::default(),
         }
     }
@@ -196,17 +199,17 @@ impl Filesystem {
             Body::StatFs => self.statfs(caller),
             Body::Open { open } => self.open(caller, open),
             Body::Release { release } => self.release(caller, &release),
-            Body::Flush { owner } => self.flush(caller, owner),
+            Body::Flush { handle, owner } => self.flush(caller, handle, owner),
             Body::GetLk { lk } => self.test_lock(caller, &lk),
             Body::SetLk { lk, .. } => self.lock(caller, &lk),
             Body::Read { offset, size, flags } => self.read(caller, offset, size, flags),
             Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
-            Body::Fsync | Body::FsyncDir => self.fsync(caller),
+            Body::Fsync { handle } | Body::FsyncDir { handle } => self.fsync(caller, handle),
             Body::OpenDir => self.opendir(caller),
             Body::ReadDir { handle, offset, size, flags, plus } => {
                 self.readdir(caller, handle, (offset, size), flags, plus)
             }
-            Body::ReleaseDir { handle } => self.releasedir(handle),
+            Body::ReleaseDir { handle } => self.releasedir(caller, handle),
             Body::Fallocate { asked } => self.fallocate(caller, &asked),
             Body::Lseek { asked } => self.lseek(caller, &asked),
             Body::CopyFileRange { asked } => self.copy_file_range(caller, &asked),

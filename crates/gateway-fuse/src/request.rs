@@ -113,6 +113,7 @@ pub enum Body {
     },
     /// A descriptor of an open file is closed; there may be more.
     Flush {
+        handle: u64,
         owner: u64,
     },
     GetLk {
@@ -122,7 +123,9 @@ pub enum Body {
         lk: LkIn,
         wait: bool,
     },
-    Fsync,
+    Fsync {
+        handle: u64,
+    },
     SetXattr {
         name: Bytes,
         value: Bytes,
@@ -150,7 +153,9 @@ pub enum Body {
     ReleaseDir {
         handle: u64,
     },
-    FsyncDir,
+    FsyncDir {
+        handle: u64,
+    },
     Fallocate {
         asked: FallocateIn,
     },
@@ -208,12 +213,15 @@ fn body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
         Opcode::ReadLink => Ok(Body::ReadLink),
         Opcode::Open => Ok(Body::Open { open: input.fixed()? }),
         Opcode::Release => Ok(Body::Release { release: input.fixed()? }),
-        Opcode::Flush => Ok(Body::Flush { owner: input.fixed::<FlushIn>()?.lock_owner }),
+        Opcode::Flush => {
+            let FlushIn { handle, lock_owner, .. } = input.fixed()?;
+            Ok(Body::Flush { handle, owner: lock_owner })
+        }
         Opcode::GetLk => Ok(Body::GetLk { lk: input.fixed()? }),
         Opcode::SetLk | Opcode::SetLkw => Ok(Body::SetLk { lk: input.fixed()?, wait: opcode == Opcode::SetLkw }),
-        Opcode::Fsync => Ok(Body::Fsync),
+        Opcode::Fsync => Ok(Body::Fsync { handle: input.fixed::<FsyncIn>()?.handle }),
         Opcode::OpenDir => Ok(Body::OpenDir),
-        Opcode::FsyncDir => Ok(Body::FsyncDir),
+        Opcode::FsyncDir => Ok(Body::FsyncDir { handle: input.fixed::<FsyncIn>()?.handle }),
         Opcode::StatFs => Ok(Body::StatFs),
         Opcode::Fallocate => Ok(Body::Fallocate { asked: input.fixed()? }),
         Opcode::Lseek => Ok(Body::Lseek { asked: input.fixed()? }),
@@ -431,7 +439,7 @@ pub(crate) mod tests {
         assert!(matches!(&requests[8].body, Body::Write { offset: 8192, data, .. } if &data[..] == b"hello"));
         assert!(matches!(&requests[9].body, Body::SetXattr { value, .. } if &value[..] == b"abc"));
         assert!(matches!(&requests[18].body, Body::SetLk { lk: LkIn { owner: 4, end: 9, .. }, wait: true }));
-        assert_eq!(requests[19].body, Body::Flush { owner: 4 });
+        assert_eq!(requests[19].body, Body::Flush { handle: 0, owner: 4 });
         assert!(matches!(&requests[20].body, Body::Forget { forgotten } if forgotten.len() == 2));
     }
 

@@ -61,6 +61,8 @@ wire_enum! {
         32 = Io { what: String },
         /// A brick stopped itself after a failed write or sync.
         33 = Poisoned { what: String },
+        /// All replicas lost their memory before it was on stable storage.
+        39 = Lost { what: String },
         /// What arrived is not what the protocol says.
         34 = Protocol { what: String },
         /// A broken invariant of ours.
@@ -142,6 +144,7 @@ impl Error {
             Error::Damaged { .. } => entry(5, 74, Repair, "stored bytes are damaged"),
             Error::Io { .. } => entry(5, 74, Repair, "input/output error"),
             Error::Poisoned { .. } => entry(5, 74, Repair, "the brick has stopped after a failed write"),
+            Error::Lost { .. } => entry(5, 74, Repair, "what was written was lost before it was on stable storage"),
             Error::Protocol { .. } => entry(71, 76, Report, "protocol error"),
             Error::Bug { .. } => entry(5, 70, Report, "internal error"),
         }
@@ -179,6 +182,7 @@ impl Error {
             | Error::Damaged { what }
             | Error::Io { what }
             | Error::Poisoned { what }
+            | Error::Lost { what }
             | Error::Protocol { what }
             | Error::Bug { what } => Some(what),
             _ => None,

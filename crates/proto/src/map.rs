@@ -61,6 +61,10 @@ pub struct View {
     /// No member had its memory when it began: what was not on stable storage is lost.
     #[serde(default, skip_serializing_if = "is_no")]
     pub forgetful: bool,
+    /// How many views of the partition began without memory: what was answered before one of them and not yet on stable
+    /// storage is lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub losses: u32,
     /// It has fewer members than the volume may have: its leader heals learners and serves nobody.
     #[serde(default, skip_serializing_if = "is_no")]
     pub too_few: bool,
@@ -74,6 +78,10 @@ fn is_yes(flag: &bool) -> bool {
     *flag
 }
 
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 fn is_no(flag: &bool) -> bool {
     !flag
 }
@@ -81,7 +89,8 @@ fn is_no(flag: &bool) -> bool {
 impl View {
     /// One that has begun, without learners.
     pub fn new(epoch: Epoch, leader: BrickId, members: Vec<Member>) -> Self {
-        Self { epoch, leader, members, learners: Vec::new(), opened: true, forgetful: false, too_few: false }
+        let (learners, forgetful, too_few) = Default::default();
+        Self { epoch, leader, members, learners, opened: true, forgetful, losses: 0, too_few }
     }
 
     /// Whether a brick is one of the members.

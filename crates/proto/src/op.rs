@@ -140,9 +140,9 @@ wire_enum! {
         /// Tells the inode's leader that shards were written, so that the file ends at `end` at least, and that there may be
         /// some up to `reach`. `LayoutChanged` if they were given up. -> `Done`.
         6 = Wrote { inode: InodeId, layout_version: u32, end: u64, reach: u64, drop_set_id: bool },
-        /// Puts everything that the brick acknowledged, and these shards' bytes (`all`: every shard's), on stable
-        /// storage. -> `Done`.
-        7 = Sync { shards: Vec<ShardId>, all: bool },
+        /// Puts everything that the brick acknowledged in this life, and these shards' bytes (`all`: every shard's), on
+        /// stable storage. `StaleView` in another life. -> `Done`.
+        7 = Sync { incarnation: Incarnation, shards: Vec<ShardId>, all: bool },
         /// fsync as a door asks for it; `distribute` turns it into `Sync` for each brick. -> `Done`.
         8 = Fsync { inode: InodeId },
         /// fallocate of bytes beside the inode. -> `Done`; `Node` if they rest in shards or it ends over `INLINE_MAX`.
@@ -342,6 +342,30 @@ impl InodeOp {
             | InodeOp::SetXattr { inode, .. }
             | InodeOp::ListXattr { inode }
             | InodeOp::RemoveXattr { inode, .. } => *inode,
+        }
+    }
+}
+
+impl DataOp {
+    /// The inode that it changes or reads, if it names one.
+    pub fn inode(&self) -> Option<InodeId> {
+        match self {
+            DataOp::Read { inode, .. }
+            | DataOp::Write { inode, .. }
+            | DataOp::Append { inode, .. }
+            | DataOp::Spill { inode }
+            | DataOp::Wrote { inode, .. }
+            | DataOp::Fsync { inode }
+            | DataOp::Allocate { inode, .. }
+            | DataOp::Seek { inode, .. }
+            | DataOp::Copy { to: inode, .. } => Some(*inode),
+            DataOp::ReadShard { .. }
+            | DataOp::WriteShard { .. }
+            | DataOp::AllocateShard { .. }
+            | DataOp::SeekShard { .. }
+            | DataOp::NextShard { .. }
+            | DataOp::CopyShard { .. }
+            | DataOp::Sync { .. } => None,
         }
     }
 }

@@ -286,7 +286,7 @@ impl Node {
     }
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {
-        let Op::Data { op: DataOp::Sync { shards, all } } = op else {
+        let Op::Data { op: DataOp::Sync { incarnation, shards, all } } = op else {
             return Err(Error::Protocol { what: "a brick is asked for syncs only".into() });
         };
         if shards.iter().any(|shard| shard.volume != session.volume) {
@@ -296,6 +296,10 @@ impl Node {
             .bricks
             .get(&brick)
             .ok_or_else(|| Error::Unavailable { what: format!("brick {} is not here", brick.text()) })?;
+        // What another life acknowledged may be gone: who asks looks whether it is.
+        if brick.incarnation() != *incarnation {
+            return Err(Error::StaleView { epoch: Epoch(0) });
+        }
         needs.journal(brick, brick.end());
         needs.shards(brick, shards);
         if *all {

@@ -90,8 +90,9 @@ impl History {
         answered.chain(invoked).chain(self.power_cuts.iter().copied()).max().map_or(0, |last| last + 1)
     }
 
-    /// From when on a change is known to be on stable storage: acknowledged as durable, or covered by an fsync of the
-    /// same session that began after its acknowledgement and returned. `None`: a power cut may take it.
+    /// From when on no power cut takes a change: from its acknowledgement, if it was durable, or if an fsync of the same
+    /// session covers it that began after that and succeeded, since that says that nothing was lost before it either. `None`: a
+    /// power cut may take it. So it is if the session was told of a loss before.
     pub fn secured_at(&self, number: CallNumber) -> Option<Moment> {
         let call = self.call(number);
         let returned = call.settled()?.ok().and(call.returned())?;
@@ -104,7 +105,12 @@ impl History {
             Op::Data { op: DataOp::Fsync { inode } } => covers.contains(inode),
             _ => false,
         });
-        covering.filter(|sync| matches!(sync.settled(), Some(Ok(_)))).filter_map(Call::returned).min()
+        let first = covering.filter(|sync| matches!(sync.settled(), Some(Ok(_)))).map(|sync| sync.invoked).min()?;
+        let tells_of_loss = |other: &Call| {
+            let answer = other.answer.as_ref().filter(|answer| matches!(answer.outcome, Err(Error::Lost { .. })));
+            other.session == call.session && answer.is_some_and(|answer| (returned..=first).contains(&answer.at))
+        };
+        (!self.calls.iter().any(tells_of_loss)).then_some(returned)
     }
 
     /// A call in words.
@@ -246,9 +252,20 @@ mod tests {
         let other = told(&mut history, SessionId(2), write(), 0, 2);
         let during = told(&mut history, MINE, write(), 2, 6);
         told(&mut history, MINE, fsync(), 5, 9);
-        assert_eq!(history.secured_at(before), Some(9));
+        assert_eq!(history.secured_at(before), Some(2));
         assert_eq!(history.secured_at(other), None);
         assert_eq!(history.secured_at(during), None, "it was not acknowledged when the fsync began");
+    }
+
+    #[test]
+    fn what_a_session_was_told_to_be_lost_is_not_secured_by_the_next_fsync() {
+        let mut history = History::default();
+        let before = told(&mut history, MINE, write(), 0, 2);
+        let failed = history.invoke(1, MINE, fsync(), false, 3);
+        history.answer(failed, 4, Err(Error::Lost { what: "all".into() }));
+        let after = told(&mut history, MINE, write(), 5, 6);
+        told(&mut history, MINE, fsync(), 7, 8);
+        assert_eq!((history.secured_at(before), history.secured_at(after)), (None, Some(6)));
     }
 
     #[test]

@@ -9,16 +9,19 @@ mod append;
 mod bytes;
 mod copy;
 mod space;
+mod syncing;
 mod wide;
 
 use crate::locks::Locks;
 use crate::replicate::{Replicate, Whom};
-use crate::unsynced::Unsynced;
+use crate::unsynced::{Losses, Unsynced};
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
+pub use syncing::LossWatch;
+use syncing::inodes_of;
 use wide::{Wide, is_wide};
 
 /// How often a name may lead to an inode that is gone by then; more often is damage.
@@ -39,12 +42,20 @@ impl From<Attr> for Shape {
     }
 }
 
+/// A change that is not answered yet.
+struct Changing {
+    partition: PartitionNumber,
+    /// Of the partition's view, before it was sent.
+    losses: u32,
+    inodes: [Option<InodeId>; 2],
+}
+
 /// The routing layer; holds nothing that cannot be asked for again, but for what is yet to be synced.
 pub struct Distribute {
     replicate: Arc<Replicate>,
     locks: Arc<Locks>,
     layouts: Mutex<HashMap<InodeId, Shape>>,
-    unsynced: Mutex<Unsynced>,
+    unsynced: Arc<Mutex<Unsynced>>,
     wide: Mutex<Wide>,
 }
 
@@ -62,6 +73,11 @@ impl Distribute {
         self.locks.clone()
     }
 
+    /// Of what was lost before it was synced.
+    pub fn loss_watch(&self) -> LossWatch {
+        LossWatch::new(self.replicate.clone(), self.unsynced.clone())
+    }
+
     fn partition(&self, position: Position) -> PartitionNumber {
         self.replicate.map().partition_of(position)
     }
@@ -71,18 +87,21 @@ impl Distribute {
         self.partition(name_position(dir, name, self.spread_of(dir)))
     }
 
-    fn bricks(&self, partition: PartitionNumber) -> Vec<BrickId> {
-        let map = self.replicate.map();
-        let view = map.view(partition);
-        view.map(|view| view.members.iter().map(|member| member.brick).collect()).unwrap_or_default()
-    }
-
     /// Sends an op to one partition; what it changed is to be synced, unless it is durable already.
     fn pass(&self, context: &Context, partition: PartitionNumber, op: Op) -> Result<Reply> {
-        let changes = !op.is_read();
+        let change = self.begin_change(context, partition, &op);
         let reply = self.replicate.send(context, Whom::Leader(partition), op)?;
-        self.passed(context, changes.then_some(partition), &reply);
+        self.passed(context, change, &reply)?;
         Ok(reply)
+    }
+
+    /// What is to be synced once the op is answered. Its view's losses are those of before: a loss on the way counts.
+    fn begin_change(&self, context: &Context, partition: PartitionNumber, op: &Op) -> Option<Changing> {
+        if context.durable || op.is_read() {
+            return None;
+        }
+        let losses = Losses(&self.replicate.map()).of(partition);
+        Some(Changing { partition, losses, inodes: inodes_of(op) })
     }
 
     /// With it goes the question what the directory is like after a change, if somebody wants to know and it is all in one
@@ -92,10 +111,11 @@ impl Distribute {
         let asks = context.directory_after.filter(|_| !op.is_read() && partition == self.home(dir));
         let Some(after) = asks else { return self.pass(context, partition, op) };
         let leader = Whom::Leader(partition);
+        let change = self.begin_change(context, partition, &op);
         let batch = vec![(leader, op), (leader, Op::Inode { op: InodeOp::GetAttr { inode: dir } })];
         let mut replies = self.replicate.send_all(context, batch)?.into_iter();
         let reply = replies.next().unwrap_or(Err(Error::Skipped))?;
-        self.passed(context, Some(partition), &reply);
+        self.passed(context, change, &reply)?;
         if let Some(Ok(Reply::Node { attr, .. })) = replies.next()
             && !is_wide(&attr)
         {
@@ -104,14 +124,21 @@ impl Distribute {
         Ok(reply)
     }
 
-    /// What an answer tells. `changed`: the partition, if it was a change.
-    fn passed(&self, context: &Context, changed: Option<PartitionNumber>, reply: &Reply) {
-        if let Some(partition) = changed.filter(|_| !context.durable) {
-            self.unsynced.lock().changed(partition);
-        }
-        if let Reply::Node { attr, .. } = reply {
-            self.learn(attr);
-        }
+    /// What an answer tells.
+    fn passed(&self, context: &Context, change: Option<Changing>, reply: &Reply) -> Result<()> {
+        let made = match reply {
+            Reply::Node { attr, .. } => {
+                self.learn(attr);
+                Some(attr.id)
+            }
+            _ => None,
+        };
+        let Some(Changing { partition, losses, inodes }) = change else { return Ok(()) };
+        let mut unsynced = self.unsynced.lock();
+        unsynced.changed(partition, inodes.into_iter().flatten().chain(made), losses);
+        let is_full = unsynced.is_full();
+        drop(unsynced);
+        if is_full { self.sync_everything(context) } else { Ok(()) }
     }
 
     fn learn(&self, attr: &Attr) {
@@ -151,6 +178,7 @@ impl Distribute {
     }
 
     fn name_op(&self, context: &Context, op: NameOp) -> Result<Reply> {
+        let before = matches!(op, NameOp::Rename { .. }).then(|| self.replicate.map());
         let (dir, name) = match &op {
             NameOp::Lookup { dir, name }
             | NameOp::Create { dir, name, .. }
@@ -186,11 +214,13 @@ impl Distribute {
                 settled => break settled?,
             }
         };
-        if let NameOp::Rename { dir, name, .. } = &op
+        if let (NameOp::Rename { dir, name, .. }, Some(before)) = (&op, before)
             && !context.durable
         {
             let mut unsynced = self.unsynced.lock();
-            self.may_rest_in(*dir, name).into_iter().for_each(|partition| unsynced.changed(partition));
+            for partition in self.may_rest_in(*dir, name) {
+                unsynced.changed(partition, [*dir], Losses(&before).of(partition));
+            }
         }
         Ok(reply)
     }
@@ -232,54 +262,6 @@ impl Distribute {
             | DataOp::Wrote { .. }
             | DataOp::Sync { .. } => Err(below()),
         }
-    }
-
-    /// Begun anew when a view changes: a brick that is gone need not be asked, and who joined has everything on stable storage.
-    fn in_one_view<T>(sync: impl Fn() -> Result<T>) -> Result<T> {
-        loop {
-            match sync() {
-                Err(Error::StaleView { .. }) => {}
-                settled => return settled,
-            }
-        }
-    }
-
-    fn fsync(&self, context: &Context, inode: InodeId) -> Result<Reply> {
-        Self::in_one_view(|| self.fsync_now(context, inode))
-    }
-
-    fn fsync_now(&self, context: &Context, inode: InodeId) -> Result<Reply> {
-        let homes = self.homes(inode);
-        let place = |shard: ShardId| self.partition(shard.position());
-        let plan = self.unsynced.lock().begin_sync(inode, &homes, place, |partition| self.bricks(partition));
-        if plan.targets.is_empty() {
-            return Ok(Reply::Done);
-        }
-        let batch = plan.targets.iter().map(|(brick, shards)| {
-            (Whom::Brick(*brick), Op::Data { op: DataOp::Sync { shards: shards.clone(), all: false } })
-        });
-        let replies = self.replicate.send_all(context, batch.collect())?;
-        replies.into_iter().collect::<Result<Vec<_>>>()?;
-        self.unsynced.lock().synced(&plan);
-        Ok(Reply::Done)
-    }
-
-    fn sync_everything(&self, context: &Context) -> Result<()> {
-        Self::in_one_view(|| self.sync_everything_now(context))
-    }
-
-    fn sync_everything_now(&self, context: &Context) -> Result<()> {
-        let map = self.replicate.map();
-        let covers = self.unsynced.lock().now();
-        let bricks: BTreeSet<BrickId> =
-            map.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
-        let batch = bricks
-            .iter()
-            .map(|brick| (Whom::Brick(*brick), Op::Data { op: DataOp::Sync { shards: Vec::new(), all: true } }));
-        let replies = self.replicate.send_all(context, batch.collect())?;
-        replies.into_iter().collect::<Result<Vec<_>>>()?;
-        self.unsynced.lock().synced_everything(covers, &bricks);
-        Ok(())
     }
 
     /// What all servers that hold the volume answer together.

@@ -8,6 +8,7 @@ mod trace;
 mod unsynced;
 
 pub use distribute::Distribute;
+pub use distribute::LossWatch;
 pub use locks::Locks;
 pub use replicate::Replicate;
 pub use trace::Trace;

@@ -1,14 +1,19 @@
-//! What this client changed and has not yet put on stable storage: what an fsync must ask for.
+//! What this client changed and has not yet put on stable storage: what an fsync must ask for, and whether it is still there.
 //!
-//! Metadata is remembered a partition (a sync of a brick covers all that it acknowledged), shards a file, since their
-//! data files are synced one by one. Forgetting would lose data, so the list is exact up to a limit, beyond which
-//! everything is synced at once.
+//! A sync of a brick covers all metadata that it acknowledged, so what is to be synced is remembered a partition; of shards a
+//! file, since their data files are synced one by one. Each change is remembered with the count of losses of the view that
+//! acknowledged it ([`View::losses`](hekate_proto::map::View::losses)): if that is another one by the time it is synced, the
+//! change may be gone, and the inode's next fsync says so. Forgetting would lose data, so the lists are exact up to a limit,
+//! beyond which everything is synced at once.
 
+use hekate_proto::map::VolumeMap;
 use hekate_proto::{BrickId, InodeId, PartitionNumber, ShardId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Shards remembered before everything is synced: 256 GiB of great files.
 const SHARDS_MAX: usize = 65_536;
+/// Inodes that were changed, the same.
+const INODES_MAX: usize = 16_384;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -16,9 +21,29 @@ pub(crate) struct Unsynced {
     clock: u64,
     changed_at: HashMap<PartitionNumber, u64>,
     synced_at: HashMap<BrickId, u64>,
-    /// When each shard was last written.
-    shards: HashMap<InodeId, BTreeMap<ShardId, u64>>,
+    /// Whose metadata was changed, and in which partitions.
+    inodes: HashMap<InodeId, Vec<(PartitionNumber, Change)>>,
+    /// The same the other way round; an inode may be gone from the other.
+    changed_in: HashMap<PartitionNumber, HashSet<InodeId>>,
+    shards: HashMap<InodeId, BTreeMap<ShardId, Change>>,
     shard_count: usize,
+    /// Something of them was lost, and nobody has been told.
+    lost: HashSet<InodeId>,
+}
+
+/// When something was changed last, and what the view had lost when the first of it was acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    at: u64,
+    losses: u32,
+}
+
+impl Change {
+    fn again(&mut self, now: Change) {
+        self.at = now.at;
+        // Of the first that is not synced yet.
+        self.losses = self.losses.min(now.losses);
+    }
 }
 
 impl Unsynced {
@@ -27,23 +52,45 @@ impl Unsynced {
         self.clock
     }
 
-    /// A change of metadata in a partition was acknowledged.
-    pub(crate) fn changed(&mut self, partition: PartitionNumber) {
+    /// A change of these inodes' metadata in a partition was acknowledged; `losses`: those of its view, or of an earlier one.
+    pub(crate) fn changed(
+        &mut self,
+        partition: PartitionNumber,
+        inodes: impl IntoIterator<Item = InodeId>,
+        losses: u32,
+    ) {
         self.clock += 1;
         self.changed_at.insert(partition, self.clock);
-    }
-
-    /// A write of a shard was acknowledged.
-    pub(crate) fn wrote(&mut self, inode: InodeId, shard: ShardId) {
-        self.clock += 1;
-        if self.shards.entry(inode).or_default().insert(shard, self.clock).is_none() {
-            self.shard_count += 1;
+        let now = Change { at: self.clock, losses };
+        for inode in inodes {
+            let places = self.inodes.entry(inode).or_default();
+            match places.iter_mut().find(|(known, _)| *known == partition) {
+                Some((_, change)) => change.again(now),
+                None => {
+                    places.push((partition, now));
+                    self.changed_in.entry(partition).or_default().insert(inode);
+                }
+            }
         }
     }
 
-    /// Whether there are too many shards to remember: it is time to sync everything.
+    /// A write of a shard was acknowledged.
+    pub(crate) fn wrote(&mut self, inode: InodeId, shard: ShardId, losses: u32) {
+        self.clock += 1;
+        let now = Change { at: self.clock, losses };
+        let shards = self.shards.entry(inode).or_default();
+        match shards.get_mut(&shard) {
+            Some(change) => change.again(now),
+            None => {
+                shards.insert(shard, now);
+                self.shard_count += 1;
+            }
+        }
+    }
+
+    /// Whether there is too much to remember: it is time to sync everything.
     pub(crate) fn is_full(&self) -> bool {
-        self.shard_count > SHARDS_MAX
+        self.shard_count > SHARDS_MAX || self.inodes.len() > INODES_MAX
     }
 
     /// The bricks to sync for this inode, each with the shards to name to it. `homes`: where its metadata is, of a
@@ -69,32 +116,80 @@ impl Unsynced {
                 targets.entry(brick).or_default().push(*shard);
             }
         }
-        SyncPlan { inode, covers: self.clock, targets }
+        SyncPlan { inode, homes: homes.to_vec(), covers: self.clock, targets }
     }
 
     /// The sync succeeded: what was changed after it began is unsynced still.
-    pub(crate) fn synced(&mut self, plan: &SyncPlan) {
+    pub(crate) fn synced(&mut self, plan: &SyncPlan, losses: &Losses) {
         for brick in plan.targets.keys() {
             let at = self.synced_at.entry(*brick).or_default();
             *at = (*at).max(plan.covers);
         }
-        self.forget_until(plan.inode, plan.covers);
+        for home in &plan.homes {
+            self.forget_changes(*home, plan.covers, losses);
+        }
+        self.forget_shards(plan.inode, plan.covers, losses);
     }
 
     /// All bricks synced all that they had at that moment.
-    pub(crate) fn synced_everything(&mut self, covers: u64, bricks: &BTreeSet<BrickId>) {
+    pub(crate) fn synced_everything(&mut self, covers: u64, bricks: &BTreeSet<BrickId>, losses: &Losses) {
         for brick in bricks {
             let at = self.synced_at.entry(*brick).or_default();
             *at = (*at).max(covers);
         }
+        let partitions: Vec<PartitionNumber> = self.changed_in.keys().copied().collect();
+        partitions.into_iter().for_each(|partition| self.forget_changes(partition, covers, losses));
         let inodes: Vec<InodeId> = self.shards.keys().copied().collect();
-        inodes.into_iter().for_each(|inode| self.forget_until(inode, covers));
+        inodes.into_iter().for_each(|inode| self.forget_shards(inode, covers, losses));
     }
 
-    fn forget_until(&mut self, inode: InodeId, covers: u64) {
+    /// Whether something of the inode was lost before it was synced. It is said once.
+    pub(crate) fn is_lost(&mut self, inode: InodeId, losses: &Losses) -> bool {
+        let mut found = self.lost.remove(&inode);
+        let mut look = |change: &mut Change, partition| {
+            let now = losses.of(partition);
+            found |= change.losses < now;
+            change.losses = change.losses.max(now);
+        };
+        self.inodes.get_mut(&inode).into_iter().flatten().for_each(|(partition, change)| look(change, *partition));
+        let shards = self.shards.get_mut(&inode);
+        shards.into_iter().flatten().for_each(|(shard, change)| look(change, losses.place(*shard)));
+        found
+    }
+
+    fn forget_changes(&mut self, partition: PartitionNumber, covers: u64, losses: &Losses) {
+        let Some(changed) = self.changed_in.get_mut(&partition) else { return };
+        let (inodes, lost, now) = (&mut self.inodes, &mut self.lost, losses.of(partition));
+        changed.retain(|inode| {
+            let Some(places) = inodes.get_mut(inode) else { return false };
+            let Some(found) = places.iter().position(|(known, _)| *known == partition) else { return false };
+            if places[found].1.at > covers {
+                return true;
+            }
+            if places.swap_remove(found).1.losses < now {
+                lost.insert(*inode);
+            }
+            if places.is_empty() {
+                inodes.remove(inode);
+            }
+            false
+        });
+        if changed.is_empty() {
+            self.changed_in.remove(&partition);
+        }
+    }
+
+    fn forget_shards(&mut self, inode: InodeId, covers: u64, losses: &Losses) {
         let Some(shards) = self.shards.get_mut(&inode) else { return };
         let before = shards.len();
-        shards.retain(|_, at| *at > covers);
+        let mut is_lost = false;
+        shards.retain(|shard, change| {
+            is_lost |= change.at <= covers && change.losses < losses.of(losses.place(*shard));
+            change.at > covers
+        });
+        if is_lost {
+            self.lost.insert(inode);
+        }
         self.shard_count -= before - shards.len();
         if shards.is_empty() {
             self.shards.remove(&inode);
@@ -102,10 +197,26 @@ impl Unsynced {
     }
 }
 
+/// What has been lost by the views of a map.
+pub(crate) struct Losses<'a>(pub(crate) &'a VolumeMap);
+
+impl Losses<'_> {
+    /// In a partition.
+    pub(crate) fn of(&self, partition: PartitionNumber) -> u32 {
+        self.0.view(partition).map_or(0, |view| view.losses)
+    }
+
+    /// Where a shard is.
+    pub(crate) fn place(&self, shard: ShardId) -> PartitionNumber {
+        self.0.partition_of(shard.position())
+    }
+}
+
 /// One fsync.
 #[derive(Debug)]
 pub(crate) struct SyncPlan {
     inode: InodeId,
+    homes: Vec<PartitionNumber>,
     covers: u64,
     pub(crate) targets: BTreeMap<BrickId, Vec<ShardId>>,
 }
@@ -113,13 +224,31 @@ pub(crate) struct SyncPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hekate_proto::{DataId, VolumeId};
+    use hekate_proto::map::{Member, View};
+    use hekate_proto::{DataId, Epoch, Incarnation, RingId, ServerId, VolumeId};
 
     const HOME: PartitionNumber = PartitionNumber(0);
     const INODE: InodeId = InodeId::new(1, 1, 1);
+    const OTHER: InodeId = InodeId::new(1, 1, 2);
 
     fn shard(index: u64) -> ShardId {
         ShardId { volume: VolumeId(1), data: DataId(5), index }
+    }
+
+    /// Two partitions, whose views have lost so much.
+    fn map(losses: [u32; 2]) -> VolumeMap {
+        let member = Member { brick: BrickId(1), incarnation: Incarnation(1) };
+        let view = |losses| View { losses, ..View::new(Epoch(1), BrickId(1), vec![member]) };
+        VolumeMap {
+            volume: VolumeId(1),
+            name: "v".into(),
+            ring: RingId(1),
+            copies: 1,
+            views: losses.map(view).into(),
+            server: ServerId(1),
+            servers: Vec::new(),
+            bricks: Vec::new(),
+        }
     }
 
     fn plan(unsynced: &mut Unsynced) -> SyncPlan {
@@ -127,40 +256,83 @@ mod tests {
         unsynced.begin_sync(INODE, &[HOME], |s| PartitionNumber(s.index as u32 + 10), bricks)
     }
 
+    fn synced(unsynced: &mut Unsynced, plan: &SyncPlan) {
+        unsynced.synced(plan, &Losses(&map([0, 0])));
+    }
+
     #[test]
     fn nothing_changed_means_nothing_to_send() {
         let mut unsynced = Unsynced::default();
         assert!(plan(&mut unsynced).targets.is_empty());
-        unsynced.changed(HOME);
+        unsynced.changed(HOME, [INODE], 0);
         let first = plan(&mut unsynced);
         assert_eq!(first.targets.len(), 2);
-        unsynced.synced(&first);
+        synced(&mut unsynced, &first);
         assert!(plan(&mut unsynced).targets.is_empty());
+        assert!(unsynced.inodes.is_empty() && unsynced.changed_in.is_empty());
     }
 
     #[test]
     fn a_change_during_a_sync_is_not_taken_as_covered() {
         let mut unsynced = Unsynced::default();
-        unsynced.changed(HOME);
+        unsynced.changed(HOME, [INODE], 0);
         let running = plan(&mut unsynced);
-        unsynced.changed(HOME);
-        unsynced.synced(&running);
+        unsynced.changed(HOME, [INODE], 0);
+        synced(&mut unsynced, &running);
         assert_eq!(plan(&mut unsynced).targets.len(), 2);
+        assert!(!unsynced.inodes.is_empty());
     }
 
     #[test]
     fn shards_go_to_the_bricks_that_hold_them_until_a_sync_has_succeeded() {
         let mut unsynced = Unsynced::default();
-        unsynced.wrote(INODE, shard(0));
-        unsynced.wrote(INODE, shard(0));
+        unsynced.wrote(INODE, shard(0), 0);
+        unsynced.wrote(INODE, shard(0), 0);
         let first = plan(&mut unsynced);
         assert_eq!(first.targets.keys().map(|b| b.0).collect::<Vec<_>>(), [10, 11]);
         let meanwhile = plan(&mut unsynced);
         assert_eq!(meanwhile.targets, first.targets, "another fsync does not rely on one that may fail");
-        unsynced.wrote(INODE, shard(1));
-        unsynced.synced(&first);
+        unsynced.wrote(INODE, shard(1), 0);
+        synced(&mut unsynced, &first);
         assert_eq!(plan(&mut unsynced).targets[&BrickId(11)], [shard(1)], "written during the sync");
-        unsynced.synced_everything(unsynced.now(), &BTreeSet::new());
+        unsynced.synced_everything(unsynced.now(), &BTreeSet::new(), &Losses(&map([0, 0])));
         assert!(plan(&mut unsynced).targets.is_empty());
+    }
+
+    #[test]
+    fn what_was_lost_before_it_was_synced_is_said_once_and_of_its_inode_only() {
+        let mut unsynced = Unsynced::default();
+        let before = map([3, 0]);
+        let after = map([4, 0]);
+        unsynced.changed(HOME, [INODE], 3);
+        unsynced.changed(PartitionNumber(1), [OTHER], 0);
+        assert!(!unsynced.is_lost(INODE, &Losses(&before)));
+        // Another write, in the view after the loss, makes nothing whole.
+        unsynced.changed(HOME, [INODE], 4);
+        assert!(!unsynced.is_lost(OTHER, &Losses(&after)));
+        assert!(unsynced.is_lost(INODE, &Losses(&after)));
+        assert!(!unsynced.is_lost(INODE, &Losses(&after)), "once");
+    }
+
+    #[test]
+    fn a_sync_for_another_inode_does_not_hide_a_loss() {
+        let mut unsynced = Unsynced::default();
+        let (first, second) = (shard(0), shard(1));
+        let partition = Losses(&map([0, 0])).place(first);
+        let mut losses = [0, 0];
+        losses[partition.0 as usize] = 1;
+        let after = map(losses);
+        unsynced.wrote(OTHER, first, 0);
+        unsynced.changed(partition, [OTHER, INODE], 0);
+        let plan = unsynced.begin_sync(INODE, &[partition], |_| partition, |_| vec![BrickId(1)]);
+        unsynced.synced(&plan, &Losses(&after));
+        assert!(unsynced.is_lost(INODE, &Losses(&after)));
+        assert!(unsynced.inodes.is_empty());
+        unsynced.synced_everything(unsynced.now(), &BTreeSet::from([BrickId(1)]), &Losses(&after));
+        assert!(unsynced.shards.is_empty());
+        assert!(unsynced.is_lost(OTHER, &Losses(&after)));
+        assert!(!unsynced.is_lost(OTHER, &Losses(&after)), "once");
+        unsynced.wrote(OTHER, second, 1);
+        assert!(!unsynced.is_lost(OTHER, &Losses(&after)), "written after the loss");
     }
 }

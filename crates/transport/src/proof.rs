@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "dbfb16d6ad57d21ae7223d8a8b0c7499f885d480efd82010909b3d4185f757dd".into(),
-                "66bf52355b76f0564eefa847babfe1ca26942f472babcbab55fd76be126e2a14".into()
+                "5b3c9d14db92bc206478e93cc299fe229b0a38daf3cd37649465cec6843c4ed1".into(),
+                "c28185bec30a7af92d355a215fbb5d3304cd4995a2aabf1c93467cdaf0da6c9f".into()
             )
         );
     }

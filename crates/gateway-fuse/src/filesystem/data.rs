@@ -17,7 +17,7 @@ impl Filesystem {
         match self.volume.getattr(&caller.context, caller.inode) {
             Ok(attr) => {
                 let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
-                Ok(bytes_of(&self.open_out(open.flags, unchanged && !self.cache.is_zero())))
+                Ok(bytes_of(&self.open_out(caller.inode, open.flags, unchanged && !self.cache.is_zero())))
             }
             Err(error) => {
                 self.unmark_open(caller.inode);
@@ -27,10 +27,11 @@ impl Filesystem {
     }
 
     /// A handle is a number for its locks; all else that we keep is by inode.
-    pub(super) fn open_out(&self, flags: u32, keep_cache: bool) -> OpenOut {
+    pub(super) fn open_out(&self, inode: InodeId, flags: u32, keep_cache: bool) -> OpenOut {
         let pages =
             Pages { strict: self.cache.is_zero(), keep: keep_cache, can_map: self.can_map.load(Ordering::Relaxed) };
         let handle = self.locks.new_handle(is_durable(flags), is_quiet(flags));
+        self.losses.opened(inode, handle);
         OpenOut { handle, flags: pages.open_flags(flags), padding: 0 }
     }
 
@@ -47,6 +48,9 @@ impl Filesystem {
     pub(super) fn release(&self, caller: &Caller, release: &ReleaseIn) -> Outcome {
         self.release_open(caller, release);
         self.unmark_open(caller.inode);
+        if !self.volume.is_open(caller.inode) {
+            self.losses.closed(caller.inode);
+        }
         Ok(Bytes::new())
     }
 
@@ -74,11 +78,6 @@ impl Filesystem {
     fn append(&self, caller: &Caller, context: &Context, data: Bytes, drop_set_id: bool) -> Result<()> {
         let _alone = self.appends[caller.inode.number() as usize % APPEND_LOCKS].lock();
         self.volume.append(context, caller.inode, data, drop_set_id)
-    }
-
-    pub(super) fn fsync(&self, caller: &Caller) -> Outcome {
-        self.volume.fsync(&caller.context, caller.inode)?;
-        Ok(Bytes::new())
     }
 }
 

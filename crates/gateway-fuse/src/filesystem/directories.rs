@@ -18,11 +18,15 @@ const UNKNOWN_INO: u64 = 0xffff_ffff;
 impl Filesystem {
     pub(super) fn opendir(&self, caller: &Caller) -> Outcome {
         let handle = self.handles.insert(caller.inode);
+        self.losses.opened(caller.inode, handle);
         Ok(bytes_of(&OpenOut { handle, flags: 0, padding: 0 }))
     }
 
-    pub(super) fn releasedir(&self, handle: u64) -> Outcome {
+    pub(super) fn releasedir(&self, caller: &Caller, handle: u64) -> Outcome {
         self.handles.remove(handle);
+        if !self.handles.is_open(caller.inode) {
+            self.losses.closed(caller.inode);
+        }
         Ok(Bytes::new())
     }
 

@@ -141,10 +141,10 @@ impl Filesystem {
     }
 
     /// FLUSH: a process closes a descriptor, and with it lets go of all that it has locked in the file.
-    pub(super) fn flush(&self, caller: &Caller, owner: u64) -> Outcome {
+    pub(super) fn flush(&self, caller: &Caller, handle: u64, owner: u64) -> Outcome {
         self.locks.flushed(caller.inode, LockOwner(owner));
         self.volume.release_locks(&caller.context, caller.inode, LockOwner(owner))?;
-        Ok(Bytes::new())
+        self.flush_losses(caller, handle)
     }
 
     /// RELEASE: what was locked for the open file is let go. If its server is away that happens when it is back.

@@ -65,7 +65,7 @@ impl Filesystem {
         let entry = self.told(&attr);
         self.mark_open(attr.id);
         self.nodes.unchanged(attr.id.number(), attr.change);
-        Ok(bytes_of(&CreateOut { entry, open: self.open_out(create.flags, false) }))
+        Ok(bytes_of(&CreateOut { entry, open: self.open_out(attr.id, create.flags, false) }))
     }
 
     /// The library counts it as open before it answers, since a file without a name lasts no longer.
@@ -76,7 +76,7 @@ impl Filesystem {
         let entry = self.told(&attr);
         self.nodes.opened(attr.id.number());
         self.nodes.unchanged(attr.id.number(), attr.change);
-        Ok(bytes_of(&CreateOut { entry, open: self.open_out(create.flags, false) }))
+        Ok(bytes_of(&CreateOut { entry, open: self.open_out(attr.id, create.flags, false) }))
     }
 
     pub(super) fn link(&self, caller: &Caller, name: Name, node: u64) -> Outcome {

@@ -93,13 +93,23 @@ pub struct Client {
     spreads: BTreeMap<InodeId, u32>,
     op_count: u64,
     call: Option<Call>,
+    /// What the views had lost when the first change was sent that no fsync has covered, a partition.
+    losses: BTreeMap<u32, u32>,
 }
 
 type Sent = (Stage, Whom, Op);
 
 impl Client {
     pub fn new(session: SessionId, views: Vec<View>) -> Self {
-        Self { session, views, shapes: BTreeMap::new(), spreads: BTreeMap::new(), op_count: 0, call: None }
+        Self {
+            session,
+            views,
+            shapes: BTreeMap::new(),
+            spreads: BTreeMap::new(),
+            op_count: 0,
+            call: None,
+            losses: BTreeMap::new(),
+        }
     }
 
     /// Begins a call. `slot`: for its first change.
@@ -127,12 +137,36 @@ impl Client {
 
     fn begin_fsync(&self) -> Sent {
         let members = self.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick));
-        let mut left: Vec<BrickId> = members.collect::<BTreeSet<_>>().into_iter().collect();
-        let first = left.pop().unwrap_or_default();
-        (Stage::Fsync { left }, Whom::Brick(first), sync_op())
+        let left: Vec<BrickId> = members.collect::<BTreeSet<_>>().into_iter().collect();
+        self.sync_next(left)
+    }
+
+    /// In the life that the views name; of two of them the earlier, for which nobody answers until all views have changed.
+    fn sync_next(&self, mut left: Vec<BrickId>) -> Sent {
+        let brick = left.pop().unwrap_or_default();
+        let members = self.views.iter().flat_map(|view| &view.members).filter(|member| member.brick == brick);
+        let incarnation = members.map(|member| member.incarnation).min().unwrap_or_default();
+        let sync = DataOp::Sync { incarnation, shards: Vec::new(), all: true };
+        (Stage::Fsync { left }, Whom::Brick(brick), Op::Data { op: sync })
+    }
+
+    /// Rule 19: what was acknowledged is on stable storage, unless a view has lost something meanwhile. That is said once.
+    fn fsync_ends(&mut self) -> Step {
+        let now = |partition: u32| self.views.get(partition as usize).map_or(0, |view| view.losses);
+        let is_lost = self.losses.iter().any(|(partition, before)| *before < now(*partition));
+        self.losses.clear();
+        Step::Finished(if is_lost { Err(Error::Lost { what: "before it was synced".into() }) } else { Ok(Reply::Done) })
     }
 
     fn send(&mut self, op: Op, durable: bool, (stage, whom, inner): Sent) -> Step {
+        if let Whom::Leader(position) = whom
+            && !durable
+            && !inner.is_read()
+        {
+            let partition = position.partition(self.views.len() as u32);
+            let view = &self.views[partition.0 as usize];
+            self.losses.entry(partition.0).or_insert(view.losses);
+        }
         let op_id = if inner.is_read() { OpId(0) } else { self.next_op() };
         let (volume, session, retry) = (VOLUME, self.session, false);
         let request = Request { volume, target: Target::Server, session, op_id, durable, retry, op: inner };
@@ -167,6 +201,11 @@ impl Client {
 
     /// Sends the request again: its answer did not come, or it was in another view.
     pub fn again(&mut self) -> Step {
+        if let Some(Call { op, durable, .. }) = self.call.take_if(|call| matches!(call.stage, Stage::Fsync { .. })) {
+            // Other bricks may be asked by now, or for other lives.
+            let first = self.begin_fsync();
+            return self.send(op, durable, first);
+        }
         if let Some(call) = &mut self.call {
             call.request.retry = true;
         }
@@ -180,12 +219,19 @@ impl Client {
         if let Ok(Reply::Node { attr, .. }) = &reply {
             self.learn(attr);
         }
-        let Call { op, durable, stage, request, .. } = call;
+        let Call { op, durable, stage, .. } = call;
         if let (Err(Error::OtherSpread { spread }), Stage::Only, Op::Name { op: name_op }) = (&reply, &stage, &op) {
             return match self.told_spread(name_op, *spread) {
                 Ok(sent) => self.send(op, durable, sent),
                 Err(error) => Step::Finished(Err(error)),
             };
+        }
+        if let (Stage::Fsync { left }, Ok(_)) = (&stage, &reply) {
+            if left.is_empty() {
+                return self.fsync_ends();
+            }
+            let next = self.sync_next(left.clone());
+            return self.send(op, durable, next);
         }
         let whole_of = match (&stage, &reply) {
             (Stage::Only | Stage::Elsewhere { .. }, Ok(Reply::Node { attr, created: false }))
@@ -195,7 +241,7 @@ impl Client {
             }
             _ => None,
         };
-        match whole_of.map_or_else(|| next(&op, stage, &request.op, reply, &self.spreads), of_parts) {
+        match whole_of.map_or_else(|| next(&op, stage, reply, &self.spreads), of_parts) {
             Ok(sent) => self.send(op, durable, sent),
             Err(answer) => Step::Finished(answer),
         }
@@ -230,7 +276,6 @@ impl Client {
 fn next(
     op: &Op,
     stage: Stage,
-    asked: &Op,
     reply: Result<Reply>,
     spreads: &BTreeMap<InodeId, u32>,
 ) -> std::result::Result<Sent, Result<Reply>> {
@@ -279,10 +324,7 @@ fn next(
             Reply::Node { attr, .. } if !attr.layout.is_inline() => Ok(write_shard(op, attr.layout, 0)),
             _ => Ok(write_home(op)),
         },
-        Stage::Fsync { mut left } => match (got(reply)?, left.pop()) {
-            (_, Some(brick)) => Ok((Stage::Fsync { left }, Whom::Brick(brick), asked.clone())),
-            (done, None) => Err(Ok(done)),
-        },
+        Stage::Fsync { .. } => Err(reply),
     }
 }
 
@@ -323,10 +365,6 @@ fn place_of(op: &NameOp, spreads: &BTreeMap<InodeId, u32>) -> Position {
 
 fn getattr(inode: InodeId) -> Op {
     Op::Inode { op: InodeOp::GetAttr { inode } }
-}
-
-fn sync_op() -> Op {
-    Op::Data { op: DataOp::Sync { shards: Vec::new(), all: true } }
 }
 
 fn elsewhere(inode: InodeId, tries: usize) -> Sent {

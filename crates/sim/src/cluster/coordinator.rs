@@ -80,6 +80,8 @@ impl Coordinator {
             }
             view.epoch.0 += u64::from(changed);
             view.forgetful |= changed;
+            // Whether the others still have their memory is not known here, so each one counts.
+            view.losses += u32::from(changed);
             renewed |= changed;
         }
         renewed

@@ -324,7 +324,13 @@ impl Process {
         match request.target {
             Target::Partition { partition, epoch, .. } => self.partition_op(waiter, request, partition, epoch, now),
             Target::Brick { brick } if self.bricks.contains_key(&brick) => {
-                self.effects.push(Effect::SyncAll { brick, waiter });
+                let is_it = |life: &Incarnation| self.bricks[&brick].incarnation() == *life;
+                match &request.op {
+                    Op::Data { op: DataOp::Sync { incarnation, .. } } if is_it(incarnation) => {
+                        self.effects.push(Effect::SyncAll { brick, waiter });
+                    }
+                    _ => self.effects.push(Effect::Answer(waiter, Err(Error::StaleView { epoch: Epoch(0) }))),
+                }
             }
             _ => self.effects.push(Effect::Answer(waiter, Err(away()))),
         }

@@ -193,6 +193,8 @@ impl World {
             }
         } else {
             self.report.count(format!("refused: {}", op.label()));
+            let is_loss = matches!(outcome, Err(Error::Lost { .. }));
+            self.report.add("branch: an fsync tells of a loss", u64::from(is_loss));
         }
         if !person.examines && person.client.lists_parts(&op) {
             self.report.count("lists that are not judged: of several partitions, while others change them");

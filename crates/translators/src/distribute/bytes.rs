@@ -2,6 +2,7 @@
 
 use super::{Distribute, Shape, unexpected};
 use crate::replicate::Whom;
+use crate::unsynced::Losses;
 use bytes::{Bytes, BytesMut};
 use hekate_graph::Context;
 use hekate_proto::*;
@@ -161,11 +162,12 @@ impl Distribute {
         let mut batch: Vec<_> = ops.into_iter().map(|(shard, op)| (whom(&shard), Op::Data { op })).collect();
         let wrote = DataOp::Wrote { inode, layout_version: layout.version, end, reach, drop_set_id };
         batch.push((Whom::Leader(home), Op::Data { op: wrote }));
+        let before = self.replicate.map();
         let replies = self.replicate.send_all(context, batch)?;
         if !context.durable {
-            let mut unsynced = self.unsynced.lock();
-            shards.iter().for_each(|shard| unsynced.wrote(inode, *shard));
-            unsynced.changed(home);
+            let (mut unsynced, losses) = (self.unsynced.lock(), Losses(&before));
+            shards.iter().for_each(|shard| unsynced.wrote(inode, *shard, losses.of(losses.place(*shard))));
+            unsynced.changed(home, [inode], losses.of(home));
         }
         for reply in replies {
             match reply {

@@ -1,0 +1,127 @@
+//! fsync: which bricks are asked, and whether what they synced is what was written.
+//!
+//! A brick answers for the life that the map names. If all of a view answer for theirs, nobody's memory went, and what was
+//! acknowledged in that view is there; if the view has lost something since, the fsync fails (rule 19 of
+//! `docs/fast-lane.md`).
+
+use super::Distribute;
+use crate::replicate::{Replicate, Whom};
+use crate::unsynced::{Losses, Unsynced};
+use hekate_graph::Context;
+use hekate_proto::map::{View, VolumeMap};
+use hekate_proto::*;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Knows of what was lost before anybody synced it, without asking a server.
+pub struct LossWatch {
+    replicate: Arc<Replicate>,
+    unsynced: Arc<Mutex<Unsynced>>,
+}
+
+impl LossWatch {
+    pub(super) fn new(replicate: Arc<Replicate>, unsynced: Arc<Mutex<Unsynced>>) -> Self {
+        Self { replicate, unsynced }
+    }
+
+    /// Whether something of an inode is known to be lost. It is said once; an fsync finds more.
+    pub fn is_lost(&self, inode: InodeId) -> bool {
+        let map = self.replicate.map();
+        self.unsynced.lock().is_lost(inode, &Losses(&map))
+    }
+}
+
+impl Distribute {
+    /// Begun anew when a view changes: a brick that is gone need not be asked, and who joined has everything on stable storage.
+    fn in_one_view<T>(sync: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            match sync() {
+                Err(Error::StaleView { .. }) => {}
+                settled => return settled,
+            }
+        }
+    }
+
+    pub(super) fn fsync(&self, context: &Context, inode: InodeId) -> Result<Reply> {
+        Self::in_one_view(|| self.fsync_now(context, inode))
+    }
+
+    fn fsync_now(&self, context: &Context, inode: InodeId) -> Result<Reply> {
+        let (homes, map) = (self.homes(inode), self.replicate.map());
+        let place = |shard: ShardId| map.partition_of(shard.position());
+        let plan = self.unsynced.lock().begin_sync(inode, &homes, place, |partition| members(&map, partition));
+        if !plan.targets.is_empty() {
+            let shards = plan.targets.values().flatten().map(|shard| place(*shard));
+            let concerned: BTreeSet<PartitionNumber> = homes.iter().copied().chain(shards).collect();
+            let lives = lives(concerned.iter().filter_map(|partition| map.view(*partition)));
+            let batch = plan.targets.iter().map(|(brick, shards)| sync_of(&lives, *brick, shards.clone(), false));
+            let replies = self.replicate.send_all(context, batch.collect())?;
+            replies.into_iter().collect::<Result<Vec<_>>>()?;
+        }
+        let mut unsynced = self.unsynced.lock();
+        unsynced.synced(&plan, &Losses(&map));
+        if unsynced.is_lost(inode, &Losses(&map)) { Err(lost(inode)) } else { Ok(Reply::Done) }
+    }
+
+    pub(super) fn sync_everything(&self, context: &Context) -> Result<()> {
+        Self::in_one_view(|| self.sync_everything_now(context))
+    }
+
+    fn sync_everything_now(&self, context: &Context) -> Result<()> {
+        let map = self.replicate.map();
+        let covers = self.unsynced.lock().now();
+        let bricks: BTreeSet<BrickId> =
+            map.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
+        let lives = lives(map.views.iter());
+        let batch = bricks.iter().map(|brick| sync_of(&lives, *brick, Vec::new(), true));
+        let replies = self.replicate.send_all(context, batch.collect())?;
+        replies.into_iter().collect::<Result<Vec<_>>>()?;
+        self.unsynced.lock().synced_everything(covers, &bricks, &Losses(&map));
+        Ok(())
+    }
+}
+
+fn members(map: &VolumeMap, partition: PartitionNumber) -> Vec<BrickId> {
+    let view = map.view(partition);
+    view.map(|view| view.members.iter().map(|member| member.brick).collect()).unwrap_or_default()
+}
+
+/// In which life the views of these partitions have each brick. After a restart they change one after the other; the
+/// earlier life is the one that nobody answers for until all have.
+fn lives<'a>(views: impl Iterator<Item = &'a View>) -> BTreeMap<BrickId, Incarnation> {
+    let mut lives = BTreeMap::new();
+    for member in views.flat_map(|view| &view.members) {
+        let life = lives.entry(member.brick).or_insert(member.incarnation);
+        *life = (*life).min(member.incarnation);
+    }
+    lives
+}
+
+fn sync_of(lives: &BTreeMap<BrickId, Incarnation>, brick: BrickId, shards: Vec<ShardId>, all: bool) -> (Whom, Op) {
+    let incarnation = lives.get(&brick).copied().unwrap_or_default();
+    (Whom::Brick(brick), Op::Data { op: DataOp::Sync { incarnation, shards, all } })
+}
+
+fn lost(inode: InodeId) -> Error {
+    let what = format!("of inode {}: all servers that had it restarted their machines at once", inode.number());
+    Error::Lost { what }
+}
+
+/// Whose metadata an op changes; what it makes is in its answer.
+pub(super) fn inodes_of(op: &Op) -> [Option<InodeId>; 2] {
+    match op {
+        Op::Name { op } => match op {
+            NameOp::Rename { dir, to_dir, .. } => [Some(*dir), Some(*to_dir)],
+            NameOp::Create { dir, .. }
+            | NameOp::CreateUnnamed { dir, .. }
+            | NameOp::Unlink { dir, .. }
+            | NameOp::Rmdir { dir, .. } => [Some(*dir), None],
+            NameOp::Link { dir, inode, .. } => [Some(*dir), Some(*inode)],
+            NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => [None; 2],
+        },
+        Op::Inode { op } => [Some(op.inode()), None],
+        Op::Data { op } => [op.inode(), None],
+        Op::Lock { .. } | Op::Volume { .. } | Op::Leg { .. } => [None; 2],
+    }
+}
