@@ -140,6 +140,82 @@ def nobody_serves_without_the_coordinator(store):
     has_healed(store)
 
 
+def waiting(store):
+    """Partitions that wait for somebody, by name."""
+    rows = store.cli("--json", "partition", "list", "--waiting").json()
+    return {f"{row['ring']}/{row['partition']}": row for row in rows}
+
+
+@test(limit_s=200)
+def a_volume_may_want_all_of_its_copies(store):
+    three(store, listen=True, mount=False)
+    store.refuses("volume", "create", "w", "--min-replicas", "3", words=["from 1 to 2"])
+    store.cli("volume", "create", "w", "--domain", "server", "--min-replicas", "2")
+    wait_until(lambda: store.status()["health"] == "good", "all partitions serve", limit_s=20)
+    equal(store.cli("--json", "volume", "show", "w").json()["min_replicas"], 2, "what it wants")
+    mnt = store.mount("w", "w")
+    goes_on(store, mnt, "before")
+    store.kill_other("s2")
+    making = subprocess.Popen(["mkdir", *[f"{mnt}/killed{number}" for number in range(40)]])
+    time.sleep(8)
+    equal(making.poll(), None, "40 directories with a copy less than the volume wants")
+    ring = store.cli("--json", "partition", "show", next(iter(waiting(store)))).json()
+    equal((ring["min_replicas"], ring["volumes"]), (2, ["w"]), "the ring of what waits")
+    assert "server 2" in ring["waits_for"], ring["waits_for"]
+    store.serve_other("s2")
+    equal(making.wait(timeout=40), 0, "the same with both")
+    wait_until(lambda: store.status()["health"] == "good", "all is well again", limit_s=40)
+
+
+@test(limit_s=200)
+def a_partition_whose_last_replicas_are_gone_is_forced(store):
+    mnt = three(store, listen=True, apart=True)
+    goes_on(store, mnt, "before")
+    store.kill_other("s2")
+    goes_on(store, mnt, "alone")
+    store.kill_other("s3")
+    store.serve_other("s2")
+    # Those of s2 and s3: s2 lacks what s3 took alone.
+    bricks = {os.path.basename(row["directory"]): row["brick"] for row in store.cli("--json", "brick", "list").json()}
+    old, last = bricks["s2-brick"], bricks["s3-brick"]
+
+    def stuck():
+        return {name for name, row in waiting(store).items() if [member["brick"] for member in row["members"]] == [last]}
+
+    wait_until(stuck, "partitions wait for s3 alone", limit_s=20)
+    time.sleep(4)
+    names = stuck()
+    fine = next(f"{row['ring']}/{row['partition']}" for row in store.cli("--json", "partition", "list").json() if old not in row["placed"])
+    at = {"state": store.path("s2")}
+    brick = ["--brick", store.path("s2-brick")]
+    name = sorted(names)[0]
+    store.refuses("partition", "force", name, *brick, words=["lost for good", f"--confirm {name}"], **at)
+    store.refuses("partition", "force", name, *brick, "--confirm", fine, words=["lost for good"], **at)
+    store.refuses("partition", "force", fine, *brick, "--confirm", fine, words=["no replica on"], **at)
+    store.refuses("partition", "force", "1", *brick, words=["as 1/5"], **at)
+    other = ["--brick", store.path("brick0"), "--confirm", name]
+    store.refuses("partition", "force", name, *other, words=["no replica on"])
+    shown = store.cli("--json", "partition", "show", name).json()
+    equal([(row["brick"], row["whole"]) for row in shown["replicas"]], [(old, True)], "replicas that are there")
+    for name in names:
+        losses = store.cli("--json", "partition", "force", name, *brick, "--confirm", name, **at).json()["losses"]
+        equal(losses, 1, "losses")
+    wait_until(lambda: not stuck(), "they are led by s2", limit_s=20)
+    store.refuses("partition", "force", name, *brick, "--confirm", name, words=["nothing to force"], **at)
+    goes_on(store, mnt, "forced")
+    store.serve_other("s3")
+    has_healed(store)
+    ends_equal_apart(store)
+
+
+def ends_equal_apart(store):
+    store.umount()
+    time.sleep(2.5)
+    for name in list(store.other_pids):
+        store.stop_other(name)
+    store.stop()
+
+
 def reboot(store):
     """The server is gone, and its bricks will find that the machine has booted since."""
     store.kill_server()

@@ -84,12 +84,13 @@ def a_session_is_taken_up_by_its_user_only(store):
 @test(root=True, fuse=False)
 def strangers_ask_for_what_all_may_see_only(store):
     address = up(store)
-    for request in ("status", "server-status", "identify", "pool-list", "volume-list", "brick-list", "metrics"):
+    for request in ("status", "server-status", "identify", "pool-list", "volume-list", "brick-list", "partition-list", "metrics"):
         assert "ok" in control(address, {"request": request}, NOBODY), request
     assert "ok" in control(address, {"request": "volume-show", "name": "v"}, NOBODY), "volume-show"
     volume = {"name": "w", "pool": "default", "copies": 1, "allowed_uids": [NOBODY]}
     for request in [
         {"request": "stop"},
+        {"request": "partition-force", "ring": 1, "partition": 0, "brick": "/"},
         {"request": "volume-create", **volume},
         {"request": "volume-delete", "name": "theirs"},
         {"request": "brick-scrub", "brick": None},

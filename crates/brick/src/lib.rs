@@ -29,7 +29,6 @@ mod journal;
 mod machine;
 mod meta;
 mod open;
-pub mod planted;
 mod recovery;
 #[cfg(test)]
 mod regressions;

@@ -47,6 +47,7 @@ impl Pair {
             pool: "p".into(),
             copies: 1,
             domain: None,
+            min_replicas: None,
             allowed_uids: vec![],
             owner_uid: Some(0),
             spread: 8,

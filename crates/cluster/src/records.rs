@@ -63,6 +63,11 @@ pub struct BrickInfo {
     pub unopened: bool,
 }
 
+/// All but one of the copies.
+pub(crate) fn default_min(copies: u32) -> u32 {
+    copies.saturating_sub(1).max(1)
+}
+
 fn is_false(flag: &bool) -> bool {
     !flag
 }
@@ -86,6 +91,9 @@ pub struct RingInfo {
     /// What no two copies of a partition share.
     #[serde(default)]
     pub domain: Domain,
+    /// So many members a view has at least to serve. None: all but one of the copies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<u32>,
     /// A view a partition: the last that was formed, whether it has begun or not.
     pub views: Vec<View>,
     /// Of partitions whose last view has not begun: the last that has.
@@ -101,7 +109,8 @@ impl RingInfo {
     /// A ring whose views have begun, with its bricks in the order of their members.
     pub fn new(ring: RingId, pool: &str, copies: u32, domain: Domain, views: Vec<View>) -> Self {
         let placed = views.iter().map(|view| view.members.iter().map(|member| member.brick).collect()).collect();
-        Self { ring, pool: pool.into(), copies, domain, views, opened: BTreeMap::new(), placed }
+        let (min_replicas, opened) = Default::default();
+        Self { ring, pool: pool.into(), copies, domain, min_replicas, views, opened, placed }
     }
 
     /// The bricks that are to hold a partition.
@@ -120,9 +129,9 @@ impl RingInfo {
         self.opened.get(&partition.0).or_else(|| self.view(partition))
     }
 
-    /// So many members a view has at least: all but one of the copies.
+    /// So many members a view has at least to serve.
     pub fn members_min(&self) -> usize {
-        (self.copies as usize).saturating_sub(1).max(1)
+        self.min_replicas.unwrap_or(default_min(self.copies)) as usize
     }
 
     /// How many partitions have a replica on the brick.

@@ -8,6 +8,7 @@ mod tests;
 
 use crate::records::RingInfo;
 use hekate_proto::map::{Member, View};
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +65,7 @@ impl Seen {
 
     /// Whether it has what it had then.
     fn remembers(&self, member: &Member) -> bool {
-        self.incarnation(member.brick) == member.incarnation
+        self.incarnation(member.brick) == member.incarnation || is_planted(17)
     }
 
     fn member(&self, brick: BrickId) -> Member {
@@ -75,6 +76,7 @@ impl Seen {
 /// See the module.
 pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outlook {
     let (Some(now), Some(opened)) = (ring.view(partition), ring.opened(partition)) else { return Outlook::Fine };
+    let opened = if is_planted(18) { now } else { opened };
     let placed = ring.placed(partition);
     let serves = |brick: BrickId| seen.serves(partition, brick);
     // Rules 15 and 17: of the view that began last, with memory.
@@ -94,14 +96,15 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     // Rule 22: who has learnt everything, in the view that is led now.
     let has_learnt = |learner: &&Member| {
         now.opened
-            && seen.whole.contains(&(partition, learner.brick))
+            && (seen.whole.contains(&(partition, learner.brick)) || is_planted(19))
             && serves(learner.brick)
             && seen.remembers(learner)
             && members.contains(&now.leader)
     };
-    // Who had learnt it when the view was formed stays, until that has begun.
+    // Who had learnt it when the view was formed stays, until that has begun; whoever leads a forced one had not.
+    let follows = !now.opened && now.members.iter().any(|member| opened.has_member(member.brick));
     let has_joined = |member: &&Member| {
-        !now.opened && !opened.has_member(member.brick) && serves(member.brick) && seen.remembers(member)
+        follows && !opened.has_member(member.brick) && serves(member.brick) && seen.remembers(member)
     };
     let learnt = now.learners.iter().filter(has_learnt);
     let joining: Vec<BrickId> = learnt.chain(now.members.iter().filter(has_joined)).map(|one| one.brick).collect();
@@ -119,8 +122,6 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         let away = opened.members.iter().map(|member| member.brick).filter(|brick| !members.contains(brick));
         return Outlook::Waits(away.collect());
     }
-    // What was never led is as it was before.
-    let forgetful = forgetful || now.forgetful && !now.opened;
     let view = View {
         epoch: Epoch(now.epoch.0 + 1),
         leader,
@@ -130,12 +131,39 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         opened: false,
         forgetful,
         // Rule 19.
-        losses: opened.losses + u32::from(forgetful),
+        losses: opened.losses + u32::from(forgetful && !is_planted(16)),
     };
     if is_same(now, &view) {
         return Outlook::Fine;
     }
     Outlook::Due(Due { view, servers: in_turn(now.leader, &sources, seen) })
+}
+
+/// The operator's way around rules 15 and 18 where those who are entitled are gone for good: this brick leads, alone at first, and
+/// what it lacks is lost. Whoever is entitled and comes before the view has begun takes precedence.
+pub fn forced(ring: &RingInfo, partition: PartitionNumber, brick: BrickId, seen: &Seen) -> Result<View> {
+    let name = format!("partition {}/{partition}", ring.ring);
+    let (Some(now), Some(opened)) = (ring.view(partition), ring.opened(partition)) else {
+        return Err(Error::invalid(format!("there is no {name}")));
+    };
+    let Outlook::Waits(_) = outlook(ring, partition, seen) else {
+        return Err(Error::invalid(format!("{name} waits for nobody who is gone; there is nothing to force")));
+    };
+    let placed = ring.placed(partition);
+    if !placed.contains(&brick) || !seen.serves(partition, brick) {
+        return Err(Error::invalid(format!("brick {} does not serve {name}", brick.text())));
+    }
+    let learners = placed.into_iter().filter(|other| *other != brick && seen.serves(partition, *other));
+    Ok(View {
+        epoch: Epoch(now.epoch.0 + 1),
+        leader: brick,
+        members: vec![seen.member(brick)],
+        learners: learners.map(|other| seen.member(other)).collect(),
+        too_few: ring.members_min() > 1,
+        opened: false,
+        forgetful: true,
+        losses: opened.losses + 1,
+    })
 }
 
 /// Whether two views differ by their epochs only, and by whether they have begun.

@@ -148,6 +148,7 @@ pub fn control_request_seeds() -> Vec<Vec<u8>> {
         pool: "p".into(),
         copies: 2,
         domain: Some(Domain::Server),
+        min_replicas: None,
         allowed_uids: vec![1000],
         owner_uid: Some(1000),
         spread: 4,

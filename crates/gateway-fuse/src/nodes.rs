@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const SHARDS: usize = 16;
 /// A part of the table of fewer places keeps its room.
 const KEPT_PLACES: usize = 1024;
+/// When one of more places, 768 KiB, becomes smaller it is worth some milliseconds to give the system its room.
+const TRIMMED_PLACES: usize = 16_384;
 
 /// Of an inode that was given extended attributes here.
 const ASK_ALWAYS: u32 = u32::MAX;
@@ -184,8 +186,26 @@ impl Nodes {
 
 /// What a tree once took is not kept for ever. Half of the room stays, so that this is rare.
 fn give_room_back(shard: &mut HashMap<u64, Node>) {
-    if shard.capacity() > KEPT_PLACES && shard.len() < shard.capacity() / 4 {
+    let places = shard.capacity();
+    if places > KEPT_PLACES && shard.len() < places / 4 {
         shard.shrink_to(shard.len() * 2);
+        if places > TRIMMED_PLACES {
+            trim();
+        }
+    }
+}
+
+/// The allocator gives the system back what is free: else each thread's part of it keeps what some table once took there.
+fn trim() {
+    #[cfg(target_env = "gnu")]
+    {
+        use std::ffi::c_int;
+        unsafe extern "C" {
+            /// malloc_trim(3)
+            fn malloc_trim(pad: usize) -> c_int;
+        }
+        // SAFETY: it may be called at any time from any thread, and touches free memory only.
+        let _ = unsafe { malloc_trim(0) };
     }
 }
 

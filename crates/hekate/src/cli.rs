@@ -4,12 +4,14 @@ mod brick;
 mod documentation;
 mod inside;
 mod mounting;
+mod partition;
 mod variation;
 
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickScrub};
 pub use documentation::Shell;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
+pub use partition::Partition;
 pub use variation::{
     Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
 };
@@ -90,6 +92,9 @@ pub enum Command {
     /// Volumes: make, show, delete.
     #[command(subcommand)]
     Volume(Volume),
+    /// Partitions: their views, how far their replicas are; forcing one whose replicas are gone for good.
+    #[command(subcommand)]
+    Partition(Partition),
     /// Bricks: list, add, remove; look into a stopped one, get the files out of it, scrub those in use.
     #[command(subcommand)]
     Brick(Brick),
@@ -303,6 +308,9 @@ pub struct VolumeCreate {
     /// What no two copies share [default: server if the pool has bricks on enough of them, else disk].
     #[arg(long, value_enum)]
     pub domain: Option<FailureDomain>,
+    /// Serve the volume while at least so many copies are there; with fewer its users wait [default: all but one].
+    #[arg(long, value_name = "COPIES")]
+    pub min_replicas: Option<u32>,
     /// Partitions that share the names of each directory made in the volume's root, such as a bucket: a power of two, at
     /// most the partitions of the ring (`hekate pool list`). More take more names and creates; making, removing and
     /// changing such a directory asks all of them.

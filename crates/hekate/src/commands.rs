@@ -10,6 +10,7 @@ mod init;
 mod join;
 mod man;
 mod mount;
+mod partition;
 mod serve;
 mod state;
 mod status;
@@ -59,6 +60,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Metrics => status::metrics(cli),
         Command::Pool(command) => control::pool(cli, command),
         Command::Volume(command) => control::volume(cli, command),
+        Command::Partition(command) => partition::partition(cli, command),
         Command::Brick(command) => brick::brick(cli, command),
         Command::Where(options) => where_is::where_is(cli, options),
         Command::Debug(command) => debug::debug(cli, command),

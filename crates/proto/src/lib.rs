@@ -13,6 +13,7 @@ pub mod key;
 pub mod lock;
 pub mod map;
 pub mod op;
+pub mod planted;
 pub mod reply;
 
 pub use attr::{Attr, AttrChanges, Layout, NewNode, NodeKind, Piece, SetTime, ShardRun, Time};

@@ -6,8 +6,8 @@ use crate::read::node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::{Tree, attr_of, later};
 use bytes::{Bytes, BytesMut};
-use hekate_brick::planted::is_planted;
 use hekate_brick::{Brick, block_checksum};
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 
 /// Writes up to this go through the journal; greater ones to fresh blocks are written home at once (DESIGN section 5).

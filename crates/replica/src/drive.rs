@@ -11,7 +11,7 @@ use crate::numbers::Numbers;
 use crate::partition::{Around, Out, Place, Token, leader_of, same_bricks};
 use crate::places::names_of;
 use crate::step::{Ask, Before, Commit, Here, Next, Progress, Stop, step};
-use hekate_brick::planted::is_planted;
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 

@@ -4,8 +4,8 @@ use crate::compare::{digest, list};
 use crate::learner::{Learning, block_hashes};
 use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
-use hekate_brick::planted::is_planted;
 use hekate_brick::{Brick, LogEntry, block_checksum};
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
@@ -90,6 +90,10 @@ impl Follower {
         self.learning.forget();
     }
 
+    pub fn is_being_healed(&self) -> bool {
+        self.learning.record.is_some()
+    }
+
     pub fn is_idle(&self) -> bool {
         self.early.is_empty() && self.waiting.is_empty() && self.learning.restart.is_none()
     }
@@ -103,7 +107,9 @@ impl Follower {
             Event::Tick => self.tell_new_room(at, around, out),
             Event::Stabilize => at.send_member(out, at.view.leader, Message::WantStable),
             Event::Synced { ticket, outcome } => {
-                outcome?;
+                if !is_planted(23) {
+                    outcome?;
+                }
                 if let Some(ticket) = self.jobs.remove(&ticket) {
                     at.send_member(out, at.view.leader, Message::Synced { ticket });
                 }

@@ -14,8 +14,8 @@ use crate::partition::{Around, Event, Out, Place, SyncJob, Token};
 use crate::room;
 use crate::serve::Waiting;
 use crate::step::{Ask, Commit};
-use hekate_brick::planted::is_planted;
 use hekate_brick::{Brick, LogEntry, LogPosition};
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -8,7 +8,7 @@ use crate::step::{Ask, Commit, Stepped, Stop};
 use crate::stubs;
 use crate::tree::{Tree, attr_of, drop_link, later};
 use hekate_brick::Brick;
-use hekate_brick::planted::is_planted;
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 

@@ -14,8 +14,8 @@ use crate::message::{Address, BlockAt, Message};
 use crate::partition::{Around, Out, Place};
 use crate::step::Commit;
 use bytes::Bytes;
-use hekate_brick::planted::is_planted;
 use hekate_brick::{LogPosition, block_checksum};
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 

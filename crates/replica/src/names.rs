@@ -5,7 +5,7 @@ use crate::read::found_node;
 use crate::step::{Commit, Here, Next, Stepped};
 use crate::stubs;
 use crate::tree::{Owner, Tree, attr_of, drop_link, new_inode};
-use hekate_brick::planted::is_planted;
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 
 const SET_GROUP_ID: u16 = 0o2000;

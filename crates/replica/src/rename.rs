@@ -8,7 +8,7 @@ use crate::names::touch;
 use crate::step::{Commit, Here, Next, Stepped};
 use crate::stubs;
 use crate::tree::drop_link;
-use hekate_brick::planted::is_planted;
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 
 /// From where to where.

@@ -10,7 +10,7 @@ use crate::places::{check_place, counted_by, keys_of, listed_by, name_key, names
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
 use crate::tree::{Tree, purge_orphan};
-use hekate_brick::planted::is_planted;
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
 

@@ -6,7 +6,7 @@ use crate::legs::{cut_shard, shards_of};
 use crate::read::node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::{attr_of, give_up_data};
-use hekate_brick::planted::is_planted;
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
 

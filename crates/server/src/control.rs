@@ -1,6 +1,7 @@
 //! The control interface: what the command line (and the console) ask of a server, JSON to JSON.
 
 pub(crate) mod coordinator;
+mod partitions;
 mod servers;
 
 pub use coordinator::CoordinatorRequest;
@@ -55,6 +56,31 @@ pub enum ControlRequest {
         /// Its name.
         name: String,
     },
+    /// All partitions: their views, and what they wait for.
+    PartitionList,
+    /// One, with how far each of its replicas is.
+    PartitionShow {
+        /// Of which ring.
+        ring: RingId,
+        /// Which.
+        partition: PartitionNumber,
+    },
+    /// What this one server has of it.
+    ReplicasHere {
+        /// So.
+        ring: RingId,
+        /// So.
+        partition: PartitionNumber,
+    },
+    /// Lets a replica of this one server lead a partition whose members are gone for good.
+    PartitionForce {
+        /// So.
+        ring: RingId,
+        /// So.
+        partition: PartitionNumber,
+        /// Its directory or the first digits of its id.
+        brick: String,
+    },
     /// All bricks, with what rests on them.
     BrickList,
     /// Makes a brick on this one server.
@@ -104,7 +130,17 @@ impl ControlRequest {
         use ControlRequest::*;
         matches!(
             self,
-            Status | ServerStatus | Identify | PoolList | VolumeList | VolumeShow { .. } | BrickList | Metrics
+            Status
+                | ServerStatus
+                | Identify
+                | PoolList
+                | VolumeList
+                | VolumeShow { .. }
+                | PartitionList
+                | PartitionShow { .. }
+                | ReplicasHere { .. }
+                | BrickList
+                | Metrics
         )
     }
 }
@@ -121,6 +157,9 @@ pub struct VolumeRequest {
     /// What no two copies share; none: servers if there are enough of them, else disks.
     #[serde(default)]
     pub domain: Option<Domain>,
+    /// So many copies must be there for it to be served; none: all but one.
+    #[serde(default)]
+    pub min_replicas: Option<u32>,
     /// Who may use it beside root, the server's user and the owner.
     pub allowed_uids: Vec<u32>,
     /// Who owns its root directory; the caller, if none is named.
@@ -196,6 +235,10 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
             node.delete_volume(&name)?;
             Ok(json!({ "name": name, "state": "deleting" }))
         }
+        ControlRequest::PartitionList => partitions::list(node),
+        ControlRequest::PartitionShow { ring, partition } => partitions::show(node, ring, partition),
+        ControlRequest::ReplicasHere { ring, partition } => partitions::here(node, ring, partition),
+        ControlRequest::PartitionForce { ring, partition, brick } => partitions::force(node, ring, partition, &brick),
         ControlRequest::BrickList => bricks(node, &Reports::gather(node)?).map(Value::from),
         ControlRequest::BrickAdd { directory, pool, journal_mib } => bricks::add(node, &directory, &pool, journal_mib),
         ControlRequest::BrickRemove { brick } => bricks::remove(node, &one_brick(node, &brick)?),
@@ -263,7 +306,7 @@ impl Node {
             deleting: false,
             spread: wanted.spread,
         };
-        let made = self.create_volume(volume, wanted.domain, owner_uid)?;
+        let made = self.create_volume(volume, (wanted.domain, wanted.min_replicas), owner_uid)?;
         volume_row(self, &made, &Reports::gather(self)?)
     }
 }
@@ -297,7 +340,9 @@ fn volume_rows(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
 
 fn volume_row(node: &Node, volume: &VolumeInfo, reports: &Reports) -> Result<Value> {
     let mut row = json(volume)?;
-    row["domain"] = json(&node.registry.ring(volume.ring)?.map(|ring| ring.domain))?;
+    let ring = node.registry.ring(volume.ring)?;
+    row["domain"] = json(&ring.as_ref().map(|ring| ring.domain))?;
+    row["min_replicas"] = json(&ring.map(|ring| ring.members_min()))?;
     row["sessions"] = node.registry.session_count(volume.volume)?.into();
     row["state"] = if volume.deleting { "deleting" } else { "online" }.into();
     let (total, free) = reports.space(volume.volume);

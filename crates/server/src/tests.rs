@@ -174,6 +174,7 @@ impl Served {
             pool: "p".into(),
             copies: 2,
             domain: None,
+            min_replicas: None,
             allowed_uids: vec![4242],
             owner_uid: Some(0),
             spread: 1,

@@ -267,6 +267,27 @@ impl Node {
         Ok(info)
     }
 
+    /// Forms a view that an operator decides on.
+    pub(crate) fn force_view(
+        &self,
+        ring: &Arc<HostedRing>,
+        number: PartitionNumber,
+        decide: impl Fn(&RingInfo, &Seen) -> Result<View>,
+    ) -> Result<View> {
+        let seen = self.look_around()?;
+        let mut decided = Err(Error::bug("nothing was decided"));
+        let info = self.registry.update_ring(ring.ring, |info| {
+            decided = decide(info, &seen);
+            decided.iter().for_each(|view| info.form(number, view.clone()));
+            decided.is_ok()
+        })?;
+        let view = decided?;
+        self.take_views(std::slice::from_ref(&info));
+        self.poke(ring, number, view.epoch);
+        self.look_at_views();
+        Ok(view)
+    }
+
     /// Who hears of a newer epoch asks the coordinator.
     fn poke(&self, ring: &Arc<HostedRing>, partition: PartitionNumber, epoch: Epoch) {
         let Some(own) = ring.replicas().map(|(address, _)| *address).find(|address| address.partition == partition)

@@ -15,13 +15,18 @@ const DELETE_AT_ONCE: usize = 512;
 impl Node {
     /// Makes a volume whose root directory belongs to `uid`. If another server leads the root directory's partition it is
     /// made there, as soon as that server learns of the volume.
-    pub(crate) fn create_volume(&self, wanted: VolumeInfo, domain: Option<Domain>, gid: u32) -> Result<VolumeInfo> {
+    pub(crate) fn create_volume(
+        &self,
+        wanted: VolumeInfo,
+        (domain, min_replicas): (Option<Domain>, Option<u32>),
+        gid: u32,
+    ) -> Result<VolumeInfo> {
         let _alone = self.making_volume.lock();
         check_name("volume", &wanted.name)?;
         if self.registry.volume(&wanted.name)?.is_some() {
             return Err(Error::invalid(format!("there is a volume called {} already", wanted.name)));
         }
-        let ring = self.registry.ring_for(&wanted.pool, wanted.copies, domain)?;
+        let ring = self.registry.ring_for(&wanted.pool, wanted.copies, domain, min_replicas)?;
         let hosted = match self.ring(ring.ring) {
             Ok(hosted) => hosted,
             Err(_) => self.host(&ring)?,

@@ -45,7 +45,7 @@ impl Scratch {
             name: "v1".into(),
             pool: "default".into(),
             copies: 2,
-            domain: None,
+            domain: None, min_replicas: None,
             allowed_uids: vec![],
             owner_uid: Some(0),
             spread,

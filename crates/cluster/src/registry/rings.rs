@@ -2,7 +2,7 @@
 
 use super::{Registry, brick_key, parse, text};
 use crate::placement::{Candidate, place};
-use crate::records::*;
+use crate::records::{default_min, *};
 use hekate_proto::map::{BrickPlace, Member, ServerAddress, View, VolumeMap};
 use hekate_proto::*;
 use std::collections::BTreeSet;
@@ -32,8 +32,19 @@ impl Registry {
     }
 
     /// The pool's ring for so many copies; made and placed if it is the first of its kind. Without a domain copies are
-    /// on different servers if the pool has bricks on enough of them, else on different disks.
-    pub fn ring_for(&self, pool: &str, copies: u32, domain: Option<Domain>) -> Result<RingInfo> {
+    /// on different servers if the pool has bricks on enough of them, else on different disks. `min_replicas`: see
+    /// [`RingInfo::min_replicas`].
+    pub fn ring_for(
+        &self,
+        pool: &str,
+        copies: u32,
+        domain: Option<Domain>,
+        min_replicas: Option<u32>,
+    ) -> Result<RingInfo> {
+        if let Some(min) = min_replicas.filter(|min| *min == 0 || *min > copies) {
+            return Err(Error::invalid(format!("at least {min} of {copies} copies: say a number from 1 to {copies}")));
+        }
+        let min_replicas = min_replicas.filter(|min| *min != default_min(copies));
         if self.get::<PoolInfo>(&format!("/pools/{pool}"))?.is_none() {
             let known: Vec<_> = self.pools()?.into_iter().map(|pool| pool.name).collect();
             return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", known.join(", "))));
@@ -44,14 +55,15 @@ impl Registry {
             let is_candidate = |brick: &BrickInfo| brick.pool == pool && !brick.unopened;
             let bricks: Vec<BrickInfo> = self.bricks()?.into_iter().filter(is_candidate).collect();
             let domain = choose_domain(pool, copies, domain, &bricks)?;
-            let is_kind = |ring: &RingInfo| ring.pool == pool && ring.copies == copies && ring.domain == domain;
+            let kind = (pool, copies, domain, min_replicas);
+            let is_kind = |ring: &RingInfo| (&ring.pool[..], ring.copies, ring.domain, ring.min_replicas) == kind;
             if let Some(ring) = self.rings()?.into_iter().find(is_kind) {
                 return Ok(ring);
             }
             let last = counter.as_deref().map_or(Ok(0), |text| parse::<u16>(COUNTER, text))?;
             let number = last.checked_add(1).ok_or_else(|| Error::NoSpace { what: "for rings".into() })?;
             let views = place_views(&bricks, copies, domain)?;
-            let ring = RingInfo::new(RingId(number), pool, copies, domain, views);
+            let ring = RingInfo { min_replicas, ..RingInfo::new(RingId(number), pool, copies, domain, views) };
             // A brick that is removed meanwhile is not placed on.
             let mut expect = vec![(COUNTER.to_string(), counter.clone())];
             for key in bricks.iter().filter(|brick| ring.has(brick.brick)).map(|brick| brick_key(brick.brick)) {

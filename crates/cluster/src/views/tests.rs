@@ -46,6 +46,52 @@ fn open(ring: &mut RingInfo) {
 }
 
 #[test]
+fn what_all_have_lost_is_counted_once_it_is_led_again() {
+    let (mut ring, mut seen) = ring(2);
+    for number in 0..2 {
+        seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
+    }
+    // The first that is formed does not begin: still one loss.
+    assert_eq!(form(&mut ring, &seen).losses, 1);
+    seen.bricks.get_mut(&brick(1)).unwrap().incarnation = Incarnation(3);
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.losses, view.forgetful), (1, true));
+    open(&mut ring);
+    // One that another remembers is none.
+    seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(3);
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.losses, view.forgetful), (1, false));
+}
+
+#[test]
+fn who_is_not_entitled_leads_only_if_it_is_forced() {
+    let (mut ring, mut seen) = ring(2);
+    let serves = |seen: &mut Seen, number, is_there| seen.bricks.get_mut(&brick(number)).unwrap().serves = is_there;
+    let refused = |ring: &RingInfo, seen: &Seen| forced(ring, AT, brick(1), seen).unwrap_err().to_string();
+    assert!(refused(&ring, &seen).contains("nothing to force"));
+    serves(&mut seen, 1, false);
+    form(&mut ring, &seen);
+    open(&mut ring);
+    serves(&mut seen, 0, false);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(0)]));
+    assert!(refused(&ring, &seen).contains("does not serve"));
+    serves(&mut seen, 1, true);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(0)]), "by itself it leads nothing");
+    let view = forced(&ring, AT, brick(1), &seen).unwrap();
+    assert_eq!((view.epoch, bricks(&view.members), view.losses), (Epoch(3), vec![brick(1)], 1));
+    ring.form(AT, view);
+    // Who has everything comes back before it has begun: that one leads, and nothing is lost.
+    let mut early = (ring.clone(), seen.clone());
+    serves(&mut early.1, 0, true);
+    let view = form(&mut early.0, &early.1);
+    assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(0)], vec![brick(1)]));
+    open(&mut ring);
+    serves(&mut seen, 0, true);
+    let view = form(&mut ring, &seen);
+    assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(1)], vec![brick(0)]));
+}
+
+#[test]
 fn who_dies_is_left_out_and_comes_back_as_a_learner() {
     let (mut ring, mut seen) = ring(2);
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);

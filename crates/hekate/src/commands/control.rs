@@ -154,6 +154,7 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
             pool: options.pool.clone(),
             copies: options.copies,
             domain: options.domain.map(Domain::from),
+            min_replicas: options.min_replicas,
             allowed_uids: options.allow_uids.clone(),
             owner_uid: options.owner,
             spread: options.spread,
@@ -187,6 +188,7 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
 fn show_volume(volume: &Value) {
     print_volumes(&Value::Array(vec![volume.clone()]));
     println!("no two copies on one {}", text(&volume["domain"]));
+    println!("served while at least {} of {} copies are there", text(&volume["min_replicas"]), text(&volume["copies"]));
     println!("owner {}   may also use it: {}", text(&volume["owner_uid"]), text(&volume["allowed_uids"]));
     if volume["spread"] != 1 {
         println!("directories in its root: names in {} partitions each", text(&volume["spread"]));

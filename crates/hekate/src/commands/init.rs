@@ -103,6 +103,7 @@ fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure>
         pool: options.pool.clone(),
         copies: options.copies,
         domain: None,
+        min_replicas: None,
         allowed_uids: Vec::new(),
         owner_uid: Some(rustix::process::geteuid().as_raw()),
         spread: 1,

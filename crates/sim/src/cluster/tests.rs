@@ -123,7 +123,7 @@ fn faults_stop_and_it_becomes_whole() {
 
 /// What each planted bug is.
 #[cfg(feature = "planted")]
-const PLANTED: [&str; 15] = [
+const PLANTED: [&str; 24] = [
     "answers before the members have the record",
     "a retry is done again",
     "a leg that was taken is taken again",
@@ -139,6 +139,15 @@ const PLANTED: [&str; 15] = [
     "a moved directory keeps its parent",
     "a leader does not fetch what it lacks",
     "a name is shown before it is stable",
+    "a view that begins without memory counts no loss",
+    "who rebooted inside its lease stays a member",
+    "a view that has not begun says who may lead",
+    "a learner is a member before it has everything",
+    "what another epoch says counts",
+    "a learner's own tail is trusted",
+    "shards that a learner has otherwise stay so",
+    "a member's sync that failed counts",
+    "a learner keeps the blocks that a power cut took",
 ];
 
 #[cfg(feature = "planted")]
@@ -151,9 +160,9 @@ const SEEDS_MAX: u64 = 1000;
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
     for tried in 1..=SEEDS_MAX {
-        hekate_brick::planted::plant(bug);
+        hekate_proto::planted::plant(bug);
         let wrong = try_seed(start + tried, false).1;
-        hekate_brick::planted::plant(0);
+        hekate_proto::planted::plant(0);
         let Some(first) = wrong.first() else { continue };
         let complaint: String = first.chars().take(90).collect();
         if try_seed(start + tried, false).1.is_empty() {
