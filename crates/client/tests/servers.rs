@@ -87,7 +87,7 @@ impl Pair {
     }
 
     fn start(&mut self, index: usize) {
-        let node = Node::start(&NodeSettings { state: self.state(index) }, &|_| ()).unwrap();
+        let node = Node::start(&NodeSettings { state: self.state(index), without: Vec::new() }, &|_| ()).unwrap();
         let server = Server::new(node.clone());
         server.listen(&self.endpoint(index)).unwrap();
         node.announce(&[self.endpoint(index).to_string()]).unwrap();

@@ -119,6 +119,32 @@ impl RingInfo {
         self.placed.get(partition.0 as usize).cloned().or_else(members).unwrap_or_default()
     }
 
+    /// The bricks that have anything of a partition: those that are to hold it, and those of its views.
+    pub fn holders(&self, partition: PartitionNumber) -> Vec<BrickId> {
+        let mut holders = self.placed(partition);
+        let views = self.view(partition).into_iter().chain(self.opened(partition));
+        for brick in views.flat_map(View::all).map(|member| member.brick) {
+            if !holders.contains(&brick) {
+                holders.push(brick);
+            }
+        }
+        holders
+    }
+
+    /// Another brick is to hold all that one is to hold. -> of how many partitions.
+    pub fn replace(&mut self, old: BrickId, new: BrickId) -> usize {
+        self.placed = (0..self.views.len() as u32).map(|number| self.placed(PartitionNumber(number))).collect();
+        let places: Vec<&mut BrickId> = self.placed.iter_mut().flatten().filter(|brick| **brick == old).collect();
+        let count = places.len();
+        places.into_iter().for_each(|place| *place = new);
+        count
+    }
+
+    /// Whether the brick is to hold any partition.
+    pub fn is_placed(&self, brick: BrickId) -> bool {
+        (0..self.views.len() as u32).any(|number| self.placed(PartitionNumber(number)).contains(&brick))
+    }
+
     /// A partition's last view.
     pub fn view(&self, partition: PartitionNumber) -> Option<&View> {
         self.views.get(partition.0 as usize)
@@ -134,9 +160,9 @@ impl RingInfo {
         self.min_replicas.unwrap_or(default_min(self.copies)) as usize
     }
 
-    /// How many partitions have a replica on the brick.
+    /// How many partitions have a replica on the brick, or are to have one.
     pub fn replicas_on(&self, brick: BrickId) -> usize {
-        (0..self.views.len()).filter(|number| self.placed(PartitionNumber(*number as u32)).contains(&brick)).count()
+        (0..self.views.len()).filter(|number| self.holders(PartitionNumber(*number as u32)).contains(&brick)).count()
     }
 
     /// Whether any has.

@@ -112,8 +112,17 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let rank = |brick: &BrickId| placed.iter().position(|known| known == brick).unwrap_or(placed.len());
     members.sort_by_key(rank);
     members.dedup();
-    // Who leads stays, but for one who joins and is to lead if it can.
-    let leader = if members.contains(&now.leader) && !joining.contains(&members[0]) { now.leader } else { members[0] };
+    // Who leads stays, but for one who joins and is to lead if it can, or if another has taken its place.
+    let stays = placed.contains(&now.leader) || !placed.contains(&members[0]);
+    let leader =
+        if stays && members.contains(&now.leader) && !joining.contains(&members[0]) { now.leader } else { members[0] };
+    // Who was replaced goes when the one that takes its place has come. While it leads it stays: its lease would be waited for.
+    let copies = ring.copies as usize;
+    while members.len() > copies {
+        let goes = |brick: &BrickId| !placed.contains(brick) && *brick != leader && *brick != now.leader;
+        let Some(last) = members.iter().rposition(goes) else { break };
+        members.remove(last);
+    }
     let learners: Vec<BrickId> =
         placed.iter().copied().filter(|brick| serves(*brick) && !members.contains(brick)).collect();
     // With too few it can only heal somebody; as long as nobody is there, those who are away keep their right.

@@ -7,7 +7,7 @@ mod mounting;
 mod partition;
 mod variation;
 
-pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickScrub};
+pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickReplace, BrickScrub};
 pub use documentation::Shell;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
@@ -246,6 +246,9 @@ pub struct Serve {
     /// To join: size of each brick's journal, in MiB.
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
     pub journal: u64,
+    /// Do without this brick, which cannot be opened; may be given again. Volumes with other copies are served from those.
+    #[arg(long, value_name = "DIR")]
+    pub without: Vec<PathBuf>,
     /// Let Prometheus read counters and histograms there, at /metrics; whoever reaches the address may.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,

@@ -1,14 +1,16 @@
 //! A server's bricks: made, added to a cluster that runs, and taken out of it again.
 //!
-//! What rests on a brick can't move to another yet: that takes new views and learners. What needs it is refused, with what
-//! is in the way.
+//! Another brick can take a brick's place: it is to hold what that one holds, learns it, and then that one goes from its
+//! views. To spread what rests on a brick over others does not exist yet.
 
 use crate::node::Node;
-use hekate_brick::{Brick, BrickSettings, Identity};
-use hekate_cluster::{BrickInfo, RingInfo};
+use hekate_brick::{Brick, BrickSettings, Identity, RecoveryReport};
+use hekate_cluster::{BrickInfo, Registry, RingInfo};
 use hekate_proto::*;
 use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A journal is of this size at least and at most, in MiB.
 const JOURNAL_MIB: std::ops::RangeInclusive<u64> = 32..=65_536;
@@ -61,17 +63,138 @@ pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
     })
 }
 
+/// Bricks of a server that starts.
+#[derive(Default)]
+pub struct Opened {
+    /// Those that are open.
+    pub bricks: HashMap<BrickId, Arc<Brick>>,
+    /// What was found when they were opened.
+    pub recoveries: HashMap<BrickId, RecoveryReport>,
+    /// Those that are not: it is to do without them, or nothing is to rest on one that cannot be opened.
+    pub absent: BTreeSet<BrickId>,
+}
+
+/// Opens all of this server's bricks but those that it is to do without.
+pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress: &dyn Fn(&str)) -> Result<Opened> {
+    let (own, rings) = (registry.own_bricks()?, registry.rings()?);
+    if let Some(unknown) = without.iter().find(|directory| own.iter().all(|info| info.directory != **directory)) {
+        let known: Vec<&str> = own.iter().map(|info| info.directory.as_str()).collect();
+        return Err(Error::invalid(format!("this server has no brick {unknown}; its bricks are {}", known.join(", "))));
+    }
+    let mut opened = Opened::default();
+    for info in own {
+        if without.contains(&info.directory) {
+            progress(&format!("brick {} is left out", info.directory));
+            opened.absent.insert(info.brick);
+            continue;
+        }
+        progress(&format!("opening brick {}", info.directory));
+        let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
+        match open(&info, cluster, progress) {
+            Ok((brick, report)) => {
+                registry.opened(info.brick, brick.incarnation())?;
+                opened.recoveries.insert(info.brick, report);
+                opened.bricks.insert(info.brick, Arc::new(brick));
+            }
+            Err(error) if !is_needed => {
+                progress(&format!("brick {} cannot be opened, and nothing is to rest on it: {error}", info.directory));
+                opened.absent.insert(info.brick);
+            }
+            Err(error) => return Err(with_hint(error, &info.directory)),
+        }
+    }
+    Ok(opened)
+}
+
+fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
+    let directory = &info.directory;
+    let (brick, report) = Brick::open(Path::new(directory), cluster)?;
+    if brick.id() != info.brick {
+        return Err(Error::Denied {
+            what: format!("{directory} holds brick {}, not {}", brick.id().text(), info.brick.text()),
+        });
+    }
+    if let Some(why) = &report.stopped {
+        progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
+    }
+    if let Some(torn) = &report.torn {
+        let (path, offset, why) = (&torn.path, torn.offset, torn.why);
+        progress(&format!("cut a torn tail off the journal, {path} at offset {offset}: {why}; nothing synced is lost"));
+    }
+    Ok((brick, report))
+}
+
+/// What can be done about a brick that cannot be opened, if its volumes have other copies.
+fn with_hint(error: Error, directory: &str) -> Error {
+    let hint = |what: String| format!("{what}; if its disk is gone: `hekate serve --without {directory}`");
+    match error {
+        Error::Invalid { what } => Error::Invalid { what: hint(what) },
+        Error::Damaged { what } => Error::Damaged { what: hint(what) },
+        Error::Denied { what } => Error::Denied { what: hint(what) },
+        Error::Io { what } => Error::Io { what: hint(what) },
+        other => other,
+    }
+}
+
 /// Makes a brick on this server and records it.
 pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result<Value> {
-    let path = Path::new(directory);
-    if !path.is_absolute() {
-        return Err(Error::invalid(format!("{directory} is no absolute path")));
-    }
     let pools: Vec<String> = node.registry.pools()?.into_iter().map(|pool| pool.name).collect();
     if !pools.iter().any(|known| known == pool) {
         return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", pools.join(", "))));
     }
-    let own = node.registry.own_bricks()?;
+    check_new(node, directory, None)?;
+    let wanted = NewBrick { cluster: &node.cluster, server: node.registry.server(), pool, journal_mib };
+    let info = BrickInfo { unopened: true, ..make_brick(Path::new(directory), &wanted)? };
+    node.registry.add_brick(&info)?;
+    crate::control::json(&info)
+}
+
+/// Makes a brick on this server that takes the place of another one, of any server.
+pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> Result<Value> {
+    let old = any_brick(node, called)?;
+    if !node.registry.rings()?.iter().any(|ring| ring.is_placed(old.brick)) {
+        let what = format!("nothing rests on brick {}, or another has taken its place already", old.directory);
+        return Err(Error::invalid(format!("{what}; `hekate brick remove {}` takes it out", old.directory)));
+    }
+    check_new(node, directory, Some(old.brick))?;
+    let (cluster, server, pool) = (&node.cluster, node.registry.server(), &old.pool);
+    let made = make_brick(Path::new(directory), &NewBrick { cluster, server, pool, journal_mib })?;
+    let info = BrickInfo { unopened: true, ..made };
+    let replicas = node.registry.replace_brick(&old, &info).inspect_err(|_| {
+        log::warn!("the brick in {directory} was made and not recorded; remove what is in it");
+    })?;
+    Ok(json!({
+        "brick": info.brick, "directory": directory, "replaces": old.brick, "old_directory": old.directory,
+        "replicas": replicas,
+    }))
+}
+
+/// By its directory or the beginning of its id.
+fn any_brick(node: &Node, called: &str) -> Result<BrickInfo> {
+    let all = node.registry.bricks()?;
+    let directory = called.trim_end_matches('/');
+    let is_called =
+        |info: &&BrickInfo| info.directory == directory || (called.len() >= 4 && info.brick.text().starts_with(called));
+    let mut found: Vec<BrickInfo> = all.iter().filter(is_called).cloned().collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(one), true) => Ok(one),
+        (one, _) => {
+            let known: Vec<String> =
+                all.iter().map(|info| format!("{} ({})", info.directory, info.brick.text())).collect();
+            let what = if one.is_some() { "there are several bricks" } else { "there is no brick" };
+            Err(Error::invalid(format!("{what} called {called}; the bricks are {}", known.join(", "))))
+        }
+    }
+}
+
+/// Whether a brick can be made there. `replaced`: its directory may be the same.
+fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<()> {
+    let path = Path::new(directory);
+    if !path.is_absolute() {
+        return Err(Error::invalid(format!("{directory} is no absolute path")));
+    }
+    let mut own = node.registry.own_bricks()?;
+    own.retain(|info| Some(info.brick) != replaced || node.bricks.contains_key(&info.brick));
     let lies_in = |info: &&BrickInfo| path.starts_with(&info.directory) || Path::new(&info.directory).starts_with(path);
     if let Some(other) = own.iter().find(lies_in) {
         let what = if other.directory == directory { "is a brick of this server already" } else { "and the brick" };
@@ -88,11 +211,7 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
             other.cluster
         )));
     }
-    Identity::check_empty(path)?;
-    let wanted = NewBrick { cluster: &node.cluster, server: node.registry.server(), pool, journal_mib };
-    let info = BrickInfo { unopened: true, ..make_brick(path, &wanted)? };
-    node.registry.add_brick(&info)?;
-    crate::control::json(&info)
+    Identity::check_empty(path)
 }
 
 /// Takes a brick out of the cluster that nothing rests on; its directory is left as it is.
@@ -130,8 +249,8 @@ fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result
         false => format!("of volume {}", volumes.join(", ")),
     };
     Ok(format!(
-        "{partitions} replicas rest on it, {volumes}, and moving replicas to other bricks does not exist yet. To empty it, copy \
-         the files to a volume on other bricks and delete that one; if the disk is dying, copy it with ddrescue(1) and put \
-         the copy in its place while the server is stopped"
+        "{partitions} replicas rest on it, {volumes}. `hekate brick replace {} DIR` has a new brick take its place; spreading \
+         them over other bricks does not exist yet",
+        info.directory
     ))
 }

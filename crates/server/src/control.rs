@@ -102,10 +102,14 @@ pub enum ControlRequest {
         /// So.
         brick: String,
     },
-    /// Puts another brick in the place of one.
+    /// Makes a brick on this one server that takes the place of one, of any server.
     BrickReplace {
         /// So.
         brick: String,
+        /// As of `BrickAdd`.
+        directory: String,
+        /// So.
+        journal_mib: u64,
     },
     /// Begins to scrub a brick, or all.
     BrickScrub {
@@ -243,7 +247,9 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::BrickAdd { directory, pool, journal_mib } => bricks::add(node, &directory, &pool, journal_mib),
         ControlRequest::BrickRemove { brick } => bricks::remove(node, &one_brick(node, &brick)?),
         ControlRequest::BrickDrain { brick } => bricks::refuse_to_move(node, &one_brick(node, &brick)?, "drained"),
-        ControlRequest::BrickReplace { brick } => bricks::refuse_to_move(node, &one_brick(node, &brick)?, "replaced"),
+        ControlRequest::BrickReplace { brick, directory, journal_mib } => {
+            bricks::replace(node, &brick, &directory, journal_mib)
+        }
         ControlRequest::BrickScrub { brick } => {
             let found = bricks_called(node, brick.as_deref())?;
             found.iter().for_each(|info| node.scrubs.ask(info.brick));
@@ -397,7 +403,11 @@ fn one_brick(node: &Node, called: &str) -> Result<BrickInfo> {
 fn bricks(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
     let rings = node.registry.rings()?;
     let row = |info: BrickInfo| -> Result<Value> {
-        let state = if info.unopened { "not opened yet" } else { "away" };
+        let state = match (info.unopened, node.absent.contains(&info.brick)) {
+            (true, _) => "not opened yet",
+            (_, true) => "not opened",
+            _ => "away",
+        };
         let mut row = reports.brick(info.brick).unwrap_or_else(|| json!({ "brick": info.brick, "state": state }));
         (row["directory"], row["pool"], row["server"]) =
             (info.directory.into(), info.pool.into(), info.server.0.into());

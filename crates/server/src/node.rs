@@ -1,5 +1,6 @@
 //! A server process: what it opens when it starts, and the service that connections use.
 
+use crate::bricks::{self, Opened};
 use crate::checkpoint::Journals;
 use crate::control;
 use crate::housekeeping::Housekeeping;
@@ -33,6 +34,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct NodeSettings {
     /// Directory of the coordinator's file and the secret.
     pub state: PathBuf,
+    /// Bricks that it does without, by their directories.
+    pub without: Vec<String>,
 }
 
 /// A server.
@@ -43,6 +46,8 @@ pub struct Node {
     pub(crate) secret: Option<Secret>,
     pub(crate) cluster: String,
     pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
+    /// Its bricks that are not open.
+    pub(crate) absent: BTreeSet<BrickId>,
     pub(crate) journals: Journals,
     pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
     pub(crate) rings: RwLock<HashMap<RingId, Arc<HostedRing>>>,
@@ -87,32 +92,7 @@ impl Node {
         let (registry, coordinator_address) = membership::open_registry(&settings.state, secret.as_ref())?;
         registry.check_version()?;
         let cluster = registry.cluster()?;
-        let mut bricks = HashMap::new();
-        let mut recoveries = HashMap::new();
-        for info in registry.own_bricks()? {
-            progress(&format!("opening brick {}", info.directory));
-            let (brick, report) = Brick::open(std::path::Path::new(&info.directory), &cluster)?;
-            if brick.id() != info.brick {
-                return Err(Error::Denied {
-                    what: format!("{} holds brick {}, not {}", info.directory, brick.id().text(), info.brick.text()),
-                });
-            }
-            if let Some(why) = &report.stopped {
-                progress(&format!(
-                    "brick {} had stopped itself: {why}; only what it had synced is trusted",
-                    info.directory
-                ));
-            }
-            if let Some(torn) = &report.torn {
-                let (path, offset, why) = (&torn.path, torn.offset, torn.why);
-                progress(&format!(
-                    "cut a torn tail off the journal, {path} at offset {offset}: {why}; nothing synced is lost"
-                ));
-            }
-            registry.opened(info.brick, brick.incarnation())?;
-            recoveries.insert(info.brick, report);
-            bricks.insert(info.brick, Arc::new(brick));
-        }
+        let Opened { bricks, recoveries, absent } = bricks::open_all(&registry, &cluster, &settings.without, progress)?;
         let syncers = Syncers::start(bricks.values())?;
         let journals = Journals::new(bricks.values())?;
         let node = Arc::new_cyclic(|own| Self {
@@ -122,6 +102,7 @@ impl Node {
             secret,
             cluster,
             bricks,
+            absent,
             journals,
             recoveries,
             rings: RwLock::default(),

@@ -24,9 +24,10 @@ pub struct HostedRing {
     /// Which.
     pub ring: RingId,
     views: RwLock<Arc<Vec<View>>>,
-    placed: Vec<Vec<BrickId>>,
-    /// Where all the ring's bricks are.
-    servers: HashMap<BrickId, ServerId>,
+    /// The bricks that have anything of each partition.
+    holders: RwLock<Vec<Vec<BrickId>>>,
+    /// Where all bricks are.
+    servers: RwLock<HashMap<BrickId, ServerId>>,
     replicas: BTreeMap<Address, Hosted>,
 }
 
@@ -39,9 +40,8 @@ impl HostedRing {
         lost: impl Fn(BrickId, PartitionNumber) -> Vec<BlockAt>,
     ) -> Result<Self> {
         let mut replicas = BTreeMap::new();
-        let placed: Vec<Vec<BrickId>> =
-            (0..info.views.len() as u32).map(|number| info.placed(PartitionNumber(number))).collect();
-        for (number, bricks_of) in (0..).map(PartitionNumber).zip(&placed) {
+        let holders = holders(info);
+        for (number, bricks_of) in (0..).map(PartitionNumber).zip(&holders) {
             for id in bricks_of {
                 let Some(brick) = bricks.get(id) else { continue };
                 let address = Address { partition: number, brick: *id };
@@ -52,7 +52,8 @@ impl HostedRing {
                 replicas.insert(address, Hosted { partition, brick, mailbox });
             }
         }
-        Ok(Self { ring: info.ring, views: RwLock::new(Arc::new(info.views.clone())), placed, servers, replicas })
+        let (views, holders) = (RwLock::new(Arc::new(info.views.clone())), RwLock::new(holders));
+        Ok(Self { ring: info.ring, views, holders, servers: RwLock::new(servers), replicas })
     }
 
     /// Partitions of the ring.
@@ -73,24 +74,32 @@ impl HostedRing {
             .ok_or_else(|| Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) })
     }
 
-    /// The views have changed.
-    pub fn set_views(&self, views: Vec<View>) {
-        *self.views.write() = Arc::new(views);
+    /// The views have changed, or which bricks are to hold what.
+    pub fn set_views(&self, info: &RingInfo) {
+        *self.holders.write() = holders(info);
+        *self.views.write() = Arc::new(info.views.clone());
     }
 
-    /// The bricks that are to hold a partition.
-    pub fn placed(&self, number: PartitionNumber) -> &[BrickId] {
-        self.placed.get(number.0 as usize).map(Vec::as_slice).unwrap_or_default()
+    /// Where all bricks are by now.
+    pub fn set_servers(&self, servers: &HashMap<BrickId, ServerId>) {
+        if *self.servers.read() != *servers {
+            self.servers.write().clone_from(servers);
+        }
+    }
+
+    /// The bricks that have anything of a partition, or are to have it.
+    pub fn holders(&self, number: PartitionNumber) -> Vec<BrickId> {
+        self.holders.read().get(number.0 as usize).cloned().unwrap_or_default()
     }
 
     /// The server that has a brick.
     pub fn server_of(&self, brick: BrickId) -> Option<ServerId> {
-        self.servers.get(&brick).copied()
+        self.servers.read().get(&brick).copied()
     }
 
     /// The bricks of a server.
     pub fn bricks_of(&self, server: ServerId) -> Vec<BrickId> {
-        self.servers.iter().filter(|(_, at)| **at == server).map(|(brick, _)| *brick).collect()
+        self.servers.read().iter().filter(|(_, at)| **at == server).map(|(brick, _)| *brick).collect()
     }
 
     /// Whether all replicas of a partition are here.
@@ -102,7 +111,8 @@ impl HostedRing {
     /// Whether all bricks that are to hold any of it are here.
     pub fn is_placed_here(&self) -> bool {
         let here = |number, brick| self.replicas.contains_key(&Address { partition: number, brick });
-        (0..).map(PartitionNumber).zip(&self.placed).all(|(number, all)| all.iter().all(|brick| here(number, *brick)))
+        let holders = self.holders.read();
+        (0..).map(PartitionNumber).zip(&*holders).all(|(number, all)| all.iter().all(|brick| here(number, *brick)))
     }
 
     /// Whether all replicas of all partitions are here.
@@ -213,4 +223,8 @@ impl HostedRing {
         let around = Around { brick: &hosted.brick, views: &[], now: ask.now };
         Ok(hosted.partition.read().read(&around, ask, op))
     }
+}
+
+fn holders(info: &RingInfo) -> Vec<Vec<BrickId>> {
+    (0..info.views.len() as u32).map(|number| info.holders(PartitionNumber(number))).collect()
 }

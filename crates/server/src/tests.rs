@@ -214,7 +214,7 @@ impl Drop for Served {
 }
 
 pub fn start(directory: &std::path::Path) -> Arc<Node> {
-    Node::start(&NodeSettings { state: directory.into() }, &|_| ()).unwrap()
+    Node::start(&NodeSettings { state: directory.into(), without: Vec::new() }, &|_| ()).unwrap()
 }
 
 /// An op of the server's own session.

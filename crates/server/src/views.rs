@@ -119,7 +119,7 @@ impl Node {
         }
         let from = clock();
         let stopped = self.bricks.values().filter(|brick| brick.status().is_ok_and(|status| status.poisoned.is_some()));
-        let stopped: Vec<BrickId> = stopped.map(|brick| brick.id()).collect();
+        let stopped: Vec<BrickId> = stopped.map(|brick| brick.id()).chain(self.absent.iter().copied()).collect();
         self.registry.keep_alive(&stopped)?;
         let mut rings = self.registry.rings()?;
         self.take_views(&rings);
@@ -148,7 +148,7 @@ impl Node {
             if is_older || *known == info.views {
                 continue;
             }
-            ring.set_views(info.views.clone());
+            ring.set_views(info);
             let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
             let mut turn = Turn::new(self, &ring);
             addresses.into_iter().for_each(|address| turn.tell(address, Event::View));
@@ -185,7 +185,7 @@ impl Node {
         let mut formed = Vec::new();
         for number in (0..info.views.len() as u32).map(PartitionNumber) {
             let at = (info.ring, number);
-            if !info.placed(number).iter().any(|brick| self.bricks.contains_key(brick)) {
+            if !info.holders(number).iter().any(|brick| self.bricks.contains_key(brick)) {
                 continue;
             }
             if let Some(view) = info.view(number).filter(|view| !view.opened) {
@@ -294,8 +294,8 @@ impl Node {
         else {
             return;
         };
-        for brick in ring.placed(partition) {
-            let to = Address { partition, brick: *brick };
+        for brick in ring.holders(partition) {
+            let to = Address { partition, brick };
             if ring.replica(to).is_none() {
                 let envelope = Envelope { ring: ring.ring, from: own, to, epoch, message: Message::WantStable };
                 self.send_to_brick(ring, &envelope);

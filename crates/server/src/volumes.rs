@@ -103,9 +103,11 @@ impl Node {
     pub(crate) fn learn(&self) -> Result<()> {
         let _alone = self.making_volume.lock();
         self.learn_servers()?;
-        for ring in self.registry.rings()? {
-            if self.ring(ring.ring).is_err() {
-                self.host(&ring)?;
+        let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
+        for info in self.registry.rings()? {
+            match self.ring(info.ring) {
+                Ok(ring) => ring.set_servers(&servers),
+                Err(_) => drop(self.host(&info)?),
             }
         }
         let recorded = self.registry.volumes()?;

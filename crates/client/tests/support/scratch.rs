@@ -60,7 +60,7 @@ impl Scratch {
     }
 
     pub fn start(&mut self) {
-        let node = Node::start(&NodeSettings { state: self.directory.clone() }, &|_| ()).unwrap();
+        let node = Node::start(&NodeSettings { state: self.directory.clone(), without: Vec::new() }, &|_| ()).unwrap();
         let server = Server::new(node.clone());
         server.listen(&self.endpoint()).unwrap();
         self.running = Some((node, server));

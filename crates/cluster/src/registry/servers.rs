@@ -85,6 +85,44 @@ impl Registry {
         }
     }
 
+    /// Records a new brick of this server that is to hold all that another one is to hold. -> how many partitions.
+    pub fn replace_brick(&self, old: &BrickInfo, new: &BrickInfo) -> Result<usize> {
+        loop {
+            let (pool, key) = (format!("/pools/{}", new.pool), brick_key(new.brick));
+            let mut expect = vec![(pool.clone(), self.coordinator.get(&pool)?), (key.clone(), None)];
+            let mut writes = vec![(key, text(new)?)];
+            let (mut count, bricks) = (0, self.bricks()?);
+            for (key, record) in self.coordinator.list("/rings/")? {
+                let mut ring: RingInfo = super::parse(&key, &record)?;
+                let places = (0..ring.views.len() as u32).map(|number| ring.placed(PartitionNumber(number)));
+                let mut beside = places.filter(|all| all.contains(&old.brick)).flatten();
+                let is_there =
+                    |brick: BrickId| bricks.iter().any(|info| info.brick == brick && info.server == new.server);
+                if ring.domain == Domain::Server && beside.any(|brick| brick != old.brick && is_there(brick)) {
+                    let what = format!("server {} has the other copy of some of its partitions", new.server);
+                    return Err(Error::invalid(format!("{what}; replace it by a brick of another server")));
+                }
+                let moved = ring.replace(old.brick, new.brick);
+                if moved > 0 {
+                    count += moved;
+                    writes.push((key.clone(), text(&ring)?));
+                    expect.push((key, Some(record)));
+                }
+            }
+            if count == 0 {
+                let directory = &old.directory;
+                let what =
+                    format!("nothing rests on brick {directory}; take it out with `hekate brick remove {directory}`");
+                return Err(Error::invalid(what));
+            }
+            let expect: Vec<_> = expect.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
+            let writes: Vec<_> = writes.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
+            if self.coordinator.transact(&expect, &writes)? {
+                return Ok(count);
+            }
+        }
+    }
+
     /// Says that this server lives, and which of its bricks have stopped. It is said again within [`LEASE`], or it is over.
     pub fn keep_alive(&self, stopped: &[BrickId]) -> Result<()> {
         let info = AliveInfo { server: self.server, stopped: stopped.to_vec() };

@@ -26,11 +26,9 @@ pub enum Brick {
         /// Its directory, or the first digits of its id.
         brick: String,
     },
-    /// Put another brick in the place of one (this version says what is in the way).
-    Replace {
-        /// Its directory, or the first digits of its id.
-        brick: String,
-    },
+    /// Have a new brick, on the server that answers, take the place of one; it is healed from the other copies.
+    #[command(after_help = REPLACE_EXAMPLES)]
+    Replace(BrickReplace),
     /// Show what a stopped brick holds, and check it; nothing on its disk is changed.
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(BrickInspect),
@@ -51,6 +49,20 @@ Volumes that exist stay on the bricks that they are on. A volume that is made la
 it is the first with so many copies; else it shares the places of the volumes that have as many.
 
 Exit status: 0 made; 64 the directory cannot become a brick, and nothing was changed; 77 not permitted; 69 no server.";
+
+const REPLACE_EXAMPLES: &str = "\
+A disk that works still, by another one:
+  hekate brick replace /srv/disk1 /srv/disk9
+  hekate stop && hekate serve --detach      the new brick is opened when its server starts next
+  hekate status                             how far it is healed; the old one serves until then
+  hekate brick remove /srv/disk1            once nothing rests on it
+
+A disk that is gone, on a server that does not start without it:
+  hekate serve --detach --without /srv/disk1
+  hekate brick replace /srv/disk1 /srv/disk9
+  hekate stop && hekate serve --detach
+
+Exit status: 0 so recorded; 64 it cannot be, and nothing was changed; 77 not permitted; 69 no server.";
 
 const INSPECT_EXAMPLES: &str = "\
 Examples:
@@ -80,6 +92,17 @@ other bricks, or damaged, are holes; each such file is listed.
 
 Exit status: 0 everything; 65 some of it is on other bricks or could not be made, as listed; 74 something on this brick is
 damaged, as listed; 69 a server has the brick open; 73 the directory to write to is not empty; 64 no brick.";
+
+#[derive(Args, Debug)]
+pub struct BrickReplace {
+    /// The old one, of any server: its directory, or the first digits of its id.
+    pub brick: String,
+    /// An empty directory on a disk of its own.
+    pub directory: PathBuf,
+    /// Size of its journal, in MiB.
+    #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
+    pub journal: u64,
+}
 
 #[derive(Args, Debug)]
 pub struct BrickAdd {

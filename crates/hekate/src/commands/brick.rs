@@ -19,7 +19,7 @@ pub fn brick(cli: &Cli, command: &Brick) -> Result<(), Failure> {
         Brick::Add(options) => members::add(cli, options),
         Brick::Remove { brick } => members::remove(cli, brick),
         Brick::Drain { brick } => members::drain(cli, brick),
-        Brick::Replace { brick } => members::replace(cli, brick),
+        Brick::Replace(options) => members::replace(cli, options),
         Brick::Inspect(options) => inspect::inspect(cli, options),
         Brick::Export(options) => export::export(cli, options),
         Brick::Scrub(options) => scrub::scrub(cli, options),

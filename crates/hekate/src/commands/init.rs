@@ -97,7 +97,7 @@ impl Apart {
 }
 
 fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure> {
-    let node = Node::start(&NodeSettings { state: paths.state.clone() }, &|_| ())?;
+    let node = Node::start(&NodeSettings { state: paths.state.clone(), without: Vec::new() }, &|_| ())?;
     let made = node.make_volume(VolumeRequest {
         name: name.into(),
         pool: options.pool.clone(),

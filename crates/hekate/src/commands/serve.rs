@@ -51,6 +51,9 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     if let Some(address) = options.metrics {
         arguments.extend(["--metrics".into(), address.to_string().into()]);
     }
+    for directory in &options.without {
+        arguments.extend(["--without".into(), directory.clone().into()]);
+    }
     for mount in &options.mounts {
         arguments.extend(["--mount".into(), mount.text.clone().into()]);
     }
@@ -123,11 +126,13 @@ fn progress(what: &str) {
 }
 
 /// A server that was killed a moment ago may still hold its files, and the coordinator may start at the same time.
-fn start(paths: &Paths) -> Result<Arc<Node>, Error> {
+fn start(options: &Serve, paths: &Paths) -> Result<Arc<Node>, Error> {
+    let without = options.without.iter().map(|path| path.to_string_lossy().trim_end_matches('/').to_string());
+    let settings = NodeSettings { state: paths.state.clone(), without: without.collect() };
     let begun = Instant::now();
     let mut said = String::new();
     loop {
-        let what = match Node::start(&NodeSettings { state: paths.state.clone() }, &progress) {
+        let what = match Node::start(&settings, &progress) {
             Err(Error::Unavailable { what }) => what,
             settled => return settled,
         };
@@ -162,7 +167,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     });
     let metrics = metrics.transpose()?;
     mounts::check(options)?;
-    let node = start(paths)?;
+    let node = start(options, paths)?;
     let server = Server::new(node.clone());
     paths.make_socket_directory()?;
     let mut endpoints = vec![Endpoint::Unix(paths.socket.clone())];

@@ -1,11 +1,12 @@
 //! `hekate brick list|show|add|remove|drain|replace`: which bricks the cluster has.
 
-use crate::cli::{BrickAdd, Cli};
+use crate::cli::{BrickAdd, BrickReplace, Cli};
 use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows, short};
 use crate::output::{self, bytes, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;
+use std::path::Path;
 
 pub fn list(cli: &Cli) -> Result<(), Failure> {
     let bricks = look(cli, &ControlRequest::BrickList)?;
@@ -65,13 +66,7 @@ fn print(bricks: &[Value]) {
 }
 
 pub fn add(cli: &Cli, options: &BrickAdd) -> Result<(), Failure> {
-    let directory = match options.directory.is_absolute() {
-        true => options.directory.clone(),
-        false => crate::paths::plain_path(&options.directory)
-            .map_err(|e| Failure::usage(format!("the brick {}: {e}", options.directory.display())))?,
-    };
-    let directory = directory.to_str().ok_or_else(|| Failure::usage("the path of a brick is UTF-8"))?;
-    let directory = directory.trim_end_matches('/').to_string();
+    let directory = plain(&options.directory)?;
     let wanted = ControlRequest::BrickAdd { directory, pool: options.pool.clone(), journal_mib: options.journal };
     let made = ask(cli, &wanted)?;
     if cli.json {
@@ -98,6 +93,30 @@ pub fn drain(cli: &Cli, brick: &str) -> Result<(), Failure> {
     ask(cli, &ControlRequest::BrickDrain { brick: brick.into() }).map(|_| ())
 }
 
-pub fn replace(cli: &Cli, brick: &str) -> Result<(), Failure> {
-    ask(cli, &ControlRequest::BrickReplace { brick: brick.into() }).map(|_| ())
+pub fn replace(cli: &Cli, options: &BrickReplace) -> Result<(), Failure> {
+    let (brick, directory) = (options.brick.clone(), plain(&options.directory)?);
+    let replaced = ask(cli, &ControlRequest::BrickReplace { brick, directory, journal_mib: options.journal })?;
+    if cli.json {
+        output::json(&replaced);
+        return Ok(());
+    }
+    println!(
+        "brick {} is to hold the {} replicas of {}",
+        text(&replaced["directory"]),
+        text(&replaced["replicas"]),
+        text(&replaced["old_directory"])
+    );
+    println!("it is healed from the server's next start on: hekate stop && hekate serve --detach");
+    Ok(())
+}
+
+/// As the server is told it.
+fn plain(directory: &Path) -> Result<String, Failure> {
+    let absolute = match directory.is_absolute() {
+        true => directory.to_path_buf(),
+        false => crate::paths::plain_path(directory)
+            .map_err(|e| Failure::usage(format!("the brick {}: {e}", directory.display())))?,
+    };
+    let text = absolute.to_str().ok_or_else(|| Failure::usage("the path of a brick is UTF-8"))?;
+    Ok(text.trim_end_matches('/').to_string())
 }
