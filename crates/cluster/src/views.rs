@@ -109,20 +109,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let learnt = now.learners.iter().filter(has_learnt);
     let joining: Vec<BrickId> = learnt.chain(now.members.iter().filter(has_joined)).map(|one| one.brick).collect();
     members.extend(&joining);
-    let rank = |brick: &BrickId| placed.iter().position(|known| known == brick).unwrap_or(placed.len());
-    members.sort_by_key(rank);
-    members.dedup();
-    // Who leads stays, but for one who joins and is to lead if it can, or if another has taken its place.
-    let stays = placed.contains(&now.leader) || !placed.contains(&members[0]);
-    let leader =
-        if stays && members.contains(&now.leader) && !joining.contains(&members[0]) { now.leader } else { members[0] };
-    // Who was replaced goes when the one that takes its place has come. While it leads it stays: its lease would be waited for.
-    let copies = ring.copies as usize;
-    while members.len() > copies {
-        let goes = |brick: &BrickId| !placed.contains(brick) && *brick != leader && *brick != now.leader;
-        let Some(last) = members.iter().rposition(goes) else { break };
-        members.remove(last);
-    }
+    let leader = choose(&mut members, &joining, now.leader, &placed, ring.copies as usize);
     let learners: Vec<BrickId> =
         placed.iter().copied().filter(|brick| serves(*brick) && !members.contains(brick)).collect();
     // With too few it can only heal somebody; as long as nobody is there, those who are away keep their right.
@@ -146,6 +133,30 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         return Outlook::Fine;
     }
     Outlook::Due(Due { view, servers: in_turn(now.leader, &sources, seen) })
+}
+
+/// Orders the members, leaves out whom another brick has replaced. -> the leader.
+fn choose(
+    members: &mut Vec<BrickId>,
+    joining: &[BrickId],
+    leads: BrickId,
+    placed: &[BrickId],
+    copies: usize,
+) -> BrickId {
+    let rank = |brick: &BrickId| placed.iter().position(|known| known == brick).unwrap_or(placed.len());
+    members.sort_by_key(rank);
+    members.dedup();
+    // Who leads stays, but for one who joins and is to lead if it can, or if another has taken its place.
+    let is_replaced = !placed.contains(&leads) && placed.contains(&members[0]);
+    let stays = members.contains(&leads) && !joining.contains(&members[0]) && !is_replaced;
+    let leader = if stays { leads } else { members[0] };
+    // Who was replaced goes when the one that takes its place has come. While it leads it stays: its lease would be waited for.
+    while members.len() > copies {
+        let goes = |brick: &BrickId| !placed.contains(brick) && *brick != leader && *brick != leads;
+        let Some(last) = members.iter().rposition(goes) else { break };
+        members.remove(last);
+    }
+    leader
 }
 
 /// The operator's way around rules 15 and 18 where those who are entitled are gone for good: this brick leads, alone at first, and

@@ -92,6 +92,35 @@ fn who_is_not_entitled_leads_only_if_it_is_forced() {
 }
 
 #[test]
+fn a_brick_that_was_replaced_goes_once_the_new_one_has_everything_and_somebody_else_leads() {
+    let (mut ring, mut seen) = ring(3);
+    ring.copies = 2;
+    ring.views[0].members.pop();
+    ring.placed[0].pop();
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    assert_eq!(ring.replace(brick(0), brick(2)), 1);
+    assert_eq!((ring.placed(AT), ring.holders(AT)), (vec![brick(2), brick(1)], vec![brick(2), brick(1), brick(0)]));
+    // Its place is first, but it leads only once it has everything.
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.leader, bricks(&view.learners)), (brick(1), vec![brick(2)]));
+    assert_eq!(bricks(&view.members), [brick(1), brick(0)]);
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    seen.whole.insert((AT, brick(2)));
+    let view = form(&mut ring, &seen);
+    assert_eq!((view.leader, bricks(&view.members)), (brick(2), vec![brick(2), brick(1)]));
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    assert!(!ring.has(brick(0)));
+    // A dead one goes before.
+    seen.whole.clear();
+    ring.replace(brick(1), brick(0));
+    seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
+    let view = form(&mut ring, &seen);
+    assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(2)], vec![brick(0)]));
+}
+
+#[test]
 fn who_dies_is_left_out_and_comes_back_as_a_learner() {
     let (mut ring, mut seen) = ring(2);
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
