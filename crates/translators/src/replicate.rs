@@ -190,7 +190,11 @@ impl Replicate {
     fn aim(&self, map: &VolumeMap, whom: Whom) -> Result<(ServerId, Target)> {
         let place = |brick| map.server_of(brick).ok_or_else(|| Error::bug("a brick that the map lacks"));
         Ok(match whom {
-            Whom::Brick(brick) => (place(brick)?, Target::Brick { brick }),
+            // Which bricks are to be asked was planned with an earlier map.
+            Whom::Brick(brick) => {
+                let server = map.server_of(brick).ok_or(Error::StaleView { epoch: Epoch(0) })?;
+                (server, Target::Brick { brick })
+            }
             Whom::Server => (self.servers.first(), Target::Server),
             Whom::Leader(partition) => {
                 let view = map.view(partition).ok_or_else(|| Error::bug("a partition that the map lacks"))?;
