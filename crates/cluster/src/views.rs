@@ -55,8 +55,11 @@ pub enum Outlook {
 }
 
 impl Seen {
-    fn serves(&self, partition: PartitionNumber, brick: BrickId) -> bool {
-        self.bricks.get(&brick).is_some_and(|seen| seen.serves) && !self.lost.contains(&(partition, brick))
+    /// That a leader cannot reach it says nothing of a life that its view does not name: there it would not be heard.
+    fn serves(&self, partition: PartitionNumber, now: &View, brick: BrickId) -> bool {
+        let is_named = || now.all().any(|member| member.brick == brick && self.remembers(member));
+        let is_lost = self.lost.contains(&(partition, brick)) && is_named();
+        self.bricks.get(&brick).is_some_and(|seen| seen.serves) && !is_lost
     }
 
     fn incarnation(&self, brick: BrickId) -> Incarnation {
@@ -78,7 +81,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let (Some(now), Some(opened)) = (ring.view(partition), ring.opened(partition)) else { return Outlook::Fine };
     let opened = if is_planted(18) { now } else { opened };
     let placed = ring.placed(partition);
-    let serves = |brick: BrickId| seen.serves(partition, brick);
+    let serves = |brick: BrickId| seen.serves(partition, now, brick);
     // Rules 15 and 17: of the view that began last, with memory.
     let entitled: Vec<BrickId> =
         opened.members.iter().filter(|member| seen.remembers(member)).map(|member| member.brick).collect();
@@ -170,10 +173,10 @@ pub fn forced(ring: &RingInfo, partition: PartitionNumber, brick: BrickId, seen:
         return Err(Error::invalid(format!("{name} waits for nobody who is gone; there is nothing to force")));
     };
     let placed = ring.placed(partition);
-    if !placed.contains(&brick) || !seen.serves(partition, brick) {
+    if !placed.contains(&brick) || !seen.serves(partition, now, brick) {
         return Err(Error::invalid(format!("brick {} does not serve {name}", brick.text())));
     }
-    let learners = placed.into_iter().filter(|other| *other != brick && seen.serves(partition, *other));
+    let learners = placed.into_iter().filter(|other| *other != brick && seen.serves(partition, now, *other));
     Ok(View {
         epoch: Epoch(now.epoch.0 + 1),
         leader: brick,

@@ -92,6 +92,19 @@ fn who_is_not_entitled_leads_only_if_it_is_forced() {
 }
 
 #[test]
+fn who_is_not_heard_in_a_life_that_is_over_is_healed_in_its_next() {
+    let (mut ring, mut seen) = ring(3);
+    for number in 1..3 {
+        // Its machine restarted, and the leader waits for what it was before.
+        seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
+        seen.lost.insert((AT, brick(number)));
+    }
+    let view = form(&mut ring, &seen);
+    assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(0)], vec![brick(1), brick(2)]));
+    assert!(view.too_few && !view.forgetful);
+}
+
+#[test]
 fn a_brick_that_was_replaced_goes_once_the_new_one_has_everything_and_somebody_else_leads() {
     let (mut ring, mut seen) = ring(3);
     ring.copies = 2;
@@ -202,7 +215,7 @@ fn if_nobody_remembers_all_must_be_there() {
 #[test]
 fn with_three_copies_one_may_be_missing_and_not_two() {
     let (mut ring, mut seen) = ring(3);
-    seen.lost.insert((AT, brick(2)));
+    seen.bricks.get_mut(&brick(2)).unwrap().serves = false;
     let view = form(&mut ring, &seen);
     assert_eq!((view.leader, bricks(&view.members)), (brick(0), vec![brick(0), brick(1)]));
     open(&mut ring);

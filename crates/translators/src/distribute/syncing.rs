@@ -104,7 +104,7 @@ fn sync_of(lives: &BTreeMap<BrickId, Incarnation>, brick: BrickId, shards: Vec<S
 }
 
 fn lost(inode: InodeId) -> Error {
-    let what = format!("of inode {}: all servers that had it restarted their machines at once", inode.number());
+    let what = format!("of inode {}: the machines of all replicas that had it restarted", inode.number());
     Error::Lost { what }
 }
 
