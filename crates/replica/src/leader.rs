@@ -449,7 +449,7 @@ impl Leader {
             self.go_on_levelling(at, around, out)?;
             if std::mem::take(&mut self.retry_wanted) {
                 self.retry(at, around, out)?;
-            } else if self.is_let_out() {
+            } else if self.is_let_out(at) {
                 return Ok(());
             }
         }
@@ -464,7 +464,7 @@ impl Leader {
         while self.window.front().is_some_and(|(entry, _)| entry.record.sequence <= self.settled) {
             self.window.pop_front();
         }
-        while let Some(next) = self.after.iter().position(|(sequence, _, _)| *sequence <= self.settled) {
+        while let Some(next) = self.after.iter().position(|waits| self.may_go(at, waits)) {
             let Some((sequence, stable, then)) = self.after.remove(next) else { break };
             match stable {
                 true => self.round(at, sequence, Vec::new(), vec![then], out),
@@ -474,9 +474,15 @@ impl Leader {
     }
 
     /// Nothing that is settled waits any more.
-    fn is_let_out(&self) -> bool {
+    fn is_let_out(&self, at: &Place) -> bool {
         let held = self.members.values().map(|member| member.held).min().unwrap_or(self.last);
-        self.settled >= held.min(self.last) && self.after.iter().all(|(sequence, _, _)| *sequence > self.settled)
+        self.settled >= held.min(self.last) && !self.after.iter().any(|waits| self.may_go(at, waits))
+    }
+
+    /// What all members of a view have that has not begun may not be what counts: if it never begins, others may lead without
+    /// it. So nobody is told before (rule 15).
+    fn may_go(&self, at: &Place, (sequence, _, then): &(Sequence, bool, Then)) -> bool {
+        *sequence <= self.settled && (at.view.opened || matches!(then, Then::Open(_)) || is_planted(25))
     }
 
     /// Whether every member has all records.
