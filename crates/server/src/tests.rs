@@ -413,10 +413,15 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     std::fs::remove_file(victim.join(hekate_brick::data_file_path(shard))).unwrap();
     served.node = start(&served.directory);
     assert_eq!(served.node.recoveries[&members[0]].lost.len(), 16);
-    for member in &members {
-        assert_eq!(served.node.bricks[member].read_shard(volume.ring, shard, 0, 1 << 20).unwrap(), bytes);
+    // It learns what it lacks while the other one serves.
+    let read = |member: &BrickId| served.node.bricks[member].read_shard(volume.ring, shard, 0, 1 << 20);
+    let is_whole = || members.iter().all(|member| read(member).is_ok_and(|found| found == bytes));
+    let is_settled = || served.node.registry.lost_blocks::<serde_json::Value>().unwrap().is_empty();
+    let begun = Instant::now();
+    while !(is_whole() && is_settled()) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "whole: {}, settled: {}", is_whole(), is_settled());
+        std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(served.node.registry.lost_blocks::<serde_json::Value>().unwrap().len(), 0, "settled");
 }
 
 /// A shard with 16 blocks on both members, at home, and who these are.
