@@ -241,4 +241,4 @@ def write_shard(data, index, offset, content):
 
 
 def sync(volume, data, index):
-    return b"\x04\x07" + struct.pack("<II", 1, volume) + wide(data) + struct.pack("<Q", index) + b"\x00"
+    return b"\x04\x07" + struct.pack("<QII", 1, 1, volume) + wide(data) + struct.pack("<Q", index) + b"\x00"
