@@ -1,4 +1,5 @@
-//! Going to the background: the same command again without a terminal, watched until it is ready or has failed.
+//! What processes that serve have in common: going to the background (the same command again without a terminal, watched until
+//! it is ready or has failed), the signals that end them, files that are still in use.
 
 use crate::commands::Failure;
 use hekate_proto::Error;

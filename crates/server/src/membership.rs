@@ -106,7 +106,17 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Re
             state.display()
         )));
     };
-    let (found, at, server) = (membership.cluster_there(secret)?, &membership.coordinator, membership.server);
+    let (at, server) = (&membership.coordinator, membership.server);
+    let found = membership.cluster_there(secret).map_err(|error| match error {
+        // `init --coordinator` writes what the server is before the cluster.
+        Error::Invalid { what } => Error::Denied {
+            what: format!(
+                "{} is of server {server}, and {what}: its making was cut short; remove it and its bricks and make it again",
+                state.display()
+            ),
+        },
+        other => other,
+    })?;
     if found != membership.cluster {
         return Err(Error::Denied {
             what: format!(

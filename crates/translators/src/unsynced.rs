@@ -128,19 +128,29 @@ impl Unsynced {
         for home in &plan.homes {
             self.forget_changes(*home, plan.covers, losses);
         }
-        self.forget_shards(plan.inode, plan.covers, losses);
+        self.forget_shards(plan.inode, plan.covers, losses, |_| true);
     }
 
-    /// All bricks synced all that they had at that moment.
-    pub(crate) fn synced_everything(&mut self, covers: u64, bricks: &BTreeSet<BrickId>, losses: &Losses) {
+    /// All bricks synced all that they had at that moment. That says nothing of partitions that are not `covered`.
+    pub(crate) fn synced_everything(
+        &mut self,
+        covers: u64,
+        bricks: &BTreeSet<BrickId>,
+        losses: &Losses,
+        covered: impl Fn(PartitionNumber) -> bool,
+    ) {
         for brick in bricks {
             let at = self.synced_at.entry(*brick).or_default();
             *at = (*at).max(covers);
         }
-        let partitions: Vec<PartitionNumber> = self.changed_in.keys().copied().collect();
+        // What their bricks synced was of another life: they are asked again.
+        self.clock += 1;
+        let uncovered = self.changed_at.iter_mut().filter(|(partition, _)| !covered(**partition));
+        uncovered.for_each(|(_, changed)| *changed = self.clock);
+        let partitions: Vec<PartitionNumber> = self.changed_in.keys().copied().filter(|at| covered(*at)).collect();
         partitions.into_iter().for_each(|partition| self.forget_changes(partition, covers, losses));
         let inodes: Vec<InodeId> = self.shards.keys().copied().collect();
-        inodes.into_iter().for_each(|inode| self.forget_shards(inode, covers, losses));
+        inodes.into_iter().for_each(|inode| self.forget_shards(inode, covers, losses, &covered));
     }
 
     /// Whether something of the inode was lost before it was synced. It is said once.
@@ -179,13 +189,21 @@ impl Unsynced {
         }
     }
 
-    fn forget_shards(&mut self, inode: InodeId, covers: u64, losses: &Losses) {
+    fn forget_shards(
+        &mut self,
+        inode: InodeId,
+        covers: u64,
+        losses: &Losses,
+        covered: impl Fn(PartitionNumber) -> bool,
+    ) {
         let Some(shards) = self.shards.get_mut(&inode) else { return };
         let before = shards.len();
         let mut is_lost = false;
         shards.retain(|shard, change| {
-            is_lost |= change.at <= covers && change.losses < losses.of(losses.place(*shard));
-            change.at > covers
+            let at = losses.place(*shard);
+            let goes = change.at <= covers && covered(at);
+            is_lost |= goes && change.losses < losses.of(at);
+            !goes
         });
         if is_lost {
             self.lost.insert(inode);
@@ -295,8 +313,21 @@ mod tests {
         unsynced.wrote(INODE, shard(1), 0);
         synced(&mut unsynced, &first);
         assert_eq!(plan(&mut unsynced).targets[&BrickId(11)], [shard(1)], "written during the sync");
-        unsynced.synced_everything(unsynced.now(), &BTreeSet::new(), &Losses(&map([0, 0])));
+        let none = BTreeSet::new();
+        unsynced.synced_everything(unsynced.now(), &none, &Losses(&map([0, 0])), |_| false);
+        assert!(!plan(&mut unsynced).targets.is_empty(), "a partition that was not covered");
+        unsynced.synced_everything(unsynced.now(), &none, &Losses(&map([0, 0])), |_| true);
         assert!(plan(&mut unsynced).targets.is_empty());
+    }
+
+    #[test]
+    fn a_sync_of_everything_says_nothing_of_what_was_not_covered() {
+        let mut unsynced = Unsynced::default();
+        unsynced.changed(HOME, [INODE], 0);
+        let all: BTreeSet<BrickId> = plan(&mut unsynced).targets.keys().copied().collect();
+        unsynced.synced_everything(unsynced.now(), &all, &Losses(&map([0, 0])), |_| false);
+        assert_eq!(plan(&mut unsynced).targets.len(), 2, "they are asked again");
+        assert!(unsynced.is_lost(INODE, &Losses(&map([1, 0]))), "and a loss is still found");
     }
 
     #[test]
@@ -328,7 +359,7 @@ mod tests {
         unsynced.synced(&plan, &Losses(&after));
         assert!(unsynced.is_lost(INODE, &Losses(&after)));
         assert!(unsynced.inodes.is_empty());
-        unsynced.synced_everything(unsynced.now(), &BTreeSet::from([BrickId(1)]), &Losses(&after));
+        unsynced.synced_everything(unsynced.now(), &BTreeSet::from([BrickId(1)]), &Losses(&after), |_| true);
         assert!(unsynced.shards.is_empty());
         assert!(unsynced.is_lost(OTHER, &Losses(&after)));
         assert!(!unsynced.is_lost(OTHER, &Losses(&after)), "once");

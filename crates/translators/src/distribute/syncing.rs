@@ -73,11 +73,20 @@ impl Distribute {
         let covers = self.unsynced.lock().now();
         let bricks: BTreeSet<BrickId> =
             map.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
-        let lives = lives(map.views.iter());
+        // A partition that waits for somebody keeps naming lives that are over, and must not hold up who uses others: bricks are
+        // asked for their last life, and what is in such a partition stays unsynced.
+        let mut lives: BTreeMap<BrickId, Incarnation> = BTreeMap::new();
+        for member in map.views.iter().flat_map(|view| &view.members) {
+            let life = lives.entry(member.brick).or_default();
+            *life = (*life).max(member.incarnation);
+        }
+        let is_now =
+            |view: &View| view.members.iter().all(|member| lives.get(&member.brick) == Some(&member.incarnation));
         let batch = bricks.iter().map(|brick| sync_of(&lives, *brick, Vec::new(), true));
         let replies = self.replicate.send_all(context, batch.collect())?;
         replies.into_iter().collect::<Result<Vec<_>>>()?;
-        self.unsynced.lock().synced_everything(covers, &bricks, &Losses(&map));
+        let covered = |partition| map.view(partition).is_some_and(is_now);
+        self.unsynced.lock().synced_everything(covers, &bricks, &Losses(&map), covered);
         Ok(())
     }
 }
