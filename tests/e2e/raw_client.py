@@ -186,6 +186,11 @@ class Session:
         epoch = self.views[partition]["epoch"] if epoch is None else epoch
         return b"\x01" + struct.pack("<HIQ", ring or self.ring, partition, epoch)
 
+    def member(self, partition, brick=None, epoch=None):
+        """The target of fast writes: one member, the leader if none is named"""
+        brick = int(self.views[partition]["leader"], 16) if brick is None else brick
+        return b"\x04" + self.at(partition, epoch=epoch)[1:] + wide(brick)
+
     def home(self, inode):
         """The target of an inode's ops."""
         return self.at(self.partition_of(inode))
@@ -193,10 +198,10 @@ class Session:
     def partition_of(self, inode):
         return (inode >> 96) * len(self.views) >> 32
 
-    def request(self, target, op, volume=None, session=None):
+    def request(self, target, op, volume=None, session=None, durable=0):
         self.count += 1
         head = struct.pack("<I", volume or self.volume) + target
-        return head + struct.pack("<QQBB", session or self.session, self.count << 8 | 1, 0, 0) + op
+        return head + struct.pack("<QQBB", session or self.session, self.count << 8 | 1, durable, 0) + op
 
     def send(self, *requests):
         """One frame. -> the body of the answers behind their count."""
@@ -237,7 +242,13 @@ def set_mode(inode, mode):
 
 
 def write_shard(data, index, offset, content):
-    return b"\x04\x05" + wide(data) + struct.pack("<QI", index, offset) + text(content) + b"\x00"
+    return b"\x04\x05" + wide(data) + struct.pack("<QI", index, offset) + text(content) + b"\x00\x00"
+
+
+def fast_write(data, index, offset, content, count=1):
+    """As if its leader had allowed it"""
+    stamp = struct.pack("<QQQ", count, 1, 257)
+    return b"\x04\x11" + wide(data) + struct.pack("<QI", index, offset) + text(content) + stamp + b"\x01" + struct.pack("<Q", 1)
 
 
 def sync(volume, data, index):

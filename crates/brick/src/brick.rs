@@ -110,6 +110,11 @@ impl Brick {
         self.id
     }
 
+    /// How often it was opened.
+    pub fn generation(&self) -> u32 {
+        self.machine.read().log().generation()
+    }
+
     /// In which life.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation

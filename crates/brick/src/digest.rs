@@ -62,17 +62,27 @@ impl Brick {
         Ok(found)
     }
 
+    /// The same, and a hash of each: its stamp and length.
+    pub fn shard_hashes_between(&self, ring: RingId, from: &Key, to: &Key) -> Result<Vec<(ShardId, u128)>> {
+        let found = self.shards_between(ring, from, to)?;
+        Ok(found.into_iter().map(|(shard, record)| (shard, shard_hash(ring, shard, record))).collect())
+    }
+
     /// Hashes of a partition's shards.
     pub fn shard_hashes(&self, ring: RingId, number: PartitionNumber, count: u32) -> Result<Vec<(ShardId, u128)>> {
         let hashed = |shard: ShardId| {
-            let Some(ShardRecord { stamp, length, .. }) = self.shard(ring, shard)? else { return Ok(None) };
-            let (key, mut value) = (Key::shard(ring, shard), Vec::new());
-            stamp.put(&mut value);
-            length.put(&mut value);
-            Ok(Some((shard, hash(key.as_bytes(), &value))))
+            let Some(record) = self.shard(ring, shard)? else { return Ok(None) };
+            Ok(Some((shard, shard_hash(ring, shard, record))))
         };
         self.shards(ring, number, count)?.into_iter().filter_map(|shard| hashed(shard).transpose()).collect()
     }
+}
+
+fn shard_hash(ring: RingId, shard: ShardId, ShardRecord { stamp, length, .. }: ShardRecord) -> u128 {
+    let (key, mut value) = (Key::shard(ring, shard), Vec::new());
+    stamp.put(&mut value);
+    length.put(&mut value);
+    hash(key.as_bytes(), &value)
 }
 
 fn hash(key: &[u8], value: &[u8]) -> u128 {

@@ -47,8 +47,10 @@ impl Brick {
         let mut known: BTreeMap<(RingId, PartitionNumber), LogPosition> = BTreeMap::new();
         self.look_through(&mut |record| {
             let Some((record, end)) = record else { return };
-            let position = LogPosition { epoch: record.epoch, sequence: record.sequence };
-            known.insert((record.ring, record.partition), position);
+            if !record.is_fast() {
+                let position = LogPosition { epoch: record.epoch, sequence: record.sequence };
+                known.insert((record.ring, record.partition), position);
+            }
             if end.0 >= next {
                 let ends = known.iter().map(|((ring, partition), position)| (*ring, *partition, *position));
                 found.push((end, ends.collect()));

@@ -58,7 +58,7 @@ fn room_of(change: &Change) -> u64 {
         Change::Delete { .. } => PAGE_BYTES,
         Change::WriteBlocks { run, .. } => run.checksums.len() as u64 * BLOCK_BYTES as u64 + run_room(run),
         Change::FreshBlocks { run, .. } => run_room(run),
-        Change::ReserveBlocks { .. } => PAGE_BYTES,
+        Change::ReserveBlocks { .. } | Change::Restamp { .. } => PAGE_BYTES,
         Change::CutShard { record, .. } => PAGE_BYTES + u64::from(record.home_blocks.div_ceil(CRC_BLOCKS)) * GROUP_ROOM,
         Change::DropShard { .. } => PAGE_BYTES + GROUP_ROOM,
         Change::BeginLog => 0,

@@ -99,10 +99,10 @@ pub enum Append {
 }
 
 impl Machine {
-    /// As the last checkpoint left it, before the log from there on is taken again.
+    /// As the last checkpoint left it, before the log from there on is taken again; the next opening.
     pub fn new(geometry: Geometry, meta: &Meta) -> Self {
         Self {
-            log: Log::new(geometry, Lsn(meta.applied), meta.generation),
+            log: Log::new(geometry, Lsn(meta.applied), meta.generation + 1),
             state: State::new(meta),
             room: Room::default(),
             running: None,
@@ -179,7 +179,7 @@ impl Machine {
     /// Whether any of the changes writes a shard that a checkpoint has yet to remove.
     pub fn awaits_removal(&self, changes: &[Change]) -> bool {
         let written = changes.iter().filter(|change| !matches!(change, Change::DropShard { .. }));
-        written.filter_map(check::changes_shard).any(|shard| self.state.is_dropped(shard))
+        written.filter_map(Change::shard).any(|shard| self.state.is_dropped(shard))
     }
 
     /// What the index says of a shard, for the record that comes next.
@@ -443,7 +443,7 @@ impl Machine {
     }
 
     fn has_room_for(&mut self, entry: &LogEntry) -> bool {
-        let changed = entry.record.changes.iter().filter_map(check::changes_shard);
+        let changed = entry.record.changes.iter().filter_map(Change::shard);
         let removing = changed.into_iter().any(|shard| self.is_stray(shard));
         let no_room = !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised());
         self.waited_for |= no_room;

@@ -85,10 +85,11 @@ impl Brick {
         }
         let index = Box::new(RedbIndex::open(&*storage, identity.settings.index_cache_bytes)?);
         let disk = Disk::new(storage, geometry, index, identity.settings.reserve_bytes);
-        let meta = next_generation(&*disk.index, geometry)?;
+        let meta = Meta::read(&*disk.index, geometry)?;
         let (mut machine, mut report) = recover(&disk, geometry, &meta, reborn)?;
         report.stopped = stopped;
         let oldest = settle_log(&disk, geometry, &meta, report.end)?;
+        next_generation(&*disk.index, geometry, meta, report.end)?;
         machine.resume(report.end, oldest, reborn && report.records > 0);
         let brick = Self::of(geometry, incarnation, disk, machine);
         brick.refresh_room()?;
@@ -97,15 +98,15 @@ impl Brick {
 }
 
 /// The meta record for this opening, on stable storage before anything is appended, so that no record of an earlier
-/// life passes for one of this.
-pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry) -> Result<Meta> {
-    let mut meta = Meta::read(index, geometry)?;
-    meta.generation += 1;
+/// life passes for one of this: also none that lay torn at the log's end, and that a later power cut puts together from what is written
+/// over it.
+pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry, before: Meta, end: Lsn) -> Result<()> {
+    let meta = Meta { generation: before.generation + 1, resumed: end.0, ..before };
     index.commit(&mut std::iter::empty(), &meta.to_bytes())?;
-    if Meta::read(index, geometry)? != meta {
-        return Err(Error::Damaged { what: "the index does not hold what it was given (index invariant 1)".into() });
+    match Meta::read(index, geometry)? == meta {
+        true => Ok(()),
+        false => Err(Error::Damaged { what: "the index does not hold what it was given (index invariant 1)".into() }),
     }
-    Ok(meta)
 }
 
 /// What recovery found is on stable storage before the log goes on. -> the oldest segment that is kept.

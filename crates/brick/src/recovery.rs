@@ -55,9 +55,11 @@ pub fn recover(disk: &Disk, geometry: Geometry, meta: &Meta, reborn: bool) -> Re
     let mut report = RecoveryReport::default();
     let mut machine = Machine::new(geometry, meta);
     let start = Lsn(meta.applied);
-    let mut reader = Reader::new(&*disk.storage, geometry, start).of_opening(meta.generation).after_what_is_before()?;
+    let reader = || Reader::new(&*disk.storage, geometry, start).after(meta);
+    let mut reader_of_marks = reader();
+    let mut reader = reader().of_opening(meta.generation + 1).after_what_is_before()?;
     reader.check_start()?;
-    let marks = find_marks(disk, geometry, start)?;
+    let marks = find_marks(&mut reader_of_marks)?;
     while let Some(found) = reader.next()? {
         if found.kind == EntryKind::Change {
             let at = reader.place();
@@ -177,9 +179,8 @@ fn keep_holes(machine: &Machine, disk: &Disk, lost: &mut Vec<LostBlock>) -> Resu
     Ok(())
 }
 
-fn find_marks(disk: &Disk, geometry: Geometry, start: Lsn) -> Result<HashMap<ShardId, Stamp>> {
+fn find_marks(reader: &mut Reader) -> Result<HashMap<ShardId, Stamp>> {
     let mut marks: HashMap<ShardId, Stamp> = HashMap::new();
-    let mut reader = Reader::new(&*disk.storage, geometry, start);
     while let Some(found) = reader.next()? {
         if found.kind == EntryKind::Mark {
             let mark = found.mark().map_err(|error| undecodable(&reader.place(), &error))?;

@@ -51,6 +51,7 @@ impl Pair {
             allowed_uids: vec![],
             owner_uid: Some(0),
             spread: 8,
+            mode: Default::default(),
         };
         pair.running[0].as_ref().unwrap().0.make_volume(wanted).unwrap();
         pair
@@ -74,6 +75,7 @@ impl Pair {
             weight: 1,
             server,
             incarnation: Incarnation(0),
+            openings: 0,
             unopened: false,
         }
     }

@@ -1,6 +1,6 @@
 //! What the records say. `docs/format/coordinator.md` lists keys and fields.
 
-use hekate_proto::map::{View, check_views};
+use hekate_proto::map::{Mode, View, check_views};
 use hekate_proto::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,6 +58,9 @@ pub struct BrickInfo {
     /// In which life it was last opened, so that any server can renew the views that it is in; 0: not yet.
     #[serde(default)]
     pub incarnation: Incarnation,
+    /// How often it had been opened then: one that was opened less often by its own account was restored from a copy.
+    #[serde(default)]
+    pub openings: u32,
     /// It was added while its server ran, which opens it when it starts next; until then nothing is placed on it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unopened: bool,
@@ -212,6 +215,9 @@ pub struct VolumeInfo {
     /// Partitions that share the names of a directory made in its root.
     #[serde(default = "one")]
     pub spread: u32,
+    /// How its bytes are replicated.
+    #[serde(default)]
+    pub mode: Mode,
 }
 
 fn one() -> u32 {

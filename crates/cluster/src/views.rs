@@ -121,6 +121,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         let away = opened.members.iter().map(|member| member.brick).filter(|brick| !members.contains(brick));
         return Outlook::Waits(away.collect());
     }
+    let whole = learners.is_empty() && placed.iter().all(|brick| members.contains(brick));
     let view = View {
         epoch: Epoch(now.epoch.0 + 1),
         leader,
@@ -131,6 +132,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         forgetful,
         // Rule 19.
         losses: opened.losses + u32::from(forgetful && !is_planted(16)),
+        whole,
     };
     if is_same(now, &view) {
         return Outlook::Fine;
@@ -186,6 +188,7 @@ pub fn forced(ring: &RingInfo, partition: PartitionNumber, brick: BrickId, seen:
         opened: false,
         forgetful: true,
         losses: opened.losses + 1,
+        whole: false,
     })
 }
 

@@ -37,8 +37,13 @@ pub fn meta_seeds() -> Vec<Vec<u8>> {
         sequence: Sequence(u64::from(n) * 100),
     };
     encoded([
-        Meta { applied: SEGMENT_BYTES + 4096, generation: 1, logs: Vec::new() },
-        Meta { applied: 5 * SEGMENT_BYTES + 9000, generation: 7, logs: (0..3).map(log).collect() },
+        Meta { applied: SEGMENT_BYTES + 4096, generation: 1, resumed: SEGMENT_BYTES + 4096, logs: Vec::new() },
+        Meta {
+            applied: 5 * SEGMENT_BYTES + 9000,
+            generation: 7,
+            resumed: 5 * SEGMENT_BYTES + 7000,
+            logs: (0..3).map(log).collect(),
+        },
     ])
 }
 

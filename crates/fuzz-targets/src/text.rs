@@ -50,6 +50,7 @@ pub fn map_seeds() -> Vec<Vec<u8>> {
         name: "v".into(),
         ring: RingId(1),
         copies: 2,
+        mode: hekate_proto::map::Mode::Hsr,
         views,
         server,
         servers: vec![ServerAddress { server, endpoints }],
@@ -108,6 +109,7 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         weight: 1 << 40,
         server: ServerId(2),
         incarnation: Incarnation(3),
+        openings: 0,
         unopened: false,
     };
     let server = ServerInfo { server: ServerId(2), name: "server-2".into(), endpoints: vec!["unix:/s".into()] };
@@ -122,6 +124,7 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         layers: Vec::new(),
         deleting: false,
         spread: 4,
+        mode: hekate_proto::map::Mode::Hsr,
     };
     let ring = RingInfo::new(RingId(1), "p", 2, Domain::Server, views(2));
     let session = SessionInfo { session: SessionId(3), volume: VolumeId(1), uid: Some(1000), server: ServerId(1) };
@@ -152,6 +155,7 @@ pub fn control_request_seeds() -> Vec<Vec<u8>> {
         allowed_uids: vec![1000],
         owner_uid: Some(1000),
         spread: 4,
+        mode: hekate_proto::map::Mode::Hsr,
     };
     seeds([
         ControlRequest::Status,

@@ -2,6 +2,7 @@
 
 mod brick;
 mod documentation;
+mod heal;
 mod inside;
 mod mounting;
 mod partition;
@@ -9,6 +10,7 @@ mod variation;
 
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickReplace, BrickScrub};
 pub use documentation::Shell;
+pub use heal::Heal;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
 pub use partition::Partition;
@@ -95,6 +97,9 @@ pub enum Command {
     /// Partitions: their views, how far their replicas are; forcing one whose replicas are gone for good.
     #[command(subcommand)]
     Partition(Partition),
+    /// Healing: what replicas are being brought, and the proof that all hold the same.
+    #[command(subcommand)]
+    Heal(Heal),
     /// Bricks: list, add, remove; look into a stopped one, get the files out of it, scrub those in use.
     #[command(subcommand)]
     Brick(Brick),
@@ -319,12 +324,34 @@ pub struct VolumeCreate {
     /// changing such a directory asks all of them.
     #[arg(long, default_value_t = 1, value_name = "PARTITIONS")]
     pub spread: u32,
+    /// How bytes are replicated.
+    #[arg(long, value_enum, default_value_t = VolumeMode::Leader)]
+    pub mode: VolumeMode,
     /// A user that may use the volume, beside root and its owner; may be given again.
     #[arg(long = "allow-uid", value_name = "UID")]
     pub allow_uids: Vec<u32>,
     /// The owner of the volume and its root directory [default: who asks].
     #[arg(long, value_name = "UID")]
     pub owner: Option<u32>,
+}
+
+/// How a volume's bytes are replicated.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeMode {
+    /// Each write goes to the leader of its partition, and from there to the others.
+    Leader,
+    /// High Speed Replication: overwrites with O_SYNC or O_DSYNC of up to 64 KiB go to all replicas at once, one round trip
+    /// instead of two, as long as all replicas are there and one client writes. Promises are the same.
+    Hsr,
+}
+
+impl From<VolumeMode> for hekate_proto::map::Mode {
+    fn from(mode: VolumeMode) -> Self {
+        match mode {
+            VolumeMode::Leader => Self::Leader,
+            VolumeMode::Hsr => Self::Hsr,
+        }
+    }
 }
 
 /// What may fail without taking more than one copy.

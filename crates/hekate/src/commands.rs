@@ -6,6 +6,7 @@ mod control;
 mod coordinator;
 mod debug;
 mod doctor;
+mod heal;
 mod init;
 mod join;
 mod man;
@@ -61,6 +62,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Pool(command) => control::pool(cli, command),
         Command::Volume(command) => control::volume(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
+        Command::Heal(command) => heal::heal(cli, command),
         Command::Brick(command) => brick::brick(cli, command),
         Command::Where(options) => where_is::where_is(cli, options),
         Command::Debug(command) => debug::debug(cli, command),

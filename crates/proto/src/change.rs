@@ -19,7 +19,7 @@ wire_struct! {
         pub partition: PartitionNumber,
         /// View in which it was made.
         pub epoch: Epoch,
-        /// Its number in the partition's log.
+        /// Its number in the partition's log; 0: a fast write, which is in nobody else's journal as this record.
         pub sequence: Sequence,
         /// Who asked.
         pub session: SessionId,
@@ -57,6 +57,37 @@ wire_enum! {
         /// The replica goes on with another log than its own from here on: it learns. What it has that the others do not
         /// have is found by comparing.
         9 = BeginLog,
+        /// The shard has another stamp, and nothing else changes: what was to follow the one that it had comes too late.
+        10 = Restamp { shard: ShardId, record: ShardRecord },
+    }
+}
+
+impl Change {
+    /// The shard that it is about.
+    pub fn shard(&self) -> Option<ShardId> {
+        match self {
+            Change::WriteBlocks { shard, .. }
+            | Change::FreshBlocks { shard, .. }
+            | Change::CutShard { shard, .. }
+            | Change::PunchBlocks { shard, .. }
+            | Change::ReserveBlocks { shard, .. }
+            | Change::Restamp { shard, .. }
+            | Change::DropShard { shard } => Some(*shard),
+            Change::Put { .. } | Change::Delete { .. } | Change::BeginLog => None,
+        }
+    }
+
+    /// The shard as it is afterwards.
+    pub fn shard_record_mut(&mut self) -> Option<&mut ShardRecord> {
+        match self {
+            Change::WriteBlocks { record, .. }
+            | Change::FreshBlocks { record, .. }
+            | Change::CutShard { record, .. }
+            | Change::PunchBlocks { record, .. }
+            | Change::ReserveBlocks { record, .. }
+            | Change::Restamp { record, .. } => Some(record),
+            Change::DropShard { .. } | Change::Put { .. } | Change::Delete { .. } | Change::BeginLog => None,
+        }
     }
 }
 
@@ -198,11 +229,35 @@ wire_struct! {
         pub differing: Vec<ShardId>,
     }
 
+    /// Index: fast writes to a shard that may not be on every member, in their order.
+    pub struct UnsettledRecord {
+        /// Each follows the one before it.
+        pub writes: Vec<FastWrite>,
+    }
+
+    /// A write that its client sent to all members at once.
+    #[derive(Copy)]
+    pub struct FastWrite {
+        /// The shard's stamp after it: it names session and op.
+        pub stamp: Stamp,
+        /// The first block of which it wrote something.
+        pub first: u32,
+        /// How many.
+        pub blocks: u32,
+    }
+
     /// Index: a data id to collect.
     #[derive(Copy)]
     pub struct GarbageRecord {
         /// Shards `0..shards` may exist.
         pub shards: u64,
+    }
+}
+
+impl Record {
+    /// Whether a client sent it to all members at once: it is in no log.
+    pub fn is_fast(&self) -> bool {
+        self.sequence == Sequence(0)
     }
 }
 

@@ -44,6 +44,8 @@ pub enum Kind {
     Hold = 22,
     /// The replica's own: `HealRecord`.
     Heal = 32,
+    /// The replica's own: `UnsettledRecord` of a shard; rest: index (8).
+    Unsettled = 33,
 }
 
 /// Bytes of the longest name of a file or an attribute.
@@ -173,6 +175,12 @@ impl Key {
         Self::build(OWN, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Heal, &[])
     }
 
+    /// What a replica has of fast writes to a shard that others may not have.
+    pub fn unsettled(ring: RingId, shard: ShardId) -> Self {
+        let place = Place { ring, position: shard.position(), volume: shard.volume };
+        Self::build(OWN, place, shard.data.0, Kind::Unsettled, &[&shard.index.to_be_bytes()])
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -188,7 +196,7 @@ impl Key {
         use Kind::*;
         let all = [
             Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage,
-            Hold, Heal,
+            Hold, Heal, Unsettled,
         ];
         let byte = *self.0.get(KIND_AT)?;
         all.into_iter().find(|k| *k as u8 == byte)
@@ -215,7 +223,16 @@ impl Key {
 
     /// The shard, if it is a shard's key.
     pub fn as_shard(&self) -> Option<ShardId> {
-        if self.kind()? != Kind::Shard {
+        self.shard_of(Kind::Shard)
+    }
+
+    /// The shard, if it is the key of its unsettled writes.
+    pub fn as_unsettled(&self) -> Option<ShardId> {
+        self.shard_of(Kind::Unsettled)
+    }
+
+    fn shard_of(&self, kind: Kind) -> Option<ShardId> {
+        if self.kind()? != kind {
             return None;
         }
         let index = u64::from_be_bytes(self.rest()[..].try_into().ok()?);
@@ -237,6 +254,7 @@ impl Key {
             Session => (WORK, 10..=10),
             Hold => (WORK, 0..=NAME_BYTES_MAX),
             Heal => (OWN, 0..=0),
+            Unsettled => (OWN, 8..=8),
         };
         self.0[0] == table && lengths.contains(&rest)
     }
@@ -273,6 +291,11 @@ impl Key {
     /// The object keys of the partition `number` of `count`: from, to (exclusive).
     pub fn object_range(ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
         Self::table_range(OBJECTS, ring, number, count)
+    }
+
+    /// The keys of the partition `number` of `count` that are its replica's own: from, to (exclusive).
+    pub fn own_range(ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
+        Self::table_range(OWN, ring, number, count)
     }
 
     fn table_range(table: u8, ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {

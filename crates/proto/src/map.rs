@@ -15,6 +15,9 @@ pub struct VolumeMap {
     pub ring: RingId,
     /// Copies of everything.
     pub copies: u32,
+    /// How bytes are replicated.
+    #[serde(default)]
+    pub mode: Mode,
     /// A view a partition, in order; a power of two of them.
     pub views: Vec<View>,
     /// The server that handed the map out: it is reached the way that the map came.
@@ -23,6 +26,17 @@ pub struct VolumeMap {
     pub servers: Vec<ServerAddress>,
     /// Where each brick of the views is, in the order of their ids.
     pub bricks: Vec<BrickPlace>,
+}
+
+/// How a volume's bytes are replicated.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Every write goes to the leader, and from it to the others.
+    #[default]
+    Leader,
+    /// High Speed Replication: overwrites that are to be on stable storage go to all members at once, where that can be.
+    Hsr,
 }
 
 /// How a server is reached.
@@ -68,6 +82,10 @@ pub struct View {
     /// It has fewer members than the volume may have: its leader heals learners and serves nobody.
     #[serde(default, skip_serializing_if = "is_no")]
     pub too_few: bool,
+    /// Every replica that the partition is to have is a member: only then is there a fast lane, of which who is away would
+    /// find nothing in the log.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub whole: bool,
 }
 
 fn yes() -> bool {
@@ -90,7 +108,7 @@ impl View {
     /// One that has begun, without learners.
     pub fn new(epoch: Epoch, leader: BrickId, members: Vec<Member>) -> Self {
         let (learners, forgetful, too_few) = Default::default();
-        Self { epoch, leader, members, learners, opened: true, forgetful, losses: 0, too_few }
+        Self { epoch, leader, members, learners, opened: true, forgetful, losses: 0, too_few, whole: true }
     }
 
     /// Whether a brick is one of the members.
@@ -198,6 +216,7 @@ mod tests {
             name: "v".into(),
             ring: RingId(1),
             copies: 2,
+            mode: Mode::Leader,
             views: vec![View::new(Epoch(1), BrickId(7), vec![member(7), member(3)])],
             server: ServerId(1),
             servers: vec![address(2), address(1)],

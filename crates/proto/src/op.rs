@@ -18,6 +18,8 @@ wire_enum! {
         2 = Brick { brick: BrickId },
         /// The server itself: volume ops.
         3 = Server,
+        /// One member of a partition's view: a fast write.
+        4 = Replica { ring: RingId, partition: PartitionNumber, epoch: Epoch, brick: BrickId },
     }
 
     /// One request.
@@ -135,8 +137,9 @@ wire_enum! {
         3 = Spill { inode: InodeId },
         /// -> `Data`: what the shard has of the range, holes as zeros, short at its end.
         4 = ReadShard { data: DataId, index: u64, offset: u32, length: u32 },
-        /// `follow`: take it only if the shard's last write has this stamp. -> `Written`.
-        5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp> },
+        /// `follow`: take it only if the shard's last write has this stamp. `fast`: the session would go on on the fast lane.
+        /// -> `Written`.
+        5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp>, fast: bool },
         /// Tells the inode's leader that shards were written, so that the file ends at `end` at least, and that there may be
         /// some up to `reach`. `LayoutChanged` if they were given up. -> `Done`.
         6 = Wrote { inode: InodeId, layout_version: u32, end: u64, reach: u64, drop_set_id: bool },
@@ -170,6 +173,18 @@ wire_enum! {
         },
         /// Writes to a run of a shard what another has. -> `Written`.
         16 = CopyShard { from: ShardRange, data: DataId, index: u64, offset: u32 },
+        /// A write of blocks that exist, sent to all members of the view at once: done when all have taken it. A member takes
+        /// it only if the shard's last write has the stamp `follow`, else `Conflict`. `settled`: all members have that one.
+        /// `term`: of the leader that allowed it. -> `Written`.
+        17 = FastWrite {
+            data: DataId,
+            index: u64,
+            offset: u32,
+            bytes: Bytes,
+            follow: Stamp,
+            settled: bool,
+            term: u64,
+        },
     }
 
     /// What fallocate asks for (fallocate(2)).
@@ -365,13 +380,14 @@ impl DataOp {
             | DataOp::SeekShard { .. }
             | DataOp::NextShard { .. }
             | DataOp::CopyShard { .. }
+            | DataOp::FastWrite { .. }
             | DataOp::Sync { .. } => None,
         }
     }
 }
 
 /// All that [`Op::label`] says, in byte order.
-pub const OP_LABELS: [&str; 44] = [
+pub const OP_LABELS: [&str; 45] = [
     "accessed",
     "allocate",
     "allocate-shard",
@@ -382,6 +398,7 @@ pub const OP_LABELS: [&str; 44] = [
     "create",
     "create-unnamed",
     "end-session",
+    "fast-write",
     "fsync",
     "get-lock",
     "getattr",
@@ -496,6 +513,7 @@ impl Op {
                 DataOp::NextShard { .. } => "next-shard",
                 DataOp::Copy { .. } => "copy",
                 DataOp::CopyShard { .. } => "copy-shard",
+                DataOp::FastWrite { .. } => "fast-write",
             },
             Op::Volume { op } => match op {
                 VolumeOp::StatFs => "statfs",

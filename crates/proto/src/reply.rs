@@ -23,8 +23,9 @@ wire_enum! {
         6 = FileData { bytes: Bytes, attr: Attr },
         /// Bytes of a shard.
         7 = Data { bytes: Bytes },
-        /// The shard's stamp after the write.
-        8 = Written { stamp: Stamp },
+        /// The shard's stamp after the write. `fast`: the session's next write to it may follow that on the fast lane, in this
+        /// term of the leader.
+        8 = Written { stamp: Stamp, fast: Option<u64> },
         /// statfs.
         9 = Space { space: VolumeSpace },
         /// Inodes without a name, collected once every session has said that it does not have them open. `untold`:

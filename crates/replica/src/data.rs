@@ -177,7 +177,7 @@ pub fn write_shard(
     let after = first + (blocks.len() / BLOCK_BYTES) as u32;
     let record =
         ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after), reserved_blocks };
-    let mut commit = Commit { reply: Some(Reply::Written { stamp }), ..Commit::default() };
+    let mut commit = Commit { reply: Some(Reply::Written { stamp, fast: None }), ..Commit::default() };
     // What was home once goes through the journal, mostly a block that an earlier write ended in.
     let fresh_from = home_blocks.clamp(first, after);
     let mut old = blocks;
@@ -207,7 +207,7 @@ pub fn block_change(shard: ShardId, record: ShardRecord, block: u32, bytes: Byte
 
 /// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
 /// it is zeros.
-fn whole_blocks(
+pub(crate) fn whole_blocks(
     brick: &Brick,
     ask: &Ask,
     shard: ShardId,

@@ -292,7 +292,8 @@ impl Leader {
         }
         also.extend(self.session_change(at, ask, &reply));
         let must = driven.recorded;
-        let draft = Draft { session: ask.session, op_id: ask.op_id, commit: &commit, also, must, step: None };
+        let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
+        let draft = Draft { session, op_id, commit: &commit, also, must, step, closes };
         let sequence = match self.append(at, draft, around, out)? {
             Ok(sequence) => sequence,
             Err(Unmade::NoRoom) => {

@@ -1,9 +1,11 @@
 //! A member that follows: takes the leader's records in order, and says how far it is.
 
 use crate::compare::{digest, list};
+use crate::fast::FastMember;
 use crate::learner::{Learning, block_hashes};
 use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
+use crate::proof::Question;
 use hekate_brick::{Brick, LogEntry, block_checksum};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -48,6 +50,8 @@ pub(crate) struct Follower {
     told_room: Option<u64>,
     /// What it does not have yet, if it learns.
     learning: Learning,
+    fast: FastMember,
+    proofs: Vec<Question>,
 }
 
 impl Follower {
@@ -65,6 +69,8 @@ impl Follower {
             settled: None,
             told_room: None,
             learning: Learning::read(at, brick)?,
+            fast: FastMember::read(at, brick)?,
+            proofs: Vec::new(),
         })
     }
 
@@ -88,6 +94,8 @@ impl Follower {
         self.settled = None;
         self.told_room = None;
         self.learning.forget();
+        self.fast.forget();
+        self.proofs.clear();
     }
 
     pub fn is_being_healed(&self) -> bool {
@@ -113,6 +121,11 @@ impl Follower {
                 if let Some(ticket) = self.jobs.remove(&ticket) {
                     at.send_member(out, at.view.leader, Message::Synced { ticket });
                 }
+            }
+            Event::Request { token, ask, op: Op::Data { op: op @ DataOp::FastWrite { .. } } }
+                if !self.is_being_healed() =>
+            {
+                out.answers.push((token, self.fast.write(at, around, &ask, &op)?));
             }
             Event::Request { token, .. } | Event::Change { token, .. } | Event::Sync { token, .. } => {
                 out.answers.push((token, Err(Error::StaleView { epoch: at.view.epoch })));
@@ -155,7 +168,10 @@ impl Follower {
                 self.settle(at);
             }
             Message::Stable { sequence } => self.stable = self.stable.max(sequence),
-            Message::Ask => self.tell_position(at, around, out)?,
+            Message::Ask { term } => {
+                self.fast.hear(term);
+                self.tell_position(at, around, out)?;
+            }
             Message::Fetch { after } => {
                 for (entry, fresh) in copies_after(at, around.brick, after)? {
                     at.send_member(out, from.brick, Message::Append { entry, fresh, copied: true });
@@ -177,6 +193,26 @@ impl Follower {
             Message::Sync { ticket, sequence, shards } => {
                 self.waiting.push(Asked { ticket, sequence, shards });
                 self.sync(at, out);
+            }
+            other => self.asked(at, other, around, out)?,
+        }
+        Ok(())
+    }
+
+    /// What it holds, for a leader that closes shards, answers a read, or proves that all hold the same.
+    fn asked(&mut self, at: &Place, message: Message, around: &Around, out: &mut Out) -> Result<()> {
+        match message {
+            Message::ListFast { sequence, shards } => {
+                self.fast.ask(sequence, shards);
+                self.fast.answer(at, self.last, out);
+            }
+            Message::Prove { sequence, from, to, left_out } => {
+                self.proofs.push(Question { sequence, from, to, left_out });
+                self.prove(at, around, out)?;
+            }
+            Message::AskFast { shard, stamp } => {
+                let held = self.fast.holds(at, around.brick, shard, stamp)?;
+                at.send_member(out, at.view.leader, Message::FastHeld { shard, stamp, held });
             }
             _ => {}
         }
@@ -202,7 +238,8 @@ impl Follower {
         }
         let position = around.brick.position(at.ring, at.own.partition);
         let (room, lost, heal) = (self.room(around), at.lost.clone(), self.learning.record.clone());
-        let message = Message::Position { epoch: position.epoch, sequence: position.sequence, room, lost, heal };
+        let (epoch, sequence, lists) = (position.epoch, position.sequence, self.fast.listed());
+        let message = Message::Position { epoch, sequence, room, lost, heal, lists };
         at.send_member(out, at.view.leader, message);
         Ok(())
     }
@@ -224,13 +261,14 @@ impl Follower {
     fn begin_log(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<bool> {
         let Some(sequence) = self.learning.restart else { return Ok(true) };
         let before = self.learning.record.clone();
-        let entry = self.learning.restarted(at, sequence);
+        let entry = self.learning.restarted(at, sequence, self.fast.deletes(at.ring));
         let takes_now = around.brick.is_next(at.ring, at.own.partition) && around.brick.takes_now(&entry);
         if !takes_now || !append(around.brick, at.ring, &entry, &[], false)? {
             (self.learning.record, out.wants_room) = (before, true);
             return Ok(false);
         }
         out.branches.push("a learner's log goes on elsewhere");
+        self.fast.took(&entry.record);
         self.learning.restart = None;
         self.last = sequence;
         self.early = self.early.split_off(&Sequence(sequence.0 + 1));
@@ -249,7 +287,11 @@ impl Follower {
         let (brick, copied) = (around.brick, arrived.copied);
         if self.learning.record.is_none() {
             let takes_now = brick.takes_now(&arrived.entry);
-            return Ok(takes_now && append(brick, at.ring, &arrived.entry, &arrived.fresh, copied)?);
+            let taken = takes_now && append(brick, at.ring, &arrived.entry, &arrived.fresh, copied)?;
+            if taken {
+                self.fast.took(&arrived.entry.record);
+            }
+            return Ok(taken);
         }
         let taken = (&arrived.entry, &arrived.fresh[..]);
         let Some(own) = self.learning.own(at, brick, taken, arrived.step.as_ref())? else { return Ok(false) };
@@ -264,6 +306,13 @@ impl Follower {
         let tell = self.learning.took(own);
         tell.into_iter().for_each(|message| at.send_member(out, at.view.leader, message));
         Ok(true)
+    }
+
+    /// Answers what was asked of the record that it has just taken.
+    fn prove(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        let last = self.last;
+        let mut due = self.proofs.extract_if(.., |question| question.sequence == last);
+        due.try_for_each(|question| question.answer(at, around.brick, out))
     }
 
     fn answer_questions(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
@@ -294,7 +343,10 @@ impl Follower {
                     self.early.insert(sequence, arrived);
                 }
                 match taken {
-                    Ok(true) => self.last = sequence,
+                    Ok(true) => {
+                        self.last = sequence;
+                        self.prove(at, around, out)?;
+                    }
                     // It is taken when there is room; what there was when it was asked for another replica may have taken.
                     Ok(false) => {
                         out.branches.push("a member's journal has no room");
@@ -316,6 +368,7 @@ impl Follower {
         let held = Message::Held { sequence: early.unwrap_or(self.last), room: self.room(around) };
         at.send_member(out, at.view.leader, held);
         self.answer_questions(at, around, out)?;
+        self.fast.answer(at, self.last, out);
         self.sync(at, out);
         Ok(())
     }

@@ -10,7 +10,7 @@ mod mend;
 
 use crate::compare::sum;
 use crate::leader::{Draft, Leader, Unmade};
-use crate::message::{BlockAt, Hashed, HealStep, HeldShard, Message};
+use crate::message::{BlockAt, FastList, Hashed, HealStep, HeldShard, Message};
 use crate::partition::{Around, Out, Place};
 use crate::step::Commit;
 use hekate_brick::{Brick, LogEntry, LogPosition};
@@ -84,6 +84,8 @@ enum Stage {
 #[derive(Debug)]
 struct Told {
     position: LogPosition,
+    /// Fast writes of its that others may not have.
+    lists: Vec<FastList>,
     /// A power cut took blocks from it.
     has_lost: bool,
     heal: Option<HealRecord>,
@@ -145,7 +147,7 @@ impl Leader {
         let of = |(brick, learner): (&BrickId, &Learner)| Healing {
             brick: *brick,
             heard: learner.is_attached(),
-            whole: matches!(learner.stage, Stage::Whole) && self.settled >= learner.since,
+            whole: matches!(learner.stage, Stage::Whole) && self.settled >= learner.since && !self.fast.is_closing(),
             done: match (&learner.stage, &learner.from) {
                 (Stage::Whole | Stage::Following, _) => 10_000,
                 (_, Some(from)) => share_before(at, from),
@@ -156,9 +158,15 @@ impl Leader {
         self.learners.iter().map(of).collect()
     }
 
-    pub fn learner_told(&mut self, brick: BrickId, position: LogPosition, lost: &[BlockAt], heal: Option<HealRecord>) {
+    pub fn learner_told(
+        &mut self,
+        brick: BrickId,
+        position: LogPosition,
+        (lost, lists): (&[BlockAt], Vec<FastList>),
+        heal: Option<HealRecord>,
+    ) {
         if let Some(learner) = self.learners.get_mut(&brick).filter(|learner| !learner.is_attached()) {
-            learner.stage = Stage::Told(Told { position, has_lost: !lost.is_empty(), heal });
+            learner.stage = Stage::Told(Told { position, lists, has_lost: !lost.is_empty(), heal });
         }
     }
 
@@ -274,7 +282,7 @@ impl Leader {
         out: &mut Out,
     ) -> Result<Option<Sequence>> {
         let (session, op_id, step) = (SYSTEM_SESSION, OpId(0), Some((brick, step)));
-        let draft = Draft { session, op_id, commit, also: Vec::new(), must: true, step };
+        let draft = Draft { session, op_id, commit, also: Vec::new(), must: true, step, closes: false };
         match self.append(at, draft, around, out)? {
             Ok(sequence) => {
                 let cost = cost + STEP_BYTES;
@@ -294,7 +302,7 @@ impl Leader {
     fn attach(&mut self, at: &Place, brick: BrickId, told: Told, around: &Around, out: &mut Out) -> Result<bool> {
         let missing = if told.has_lost && !is_planted(24) { None } else { missing(at, around.brick, told.position)? };
         let Some(missing) = missing else { return self.restart(at, brick, told, around, out) };
-        let Told { position, heal, .. } = told;
+        let Told { position, heal, lists, .. } = told;
         out.branches.push("a learner goes on with its log");
         for (entry, fresh) in crate::follower::with_fresh(around.brick, missing)? {
             at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
@@ -307,6 +315,8 @@ impl Leader {
         self.set_stage(brick, stage);
         self.goes_on_at(brick, position.sequence);
         self.learner_holds(brick, position.sequence);
+        // What is in no log: a write that was on its way to all when it was left out (rule 21).
+        self.fast.even(lists);
         Ok(true)
     }
 

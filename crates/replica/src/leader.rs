@@ -4,14 +4,17 @@
 //! how requests begin and reads are answered; here is the log: who holds what, what is settled, what is synced.
 
 use crate::drive::Driven;
+use crate::fast::lane::FastLane;
 use crate::follower::append;
 use crate::heal::{Learner, not_healed};
 use crate::level::Phase;
 use crate::locks::LockTable;
 use crate::message::{Address, BlockAt, Fresh, HealStep, Message, Outcome};
 use crate::numbers::Numbers;
-use crate::partition::{Around, Event, Out, Place, SyncJob, Token};
+use crate::partition::{Around, Event, Out, Place, Token};
+use crate::proof::Proving;
 use crate::room;
+use crate::rounds::Round;
 use crate::serve::Waiting;
 use crate::step::{Ask, Commit};
 use hekate_brick::{Brick, LogEntry, LogPosition};
@@ -50,15 +53,6 @@ pub(crate) enum Then {
     Open(Epoch),
 }
 
-/// Everything that is settled put on stable storage of all members.
-#[derive(Debug)]
-struct Round {
-    missing: BTreeSet<BrickId>,
-    sequence: Sequence,
-    shards: Vec<ShardId>,
-    then: Vec<Then>,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Leader {
@@ -78,8 +72,8 @@ pub(crate) struct Leader {
     /// Records that some member may lack.
     pub window: VecDeque<(LogEntry, Vec<Fresh>)>,
     /// In the order of their records; `true`: not before that is on stable storage of all members.
-    after: VecDeque<(Sequence, bool, Then)>,
-    rounds: BTreeMap<u64, Round>,
+    pub after: VecDeque<(Sequence, bool, Then)>,
+    pub rounds: BTreeMap<u64, Round>,
     pub tickets: u64,
     pub driven: BTreeMap<IntentId, Driven>,
     /// What ops on their way hold against others.
@@ -117,6 +111,10 @@ pub(crate) struct Leader {
     /// Nothing is granted before it is known who may hold locks of an earlier leader.
     pub locks: LockTable,
     pub knows_sessions: bool,
+    pub fast: FastLane,
+    pub proof: Option<Box<Proving>>,
+    /// Who waits for stable storage, with data files to be synced first.
+    pub durable: BTreeMap<Token, Vec<ShardId>>,
 }
 
 /// Data ids that are remembered; one is forgotten when as many others were dropped after it.
@@ -133,11 +131,13 @@ pub(crate) struct Draft<'a> {
     pub must: bool,
     /// What one who learns does with it.
     pub step: Option<(BrickId, HealStep)>,
+    /// It closes shards that a session may write on the fast lane, and waits for none.
+    pub closes: bool,
 }
 
 /// Why no record was made.
 pub(crate) enum Unmade {
-    /// The brick must write home first.
+    /// The brick must write home first, or a shard be closed.
     NoRoom,
     Refused(Error),
 }
@@ -180,6 +180,9 @@ impl Leader {
             lost_on: BTreeMap::new(),
             locks: LockTable::default(),
             knows_sessions: false,
+            fast: FastLane::default(),
+            proof: None,
+            durable: BTreeMap::new(),
         })
     }
 
@@ -193,6 +196,8 @@ impl Leader {
                 let then = Then::Answer(token, Ok(Reply::Done));
                 self.round(at, self.last, shards, vec![then], out);
             }
+            Event::CloseShards => self.fast.close_all(),
+            Event::Prove => self.begin_proof(at, around, out)?,
             Event::Stabilize => self.stabilize(at, at.own.brick, out),
             Event::Synced { ticket, outcome } => {
                 outcome?;
@@ -204,6 +209,7 @@ impl Leader {
             Event::Abandon { token } => self.abandon(token, out),
             Event::Sessions { sessions } => self.know_sessions(sessions),
             Event::SessionEnded { session } => {
+                self.fast.close_all_of(session);
                 self.forget_session(session);
                 self.end_locks(session, out);
             }
@@ -255,6 +261,11 @@ impl Leader {
                 self.leg_ended(at, intent, number, outcome, around, out)?
             }
             Message::Forget { intent } => self.forget_marks(at, intent, around)?,
+            Message::FastListed { sequence, lists } => self.fast.listed(from.brick, sequence, lists),
+            Message::Proved { sequence, sum, count } => {
+                self.proved(at, from.brick, sequence, (sum, count), around, out)?;
+            }
+            Message::FastHeld { shard, stamp, held } => self.fast_held(from.brick, shard, stamp, held, out),
             Message::IsGone { intent } => self.is_gone(at, from, intent, around)?,
             other => self.level_message(at, from, other, around, out)?,
         }
@@ -264,7 +275,7 @@ impl Leader {
     /// An ask of the server's own.
     pub fn ask(&self, at: &Place, around: &Around, volume: VolumeId) -> Ask {
         let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), around.now);
-        Ask { ring: at.ring, count: at.count, volume, session, op_id, now, alone: false, spread: 1 }
+        Ask { ring: at.ring, count: at.count, volume, session, op_id, now, durable: false, alone: false, spread: 1 }
     }
 
     /// The others wait until there is a view without it.
@@ -314,12 +325,14 @@ impl Leader {
             && self.forgotten.is_empty()
             && self.doubtful.is_empty()
             && self.garbage.is_empty()
+            && self.fast.is_idle()
     }
 
     pub fn wants_tick(&self) -> bool {
         !self.serves()
             || !self.waiting.is_empty()
             || self.driven.values().any(Driven::is_stuck)
+            || self.fast.wants_tick()
             || self.learners.values().any(Learner::wants_tick)
     }
 
@@ -337,7 +350,7 @@ impl Leader {
         }
         let driven = std::mem::take(&mut self.driven).into_values().flat_map(|driven| driven.tokens);
         out.answers.extend(driven.map(|token| (token, Err(error.clone()))));
-        for waiting in self.waiting.drain(..) {
+        for waiting in self.waiting.drain(..).chain(self.fast.take_reads()) {
             waiting.refuse(error, out);
         }
     }
@@ -355,9 +368,13 @@ impl Leader {
         changes.extend(draft.also);
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
+        if !draft.closes && self.must_close(&changes, out) {
+            return Ok(Err(Unmade::NoRoom));
+        }
         let grows = room::takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.last.0 + 1);
         let (ring, partition, epoch) = (at.ring, at.own.partition, at.view.epoch);
+        set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
         if grows && let Err(error) = self.check_room(&entry, around.brick) {
             // Of what cannot be read it is not known.
@@ -445,11 +462,12 @@ impl Leader {
     /// What all members have is let out, and what waited for it goes on.
     pub fn settle(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
         loop {
+            self.go_on_closing(at, around, out)?;
             self.let_out(at, around, out);
             self.go_on_levelling(at, around, out)?;
             if std::mem::take(&mut self.retry_wanted) {
                 self.retry(at, around, out)?;
-            } else if self.is_let_out(at) {
+            } else if !self.make_durable(at, out) && self.is_let_out(at) {
                 return Ok(());
             }
         }
@@ -522,76 +540,22 @@ impl Leader {
         }
     }
 
-    /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable. Members
-    /// ask again and again; what is known is said again, what is under way is not begun again. A sync of shards is no help:
-    /// it waits for room in journals that wait for this.
-    fn stabilize(&mut self, at: &Place, asked_by: BrickId, out: &mut Out) {
-        let upto = self.settled.min(self.last);
-        if upto <= self.stable {
-            if asked_by != at.own.brick {
-                at.send_member(out, asked_by, Message::Stable { sequence: self.stable });
-            }
-        } else if self.rounds.values().all(|round| round.sequence < upto || !round.shards.is_empty()) {
-            self.round(at, upto, Vec::new(), Vec::new(), out);
-        }
-    }
-
-    /// Begins to put everything up to a record, and these shards, on stable storage of all members.
-    pub fn round(&mut self, at: &Place, sequence: Sequence, shards: Vec<ShardId>, then: Vec<Then>, out: &mut Out) {
-        self.tickets += 1;
-        let ticket = self.tickets;
-        out.syncs.push(SyncJob { replica: at.own, ticket, shards: shards.clone() });
-        for brick in self.members.keys() {
-            at.send_member(out, *brick, Message::Sync { ticket, sequence, shards: shards.clone() });
-        }
-        let missing = at.others().filter(|_| !is_planted(6)).chain([at.own.brick]).collect();
-        self.rounds.insert(ticket, Round { missing, sequence, shards, then });
-    }
-
-    fn synced(&mut self, at: &Place, brick: BrickId, ticket: u64, out: &mut Out) {
-        let Some(round) = self.rounds.get_mut(&ticket) else { return };
-        round.missing.remove(&brick);
-        if round.missing.is_empty() {
-            self.end_round(at, ticket, out);
-        }
-    }
-
-    /// What was asked of those who are members no more is asked of nobody.
-    pub fn ask_members_only(&mut self, at: &Place, out: &mut Out) {
-        for round in self.rounds.values_mut() {
-            round.missing.retain(|brick| at.view.has_member(*brick));
-        }
-        let ended: Vec<u64> =
-            self.rounds.iter().filter(|(_, round)| round.missing.is_empty()).map(|(ticket, _)| *ticket).collect();
-        ended.into_iter().for_each(|ticket| self.end_round(at, ticket, out));
-    }
-
-    fn end_round(&mut self, at: &Place, ticket: u64, out: &mut Out) {
-        let Some(round) = self.rounds.remove(&ticket) else { return };
-        if round.sequence > self.stable {
-            self.stable = round.sequence;
-            for brick in self.members.keys() {
-                at.send_member(out, *brick, Message::Stable { sequence: self.stable });
-            }
-        }
-        let sequence = self.settled.min(self.last);
-        round.then.into_iter().for_each(|then| self.after.push_back((sequence, false, then)));
-    }
-
-    /// A member that came back is asked again for the syncs that it owes.
-    pub fn sync_again(&self, at: &Place, brick: BrickId, out: &mut Out) {
-        for (ticket, round) in self.rounds.iter().filter(|(_, round)| round.missing.contains(&brick)) {
-            let (ticket, sequence, shards) = (*ticket, round.sequence, round.shards.clone());
-            at.send_member(out, brick, Message::Sync { ticket, sequence, shards });
-        }
-    }
-
     fn down(&mut self, bricks: &[BrickId]) {
+        self.end_proof();
         for brick in bricks {
             if let Some(member) = self.members.get_mut(brick) {
                 member.position = None;
             }
             self.learner_away(*brick);
+        }
+    }
+}
+
+/// A leader's record gives shards stamps of its own, whoever asked for it (rule 2).
+fn set_stamps(changes: &mut [Change], epoch: Epoch, sequence: Sequence) {
+    for change in changes {
+        if let Some(record) = change.shard_record_mut() {
+            record.stamp = Stamp::of_leader(record.stamp.count, epoch, sequence);
         }
     }
 }

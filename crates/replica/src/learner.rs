@@ -54,11 +54,12 @@ impl Learning {
         self.questions.clear();
     }
 
-    /// The record with which its log goes on elsewhere.
-    pub fn restarted(&mut self, at: &Place, sequence: Sequence) -> LogEntry {
+    /// The record with which its log goes on elsewhere. `also`: what goes with that.
+    pub fn restarted(&mut self, at: &Place, sequence: Sequence, also: impl Iterator<Item = Change>) -> LogEntry {
         let (first, _) = Key::object_range(at.ring, at.own.partition, at.count);
         let record = HealRecord { healed: first.clone(), live: first, differing: Vec::new() };
-        let changes = vec![Change::BeginLog, Change::Put { key: heal_key(at), value: record.to_bytes() }];
+        let mut changes = vec![Change::BeginLog, Change::Put { key: heal_key(at), value: record.to_bytes() }];
+        changes.extend(also);
         let (ring, partition, epoch) = (at.ring, at.own.partition, at.view.epoch);
         self.record = Some(record);
         LogEntry::new(Record { ring, partition, epoch, sequence, session: SYSTEM_SESSION, op_id: OpId(0), changes })
@@ -165,6 +166,7 @@ fn follows(at: &Place, heal: &HealRecord, change: &Change) -> bool {
         | Change::CutShard { shard, .. }
         | Change::DropShard { shard }
         | Change::PunchBlocks { shard, .. }
+        | Change::Restamp { shard, .. }
         | Change::ReserveBlocks { shard, .. } => is_followed(at, heal, *shard),
         Change::BeginLog => false,
     }

@@ -10,7 +10,7 @@ use crate::follower::{append, copies_after};
 use crate::heal::Learner;
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
 use crate::legs::undoes;
-use crate::message::{Address, BlockAt, Message};
+use crate::message::{Address, BlockAt, FastList, Message};
 use crate::partition::{Around, Out, Place};
 use crate::step::Commit;
 use bytes::Bytes;
@@ -79,6 +79,8 @@ impl Leader {
         self.members = at.others().map(|brick| (brick, Member::default())).collect();
         self.learners = at.learners().map(|brick| (brick, Learner::default())).collect();
         self.may_open = false;
+        self.proof = None;
+        self.begin_fast_lane(at, around)?;
         self.ask_members_only(at, out);
         self.ask_positions(at, out);
         self.decide(at, around, out)
@@ -88,7 +90,7 @@ impl Leader {
     pub fn ask_positions(&self, at: &Place, out: &mut Out) {
         let away = self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick);
         let unheard = self.learners.iter().filter(|(_, learner)| !learner.is_heard()).map(|(brick, _)| *brick);
-        away.chain(unheard).for_each(|brick| at.send_member(out, brick, Message::Ask));
+        away.chain(unheard).for_each(|brick| at.send_member(out, brick, Message::Ask { term: self.fast.term }));
     }
 
     /// The view has begun.
@@ -102,13 +104,15 @@ impl Leader {
 
     /// Servers can be heard, in a new life: what their members have must be asked anew, and what they were asked for.
     pub fn up(&mut self, at: &Place, bricks: &[BrickId], around: &Around, out: &mut Out) {
+        let term = self.fast.term;
+        self.end_proof();
         for brick in bricks {
             if let Some(member) = self.members.get_mut(brick) {
                 member.position = None;
-                at.send_member(out, *brick, Message::Ask);
+                at.send_member(out, *brick, Message::Ask { term });
             } else if self.learners.contains_key(brick) {
                 self.learner_away(*brick);
-                at.send_member(out, *brick, Message::Ask);
+                at.send_member(out, *brick, Message::Ask { term });
             }
         }
         if let Phase::Settling { blocks } = &mut self.phase {
@@ -126,12 +130,13 @@ impl Leader {
         out: &mut Out,
     ) -> Result<()> {
         match message {
-            Message::Position { epoch, sequence, lost, heal, .. } if self.learners.contains_key(&from.brick) => {
-                self.learner_told(from.brick, LogPosition { epoch, sequence }, &lost, heal);
+            Message::Position { epoch, sequence, lost, heal, lists, .. } if self.learners.contains_key(&from.brick) => {
+                self.learner_told(from.brick, LogPosition { epoch, sequence }, (&lost, lists), heal);
                 self.heal(at, around, out)
             }
-            Message::Position { epoch, sequence, room, lost, .. } => {
-                self.learn_position(at, from.brick, LogPosition { epoch, sequence }, room, lost, around, out)
+            Message::Position { epoch, sequence, room, lost, lists, .. } => {
+                let told = (LogPosition { epoch, sequence }, room, lost, lists);
+                self.learn_position(at, from.brick, told, around, out)
             }
             Message::Append { entry, fresh, .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
                 if entry.record.sequence.0 == self.last.0 + 1 {
@@ -158,14 +163,11 @@ impl Leader {
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
     fn learn_position(
         &mut self,
         at: &mut Place,
         brick: BrickId,
-        position: LogPosition,
-        room: u64,
-        lost: Vec<BlockAt>,
+        (position, room, lost, lists): (LogPosition, u64, Vec<BlockAt>, Vec<FastList>),
         around: &Around,
         out: &mut Out,
     ) -> Result<()> {
@@ -177,6 +179,9 @@ impl Leader {
         }
         member.held = position.sequence.min(self.last);
         self.lost_by(at, brick, &lost);
+        if !self.takes_legs() {
+            self.fast.found(lists);
+        }
         match self.phase {
             Phase::Silent => Ok(()),
             Phase::Asking | Phase::Fetching { .. } => self.decide(at, around, out),
@@ -191,6 +196,8 @@ impl Leader {
                 }
                 self.feed(at, brick, position.sequence, around, out)?;
                 self.sync_again(at, brick, out);
+                self.list_again(at, brick, out);
+                self.read_again(brick);
                 self.settle_anew()
             }
         }
@@ -273,6 +280,8 @@ impl Leader {
             out.branches.push("levelling: a view is to begin");
             self.phase = Phase::Opening;
             self.round(at, self.last, Vec::new(), vec![Then::Open(at.view.epoch)], out);
+        } else if is_even && self.fast.evens_found() {
+            self.go_on_closing(at, around, out)?;
         } else if is_even && self.is_to_compare(at, around) {
             self.begin_comparison(at, around, out)?;
         } else if is_even {
@@ -423,6 +432,7 @@ impl Leader {
             also: Vec::new(),
             must: true,
             step: None,
+            closes: false,
         };
         self.append(at, draft, around, out)
     }

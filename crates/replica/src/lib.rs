@@ -10,6 +10,7 @@ mod compare;
 mod copy;
 mod data;
 mod drive;
+mod fast;
 mod follower;
 mod heal;
 mod inodes;
@@ -24,10 +25,13 @@ mod names;
 mod numbers;
 mod partition;
 mod places;
+mod proof;
 mod read;
 mod rename;
 mod retention;
+mod retries;
 mod room;
+mod rounds;
 mod seek;
 mod serve;
 mod step;
@@ -37,13 +41,15 @@ mod tests;
 mod tree;
 mod truncate;
 
+pub use fast::FAST_BYTES_MAX;
 pub use heal::Healing;
 pub use inodes::is_access_due;
 pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait};
 pub use message::{
-    Address, BlockAt, BlockHash, Envelope, Fresh, Hashed, HealStep, HeldShard, Message, Outcome, Portion,
+    Address, BlockAt, BlockHash, Envelope, FastList, Fresh, Hashed, HealStep, HeldShard, Message, Outcome, Portion,
 };
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
+pub use proof::Proof;
 pub use read::answer;
 pub use retention::Retention;
 pub use step::{Ask, Commit, Stop};

@@ -68,6 +68,14 @@ wire_struct! {
         pub hash: u128,
     }
 
+    /// Fast writes to a shard that a member does not know to be on all, in their order.
+    pub struct FastList {
+        /// Which shard.
+        pub shard: ShardId,
+        /// Each follows the one before it.
+        pub writes: Vec<FastWrite>,
+    }
+
     /// A block of a shard.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct BlockAt {
@@ -85,11 +93,18 @@ wire_enum! {
         1 = Append { entry: LogEntry, fresh: Vec<Fresh>, copied: bool },
         /// Member to leader: all records up to this one are in its journal; `room` bytes of growing ones may follow.
         2 = Held { sequence: Sequence, room: u64 },
-        /// Leader to member: how far are you? -> `Position`
-        3 = Ask,
+        /// Leader to member: how far are you? From now on fast writes are taken that name this term. -> `Position`
+        3 = Ask { term: u64 },
         /// Where the member's or learner's log ends, which blocks a power cut took from it, and how far it has healed; none: it
-        /// has all that its log says.
-        4 = Position { epoch: Epoch, sequence: Sequence, room: u64, lost: Vec<BlockAt>, heal: Option<HealRecord> },
+        /// has all that its log says. `lists`: fast writes that it does not know to be settled.
+        4 = Position {
+            epoch: Epoch,
+            sequence: Sequence,
+            room: u64,
+            lost: Vec<BlockAt>,
+            heal: Option<HealRecord>,
+            lists: Vec<FastList>,
+        },
         /// Leader to the member with the longest log: the records after this one. -> `Append`s and `FetchEnd`
         5 = Fetch { after: Sequence },
         6 = FetchEnd { after: Sequence },
@@ -130,6 +145,17 @@ wire_enum! {
         /// Leader to learner, once it has this record: the blocks of this shard. -> `BlockHashes`
         26 = HashBlocks { sequence: Sequence, shard: ShardId },
         27 = BlockHashes { shard: ShardId, hashes: Vec<BlockHash> },
+        /// Leader to member: once you have this record, after which you take no more of them, which fast writes to these shards
+        /// do you list? -> `FastListed`
+        28 = ListFast { sequence: Sequence, shards: Vec<ShardId> },
+        29 = FastListed { sequence: Sequence, lists: Vec<FastList> },
+        /// Leader to member: do you have the fast write with this stamp? -> `FastHeld`
+        30 = AskFast { shard: ShardId, stamp: Stamp },
+        31 = FastHeld { shard: ShardId, stamp: Stamp, held: bool },
+        /// Leader to member: what do you hold of this, shards but for these, with exactly this record? -> `Proved`
+        32 = Prove { sequence: Sequence, from: Key, to: Key, left_out: Vec<ShardId> },
+        /// The sum of the hashes of what the member held of it, and how many there are.
+        33 = Proved { sequence: Sequence, sum: u128, count: u64 },
     }
 
     /// Part of what a replica holds.

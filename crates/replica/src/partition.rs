@@ -11,6 +11,7 @@ use crate::heal::Healing;
 use crate::leader::Leader;
 use crate::locks::Ticket;
 use crate::message::{Address, BlockAt, Envelope, Message};
+use crate::proof::Proof;
 use crate::step::{Ask, Commit};
 use hekate_brick::Brick;
 use hekate_proto::map::View;
@@ -87,6 +88,10 @@ pub enum Event {
     Sessions { sessions: Vec<SessionId> },
     /// A session has ended: it sends nothing again.
     SessionEnded { session: SessionId },
+    /// Shards that sessions may write past the log are closed: the host changes something by itself.
+    CloseShards,
+    /// Whether all members hold the same is to be proved: [`Partition::proof`] tells how far that is.
+    Prove,
     /// Everything that this replica holds is to become stable on every member: [`Partition::stable`] tells.
     Stabilize,
     /// Another replica says something.
@@ -349,7 +354,7 @@ impl Partition {
 
     /// Whether every member has all records.
     pub fn is_settled(&self) -> bool {
-        matches!(&self.role, Role::Leader(leader) if leader.serves() && leader.is_settled())
+        matches!(&self.role, Role::Leader(leader) if leader.serves() && leader.is_settled() && leader.fast.is_idle())
     }
 
     /// All records up to this one are known to be on stable storage of every member.
@@ -369,6 +374,14 @@ impl Partition {
         match &self.role {
             Role::Leader(leader) => leader.healing(&self.at),
             Role::Follower(_) => Vec::new(),
+        }
+    }
+
+    /// How far a proof is that all members hold the same, if one was begun and nobody went away meanwhile.
+    pub fn proof(&self) -> Option<Proof> {
+        match &self.role {
+            Role::Leader(leader) => leader.proof(),
+            Role::Follower(_) => None,
         }
     }
 

@@ -50,6 +50,19 @@ pub fn written_data(op: &Op) -> Option<DataId> {
     }
 }
 
+/// The shard that an op writes. Earlier bytes of it that only a sync of its data file covers are not to be lost below later ones.
+pub fn written_shard(volume: VolumeId, op: &Op) -> Option<ShardId> {
+    match op {
+        Op::Data {
+            op:
+                DataOp::WriteShard { data, index, .. }
+                | DataOp::AllocateShard { data, index, .. }
+                | DataOp::CopyShard { data, index, .. },
+        } => Some(ShardId { volume, data: *data, index: *index }),
+        _ => None,
+    }
+}
+
 /// Refuses what rests in another partition. A client may ask anything of any partition of its volume; a shard that two of them
 /// wrote would be in neither one's replicas alike.
 pub fn check_place(at: &Place, ask: &Ask, op: &Op) -> Result<()> {
@@ -85,6 +98,7 @@ fn position_of(volume: VolumeId, op: &Op) -> Option<Position> {
             | DataOp::Seek { inode, .. } => Some(inode.position()),
             DataOp::ReadShard { data, index, .. }
             | DataOp::WriteShard { data, index, .. }
+            | DataOp::FastWrite { data, index, .. }
             | DataOp::AllocateShard { data, index, .. }
             | DataOp::SeekShard { data, index, .. }
             | DataOp::CopyShard { data, index, .. } => of_shard(data, index),

@@ -49,13 +49,13 @@ pub(crate) fn takes_room(changes: &[Change]) -> bool {
         Change::WriteBlocks { .. } | Change::FreshBlocks { .. } | Change::ReserveBlocks { .. } => true,
         Change::Put { key, .. } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr)),
         Change::Delete { .. } | Change::CutShard { .. } | Change::PunchBlocks { .. } => false,
-        Change::DropShard { .. } | Change::BeginLog => false,
+        Change::DropShard { .. } | Change::Restamp { .. } | Change::BeginLog => false,
     };
     let frees = |change: &Change| match change {
         Change::CutShard { .. } | Change::PunchBlocks { .. } | Change::DropShard { .. } => true,
         Change::Delete { key } => matches!(key.kind(), Some(Kind::Content | Kind::Name | Kind::Xattr | Kind::Inode)),
         Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => false,
-        Change::ReserveBlocks { .. } | Change::BeginLog => false,
+        Change::ReserveBlocks { .. } | Change::Restamp { .. } | Change::BeginLog => false,
     };
     changes.iter().any(grows) && !changes.iter().any(frees)
 }

@@ -6,7 +6,7 @@ use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs;
 use crate::message::{Address, Message, Outcome};
 use crate::partition::{Around, Event, Out, Place, Token, same_bricks};
-use crate::places::{check_place, counted_by, keys_of, listed_by, name_key, names_of, written_data};
+use crate::places::{check_place, counted_by, keys_of, listed_by, name_key, names_of, written_data, written_shard};
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
 use crate::tree::{Tree, purge_orphan};
@@ -23,6 +23,11 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// Tried at once.
+    pub fn of(event: Event) -> Self {
+        Self { event, not_before: 0 }
+    }
+
     pub fn refuse(self, error: &Error, out: &mut Out) {
         if let Event::Request { token, .. } | Event::Change { token, .. } = self.event {
             out.answers.push((token, Err(error.clone())));
@@ -41,8 +46,11 @@ const SWEEP_PAUSE_NS: u64 = 200_000_000;
 
 impl Leader {
     pub fn arrive(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
+        if let Event::Request { token, ask, op: op @ Op::Data { op: DataOp::FastWrite { .. } } } = &event {
+            return self.fast_write(at, (*token, ask, op), around, out);
+        }
         if let Some(event) = self.try_event(at, event, around, out)? {
-            self.waiting.push_back(Waiting { event, not_before: 0 });
+            self.waiting.push_back(Waiting::of(event));
         }
         Ok(())
     }
@@ -52,6 +60,7 @@ impl Leader {
         let is_it = |waiting: &mut Waiting| matches!(&waiting.event, Event::Request { token: known, .. } | Event::Change { token: known, .. } if *known == token);
         if let Some(index) = self.waiting.iter_mut().position(is_it) {
             self.waiting.remove(index);
+            self.durable.remove(&token);
             out.answers.push((token, Err(Error::Unavailable { what: "an op that was taken back".into() })));
         }
     }
@@ -105,10 +114,18 @@ impl Leader {
                 self.lock_op(at, *token, ask, op, around, out);
                 true
             }
+            Event::Request { token, ask, op } if op.is_read() && self.shows_unsettled(ask, op) => {
+                self.confirm_read(at, (*token, ask, op), around, out)? || self.try_read(at, *token, ask, op, around)
+            }
             Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(at, *token, ask, op, around),
             Event::Accessed { .. } if !self.all_present() => true,
             _ if !self.all_present() => false,
-            Event::Request { token, ask, op, .. } => self.begin_op(at, *token, ask, op, around, out)?,
+            Event::Request { token, ask, op, .. } => {
+                if ask.durable {
+                    self.durable.insert(*token, written_shard(ask.volume, op).into_iter().collect());
+                }
+                self.begin_op(at, *token, ask, op, around, out)?
+            }
             Event::Change { token, commit } => self.change(at, *token, (**commit).clone(), around, out)?,
             Event::Collect { volume, inode } => {
                 let ask = self.ask(at, around, *volume);
@@ -146,7 +163,13 @@ impl Leader {
         if let Err(stray) = check_place(at, ask, op) {
             return Some(Err(stray));
         }
-        if !self.serves() || at.view.too_few || self.is_prepared(at, ask, op) || matches!(op, Op::Lock { .. }) {
+        let is_lock = matches!(op, Op::Lock { .. });
+        if !self.serves()
+            || at.view.too_few
+            || is_lock
+            || self.is_prepared(at, ask, op)
+            || self.shows_unsettled(ask, op)
+        {
             return None;
         }
         let found = match answer(around.brick, ask, at.own.partition, op) {
@@ -209,6 +232,7 @@ impl Leader {
             | Change::CutShard { shard, .. }
             | Change::PunchBlocks { shard, .. }
             | Change::ReserveBlocks { shard, .. }
+            | Change::Restamp { shard, .. }
             | Change::DropShard { shard } => ids.contains(&shard.data.0),
             Change::BeginLog => false,
         })
@@ -275,7 +299,8 @@ impl Leader {
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
         let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(at, ask, op);
-        if links_cut || is_held || self.is_listed_soon(op) || !self.numbers.has_room() {
+        if links_cut || is_held || self.is_listed_soon(op) || self.copies_unsettled(ask, op) || !self.numbers.has_room()
+        {
             out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
@@ -294,7 +319,7 @@ impl Leader {
             Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
             Ok(Next::Reply(reply)) => self.answer(token, Ok(reply)),
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
-                return self.one_record(at, token, ask, commit, around, out);
+                return self.one_record(at, token, (ask, op), commit, around, out);
             }
             Ok(Next::Commit(..)) | Err(Stop::Leg(_)) => {
                 let intent = IntentId(u128::from(self.numbers.next()));
@@ -313,73 +338,35 @@ impl Leader {
         &mut self,
         at: &Place,
         token: Token,
-        ask: &Ask,
+        (ask, op): (&Ask, &Op),
         commit: Commit,
         around: &Around,
         out: &mut Out,
     ) -> Result<bool> {
-        let reply = commit.reply.clone().unwrap_or(Reply::Done);
+        let mut reply = commit.reply.clone().unwrap_or(Reply::Done);
+        if let Reply::Written { stamp, .. } = &mut reply {
+            *stamp = Stamp::of_leader(stamp.count, at.view.epoch, Sequence(self.last.0 + 1));
+        }
         let also = self.session_change(at, ask, &reply).into_iter().collect();
         self.was_asked = true;
-        let draft = Draft { session: ask.session, op_id: ask.op_id, commit: &commit, also, must: false, step: None };
+        let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
+        let draft = Draft { session, op_id, commit: &commit, also, must: false, step, closes };
         match self.append(at, draft, around, out)? {
             Ok(sequence) => {
                 self.remember_slot(ask);
-                self.when(sequence, false, Then::Answer(token, Ok(reply)));
+                if let Reply::Written { fast, .. } = &mut reply {
+                    *fast = self.open_shard(at, ask, op, around);
+                }
+                // With the record itself: the members need not be told twice.
+                match self.durable.remove(&token) {
+                    Some(shards) => self.round(at, sequence, shards, vec![Then::Answer(token, Ok(reply))], out),
+                    None => self.when(sequence, false, Then::Answer(token, Ok(reply))),
+                }
             }
             Err(Unmade::NoRoom) => return Ok(false),
             Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
         }
         Ok(true)
-    }
-
-    /// What is kept for a retry.
-    pub fn session_change(&self, at: &Place, ask: &Ask, reply: &Reply) -> Option<Change> {
-        if ask.session == SYSTEM_SESSION {
-            return None;
-        }
-        let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
-        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, slot);
-        let record = SessionRecord { op_id: ask.op_id, reply: reply.to_bytes() };
-        Some(Change::Put { key, value: record.to_bytes() })
-    }
-
-    pub fn remember_slot(&mut self, ask: &Ask) {
-        if ask.session != SYSTEM_SESSION {
-            self.slots.insert((ask.session, slot_of(ask.op_id)), ask.op_id);
-        }
-    }
-
-    /// The answer that the op got when it was done before.
-    fn remembered(&mut self, at: &Place, ask: &Ask, around: &Around) -> Result<Option<Result<Reply>>> {
-        if ask.session == SYSTEM_SESSION || is_planted(2) {
-            return Ok(None);
-        }
-        let slot = slot_of(ask.op_id);
-        let known = self.slots.get(&(ask.session, slot)).copied();
-        if known.is_some_and(|known| known < ask.op_id) {
-            return Ok(None);
-        }
-        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, u16::from(slot));
-        let Some(value) = around.brick.get(&key)? else {
-            self.slots.insert((ask.session, slot), OpId(0));
-            return Ok(None);
-        };
-        let record = SessionRecord::from_bytes(value)?;
-        self.slots.insert((ask.session, slot), record.op_id);
-        Ok(match record.op_id.cmp(&ask.op_id) {
-            std::cmp::Ordering::Less => None,
-            std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
-            // It comes after its own retry was answered and the slot used again: nobody waits for it.
-            std::cmp::Ordering::Greater => {
-                Some(Err(Error::Protocol { what: "an op that was answered long ago".into() }))
-            }
-        })
-    }
-
-    /// What a session left for retries is forgotten with it.
-    pub fn forget_session(&mut self, session: SessionId) {
-        self.slots.retain(|(known, _), _| *known != session);
     }
 
     /// A leg of an op that another partition drives. No leg waits: see `legs.rs`.
@@ -420,7 +407,8 @@ impl Leader {
         };
         if let Some(commit) = &taken.commit {
             let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
-            let draft = Draft { session: ask.session, op_id: ask.op_id, commit, also: Vec::new(), must, step: None };
+            let (session, op_id, also, step, closes) = (ask.session, ask.op_id, Vec::new(), None, false);
+            let draft = Draft { session, op_id, commit, also, must, step, closes };
             match self.append(at, draft, around, out)? {
                 Ok(_) => {
                     // That it may forget the mark is told once, and may not arrive.
@@ -450,9 +438,10 @@ impl Leader {
     /// Whether an op of this partition's own has hold of what the leg needs, or waits for holds on names of the directory
     /// to end, so that its turn comes. One that makes a name in a directory that is closed meanwhile finds that out with its
     /// next step, and begins again.
-    fn is_busy(&self, at: &Place, ask: &Ask, leg: &Leg) -> bool {
+    fn is_busy(&mut self, at: &Place, ask: &Ask, leg: &Leg) -> bool {
         match leg {
             Leg::AddLink { inode } => self.is_cutting(*inode),
+            Leg::ReadShard { range } => self.is_open_and_unsettled(ask.volume, range),
             Leg::HoldName { dir, name } => {
                 let is_new = !self.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));
                 self.held.contains_key(&name_key(at, ask, *dir, name))
@@ -496,6 +485,7 @@ impl Leader {
 
     pub fn tick(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
         self.ticks += 1;
+        self.look_after_fast_lane(around.now);
         self.allow_healing();
         if self.may_open && !at.view.opened {
             out.open = Some((at.own.partition, at.view.epoch));
@@ -548,10 +538,6 @@ impl Leader {
             self.when(self.last, true, Then::SendLegs(intent, self.last));
         }
     }
-}
-
-fn slot_of(op_id: OpId) -> u8 {
-    (op_id.0 % SESSION_SLOTS as u64) as u8
 }
 
 fn error_of(stop: Stop) -> Error {

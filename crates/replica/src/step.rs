@@ -26,6 +26,8 @@ pub struct Ask {
     pub op_id: OpId,
     /// The server's clock.
     pub now: Time,
+    /// Answered once it is on stable storage of every member.
+    pub durable: bool,
     /// No other session uses the volume, so nobody else can have an inode open.
     pub alone: bool,
     /// Partitions that share the names of a directory that this op makes.
@@ -224,7 +226,7 @@ fn data_step(here: &mut Here, op: &DataOp) -> Stepped<Next> {
     match op {
         DataOp::Write { inode, offset, data, drop_set_id } => data::write(here, *inode, *offset, data, *drop_set_id),
         DataOp::Spill { inode } => data::spill(here, *inode),
-        DataOp::WriteShard { data, index, offset, bytes, follow } => {
+        DataOp::WriteShard { data, index, offset, bytes, follow, .. } => {
             let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
             data::write_shard(here, shard, *offset, bytes, *follow)
         }

@@ -5,8 +5,10 @@
 //! both replicas of every partition hold the same.
 
 mod compare;
+mod fast;
 mod heal;
 mod lost_blocks;
+mod proof;
 mod room;
 mod starving;
 
@@ -219,7 +221,17 @@ impl TestRing {
 
     fn ask(&self) -> Ask {
         let (session, op_id, now) = (SessionId(1), OpId(self.op_id), Time(self.op_id as i64));
-        Ask { ring: RING, count: COUNT, volume: VOLUME, session, op_id, now, alone: true, spread: self.spread }
+        Ask {
+            ring: RING,
+            count: COUNT,
+            volume: VOLUME,
+            session,
+            op_id,
+            now,
+            durable: false,
+            alone: true,
+            spread: self.spread,
+        }
     }
 
     fn leader(&self, position: Position) -> Address {
@@ -725,11 +737,18 @@ fn bytes_move_into_shards_and_back_out_of_them() {
 fn a_conditional_write_follows_only_the_stamp_that_it_names() {
     let mut ring = open(&storages());
     let mut write = |follow| {
-        let op = DataOp::WriteShard { data: DataId(9), index: 0, offset: 0, bytes: Bytes::from_static(b"x"), follow };
+        let op = DataOp::WriteShard {
+            data: DataId(9),
+            index: 0,
+            offset: 0,
+            bytes: Bytes::from_static(b"x"),
+            follow,
+            fast: false,
+        };
         ring.execute(Op::Data { op })
     };
-    let Ok(Reply::Written { stamp }) = write(None) else { panic!("no stamp") };
-    let Ok(Reply::Written { stamp: second }) = write(Some(stamp)) else { panic!("no stamp") };
+    let Ok(Reply::Written { stamp, .. }) = write(None) else { panic!("no stamp") };
+    let Ok(Reply::Written { stamp: second, .. }) = write(Some(stamp)) else { panic!("no stamp") };
     assert_eq!(write(Some(stamp)), Err(Error::Conflict { stamp: Some(second) }));
 }
 

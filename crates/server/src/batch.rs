@@ -9,6 +9,7 @@ use crate::sessions::Session;
 use crate::syncer::Needs;
 use crate::turn::Turn;
 use hekate_cluster::VolumeInfo;
+use hekate_proto::map::Mode;
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, Event, is_access_due};
 use std::collections::BTreeMap;
@@ -68,7 +69,7 @@ impl Node {
             let reply = match replies.last() {
                 Some(Err(_)) => Err(Error::Skipped),
                 _ if answer_bytes > ANSWER_BYTES_MAX => Err(Error::invalid("a batch whose answers do not fit a frame")),
-                _ => self.request(&session, request, &mut needs, &mut changed),
+                _ => self.request(&session, request, (requests.len() == 1, &mut needs), &mut changed),
             };
             replies.push(reply);
             took.push(begun.elapsed());
@@ -129,12 +130,15 @@ impl Node {
         &self,
         session: &Arc<Session>,
         request: &Request,
-        needs: &mut Needs,
+        (is_all, needs): (bool, &mut Needs),
         changed: &mut Changed,
     ) -> Result<Reply> {
         match request.target {
             Target::Partition { ring, partition, epoch } => {
-                self.partition_op(session, request, (ring, partition, epoch), changed)
+                self.partition_op(session, request, (ring, partition, epoch), (is_all, changed))
+            }
+            Target::Replica { ring, partition, epoch, brick } => {
+                self.fast_write(session, request, (ring, Address { partition, brick }, epoch), needs)
             }
             Target::Brick { brick } => self.brick_op(session, brick, &request.op, needs),
             Target::Server => self.volume_op(session, &request.op),
@@ -147,7 +151,7 @@ impl Node {
         session: &Session,
         request: &Request,
         place: (RingId, PartitionNumber, Epoch),
-        changed: &mut Changed,
+        changed: (bool, &mut Changed),
     ) -> Result<Reply> {
         let until = self.views.check()?;
         let reply = self.leased_op(session, request, place, changed);
@@ -160,7 +164,7 @@ impl Node {
         session: &Session,
         request: &Request,
         (ring_id, partition, epoch): (RingId, PartitionNumber, Epoch),
-        changed: &mut Changed,
+        (is_all, changed): (bool, &mut Changed),
     ) -> Result<Reply> {
         let volume = self.volume(session.volume)?;
         if volume.ring != ring_id {
@@ -176,6 +180,8 @@ impl Node {
             session: session.id,
             op_id: request.op_id,
             now: Self::clock(),
+            // Of several they are made durable together, at the end.
+            durable: request.durable && is_all,
             // A session that is not known here may have seen the name on another server.
             alone: ring.is_whole() && self.sessions.count(session.volume) == 1,
             spread: spread_of(&volume, &request.op),
@@ -200,7 +206,7 @@ impl Node {
                     free_space(self)?;
                 }
                 Ok(reply) => {
-                    if request.durable {
+                    if request.durable && !ask.durable {
                         // What legs changed elsewhere is on stable storage, or in the journals of the same bricks.
                         changed.note(&ring, partition, request);
                     }
@@ -283,6 +289,44 @@ impl Node {
         let Op::Data { op: DataOp::ReadShard { data, index, offset, length } } = &request.op else { return false };
         let shard = ShardId { volume: request.volume, data: *data, index: *index };
         mend_range(self, ring.ring, shard, *offset, *length).unwrap_or(false)
+    }
+
+    /// A write that its client sends to all members itself: this one answers for itself alone, once it is on stable storage
+    /// here. No lease is needed: who is in another view refuses.
+    fn fast_write(
+        &self,
+        session: &Session,
+        request: &Request,
+        (ring_id, to, epoch): (RingId, Address, Epoch),
+        needs: &mut Needs,
+    ) -> Result<Reply> {
+        let Op::Data { op: DataOp::FastWrite { data, index, .. } } = &request.op else {
+            return Err(Error::Protocol { what: "a replica is asked for fast writes only".into() });
+        };
+        let volume = self.volume(session.volume)?;
+        if volume.ring != ring_id || volume.mode != Mode::Hsr || !request.durable {
+            return Err(Error::Denied { what: "fast writes are for durable writes to volumes of mode hsr".into() });
+        }
+        let ring = self.ring(ring_id)?;
+        check_epoch(ring.view(to.partition)?.epoch, epoch)?;
+        let Some(hosted) = ring.replica(to) else {
+            return Err(Error::Unavailable { what: format!("brick {} is not here", to.brick.text()) });
+        };
+        let ask = Ask {
+            ring: ring_id,
+            count: ring.count(),
+            volume: session.volume,
+            session: session.id,
+            op_id: request.op_id,
+            now: Self::clock(),
+            durable: false,
+            alone: false,
+            spread: 1,
+        };
+        let reply = self.ask_replica(&ring, to, &ask, &request.op)?;
+        needs.journal(&hosted.brick, hosted.brick.end());
+        needs.shards(&hosted.brick, &[ShardId { volume: session.volume, data: *data, index: *index }]);
+        Ok(reply)
     }
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {

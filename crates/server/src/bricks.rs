@@ -59,6 +59,7 @@ pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
         weight: space.f_blocks * space.f_frsize,
         server: wanted.server,
         incarnation: Incarnation(0),
+        openings: 0,
         unopened: false,
     })
 }
@@ -92,7 +93,8 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
         let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
         match open(&info, cluster, progress) {
             Ok((brick, report)) => {
-                registry.opened(info.brick, brick.incarnation())?;
+                check_openings(&info, brick.generation())?;
+                registry.opened(info.brick, brick.incarnation(), brick.generation())?;
                 opened.recoveries.insert(info.brick, report);
                 opened.bricks.insert(info.brick, Arc::new(brick));
             }
@@ -104,6 +106,21 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
         }
     }
     Ok(opened)
+}
+
+/// A disk that was put back as it was some time ago has lost what was written since, and does not know.
+fn check_openings(info: &BrickInfo, now: u32) -> Result<()> {
+    if now > info.openings {
+        return Ok(());
+    }
+    let (directory, seen) = (&info.directory, info.openings);
+    Err(Error::Damaged {
+        what: format!(
+            "the brick {directory} was restored from an older copy: it has been opened {now} times, and the cluster has seen {seen}; what \
+             was written since is not in it. Put the newer one back, or serve without it (`hekate serve --without {directory}`) and make \
+             a new one in its place: `hekate brick replace`"
+        ),
+    })
 }
 
 fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {

@@ -1,6 +1,7 @@
 //! The control interface: what the command line (and the console) ask of a server, JSON to JSON.
 
 pub(crate) mod coordinator;
+mod heal;
 mod partitions;
 mod servers;
 
@@ -11,6 +12,7 @@ use crate::metrics;
 use crate::node::Node;
 use crate::where_is::{HeldRequest, WhereRequest, held_here, where_is};
 use hekate_cluster::{BrickInfo, Domain, VolumeInfo};
+use hekate_proto::map::Mode;
 use hekate_proto::*;
 use hekate_transport::Peer;
 use serde::{Deserialize, Serialize};
@@ -72,6 +74,12 @@ pub enum ControlRequest {
         /// So.
         partition: PartitionNumber,
     },
+    /// What is being healed, what waits, and how far proofs are that all replicas hold the same.
+    HealStatus,
+    /// Begins such a proof of all partitions.
+    Prove,
+    /// Of those that this one server leads.
+    ProveHere,
     /// Lets a replica of this one server lead a partition whose members are gone for good.
     PartitionForce {
         /// So.
@@ -143,6 +151,7 @@ impl ControlRequest {
                 | PartitionList
                 | PartitionShow { .. }
                 | ReplicasHere { .. }
+                | HealStatus
                 | BrickList
                 | Metrics
         )
@@ -171,6 +180,9 @@ pub struct VolumeRequest {
     /// Partitions that share the names of a directory made in its root: a power of two, at most those of its ring.
     #[serde(default = "one")]
     pub spread: u32,
+    /// How its bytes are replicated.
+    #[serde(default)]
+    pub mode: Mode,
 }
 
 fn one() -> u32 {
@@ -243,6 +255,9 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::PartitionShow { ring, partition } => partitions::show(node, ring, partition),
         ControlRequest::ReplicasHere { ring, partition } => partitions::here(node, ring, partition),
         ControlRequest::PartitionForce { ring, partition, brick } => partitions::force(node, ring, partition, &brick),
+        ControlRequest::HealStatus => heal::status(node),
+        ControlRequest::Prove => heal::prove(node),
+        ControlRequest::ProveHere => heal::prove_here(node),
         ControlRequest::BrickList => bricks(node, &Reports::gather(node)?).map(Value::from),
         ControlRequest::BrickAdd { directory, pool, journal_mib } => bricks::add(node, &directory, &pool, journal_mib),
         ControlRequest::BrickRemove { brick } => bricks::remove(node, &one_brick(node, &brick)?),
@@ -311,6 +326,7 @@ impl Node {
             layers: Vec::new(),
             deleting: false,
             spread: wanted.spread,
+            mode: wanted.mode,
         };
         let made = self.create_volume(volume, (wanted.domain, wanted.min_replicas), owner_uid)?;
         volume_row(self, &made, &Reports::gather(self)?)
@@ -354,7 +370,6 @@ fn volume_row(node: &Node, volume: &VolumeInfo, reports: &Reports) -> Result<Val
     let (total, free) = reports.space(volume.volume);
     (row["bytes_total"], row["bytes_free"]) = (total.into(), free.into());
     // Everything that makes the promises weaker than the contract would be named here.
-    row["mode"] = "leader".into();
     row["weaker"] = Value::Array(Vec::new());
     Ok(row)
 }

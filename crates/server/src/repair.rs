@@ -137,6 +137,9 @@ fn while_settled(
         let mut partition = hosted.partition.write();
         if !partition.is_settled() {
             drop(partition);
+            let mut turn = Turn::new(node, ring);
+            turn.tell(to, Event::CloseShards);
+            turn.run_without_syncs();
             std::thread::sleep(BUSY_PAUSE);
             continue;
         }

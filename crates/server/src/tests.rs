@@ -163,6 +163,7 @@ impl Served {
                 weight: 1,
                 server: FIRST_SERVER,
                 incarnation: Incarnation(0),
+                openings: 0,
                 unopened: false,
             }
         };
@@ -178,6 +179,7 @@ impl Served {
             allowed_uids: vec![4242],
             owner_uid: Some(0),
             spread: 1,
+            mode: Default::default(),
         };
         node.make_volume(wanted).unwrap();
         Self { directory, node, stays: false }
@@ -221,7 +223,17 @@ pub fn start(directory: &std::path::Path) -> Arc<Node> {
 fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op) {
     let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
     let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Time(1));
-    let ask = Ask { ring: ring.ring, count: ring.count(), volume, session, op_id, now, alone: false, spread: 1 };
+    let ask = Ask {
+        ring: ring.ring,
+        count: ring.count(),
+        volume,
+        session,
+        op_id,
+        now,
+        durable: false,
+        alone: false,
+        spread: 1,
+    };
     let (to, _) = ring.leader(at).unwrap();
     served.node.ask(ring, to, |token| Event::Request { token, ask, op }).unwrap().unwrap();
 }
@@ -278,7 +290,14 @@ fn partitions_go_on_without_a_brick_that_has_stopped() {
         let data = (0..).map(DataId).find(|data| {
             ShardId { volume: VolumeId(1), data: *data, index: 0 }.position().partition(ring.count()) == number
         });
-        let op = DataOp::WriteShard { data: data.unwrap(), index: 0, offset: 0, bytes: "x".into(), follow: None };
+        let op = DataOp::WriteShard {
+            data: data.unwrap(),
+            index: 0,
+            offset: 0,
+            bytes: "x".into(),
+            follow: None,
+            fast: false,
+        };
         execute(&served, &ring, number, Op::Data { op });
     }
 }
@@ -309,7 +328,7 @@ fn what_rests_in_another_partition_is_refused() {
     let from = ShardRange { data, index, offset: 0, length: 1 };
     let of_shard = [
         DataOp::ReadShard { data, index, offset: 0, length: 1 },
-        DataOp::WriteShard { data, index, offset: 0, bytes: bytes.clone(), follow: None },
+        DataOp::WriteShard { data, index, offset: 0, bytes: bytes.clone(), follow: None, fast: false },
         DataOp::AllocateShard { data, index, offset: 0, length: 1, fill: Fill::Zeros },
         DataOp::SeekShard { data, index, offset: 0, hole: false },
         DataOp::CopyShard { from, data, index, offset: 0 },
@@ -397,7 +416,8 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     let ring = served.node.ring(volume.ring).unwrap();
     let at = shard.position().partition(ring.count());
     let bytes = Bytes::from(vec![7; 16 * BLOCK_BYTES]);
-    let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None };
+    let write =
+        DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None, fast: false };
     execute(&served, &ring, at, Op::Data { op: write });
     ring.bricks().iter().for_each(|brick| brick.sync(brick.end()).unwrap());
     let members: Vec<BrickId> = ring.members(at).unwrap().iter().map(|member| member.id()).collect();
@@ -431,7 +451,8 @@ fn shard_at_home(served: &Served) -> (RingId, ShardId, Bytes, Vec<Arc<Brick>>) {
     let ring = served.node.ring(volume.ring).unwrap();
     let at = shard.position().partition(ring.count());
     let bytes = Bytes::from(vec![7; 16 * BLOCK_BYTES]);
-    let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None };
+    let write =
+        DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None, fast: false };
     execute(served, &ring, at, Op::Data { op: write });
     served.node.checkpoint_all().unwrap();
     let members = ring.members(at).unwrap();

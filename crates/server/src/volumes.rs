@@ -50,7 +50,17 @@ impl Node {
         let at = ROOT.position().partition(ring.count());
         let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Self::clock());
         let (ring_id, count, volume_id) = (ring.ring, ring.count(), volume.volume);
-        let ask = Ask { ring: ring_id, count, volume: volume_id, session, op_id, now, alone: false, spread: 1 };
+        let ask = Ask {
+            ring: ring_id,
+            count,
+            volume: volume_id,
+            session,
+            op_id,
+            now,
+            durable: false,
+            alone: false,
+            spread: 1,
+        };
         let changes = root_directory(&ask, volume.owner_uid, gid);
         self.change(ring, at, Commit { changes, ..Commit::default() })?;
         let (to, _) = ring.leader(at)?;

@@ -157,6 +157,13 @@ impl Distribute {
         }
     }
 
+    /// A write under this layout counts: the file is so long at least.
+    fn grow(&self, inode: InodeId, layout: &Layout, end: u64) {
+        if let Some(shape) = self.layouts.lock().get_mut(&inode).filter(|shape| shape.layout == *layout) {
+            shape.size = shape.size.max(end);
+        }
+    }
+
     fn known_shape(&self, inode: InodeId) -> Option<Shape> {
         self.layouts.lock().get(&inode).cloned()
     }
@@ -255,6 +262,7 @@ impl Distribute {
             DataOp::Spill { .. }
             | DataOp::ReadShard { .. }
             | DataOp::WriteShard { .. }
+            | DataOp::FastWrite { .. }
             | DataOp::AllocateShard { .. }
             | DataOp::SeekShard { .. }
             | DataOp::NextShard { .. }

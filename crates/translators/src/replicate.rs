@@ -1,8 +1,12 @@
-//! `replicate`: which replica answers a request, where it is, and by which lane. Today there is one lane, the leader's.
+//! `replicate`: which replica answers a request, where it is, and by which lane: the leader's, or the fast one (`fast.rs`).
 //!
 //! A batch is cut into runs of requests for the same server, which are sent one after the other: what is to be done in
 //! order is done in order, wherever it is done.
 
+mod fast;
+
+use fast::FastShards;
+pub(crate) use fast::Flight;
 use hekate_graph::Context;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{
@@ -38,13 +42,21 @@ pub struct Replicate {
     map: RwLock<Arc<VolumeMap>>,
     slots: Arc<Slots>,
     op_count: AtomicU64,
+    fast: FastShards,
 }
 
 impl Replicate {
     /// For a session on a volume.
     pub fn new(servers: Arc<Servers>, session: SessionId, map: VolumeMap) -> Self {
         let map = RwLock::new(Arc::new(map));
-        Self { servers, session, map, slots: Arc::new(Slots::new()), op_count: AtomicU64::new(1) }
+        Self {
+            servers,
+            session,
+            map,
+            slots: Arc::new(Slots::new()),
+            op_count: AtomicU64::new(1),
+            fast: FastShards::default(),
+        }
     }
 
     /// The map as last handed out.
@@ -103,6 +115,13 @@ impl Replicate {
     /// As `send`, under this id.
     pub(crate) fn send_as(&self, context: &Context, op_id: OpId, whom: Whom, op: Op) -> Result<Reply> {
         let request = self.request(whom, op_id, op)?;
+        let mut replies = self.send_runs(context, &[whom], &mut [request])?;
+        replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
+    }
+
+    /// A durable change that may have been done under this id, or begun.
+    fn send_again(&self, context: &Context, op_id: OpId, whom: Whom, op: Op) -> Result<Reply> {
+        let request = Request { durable: context.durable, retry: true, ..self.request(whom, op_id, op)? };
         let mut replies = self.send_runs(context, &[whom], &mut [request])?;
         replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
     }

@@ -262,6 +262,7 @@ mod tests {
             name: "v".into(),
             ring: RingId(1),
             copies: 1,
+            mode: Default::default(),
             views: losses.map(view).into(),
             server: ServerId(1),
             servers: Vec::new(),

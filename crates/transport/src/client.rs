@@ -137,7 +137,7 @@ impl Remote {
         read_map(&accepted)
     }
 
-    fn resume(&self, limit: Duration) -> Result<(Channel, Accepted)> {
+    pub(crate) fn resume(&self, limit: Duration) -> Result<(Channel, Accepted)> {
         pooled(&self.endpoint, Purpose::Resume { volume: self.volume.clone(), session: self.session }, limit)
     }
 
@@ -152,7 +152,7 @@ impl Remote {
         self.idle.lock().clear();
     }
 
-    fn away(&self, error: &std::io::Error) -> Error {
+    pub(crate) fn away(&self, error: &std::io::Error) -> Error {
         away(&self.endpoint, error)
     }
 
@@ -165,24 +165,42 @@ impl Remote {
     ) -> std::io::Result<Result<Vec<Result<Reply>>>> {
         let end = limit.map(|limit| Instant::now() + limit);
         let goes_on = || !gave_up() && end.is_none_or(|end| Instant::now() < end);
+        let id = self.put(&mut channel, requests, &goes_on)?;
+        self.get(channel, id, requests.len(), &goes_on)
+    }
+
+    /// -> the frame's id.
+    pub(crate) fn put(
+        &self,
+        channel: &mut Channel,
+        requests: &[Request],
+        goes_on: &dyn Fn() -> bool,
+    ) -> std::io::Result<u64> {
         let id = self.frame_id.fetch_add(1, Ordering::Relaxed);
         let write = |out: &mut Vec<u8>| {
             (requests.len() as u32).put(out);
             requests.iter().for_each(|request| request.put(out));
         };
-        channel.send_while(FrameKind::Requests, id, write, &goes_on)?;
-        let (kind, answered, body) = channel.receive_while(&goes_on)?;
+        channel.send_while(FrameKind::Requests, id, write, goes_on)?;
+        Ok(id)
+    }
+
+    pub(crate) fn get(
+        &self,
+        mut channel: Channel,
+        id: u64,
+        requests: usize,
+        goes_on: &dyn Fn() -> bool,
+    ) -> std::io::Result<Result<Vec<Result<Reply>>>> {
+        let (kind, answered, body) = channel.receive_while(goes_on)?;
         if kind != FrameKind::Replies || answered != id {
             return Err(malformed("an answer to another frame"));
         }
         let replies = take_replies(body).map_err(Error::from);
         self.idle.lock().push(channel);
-        Ok(replies.and_then(|replies| {
-            if replies.len() == requests.len() {
-                Ok(replies)
-            } else {
-                Err(Error::Protocol { what: format!("{} replies to {} requests", replies.len(), requests.len()) })
-            }
+        Ok(replies.and_then(|replies| match replies.len() == requests {
+            true => Ok(replies),
+            false => Err(Error::Protocol { what: format!("{} replies to {requests} requests", replies.len()) }),
         }))
     }
 }

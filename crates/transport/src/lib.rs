@@ -18,6 +18,7 @@ mod local;
 mod peers;
 mod places;
 mod proof;
+mod sent;
 mod server;
 mod servers;
 
@@ -29,5 +30,6 @@ pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 pub use listen::{Ears, Listener};
 pub use local::Local;
 pub use peers::{Cork, PeerHandler, Peers};
+pub use sent::Sent;
 pub use server::{Server, Service};
 pub use servers::Servers;

@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "5b3c9d14db92bc206478e93cc299fe229b0a38daf3cd37649465cec6843c4ed1".into(),
-                "c28185bec30a7af92d355a215fbb5d3304cd4995a2aabf1c93467cdaf0da6c9f".into()
+                "bc531d33ab0e5ac833901719f1678a78a3e91a2e2e66c38bd7322d025200fd61".into(),
+                "a428de514b9c014a954210f315315c40c076a7ce7823cb8a6063c34e03bda2b5".into()
             )
         );
     }

@@ -7,6 +7,7 @@ use crate::client::{Remote, Welcome};
 use crate::endpoint::Endpoint;
 use crate::listen::Ears;
 use crate::local::Local;
+use crate::sent::Sent;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId};
 use parking_lot::RwLock;
@@ -64,6 +65,11 @@ impl Servers {
         gave_up: &dyn Fn() -> bool,
     ) -> Result<Vec<Result<Reply>>> {
         self.remote(server)?.attempt(requests, limit, gave_up)
+    }
+
+    /// Sends a batch to one of them, once, and does not wait for its answer.
+    pub fn begin(&self, server: ServerId, requests: &[Request], gave_up: &dyn Fn() -> bool) -> Result<Sent> {
+        Ok(Sent::begin(self.remote(server)?, requests, gave_up))
     }
 
     fn remote(&self, server: ServerId) -> Result<Arc<Remote>> {

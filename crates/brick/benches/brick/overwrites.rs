@@ -95,7 +95,7 @@ impl Locked<'_> {
         let write = Change::WriteBlocks { shard: id, record, run, bytes: bytes.into() };
         let slot = (self.last.sequence % SESSION_SLOTS as u64) as u16;
         let key = Key::session(RING, self.shard.partition.first_position(PARTITIONS), SESSION, slot);
-        let reply = Reply::Written { stamp: record.stamp }.to_bytes();
+        let reply = Reply::Written { stamp: record.stamp, fast: None }.to_bytes();
         let kept = Change::Put { key, value: SessionRecord { op_id: record.stamp.op, reply }.to_bytes() };
         self.entry(vec![write, kept])
     }

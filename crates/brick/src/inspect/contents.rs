@@ -87,11 +87,11 @@ impl Contents {
             }
         };
         let from = log::oldest(&*storage, geometry, applied);
-        let mut log_end = log::walk(&*storage, geometry, from, applied, &mut take)?;
+        let mut log_end = log::walk(&*storage, geometry, (from, applied), meta.as_ref(), &mut take)?;
         if log_end.at < applied {
             let what = format!("records before the last checkpoint cannot be read: {}", log_end.why);
             let older = Problem::new(&log_end.file, Some(log_end.offset), what);
-            log_end = log::walk(&*storage, geometry, applied, applied, &mut take)?;
+            log_end = log::walk(&*storage, geometry, (applied, applied), meta.as_ref(), &mut take)?;
             journal.problems.push(older);
         }
         journal.problems.extend(log_end.damage.clone());
@@ -272,7 +272,8 @@ impl Beyond {
     /// Records of one partition have no gaps.
     fn follow(&mut self, found: &LogRecord, record: &Record) {
         let here = (record.epoch, record.sequence);
-        let before = self.positions.insert((record.ring, record.partition), here);
+        let at = (record.ring, record.partition);
+        let before = if record.is_fast() { self.positions.get(&at).copied() } else { self.positions.insert(at, here) };
         if let Some((epoch, sequence)) = before
             && !follows(LogPosition { epoch, sequence }, record)
         {
@@ -339,7 +340,7 @@ impl Beyond {
                     changes.fresh.remove(&block);
                 }
             }
-            Change::ReserveBlocks { shard, record, .. } => {
+            Change::ReserveBlocks { shard, record, .. } | Change::Restamp { shard, record } => {
                 self.shards.entry((ring, *shard)).or_default().record = Some(*record);
             }
             Change::BeginLog => {}

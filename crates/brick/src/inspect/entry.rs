@@ -45,6 +45,8 @@ pub enum Entry {
     },
     /// How far a replica that learns has come.
     Heal { record: HealRecord },
+    /// Fast writes that may not be on every member.
+    Unsettled { shard: ShardId, record: UnsettledRecord },
 }
 
 /// As `docs/format/index.md` numbers them.
@@ -66,7 +68,7 @@ impl Entry {
         };
         let table = key.as_bytes()[0];
         let known = match kind {
-            Kind::Heal => OWN,
+            Kind::Heal | Kind::Unsettled => OWN,
             _ if kind < Kind::Partition => OBJECTS,
             _ => WORK,
         };
@@ -76,6 +78,12 @@ impl Entry {
         let entry = match table {
             OBJECTS => Self::decode_object(kind, id, key, place, value)?,
             WORK => Self::decode_work(kind, id, key, place, value)?,
+            _ if kind == Kind::Unsettled => {
+                let shard = ShardId { volume: place.volume, data: DataId(id), index: number(&key.rest(), 0)? };
+                check(key.rest().len() == 8, "a shard's key of the wrong length")?;
+                check(place.position == shard.position(), "the shard's position is another")?;
+                Self::Unsettled { shard, record: whole(value)? }
+            }
             _ => Self::Heal { record: alone(&key.rest(), value)? },
         };
         Ok((place, entry))
@@ -178,6 +186,7 @@ impl Entry {
             Self::Garbage { .. } => Kind::Garbage,
             Self::Hold { .. } => Kind::Hold,
             Self::Heal { .. } => Kind::Heal,
+            Self::Unsettled { .. } => Kind::Unsettled,
         }
     }
 

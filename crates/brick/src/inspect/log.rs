@@ -4,6 +4,7 @@ use super::Problem;
 use crate::journal::format::{EntryKind, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
 use crate::journal::read::{Found, Reader};
 use crate::journal::{Geometry, Lsn};
+use crate::meta::Meta;
 use crate::storage::Storage;
 use hekate_proto::{Record, Result, ShardId, Stamp, Wire};
 
@@ -80,15 +81,18 @@ pub struct LogEnd {
     pub damage: Option<Problem>,
 }
 
-/// Goes through the log from `from` on, as recovery does. -> where it ends.
+/// Goes through the log from `from` on, as recovery does. `meta`: what the index says of it, if it can be read. -> where it ends.
 pub(super) fn walk(
     storage: &dyn Storage,
     geometry: Geometry,
-    from: Lsn,
-    applied: Lsn,
+    (from, applied): (Lsn, Lsn),
+    meta: Option<&Meta>,
     visit: &mut dyn FnMut(LogRecord),
 ) -> Result<LogEnd> {
     let mut reader = Reader::new(storage, geometry, from);
+    if let Some(meta) = meta {
+        reader = reader.after(meta);
+    }
     let mut generation = 0;
     let mut refused = None;
     loop {
@@ -107,7 +111,8 @@ pub(super) fn walk(
     }
     let at = reader.position();
     let (file, offset) = (geometry.path_of(geometry.number_of(at)), geometry.offset_of(at));
-    let (why, torn) = why_it_ends(storage, geometry, at, generation);
+    let oldest = meta.filter(|meta| at >= Lsn(meta.resumed)).map_or(generation, |meta| generation.max(meta.generation));
+    let (why, torn) = why_it_ends(storage, geometry, at, oldest);
     let damage = match refused {
         Some(why) => Some(Problem::new(&file, Some(offset), why)),
         None => match reader.look_behind().map(|behind| behind.proof) {

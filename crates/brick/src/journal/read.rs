@@ -2,6 +2,7 @@
 
 use super::format::*;
 use super::{Geometry, Lsn};
+use crate::meta::Meta;
 use crate::storage::{Storage, StorageFile};
 use bytes::Bytes;
 use hekate_proto::{Error, Result, Wire};
@@ -24,12 +25,25 @@ pub struct Reader<'a> {
     generation: u32,
     /// Records of this opening or a later one cannot be there.
     opening: u32,
+    /// From here on nothing counts that is older.
+    resumed: (Lsn, u32),
     current: Option<(u64, Arc<dyn StorageFile>)>,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(storage: &'a dyn Storage, geometry: Geometry, from: Lsn) -> Self {
-        Self { storage, geometry, at: from, generation: 0, opening: u32::MAX, current: None }
+        Self { storage, geometry, at: from, generation: 0, opening: u32::MAX, resumed: (Lsn(0), 0), current: None }
+    }
+
+    /// Of a brick whose index says this: where its last opening went on, what an earlier one left torn may have become whole, with the
+    /// bytes that were written over it.
+    pub fn after(mut self, meta: &Meta) -> Self {
+        self.resumed = (Lsn(meta.resumed), meta.generation);
+        self
+    }
+
+    fn is_left_behind(&self, lsn: Lsn, generation: u32) -> bool {
+        lsn >= self.resumed.0 && generation < self.resumed.1
     }
 
     /// For the opening of this generation: a record that says that it, or a later one, has written it is damage.
@@ -60,7 +74,7 @@ impl<'a> Reader<'a> {
             let Some(file) = self.segment(self.geometry.number_of(self.at))? else { return Ok(None) };
             let Some(found) = self.record_at(&*file, self.at)? else { return Ok(None) };
             // What a power cut left beyond an earlier end is older than what came after it.
-            if found.generation < self.generation {
+            if found.generation < self.generation || self.is_left_behind(self.at, found.generation) {
                 return Ok(None);
             }
             self.check_generation(found.generation)?;
@@ -173,7 +187,9 @@ impl<'a> Reader<'a> {
         for number in self.geometry.number_of(end)..=last {
             let from = if number == self.geometry.number_of(end) { self.geometry.offset_of(end) } else { 0 };
             for header in self.headers_in(number, from as usize)? {
-                if header.generation >= self.generation && header.lsn >= end {
+                let counts =
+                    header.generation >= self.generation && !self.is_left_behind(header.lsn, header.generation);
+                if counts && header.lsn >= end {
                     behind.given_up += 1;
                     if header.stable > end && behind.proof.is_none() {
                         behind.proof = Some(header.lsn);
@@ -215,6 +231,7 @@ impl<'a> Reader<'a> {
         Ok(match RecordHeader::decode(&bytes) {
             Err(_) => Some("its header does not match its checksum"),
             Ok(header) if header.generation < self.generation => None,
+            Ok(header) if self.is_left_behind(header.lsn, header.generation) => None,
             Ok(header) if header.kind == EntryKind::End => Some("the segment that it leads to was not begun"),
             Ok(_) => Some("its body does not match its checksum"),
         })

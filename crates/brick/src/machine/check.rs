@@ -13,7 +13,7 @@ fn refuse(invariant: &str, what: impl std::fmt::Display) -> Error {
 /// Shards that the record writes and of which only the index may know.
 pub fn shards_to_learn(state: &State, learned: &Learned, record: &Record) -> Vec<(RingId, ShardId)> {
     let mut unknown = Vec::new();
-    for shard in record.changes.iter().filter_map(changes_shard) {
+    for shard in record.changes.iter().filter_map(Change::shard) {
         let known = learned.contains_key(&shard) || state.shard_layers(shard).next().is_some();
         if !known && !unknown.contains(&(record.ring, shard)) {
             unknown.push((record.ring, shard));
@@ -22,21 +22,12 @@ pub fn shards_to_learn(state: &State, learned: &Learned, record: &Record) -> Vec
     unknown
 }
 
-/// The shard that a change is about.
-pub fn changes_shard(change: &Change) -> Option<ShardId> {
-    match change {
-        Change::WriteBlocks { shard, .. }
-        | Change::FreshBlocks { shard, .. }
-        | Change::CutShard { shard, .. }
-        | Change::PunchBlocks { shard, .. }
-        | Change::ReserveBlocks { shard, .. }
-        | Change::DropShard { shard } => Some(*shard),
-        Change::Put { .. } | Change::Delete { .. } | Change::BeginLog => None,
-    }
-}
-
-/// Whether a record may come after this position: the next one of the same log, or the first of another that is newer.
+/// Whether a record may come after this position: the next one of the same log, or the first of another that is newer. A fast
+/// write is in no log, and of no earlier view.
 pub fn follows(at: LogPosition, record: &Record) -> bool {
+    if record.is_fast() {
+        return record.epoch >= at.epoch;
+    }
     let here = LogPosition { epoch: record.epoch, sequence: record.sequence };
     if record.changes.contains(&Change::BeginLog) {
         return here > at;
@@ -61,7 +52,7 @@ pub fn form(record: &Record) -> Result<()> {
                 zeros_behind_end(*shard, record, run, bytes)?;
             }
             Change::FreshBlocks { shard, record, run } => run_form(*shard, record, run)?,
-            Change::CutShard { shard, record } => shard_form(*shard, record)?,
+            Change::CutShard { shard, record } | Change::Restamp { shard, record } => shard_form(*shard, record)?,
             Change::PunchBlocks { shard, record, first, count } => {
                 holes_form(*shard, record, *first, *count, record.home_blocks, "data invariant 1")?;
             }
@@ -129,7 +120,7 @@ pub fn record(state: &State, learned: &Learned, record: &Record) -> Result<()> {
     }
     let mut shards: BTreeMap<ShardId, Before> = BTreeMap::new();
     for change in &record.changes {
-        let Some(shard) = changes_shard(change) else { continue };
+        let Some(shard) = change.shard() else { continue };
         let before = shards.entry(shard).or_insert_with(|| match state.shard_layers(shard).next() {
             Some(overlay) => Before::Is(overlay.record),
             None => learned.get(&shard).copied().unwrap_or(Before::Is(None)),
@@ -146,6 +137,7 @@ fn shard_change(state: &State, change: &Change, shard: ShardId, before: Before) 
         | Change::FreshBlocks { record, .. }
         | Change::CutShard { record, .. }
         | Change::ReserveBlocks { record, .. }
+        | Change::Restamp { record, .. }
         | Change::PunchBlocks { record, .. } => record,
         Change::DropShard { .. } | Change::Put { .. } | Change::Delete { .. } | Change::BeginLog => return Ok(None),
     };

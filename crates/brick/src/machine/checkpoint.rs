@@ -68,7 +68,7 @@ impl Machine {
         let frozen = Arc::new(std::mem::take(&mut self.state.active));
         self.state.active_number += 1;
         self.state.frozen = Some(frozen.clone());
-        let meta = Meta::new(upto, self.log.generation(), &self.state.positions);
+        let meta = Meta::new(upto, self.log.opening(), &self.state.positions);
         self.running = Some(Running {
             upto,
             frozen,

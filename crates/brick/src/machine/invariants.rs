@@ -262,8 +262,15 @@ fn index_invariant_1_a_commit_holds_what_it_was_given() {
         }
     }
     let geometry = journal::Geometry { brick: BrickId(7), segments: 4, segment_bytes: 64 << 10 };
-    assert_eq!(crate::open::next_generation(&index::MemoryIndex::default(), geometry).unwrap().generation, 1);
-    damaged(crate::open::next_generation(&Liar(index::MemoryIndex::default()), geometry), "index invariant 1");
+    let (new, end) =
+        (|| crate::meta::Meta::read(&index::MemoryIndex::default(), geometry).unwrap(), geometry.start_of(1));
+    let index = index::MemoryIndex::default();
+    crate::open::next_generation(&index, geometry, new(), end).unwrap();
+    assert_eq!(crate::meta::Meta::read(&index, geometry).unwrap().generation, 1);
+    damaged(
+        crate::open::next_generation(&Liar(index::MemoryIndex::default()), geometry, new(), end),
+        "index invariant 1",
+    );
 }
 
 #[test]
@@ -462,7 +469,10 @@ fn no_record_stops_a_brick() {
 #[test]
 fn a_machine_is_told_what_it_asks_for() {
     let geometry = journal::Geometry { brick: BrickId(7), segments: 4, segment_bytes: 64 << 10 };
-    let mut machine = Machine::new(geometry, &Meta { applied: geometry.start_of(1).0, generation: 1, logs: vec![] });
+    let mut machine = Machine::new(
+        geometry,
+        &Meta { applied: geometry.start_of(1).0, generation: 0, resumed: geometry.start_of(1).0, logs: vec![] },
+    );
     machine.resume(geometry.start_of(1), 1, false);
     let entry = entry(1, vec![write(0, 1, record(1, 0, 1))]);
     let Append::Learn(shards) = machine.append(&entry).unwrap() else { panic!("the shard is not known") };

@@ -184,6 +184,10 @@ impl Log {
     pub fn stable(&self) -> Lsn {
         self.stable
     }
+    /// The journal's writer, and where it went on.
+    pub fn opening(&self) -> (u32, Lsn) {
+        (self.generation, self.resumed.unwrap_or(self.end))
+    }
     /// Of the journal's writer.
     pub fn generation(&self) -> u32 {
         self.generation

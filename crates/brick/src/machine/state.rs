@@ -88,6 +88,9 @@ impl State {
         for change in &record.changes {
             self.apply_change(record.ring, change);
         }
+        if record.is_fast() {
+            return;
+        }
         let position = LogPosition { epoch: record.epoch, sequence: record.sequence };
         self.positions.insert((record.ring, record.partition), position);
     }
@@ -122,6 +125,7 @@ impl State {
                 // A sync covers the room as well.
                 overlay.home_writes += 1;
             }
+            Change::Restamp { shard, record } => self.shard(ring, *shard).record = Some(*record),
             Change::BeginLog => {}
             Change::DropShard { shard } => {
                 self.active.frees_space = true;

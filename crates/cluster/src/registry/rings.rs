@@ -99,6 +99,7 @@ impl Registry {
             name: volume.name.clone(),
             ring: ring.ring,
             copies: ring.copies,
+            mode: volume.mode,
             views: ring.views,
             server: self.server,
             servers: numbers.into_iter().map(|server| ServerAddress { server, endpoints: endpoints(server) }).collect(),

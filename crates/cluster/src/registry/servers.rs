@@ -150,9 +150,9 @@ impl Registry {
     }
 
     /// Says in which life a brick is.
-    pub fn opened(&self, brick: BrickId, incarnation: Incarnation) -> Result<()> {
+    pub fn opened(&self, brick: BrickId, incarnation: Incarnation, openings: u32) -> Result<()> {
         let renewed = |info: &mut BrickInfo| {
-            let before = std::mem::replace(info, BrickInfo { incarnation, unopened: false, ..info.clone() });
+            let before = std::mem::replace(info, BrickInfo { incarnation, openings, unopened: false, ..info.clone() });
             before != *info
         };
         self.update(&brick_key(brick), renewed).map(|_| ())

@@ -49,6 +49,7 @@ fn brick(number: u128, server: u32) -> BrickInfo {
         weight: 1,
         server: ServerId(server),
         incarnation: Incarnation(number as u64),
+        openings: 0,
         unopened: false,
     }
 }
@@ -80,6 +81,7 @@ fn volume(registry: &Registry, ring: RingId) -> VolumeInfo {
             layers: Vec::new(),
             deleting: false,
             spread: 1,
+            mode: Default::default(),
         })
         .unwrap()
 }
@@ -167,7 +169,7 @@ fn bricks_are_added_placed_on_once_opened_and_removed_when_empty() {
     assert!(refused.contains("the pool has 2"), "{refused}");
     let on_two = registry.ring_for("p", 2, None, None).unwrap();
     assert!(!on_two.has(BrickId(9)));
-    registry.opened(BrickId(9), Incarnation(1)).unwrap();
+    registry.opened(BrickId(9), Incarnation(1), 1).unwrap();
     let on_three = registry.ring_for("p", 3, None, None).unwrap();
     assert!(on_three.has(BrickId(9)));
 

@@ -158,6 +158,7 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
             allowed_uids: options.allow_uids.clone(),
             owner_uid: options.owner,
             spread: options.spread,
+            mode: options.mode.into(),
         }),
         Volume::Delete { name, confirm } => {
             if confirm.as_ref() != Some(name) {
@@ -185,6 +186,14 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What a mode costs and gives.
+fn mode_words(mode: &Value) -> &'static str {
+    match mode.as_str() {
+        Some("hsr") => "durable overwrites of up to 64 KiB go to all replicas at once; all else as in mode leader",
+        _ => "each write goes to its partition's leader, and from there to the other replicas",
+    }
+}
+
 fn show_volume(volume: &Value) {
     print_volumes(&Value::Array(vec![volume.clone()]));
     println!("no two copies on one {}", text(&volume["domain"]));
@@ -193,6 +202,7 @@ fn show_volume(volume: &Value) {
     if volume["spread"] != 1 {
         println!("directories in its root: names in {} partitions each", text(&volume["spread"]));
     }
+    println!("mode {}: {}", text(&volume["mode"]), mode_words(&volume["mode"]));
     let weaker = rows(&volume["weaker"]);
     match weaker.is_empty() {
         true => println!("promises: all of the contract (docs/semantics.md); nothing weaker is in force"),

@@ -107,6 +107,7 @@ fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure>
         allowed_uids: Vec::new(),
         owner_uid: Some(rustix::process::geteuid().as_raw()),
         spread: 1,
+        mode: Default::default(),
     });
     node.shut_down()?;
     Ok(made.map(|_| ())?)

@@ -81,6 +81,7 @@ impl Bench {
             session,
             op_id: OpId(op << 8 | op & 0xff),
             now: Time(0),
+            durable: false,
             alone: false,
             spread: 1,
         }

@@ -43,7 +43,8 @@ fn heal(ring: &mut TestRing, number: u32) {
 }
 
 fn write(ring: &mut TestRing, data: u128, offset: u32, bytes: Vec<u8>) -> Result<Reply> {
-    let op = DataOp::WriteShard { data: DataId(data), index: 0, offset, bytes: bytes.into(), follow: None };
+    let op =
+        DataOp::WriteShard { data: DataId(data), index: 0, offset, bytes: bytes.into(), follow: None, fast: false };
     ring.execute(Op::Data { op })
 }
 
@@ -201,7 +202,14 @@ fn what_only_the_old_leader_had_is_undone() {
             // Their records reach nobody.
             for (offset, bytes) in [(8192, vec![2; 5000]), (60_000, vec![3; 50_000]), (0, vec![4; 10])] {
                 ring.op_id += 256;
-                let op = DataOp::WriteShard { data: DataId(data), index: 0, offset, bytes: bytes.into(), follow: None };
+                let op = DataOp::WriteShard {
+                    data: DataId(data),
+                    index: 0,
+                    offset,
+                    bytes: bytes.into(),
+                    follow: None,
+                    fast: false,
+                };
                 let (token, ask) = (Token(ring.op_id), ring.ask());
                 let at = Address { partition, brick: BrickId(first) };
                 ring.handle(at, Event::Request { token, ask, op: Op::Data { op } });
@@ -306,7 +314,7 @@ proptest! {
                     ring.op_id += 256;
                     let op = DataOp::WriteShard {
                         data: DataId(u128::from(seed % 8)), index: 0, offset: (seed % 50_000) as u32,
-                        bytes: vec![*seed as u8; 12_000].into(), follow: None,
+                        bytes: vec![*seed as u8; 12_000].into(), follow: None, fast: false,
                     };
                     let (token, ask) = (Token(ring.op_id), ring.ask());
                     let at = ring.place(&Op::Data { op: op.clone() });

@@ -73,8 +73,14 @@ impl Led {
     /// All members have come, with all records and all blocks, as they say.
     fn levelled(&mut self) -> Vec<BrickId> {
         self.tell(Event::Start);
-        let position =
-            Message::Position { epoch: Epoch(1), sequence: Sequence(1), room: 1 << 30, lost: Vec::new(), heal: None };
+        let position = Message::Position {
+            epoch: Epoch(1),
+            sequence: Sequence(1),
+            room: 1 << 30,
+            lost: Vec::new(),
+            heal: None,
+            lists: Vec::new(),
+        };
         [self.hear(1, position.clone()), self.hear(2, position)].concat()
     }
 

@@ -80,7 +80,7 @@ fn on_a_full_disk_too_those_that_starve_come_first() {
     let shard = ShardId { volume: VOLUME, data: DataId(9), index: 0 };
     let write = |text: &'static [u8]| {
         let (data, index, bytes) = (shard.data, shard.index, Bytes::from_static(text));
-        Op::Data { op: DataOp::WriteShard { data, index, offset: 0, bytes, follow: None } }
+        Op::Data { op: DataOp::WriteShard { data, index, offset: 0, bytes, follow: None, fast: false } }
     };
     ring.execute(write(b"first")).unwrap();
     free.store(0, Ordering::Relaxed);

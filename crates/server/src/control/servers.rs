@@ -173,6 +173,7 @@ pub fn own_report(node: &Node) -> Result<Value> {
         "uptime_seconds": node.started.elapsed().as_secs(),
         "waiting_partitions": waiting,
         "healing": healing,
+        "proofs": super::heal::proofs_here(node),
         "damaged": node.scrubs.damaged(),
         "bricks": own_bricks(node)?,
         "spaces": volumes.into_iter().filter_map(space).collect::<Vec<_>>(),

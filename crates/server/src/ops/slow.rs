@@ -166,7 +166,8 @@ fn about_data(op: &DataOp) -> String {
         DataOp::ReadShard { data, index, offset, length } => {
             format!("shard {index} of data {:032x}, {length} bytes at {offset}", data.0)
         }
-        DataOp::WriteShard { data, index, offset, bytes, .. } => {
+        DataOp::WriteShard { data, index, offset, bytes, .. }
+        | DataOp::FastWrite { data, index, offset, bytes, .. } => {
             format!("shard {index} of data {:032x}, {} bytes at {offset}", data.0, bytes.len())
         }
         DataOp::AllocateShard { data, index, .. }

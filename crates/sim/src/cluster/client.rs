@@ -12,12 +12,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a name may lead to an inode that is gone by then.
 const STALE_MAX: usize = 16;
+/// Bytes of the greatest write on the fast lane.
+const FAST_BYTES_MAX: usize = 64 << 10;
 
 /// What a client does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// To the server that has this brick.
     Send(BrickId, Box<Request>),
+    /// To all of them at once.
+    SendAll(Vec<(BrickId, Request)>),
     Finished(Result<Reply>),
 }
 
@@ -82,6 +86,23 @@ struct Call {
     stage: Stage,
     whom: Whom,
     request: Request,
+    flight: Option<Flight>,
+}
+
+/// What a leader has allowed: the next write to the shard may follow this one on the fast lane.
+#[derive(Debug, Clone, Copy)]
+struct Allowed {
+    epoch: Epoch,
+    term: u64,
+    stamp: Stamp,
+}
+
+/// A write that is on its way to all members.
+#[derive(Debug)]
+struct Flight {
+    shard: ShardId,
+    left: usize,
+    after: Allowed,
 }
 
 /// See the module.
@@ -95,6 +116,7 @@ pub struct Client {
     call: Option<Call>,
     /// What the views had lost when the first change was sent that no fsync has covered, a partition.
     losses: BTreeMap<u32, u32>,
+    allowed: BTreeMap<ShardId, Allowed>,
 }
 
 type Sent = (Stage, Whom, Op);
@@ -109,6 +131,7 @@ impl Client {
             op_count: 0,
             call: None,
             losses: BTreeMap::new(),
+            allowed: BTreeMap::new(),
         }
     }
 
@@ -170,8 +193,77 @@ impl Client {
         let op_id = if inner.is_read() { OpId(0) } else { self.next_op() };
         let (volume, session, retry) = (VOLUME, self.session, false);
         let request = Request { volume, target: Target::Server, session, op_id, durable, retry, op: inner };
-        self.call = Some(Call { op, durable, stage, whom, request });
-        self.outstanding()
+        self.call = Some(Call { op, durable, stage, whom, request, flight: None });
+        self.wish_for_fast_lane();
+        self.begin_flight().unwrap_or_else(|| self.outstanding())
+    }
+
+    /// Of a durable write within the size that the file has.
+    fn wish_for_fast_lane(&mut self) {
+        let Some(call) = &mut self.call else { return };
+        let Op::Data { op: DataOp::Write { inode, offset, data, .. } } = &call.op else { return };
+        let within = self.shapes.get(inode).is_some_and(|shape| offset + data.len() as u64 <= shape.size);
+        if let Op::Data { op: DataOp::WriteShard { fast, bytes, .. } } = &mut call.request.op {
+            *fast = call.durable && within && bytes.len() <= FAST_BYTES_MAX;
+        }
+    }
+
+    fn begin_flight(&mut self) -> Option<Step> {
+        let call = self.call.as_mut()?;
+        let Op::Data { op: DataOp::WriteShard { data, index, offset, bytes, fast: true, .. } } = &call.request.op
+        else {
+            return None;
+        };
+        let shard = ShardId { volume: VOLUME, data: *data, index: *index };
+        let partition = shard.position().partition(self.views.len() as u32);
+        let view = &self.views[partition.0 as usize];
+        let allowed = self.allowed.remove(&shard)?;
+        if allowed.epoch != view.epoch || !view.whole || view.members.len() < 2 {
+            return None;
+        }
+        let Allowed { epoch, term, stamp: follow } = allowed;
+        let (data, index, offset, bytes, settled) = (*data, *index, *offset, bytes.clone(), true);
+        let op = Op::Data { op: DataOp::FastWrite { data, index, offset, bytes, follow, settled, term } };
+        let to = |brick: BrickId| {
+            let target = Target::Replica { ring: RING, partition, epoch, brick };
+            (brick, Request { target, op: op.clone(), ..call.request.clone() })
+        };
+        let requests: Vec<(BrickId, Request)> = view.members.iter().map(|member| to(member.brick)).collect();
+        let stamp = Stamp { count: follow.count + 1, session: self.session, op: call.request.op_id };
+        call.flight = Some(Flight { shard, left: requests.len(), after: Allowed { stamp, ..allowed } });
+        Some(Step::SendAll(requests))
+    }
+
+    /// Whether the request under way is on the fast lane.
+    pub fn is_fast(&self) -> bool {
+        self.call.as_ref().is_some_and(|call| call.flight.is_some())
+    }
+
+    /// A member has answered. None: others have not.
+    pub fn fast_answered(&mut self, reply: Result<Reply>) -> Option<Step> {
+        let call = self.call.as_mut()?;
+        let flight = call.flight.as_mut()?;
+        match reply {
+            Ok(Reply::Written { stamp, .. }) if stamp == flight.after.stamp => flight.left -= 1,
+            _ => return Some(self.again()),
+        }
+        if flight.left > 0 {
+            return None;
+        }
+        let Flight { shard, after, .. } = call.flight.take()?;
+        self.allowed.insert(shard, after);
+        Some(self.answered(Ok(Reply::Written { stamp: after.stamp, fast: None })))
+    }
+
+    fn note_allowed(&mut self, reply: &Result<Reply>) {
+        let Some(Call { request, .. }) = &self.call else { return };
+        let Op::Data { op: DataOp::WriteShard { data, index, .. } } = &request.op else { return };
+        let Target::Partition { epoch, .. } = request.target else { return };
+        let shard = ShardId { volume: VOLUME, data: *data, index: *index };
+        self.allowed.remove(&shard);
+        if let Ok(Reply::Written { stamp, fast: Some(term) }) = reply {
+            self.allowed.insert(shard, Allowed { epoch, term: *term, stamp: *stamp });
+        }
     }
 
     /// Four slots, so that they are used again soon.
@@ -208,6 +300,7 @@ impl Client {
         }
         if let Some(call) = &mut self.call {
             call.request.retry = true;
+            call.flight = None;
         }
         self.outstanding()
     }
@@ -215,11 +308,15 @@ impl Client {
     /// The request under way is answered.
     pub fn answered(&mut self, reply: Result<Reply>) -> Step {
         let reply = reply.map(without_parts);
+        self.note_allowed(&reply);
         let Some(call) = self.call.take() else { return Step::Finished(Err(Error::bug("no call is under way"))) };
         if let Ok(Reply::Node { attr, .. }) = &reply {
             self.learn(attr);
         }
         let Call { op, durable, stage, .. } = call;
+        if let (Stage::WriteTold, Ok(_)) = (&stage, &reply) {
+            self.grow(&op);
+        }
         if let (Err(Error::OtherSpread { spread }), Stage::Only, Op::Name { op: name_op }) = (&reply, &stage, &op) {
             return match self.told_spread(name_op, *spread) {
                 Ok(sent) => self.send(op, durable, sent),
@@ -262,6 +359,14 @@ impl Client {
             return of_parts(wide::list(dir, spread, *attributes)).map_err(|_| Error::bug("a list of nothing"));
         }
         Ok((Stage::Only, Whom::Leader(place_of(op, &self.spreads)), Op::Name { op: op.clone() }))
+    }
+
+    /// A write counts: under the layout that it went to, the file is so long.
+    fn grow(&mut self, op: &Op) {
+        let Op::Data { op: DataOp::Write { inode, offset, data, .. } } = op else { return };
+        if let Some(shape) = self.shapes.get_mut(inode) {
+            shape.size = shape.size.max(offset + data.len() as u64);
+        }
     }
 
     fn learn(&mut self, attr: &Attr) {
@@ -443,6 +548,6 @@ fn write_shard(op: &Op, layout: Layout, next: usize) -> Sent {
     let before: usize = runs[..next].iter().map(|(_, _, count)| count).sum();
     let bytes = data.slice(before..before + count);
     let ShardId { data, index, .. } = *shard;
-    let write = DataOp::WriteShard { data, index, offset: *from as u32, bytes, follow: None };
+    let write = DataOp::WriteShard { data, index, offset: *from as u32, bytes, follow: None, fast: false };
     (Stage::WriteShards { layout, next: next + 1 }, Whom::Leader(shard.position()), Op::Data { op: write })
 }

@@ -24,6 +24,8 @@ impl World {
             faults.client_death,
             faults.connection_cut,
             faults.coordinator_cut,
+            faults.pause,
+            faults.one_way_cut,
         ];
         let mut at = self.random.below(weights.iter().sum());
         let chosen = weights.iter().position(|weight| {
@@ -41,7 +43,9 @@ impl World {
             Some(6) => self.fail_one(),
             Some(7) => self.client_dies(),
             Some(8) => self.cut_connection(),
-            Some(_) => self.cut_coordinator(),
+            Some(9) => self.cut_coordinator(),
+            Some(10) => self.pause_one(),
+            Some(_) => self.cut_one_way(),
             None => {}
         }
     }
@@ -105,6 +109,27 @@ impl World {
         self.cut_network(one, (one + step) % self.settings.machines, time);
     }
 
+    /// One machine's packets to another are lost, not those that come back.
+    fn cut_one_way(&mut self) {
+        if self.settings.machines < 2 {
+            return;
+        }
+        let from = self.random.below(u64::from(self.settings.machines)) as u32;
+        let step = 1 + self.random.below(u64::from(self.settings.machines) - 1) as u32;
+        let time = self.delay(800_000);
+        self.report.count("fault: network cut one way");
+        self.cut_from(from, (from + step) % self.settings.machines, time);
+    }
+
+    /// SIGSTOP, and SIGCONT after a while: what comes meanwhile waits.
+    fn pause_one(&mut self) {
+        let server = self.one_server();
+        let time = self.delay(3 * self.settings.lease.max(50_000));
+        trace!(self, "server {server} stands still for {time}");
+        self.report.count("fault: pause");
+        self.paused.insert(server, self.now + time);
+    }
+
     fn cut_coordinator(&mut self) {
         let server = self.one_server();
         let time = self.delay(4 * self.settings.lease.max(50_000));
@@ -148,6 +173,8 @@ impl World {
         trace!(self, "all faults end");
         self.faults_on = false;
         self.cut.clear();
+        self.cut_to.clear();
+        self.paused.clear();
         self.apart.clear();
         self.disks.values().for_each(|disk| disk.heal());
     }

@@ -27,10 +27,11 @@ pub enum Effect {
     /// Arrived, or sent inside of the process: to be delivered when it pleases.
     Deliver(Option<(ServerId, Generation)>, Envelope),
     Sync(SyncJob),
-    /// Everything of a brick, for a client.
+    /// Everything of a brick, for a client, who is answered then.
     SyncAll {
         brick: BrickId,
         waiter: Waiter,
+        reply: Reply,
     },
     Checkpoint(BrickId),
     Answer(Waiter, Result<Reply>),
@@ -46,6 +47,8 @@ struct Pending {
     durable: Option<(Address, Vec<ShardId>)>,
     /// What is answered then.
     reply: Option<Result<Reply>>,
+    /// It is to be on stable storage of this brick alone.
+    alone: Option<BrickId>,
 }
 
 struct Peer {
@@ -316,6 +319,10 @@ impl Process {
 
     /// A client asks.
     pub fn request(&mut self, waiter: Waiter, request: Request, now: u64) {
+        // Nothing tells one that comes late from one that does not.
+        if let Target::Replica { partition, epoch, brick, .. } = request.target {
+            return self.fast_write(waiter, request, (Address { partition, brick }, epoch), now);
+        }
         let newest = self.connections.entry(waiter.client).or_insert(waiter.connection);
         if *newest > waiter.connection {
             return;
@@ -327,7 +334,7 @@ impl Process {
                 let is_it = |life: &Incarnation| self.bricks[&brick].incarnation() == *life;
                 match &request.op {
                     Op::Data { op: DataOp::Sync { incarnation, .. } } if is_it(incarnation) => {
-                        self.effects.push(Effect::SyncAll { brick, waiter });
+                        self.effects.push(Effect::SyncAll { brick, waiter, reply: Reply::Done });
                     }
                     _ => self.effects.push(Effect::Answer(waiter, Err(Error::StaleView { epoch: Epoch(0) }))),
                 }
@@ -357,6 +364,8 @@ impl Process {
             session,
             op_id,
             now: self.time(now),
+            // Some are made durable with their record, others afterwards, as in a batch of several.
+            durable: durable && waiter.number.is_multiple_of(2),
             alone: false,
             spread: spread_of(&op, count.min(self.spread_max)),
         };
@@ -373,9 +382,35 @@ impl Process {
             }
             _ => Vec::new(),
         };
-        let durable = durable.then_some((address, shards));
-        let token = self.token(Pending { waiter: Some(waiter), durable, reply: None });
+        let durable = (durable && !ask.durable).then_some((address, shards));
+        let token = self.token(Pending { waiter: Some(waiter), durable, reply: None, alone: None });
         self.event(address, Event::Request { token, ask, op }, now);
+    }
+
+    /// A member's part of a write that its client sends to all.
+    fn fast_write(&mut self, waiter: Waiter, request: Request, (to, epoch): (Address, Epoch), now: u64) {
+        let known = self.partitions.get(&to).map(|replica| replica.view().epoch);
+        if known != Some(epoch) {
+            return self
+                .effects
+                .push(Effect::Answer(waiter, Err(Error::StaleView { epoch: known.unwrap_or_default() })));
+        }
+        let Request { session, op_id, op, .. } = request;
+        let (count, now_there) = (self.views.len() as u32, self.time(now));
+        let ask = Ask {
+            ring: RING,
+            count,
+            volume: VOLUME,
+            session,
+            op_id,
+            now: now_there,
+            durable: false,
+            alone: false,
+            spread: 1,
+        };
+        let alone = Some(to.brick);
+        let token = self.token(Pending { waiter: Some(waiter), durable: None, reply: None, alone });
+        self.event(to, Event::Request { token, ask, op }, now);
     }
 
     fn answered(&mut self, token: Token, reply: Result<Reply>, now: u64) {
@@ -385,9 +420,13 @@ impl Process {
             (reply, _) => reply,
         };
         let Some(waiter) = pending.waiter else { return };
+        if let (Some(brick), Ok(reply)) = (pending.alone, &reply) {
+            return self.effects.push(Effect::SyncAll { brick, waiter, reply: reply.clone() });
+        }
         match pending.durable {
             Some((address, shards)) if reply.is_ok() => {
-                let token = self.token(Pending { waiter: Some(waiter), durable: None, reply: Some(reply) });
+                let token =
+                    self.token(Pending { waiter: Some(waiter), durable: None, reply: Some(reply), alone: None });
                 self.event(address, Event::Sync { token, shards }, now);
             }
             _ => self.effects.push(Effect::Answer(waiter, reply)),
@@ -396,7 +435,7 @@ impl Process {
 
     /// A change of the host's own.
     pub fn change(&mut self, address: Address, commit: hekate_replica::Commit, now: u64) {
-        let token = self.token(Pending { waiter: None, durable: None, reply: None });
+        let token = self.token(Pending { waiter: None, durable: None, reply: None, alone: None });
         self.event(address, Event::Change { token, commit: Box::new(commit) }, now);
     }
 

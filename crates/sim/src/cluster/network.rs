@@ -35,7 +35,14 @@ impl World {
 
     fn is_cut(&self, one: u32, other: u32) -> bool {
         let machine = |server: u32| self.servers[server as usize].machine;
-        self.cut.contains(&pair(machine(one), machine(other)))
+        self.cut.contains(&pair(machine(one), machine(other))) || self.cut_to.contains(&(machine(one), machine(other)))
+    }
+
+    /// One machine is not heard by another for a while.
+    pub fn cut_from(&mut self, from: u32, to: u32, time: u64) {
+        trace!(self, "machine {to} does not hear machine {from}");
+        self.cut_to.insert((from, to));
+        self.after(time, Event::OneWayHeals { from, to });
     }
 
     /// Nothing passes between two machines for a while.

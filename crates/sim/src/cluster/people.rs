@@ -15,7 +15,7 @@ impl World {
     pub fn join(&mut self, calls_left: u32, examines: bool) -> u32 {
         let client = Client::new(self.coordinator.begin_session(), self.coordinator.ring.views.clone());
         let script = Default::default();
-        let (call, op, number, connection, at, tries) = (None, None, 0, 0, 0, 0);
+        let (call, op, number, connection, at, tries) = (None, None, 0, 0, Default::default(), 0);
         self.people.push(Person { client, call, op, number, connection, at, tries, calls_left, script, examines });
         let number = self.people.len() as u32 - 1;
         let delay = self.delay(self.settings.think_max);
@@ -29,15 +29,18 @@ impl World {
         if person.call.is_some() {
             return;
         }
-        let op = match person.script.pop_front() {
-            Some(op) => op,
+        let (op, durable) = match person.script.pop_front() {
+            Some(op) => {
+                let durable = !op.is_read() && self.random.below(100) < self.settings.durable_share;
+                (op, durable)
+            }
             None if person.calls_left == 0 => return,
             None => {
                 person.calls_left -= 1;
-                next_op(&self.settings, &self.known, &mut self.random)
+                next_op(&self.settings, &self.known, number, &mut self.random)
             }
         };
-        let durable = !op.is_read() && self.random.below(100) < self.settings.durable_share;
+        let durable = durable && !op.is_read();
         let at = self.moment();
         let person = &mut self.people[number as usize];
         let call = self.history.invoke(number, person.client.session, op.clone(), durable, at);
@@ -49,7 +52,15 @@ impl World {
 
     fn take_step(&mut self, number: u32, step: Step) {
         match step {
-            Step::Send(brick, request) => self.send(number, brick, request),
+            Step::Send(brick, request) => {
+                self.people[number as usize].at.clear();
+                self.send(number, brick, request);
+            }
+            Step::SendAll(requests) => {
+                self.report.count("branch: a write to all members at once");
+                self.people[number as usize].at.clear();
+                requests.into_iter().for_each(|(brick, request)| self.send(number, brick, Box::new(request)));
+            }
             Step::Finished(outcome) => self.finished(number, outcome),
         }
     }
@@ -59,10 +70,12 @@ impl World {
         let server = found.unwrap_or_default() as u32;
         let person = &mut self.people[client as usize];
         person.number += 1;
-        person.at = server;
+        person.at.insert(person.number, server);
         let waiter = Waiter { client, connection: person.connection, number: person.number };
         trace!(self, "client {client} sends to server {server} {:?} {}", request.op_id, briefly(&request.op));
-        let delay = self.delay(self.settings.network.delay_max);
+        // Of a write to all members one may come when the others were given up long ago.
+        let is_late = matches!(request.target, Target::Replica { .. }) && self.random.once_in(5);
+        let delay = self.delay(self.settings.network.delay_max * if is_late { 20 } else { 1 });
         self.after(delay, Event::Request { server, waiter, request });
     }
 
@@ -78,7 +91,7 @@ impl World {
 
     fn is_waiting(&self, waiter: &Waiter) -> bool {
         let person = &self.people[waiter.client as usize];
-        person.call.is_some() && (person.connection, person.number) == (waiter.connection, waiter.number)
+        person.call.is_some() && person.connection == waiter.connection && person.at.contains_key(&waiter.number)
     }
 
     /// A reply arrives.
@@ -91,6 +104,13 @@ impl World {
         self.check_reply(&waiter, &reply);
         let person = &mut self.people[waiter.client as usize];
         let client = waiter.client;
+        if person.client.is_fast() {
+            person.at.remove(&waiter.number);
+            if let Some(step) = person.client.fast_answered(reply) {
+                self.take_step(client, step);
+            }
+            return;
+        }
         match &reply {
             Err(Error::StaleView { .. }) => {
                 self.report.count("branch: a request in another view");
@@ -150,8 +170,9 @@ impl World {
     pub fn lose_connections(&mut self, server: u32) {
         for client in 0..self.people.len() as u32 {
             let person = &self.people[client as usize];
-            let waiter = Waiter { client, connection: person.connection, number: person.number };
-            if person.at == server && person.call.is_some() {
+            let number = person.at.iter().find(|(_, at)| **at == server).map(|(number, _)| *number);
+            if let Some(number) = number.filter(|_| person.call.is_some()) {
+                let waiter = Waiter { client, connection: person.connection, number };
                 let delay = self.delay(RETRY_MAX);
                 self.after(delay, Event::Lost { waiter });
             }
@@ -162,7 +183,8 @@ impl World {
         let client = self.random.below(self.people.len() as u64) as u32;
         let person = &self.people[client as usize];
         self.report.count("fault: connection cut");
-        let waiter = Waiter { client, connection: person.connection, number: person.number };
+        let number = person.at.keys().next().copied().unwrap_or(person.number);
+        let waiter = Waiter { client, connection: person.connection, number };
         self.connection_lost(waiter);
     }
 

@@ -86,6 +86,7 @@ pub(super) fn begin(world: &mut World) -> std::result::Result<(), String> {
         session: SYSTEM_SESSION,
         op_id: OpId(0),
         now: Time(0),
+        durable: false,
         alone: false,
         spread: 1,
     };

@@ -172,9 +172,9 @@ impl World {
                 let delay = self.delay(self.settings.sync_max);
                 self.after(delay, Event::Sync { server, boot, job });
             }
-            Effect::SyncAll { brick, waiter } => {
+            Effect::SyncAll { brick, waiter, reply } => {
                 let delay = self.delay(self.settings.sync_max);
-                self.after(delay, Event::SyncAll { server, boot, brick, waiter });
+                self.after(delay, Event::SyncAll { server, boot, brick, waiter, reply });
             }
             Effect::Checkpoint(brick) => {
                 let delay = self.delay(self.settings.checkpoint_max);
@@ -265,18 +265,19 @@ impl World {
         }
     }
 
-    pub fn sync_all(&mut self, server: u32, boot: Boot, brick: BrickId, waiter: Waiter) {
+    /// The same of everything that a brick has, for a client, who is answered then.
+    pub fn sync_all(&mut self, server: u32, boot: Boot, id: BrickId, waiter: Waiter, reply: Reply) {
         let outcome = self.act_in(server, Some(boot), |process, _| {
-            let brick = process.bricks.get(&brick)?;
+            let brick = process.bricks.get(&id)?;
             let shards = brick.unsynced_shards();
             brick.takes_mark().then(|| brick.sync_shards(&shards).and_then(|_| brick.sync(brick.end())))
         });
         match outcome {
             None => {}
-            Some(None) => self.after(self.settings.tick, Event::SyncAll { server, boot, brick, waiter }),
+            Some(None) => self.after(self.settings.tick, Event::SyncAll { server, boot, brick: id, waiter, reply }),
             Some(Some(outcome)) => {
                 let delay = self.delay(self.settings.sync_max + self.settings.network.delay_max);
-                self.after(delay, Event::Answer { waiter, reply: outcome.map(|()| Reply::Done) });
+                self.after(delay, Event::Answer { waiter, reply: outcome.map(|()| reply) });
             }
         }
     }
@@ -299,6 +300,7 @@ impl World {
     /// A process dies; another one begins a little later.
     pub fn kill(&mut self, server: u32) {
         self.servers[server as usize].process = None;
+        self.paused.remove(&server);
         for id in self.servers[server as usize].bricks.clone() {
             self.disk(id).kill();
         }

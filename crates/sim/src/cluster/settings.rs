@@ -22,6 +22,10 @@ pub struct FaultSettings {
     pub connection_cut: u64,
     /// A server cannot reach the coordinator for a while.
     pub coordinator_cut: u64,
+    /// A process stands still, longer than its lease or not.
+    pub pause: u64,
+    /// One machine cannot be heard by another, which it hears.
+    pub one_way_cut: u64,
 }
 
 /// What the network does to a packet, in 1,000 packets.
@@ -55,6 +59,8 @@ pub struct Settings {
     pub data_share: u64,
     /// Of 100 changes so many are asked for on stable storage.
     pub durable_share: u64,
+    /// Of 100 calls so many are a client's at the bytes of its own file, mostly durable overwrites.
+    pub overwrites: u64,
     pub think_max: Micros,
     pub network: NetworkSettings,
     /// A message inside of a server takes up to so long, a sync, a checkpoint.
@@ -80,6 +86,10 @@ impl Settings {
         let bricks_per_server = pick(random, &[1, 1, 2, 3]);
         let copies = pick(random, &[1, 2, 2, 3, 3, 4, 5]).min(servers * bricks_per_server);
         let data_share = pick(random, &[0, 20, 50, 50, 90]);
+        // Of its own, so that the rest of a seed is what it was before there was a fast lane.
+        let late = &mut Random::new(seed ^ 0x9a05_e000);
+        let (pause, one_way_cut) = (pick(late, &[0, 0, 2]), pick(late, &[0, 0, 2]));
+        let overwrites = pick(&mut Random::new(seed ^ 0xfa57_1a9e), &[0, 0, 50, 90]);
         Self {
             seed,
             machines,
@@ -95,11 +105,12 @@ impl Settings {
                 reserve_bytes: pick(random, &[128 << 10, 256 << 10]),
             },
             clients: pick(random, &[1, 2, 3, 3, 4, 5]),
-            calls_per_client: pick(random, &[20, 30, 40]),
+            calls_per_client: pick(random, &[20, 30, 40]) + if overwrites > 0 { 20 } else { 0 },
             names: pick(random, &[2, 3, 4]),
             directories: pick(random, &[1, 2, 3, 4]),
             data_share,
             durable_share: pick(random, &[0, 10, 50, 100]),
+            overwrites,
             think_max: pick(random, &[200, 2_000, 20_000]),
             network: NetworkSettings {
                 delay_max: pick(random, &[50, 500, 3_000]),
@@ -111,7 +122,7 @@ impl Settings {
             sync_max: pick(random, &[100, 2_000, 10_000]),
             checkpoint_max: pick(random, &[500, 5_000, 30_000]),
             tick: pick(random, &[5_000, 10_000]),
-            faults: fault_settings(random),
+            faults: FaultSettings { pause, one_way_cut, ..fault_settings(random) },
             // Of its own, so that the rest of a seed is what it was before there were leases.
             lease: pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]),
         }
@@ -135,5 +146,7 @@ fn fault_settings(random: &mut Random) -> FaultSettings {
         client_death,
         connection_cut,
         coordinator_cut: 1,
+        pause: 0,
+        one_way_cut: 0,
     }
 }

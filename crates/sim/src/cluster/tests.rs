@@ -35,11 +35,13 @@ fn one_seed_gives_the_same_bytes_twice() {
 
 /// What the default seeds reach, each: every branch that replicas name but two. Locks are not simulated
 /// (`replica/locking/tests.rs`), and replicas that differ with equal logs take a rotten disk (`replica/tests/compare.rs`).
-const REACHED: [&str; 40] = [
+const REACHED: [&str; 49] = [
     "fault: kill",
     "fault: power cut",
     "fault: power cut of all",
     "fault: network cut",
+    "fault: network cut one way",
+    "fault: pause",
     "fault: link reset",
     "fault: full disk",
     "fault: failed sync",
@@ -76,11 +78,18 @@ const REACHED: [&str; 40] = [
     "branch: levelling: replicas are compared",
     "branch: levelling: writes whose bytes are lost are forgotten",
     "branch: the leader's journal has no room",
+    "branch: a write to all members at once",
+    "branch: a fast write",
+    "branch: a fast write is refused by the leader",
+    "branch: a read asks whether a fast write is everywhere",
+    "branch: a record waits for a shard to be closed",
+    "branch: shards are closed",
+    "branch: a shard is made even",
 ];
 
 /// What only the soak's seeds have to reach: since members come before leaders where room is scarce, journals are seldom
 /// full when replicas are levelled.
-const REACHED_IN_1000: [&str; 1] = ["branch: levelling: no room for what is fetched"];
+const REACHED_IN_1000: [&str; 2] = ["branch: levelling: no room for what is fetched", "branch: a read closes a shard"];
 
 /// Runs of a test run.
 const SEEDS: u64 = 300;
@@ -117,13 +126,13 @@ fn faults_stop_and_it_becomes_whole() {
     let missed: Vec<&str> = REACHED.into_iter().chain(rare).filter(|what| sum.of(what) == 0).collect();
     assert!(count < 300 || missed.is_empty(), "never reached: {missed:?}");
     let undecided = sum.of(UNDECIDED);
-    assert!(undecided <= 2 + count / 50, "{undecided} searches gave up in {count} seeds");
+    assert!(undecided <= 2 + count / 25, "{undecided} searches gave up in {count} seeds");
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
 }
 
 /// What each planted bug is.
 #[cfg(feature = "planted")]
-const PLANTED: [&str; 25] = [
+const PLANTED: [&str; 32] = [
     "answers before the members have the record",
     "a retry is done again",
     "a leg that was taken is taken again",
@@ -149,6 +158,13 @@ const PLANTED: [&str; 25] = [
     "a member's sync that failed counts",
     "a learner keeps the blocks that a power cut took",
     "answers go out in a view that has not begun",
+    "a member takes what an earlier life of the leader has allowed",
+    "a member does not list a fast write",
+    "a fast write follows a count, not a stamp",
+    "a leader shows what only it may have",
+    "a leader changes a shard that is open",
+    "a shard is closed without another stamp",
+    "a fast write is not remembered when it is evened",
 ];
 
 #[cfg(feature = "planted")]
@@ -167,6 +183,7 @@ fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
         let Some(first) = wrong.first() else { continue };
         let complaint: String = first.chars().take(90).collect();
         if try_seed(start + tried, false).1.is_empty() {
+            println!("bug {bug} from {start}: seed {}: {complaint}", start + tried);
             return Some((tried, complaint));
         }
         println!("seed {} is wrong without the bug too: {complaint}", start + tried);
@@ -174,12 +191,14 @@ fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
     None
 }
 
+/// `HEKATE_BUG=n`: this one only.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_bugs_are_found() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
-    for (bug, what) in (1..).zip(PLANTED) {
+    let only = number("HEKATE_BUG");
+    for (bug, what) in (1..).zip(PLANTED).filter(|(bug, _)| only.is_none_or(|only| only == u64::from(*bug))) {
         let found: Vec<_> = STARTS.iter().map(|start| seeds_until_found(bug, *start)).collect();
         let mut seeds: Vec<u64> = found.iter().flatten().map(|(seeds, _)| *seeds).collect();
         seeds.sort_unstable();

@@ -47,6 +47,14 @@ impl Known {
         self.directories[random.below(self.directories.len() as u64) as usize]
     }
 
+    /// A client's own, as far as there are enough; now and then another's.
+    fn file_of(&self, client: u32, random: &mut Random) -> Option<InodeId> {
+        if random.once_in(8) {
+            return self.file(random);
+        }
+        self.files.get(client as usize % self.files.len().max(1)).copied()
+    }
+
     fn file(&self, random: &mut Random) -> Option<InodeId> {
         self.files.get(random.below(self.files.len() as u64) as usize).copied()
     }
@@ -60,8 +68,35 @@ fn name(settings: &Settings, random: &mut Random) -> Name {
     }
 }
 
-/// A client's next call.
-pub fn next_op(settings: &Settings, known: &Known, random: &mut Random) -> Op {
+/// A client's next call, and whether it is to be on stable storage.
+pub fn next_op(settings: &Settings, known: &Known, client: u32, random: &mut Random) -> (Op, bool) {
+    if settings.overwrites > 0
+        && random.below(100) < settings.overwrites
+        && let Some(inode) = known.file_of(client, random)
+    {
+        return (overwrite(inode, random), random.below(100) < 85);
+    }
+    let op = some_op(settings, known, random);
+    let durable = !op.is_read() && random.below(100) < settings.durable_share;
+    (op, durable)
+}
+
+fn overwrite(inode: InodeId, random: &mut Random) -> Op {
+    let (offset, length) = match random.below(20) {
+        0 => return Op::Inode { op: inode_op(inode, random) },
+        1 => return Op::Data { op: DataOp::Fsync { inode } },
+        2..=5 => {
+            let (offset, length) = (random.below(5) * 4096, 4096 * (1 + random.below(4) as u32));
+            return Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
+        }
+        6 => (0, 24_576),
+        7..=17 => (random.below(5) * 4096, 4096 * (1 + random.below(2))),
+        _ => (random.below(20_000), 1 + random.below(4_000)),
+    };
+    Op::Data { op: write_at(inode, offset, length, random) }
+}
+
+fn some_op(settings: &Settings, known: &Known, random: &mut Random) -> Op {
     match known.file(random).filter(|_| random.below(100) < settings.data_share) {
         Some(inode) => data_op(inode, random),
         None if random.once_in(10) => change_of(known.directory(random), random),
@@ -124,6 +159,10 @@ fn write(inode: InodeId, random: &mut Random) -> DataOp {
         1 => 10_000 + random.below(20_000),
         _ => 1 + random.below(6_000),
     };
+    write_at(inode, offset, length, random)
+}
+
+fn write_at(inode: InodeId, offset: u64, length: u64, random: &mut Random) -> DataOp {
     let tag = random.number().to_le_bytes();
     let data: Bytes = tag.iter().copied().cycle().take(length as usize).collect::<Vec<u8>>().into();
     DataOp::Write { inode, offset, data, drop_set_id: random.once_in(8) }

@@ -26,7 +26,7 @@ pub enum Event {
     Deliver { server: u32, boot: Boot, from: Option<(ServerId, Generation)>, envelope: Box<Envelope> },
     Sync { server: u32, boot: Boot, job: SyncJob },
     Synced { server: u32, boot: Boot, job: SyncJob, outcome: Result<()> },
-    SyncAll { server: u32, boot: Boot, brick: BrickId, waiter: Waiter },
+    SyncAll { server: u32, boot: Boot, brick: BrickId, waiter: Waiter, reply: Reply },
     Checkpoint { server: u32, boot: Boot, brick: BrickId },
     Collect { volume: VolumeId, inode: InodeId },
     LearnViews { server: u32 },
@@ -38,7 +38,27 @@ pub enum Event {
     Again { client: u32, number: u64 },
     Fault,
     NetworkHeals { pair: (u32, u32) },
+    OneWayHeals { from: u32, to: u32 },
     DiskHeals { brick: BrickId },
+}
+
+impl Event {
+    /// The server whose process has to run for it.
+    fn process(&self) -> Option<u32> {
+        match self {
+            Event::Tick { server, .. }
+            | Event::Packet { to: server, .. }
+            | Event::Deliver { server, .. }
+            | Event::Sync { server, .. }
+            | Event::Synced { server, .. }
+            | Event::SyncAll { server, .. }
+            | Event::Checkpoint { server, .. }
+            | Event::LearnViews { server }
+            | Event::Keep { server, .. }
+            | Event::Request { server, .. } => Some(*server),
+            _ => None,
+        }
+    }
 }
 
 /// A server, whether its process lives or not.
@@ -58,8 +78,8 @@ pub struct Person {
     /// Of its requests: a reply to another one is none of its concern.
     pub number: u64,
     pub connection: u64,
-    /// Where its request went.
-    pub at: u32,
+    /// Requests that it waits for, and where they went.
+    pub at: BTreeMap<u64, u32>,
     pub tries: u32,
     pub calls_left: u32,
     /// Calls that it makes before any of chance.
@@ -89,6 +109,10 @@ pub struct World {
     pub faults_on: bool,
     /// Machines between which nothing passes.
     pub cut: BTreeSet<(u32, u32)>,
+    /// Of these the first is not heard by the second.
+    pub cut_to: BTreeSet<(u32, u32)>,
+    /// Servers whose processes stand still, and until when.
+    pub paused: BTreeMap<u32, Micros>,
     /// Servers that cannot reach the coordinator, and until when.
     pub apart: BTreeMap<u32, Micros>,
     /// What must never happen, and did.
@@ -149,6 +173,8 @@ impl World {
             report: Report::default(),
             faults_on: false,
             cut: BTreeSet::new(),
+            cut_to: BTreeSet::new(),
+            paused: BTreeMap::new(),
             apart: BTreeMap::new(),
             wrong: Vec::new(),
             trace,
@@ -206,6 +232,11 @@ impl World {
     }
 
     pub fn happen(&mut self, event: Event) {
+        if let Some(until) =
+            event.process().and_then(|server| self.paused.get(&server)).filter(|until| **until > self.now)
+        {
+            return self.after(*until - self.now, event);
+        }
         match event {
             Event::Start { server } => self.start(server),
             Event::LearnViews { server } => {
@@ -219,6 +250,7 @@ impl World {
             Event::Again { client, number } => self.again(client, number),
             Event::Fault => self.fault(),
             Event::NetworkHeals { pair } => drop(self.cut.remove(&pair)),
+            Event::OneWayHeals { from, to } => drop(self.cut_to.remove(&(from, to))),
             Event::DiskHeals { brick } => self.disks[&brick].set_full(false),
             Event::Collect { volume, inode } => self.collect(volume, inode),
             Event::Packet { to, from, packet } => {
@@ -240,7 +272,7 @@ impl World {
                 let event = hekate_replica::Event::Synced { ticket: job.ticket, outcome };
                 self.act_in(server, Some(boot), |process, now| process.event(job.replica, event, now));
             }
-            Event::SyncAll { server, boot, brick, waiter } => self.sync_all(server, boot, brick, waiter),
+            Event::SyncAll { server, boot, brick, waiter, reply } => self.sync_all(server, boot, brick, waiter, reply),
             Event::Checkpoint { server, boot, brick } => self.checkpoint(server, boot, brick),
             _ => {}
         }

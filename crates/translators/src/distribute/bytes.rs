@@ -1,7 +1,7 @@
 //! Reads and writes: beside the inode while bytes are few, shards from then on.
 
 use super::{Distribute, Shape, unexpected};
-use crate::replicate::Whom;
+use crate::replicate::{Flight, Whom};
 use crate::unsynced::Losses;
 use bytes::{Bytes, BytesMut};
 use hekate_graph::Context;
@@ -141,16 +141,54 @@ impl Distribute {
         drop_set_id: bool,
     ) -> Result<bool> {
         let runs = layout.shard_runs(self.replicate.map().volume, offset, data.len());
+        // What makes the file longer is the leader's.
+        let is_within = self.known_shape(inode).is_some_and(|shape| offset + data.len() as u64 <= shape.size);
+        let fast = is_within && runs.len() == 1 && self.replicate.may_be_fast(context, data.len());
+        if let (true, [(shard, from, _)]) = (fast, &runs[..])
+            && let Some(flight) = self.replicate.begin_fast(context, *shard, *from as u32, data)
+        {
+            return self.tell_beside(context, (inode, layout), (flight, *from as u32), offset, data, drop_set_id);
+        }
         let mut taken = 0;
         let op = |(shard, from, count): (ShardId, u64, usize)| {
             let bytes = data.slice(taken..taken + count);
             taken += count;
             let (data, index, offset) = (shard.data, shard.index, from as u32);
-            (shard, DataOp::WriteShard { data, index, offset, bytes, follow: None })
+            (shard, DataOp::WriteShard { data, index, offset, bytes, follow: None, fast })
         };
         let ops = runs.into_iter().map(op).collect();
         let end = offset + data.len() as u64;
         self.tell(context, inode, layout, Told { ops, end, reach: end, drop_set_id })
+    }
+
+    /// Tells the inode's leader while the bytes are on their way to all members, which is within the size that the file has. They take
+    /// them only if nothing has changed the shard since they were allowed, a truncate least of all; so the two need no order. If the
+    /// write ends up with the shard's leader, the inode's is told after it, as always. False: the layout has changed meanwhile, so
+    /// nothing counts.
+    fn tell_beside(
+        &self,
+        context: &Context,
+        (inode, layout): (InodeId, &Layout),
+        (flight, from): (Flight<'_>, u32),
+        offset: u64,
+        data: &Bytes,
+        drop_set_id: bool,
+    ) -> Result<bool> {
+        let end = offset + data.len() as u64;
+        let home = Whom::Leader(self.home(inode));
+        let wrote =
+            Op::Data { op: DataOp::Wrote { inode, layout_version: layout.version, end, reach: end, drop_set_id } };
+        let told = self.replicate.send(context, home, wrote.clone());
+        let told = match flight.finish(context, from, data) {
+            Ok(true) => told,
+            Ok(false) => self.replicate.send(context, home, wrote),
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(_) => Ok(true),
+            Err(Error::LayoutChanged) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Changes shards, then tells the inode's leader. False: the layout has changed meanwhile, so nothing counts.
@@ -169,13 +207,18 @@ impl Distribute {
             shards.iter().for_each(|shard| unsynced.wrote(inode, *shard, losses.of(losses.place(*shard))));
             unsynced.changed(home, [inode], losses.of(home));
         }
-        for reply in replies {
+        for (index, reply) in replies.into_iter().enumerate() {
             match reply {
-                Ok(_) => {}
+                Ok(reply) => {
+                    if let Some(shard) = shards.get(index) {
+                        self.replicate.note_allowed(*shard, &reply);
+                    }
+                }
                 Err(Error::LayoutChanged) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
+        self.grow(inode, layout, end);
         if self.unsynced.lock().is_full() {
             self.sync_everything(context)?;
         }

@@ -126,8 +126,7 @@ impl Inspection<'_> {
         if let Some(meta) = contents.meta() {
             let log = |log: &hekate_brick::PartitionLog| json!({ "ring": log.ring, "partition": log.partition, "epoch": log.epoch, "sequence": log.sequence });
             let logs: Vec<_> = meta.logs.iter().map(log).collect();
-            let value =
-                || json!({ "type": "meta", "applied": meta.applied, "generation": meta.generation, "logs": logs });
+            let value = || json!({ "type": "meta", "applied": meta.applied, "generation": meta.generation, "resumed": meta.resumed, "logs": logs });
             let text = || {
                 let mut text =
                     format!("checkpoint: generation {}, logs of {} partitions", meta.generation, meta.logs.len());

@@ -58,6 +58,10 @@ fn entry_fields(entry: &Entry) -> Map<String, Value> {
             let (healed, live) = (format!("{:?}", record.healed), format!("{:?}", record.live));
             json!({ "entry": "heal", "healed": healed, "live": live, "differing": differing })
         }
+        Entry::Unsettled { shard, record } => {
+            let write = |write: &FastWrite| json!({ "stamp": stamp(&write.stamp), "first": write.first, "blocks": write.blocks });
+            json!({ "shard": shard_id(*shard), "writes": record.writes.iter().map(write).collect::<Vec<_>>() })
+        }
         Entry::Hold { directory, name, intent } => {
             json!({ "directory": format!("{directory:?}"), "name": words::lossy(name), "intent": format!("{:032x}", intent.0) })
         }
@@ -160,6 +164,9 @@ fn change(change: &Change) -> Value {
             json!({ "change": "reserve_blocks", "shard": shard, "record": record, "first": first, "count": count })
         }
         Change::DropShard { shard } => json!({ "change": "drop_shard", "shard": shard_id(*shard) }),
+        Change::Restamp { shard, record } => {
+            json!({ "change": "restamp", "shard": shard_id(*shard), "record": shard_record(record) })
+        }
         Change::BeginLog => json!({ "change": "begin_log" }),
     };
     value["words"] = json!(words::change(change));

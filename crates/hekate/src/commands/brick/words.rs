@@ -45,6 +45,9 @@ pub fn entry(place: Place, entry: &Entry) -> String {
             let HealRecord { healed, live, differing } = record;
             format!("learning: healed up to {healed:?}, follows up to {live:?}, {} shards differ", differing.len())
         }
+        Entry::Unsettled { shard: id, record } => {
+            format!("{} fast writes to {} that may not be everywhere", record.writes.len(), shard(*id))
+        }
         Entry::Hold { directory, name, intent } => {
             format!("a hold of {:?} in {directory:?} of {of} by intent {:032x}", lossy(name), intent.0)
         }
@@ -122,6 +125,7 @@ pub fn change(change: &Change) -> String {
             format!("room for {count} blocks from {first} of {}, now {}", shard(*id), shard_record(record))
         }
         Change::DropShard { shard: id } => format!("drop {}", shard(*id)),
+        Change::Restamp { shard: id, record } => format!("another stamp: {}, now {}", shard(*id), shard_record(record)),
         Change::BeginLog => "go on with another log: the replica learns".into(),
     }
 }

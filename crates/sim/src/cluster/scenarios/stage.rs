@@ -347,6 +347,7 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         directories: 0,
         data_share: 0,
         durable_share: 0,
+        overwrites: 0,
         think_max: 1,
         network: NetworkSettings { delay_max: 1, lost: 0, doubled: 0, slow: 0 },
         inside_max: 1,
@@ -365,6 +366,8 @@ fn settings(servers: u32, partitions: u32) -> Settings {
             client_death,
             connection_cut,
             coordinator_cut: 0,
+            pause: 0,
+            one_way_cut: 0,
         },
         lease: 0,
     }

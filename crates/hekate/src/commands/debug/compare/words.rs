@@ -29,6 +29,7 @@ pub fn title(key: &Key, known: Option<&Known>) -> String {
         Kind::Orphan => format!("orphan {inode:?}"),
         Kind::Garbage => format!("garbage {:?}", DataId(id)),
         Kind::Heal => "how far the replica has healed".into(),
+        Kind::Unsettled => "fast writes that may not be everywhere".into(),
         Kind::Hold => format!("a rename's hold of {rest:?} in {inode:?}"),
     };
     if place.volume == VolumeId(0) {

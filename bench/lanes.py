@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Lanes over a wire: durable 4 KiB writes in each mode of a volume, over a network with a round trip.
+
+  bench/lanes.py [--delays 0,50,200,450] [--modes leader,hsr] [--jobs 1,8] [--seconds 10] [--out FILE]
+
+Two servers and a client, each in a network namespace of its own; between each two of them a wire (netdelay.c) that holds
+each frame for DELAY microseconds (0: a veth pair). The round trip that a small TCP message takes is measured in the same run. A volume
+of two copies for each mode, one file of 256 MiB that is written once, then fio: random writes of 4 KiB with O_SYNC, one job and eight
+(threads, each in its share of the file). Prints a JSON line a measurement: rate, and the whole latency distribution (percentiles).
+
+Connections of Hekate are loopback or unix until they are encrypted, so the addresses are of 127.0.0.0/8, routed between the namespaces
+(route_localnet). Needs root, fio, gcc and HEKATE=PROGRAM (else target/release/hekate). Everything that it made is removed at the end.
+"""
+import argparse, json, os, shutil, signal, subprocess, sys, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BASE = "/var/tmp/hekate-lanes"
+HEKATE = os.path.abspath(os.environ.get("HEKATE", os.path.join(HERE, "../target/release/hekate")))
+NODES = {"hlc": "127.77.0.9", "hl1": "127.77.0.1", "hl2": "127.77.0.2"}
+ECHO = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 7999))
+while True:
+    one, _ = server.accept()
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while (said := one.recv(64)):
+        one.sendall(said)
+"""
+ASK = """
+import socket, sys, time
+one = socket.create_connection((sys.argv[1], 7999))
+one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+took = []
+for _ in range(500):
+    begun = time.perf_counter(); one.sendall(b"x" * 64); one.recv(64); took.append(time.perf_counter() - begun)
+print(sorted(took)[250] * 1e6)
+"""
+
+
+def run(*words, check=True, **named):
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **named)
+    if check and done.returncode:
+        raise SystemExit(f"lanes: {' '.join(words)}: {done.stdout} {done.stderr}")
+    return done.stdout
+
+
+def inside(node, *words, **named):
+    """In the node's network, and in nothing else of its own."""
+    return run("nsenter", f"--net=/run/netns/{node}", *words, **named)
+
+
+class Wires:
+    """The namespaces and what is between them."""
+
+    def __init__(self, delay):
+        self.delay, self.started = delay, []
+
+    def __enter__(self):
+        for node, address in NODES.items():
+            run("ip", "netns", "add", node)
+            inside(node, "ip", "link", "set", "lo", "up")
+            inside(node, "ip", "addr", "add", f"{address}/32", "dev", "lo")
+            inside(node, "sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1")
+            # Only its own addresses are local.
+            inside(node, "ip", "route", "add", "local", "127.0.0.1/32", "dev", "lo", "table", "local", check=False)
+            inside(node, "ip", "route", "del", "local", "127.0.0.0/8", "dev", "lo", "table", "local", check=False)
+        names = list(NODES)
+        for number, (one, other) in enumerate([(names[0], names[1]), (names[0], names[2]), (names[1], names[2])]):
+            self.connect(one, other, number)
+        return self
+
+    def connect(self, one, other, number):
+        ends = [(one, f"w{number}a", other), (other, f"w{number}b", one)]
+        if self.delay == 0:
+            run("ip", "link", "add", ends[0][1], "netns", one, "type", "veth", "peer", "name", ends[1][1], "netns", other)
+        else:
+            words = [f"{BASE}/netdelay", one, ends[0][1], other, ends[1][1], str(self.delay)]
+            self.started.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            wait(lambda: all(f"{end}:" in inside(node, "ip", "-o", "link") for node, end, _ in ends), "the wire")
+        for node, end, _ in ends:
+            inside(node, "ip", "link", "set", end, "mtu", "9000", "up")
+            inside(node, "sysctl", "-qw", f"net.ipv4.conf.{end}.route_localnet=1", f"net.ipv4.conf.{end}.rp_filter=0")
+        for node, end, peer in ends:
+            inside(node, "ip", "neigh", "replace", NODES[peer], "lladdr", mac(peer, ends), "dev", end)
+            inside(node, "ip", "route", "add", f"{NODES[peer]}/32", "dev", end, "src", NODES[node])
+
+    def round_trip(self):
+        """Microseconds that 64 bytes take there and back, between the client and a server."""
+        server = subprocess.Popen(["nsenter", "--net=/run/netns/hl1", sys.executable, "-c", ECHO, NODES["hl1"]])
+        time.sleep(0.5)
+        try:
+            return float(inside("hlc", sys.executable, "-c", ASK, NODES["hl1"]))
+        finally:
+            server.kill()
+            server.wait()
+
+    def __exit__(self, *_):
+        for process in self.started:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+        for node in NODES:
+            run("ip", "netns", "del", node, check=False)
+
+
+def mac(node, ends):
+    end = next(end for at, end, _ in ends if at == node)
+    return inside(node, "ip", "-o", "link", "show", end).split("link/ether ")[1].split()[0]
+
+
+def wait(condition, what, limit_s=15):
+    end = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f"lanes: {what} does not come")
+        time.sleep(0.05)
+
+
+class Cluster:
+    """Two servers with a brick each."""
+
+    def __enter__(self):
+        self.at("hl1", "init", "--brick", f"{BASE}/b1", "--journal", "256")
+        self.at("hl1", "serve", "--detach", "--listen", f"{NODES['hl1']}:7100")
+        self.at("hl2", "join", f"{NODES['hl1']}:7100", "--secret-file", f"{BASE}/hl1/secret", "--brick", f"{BASE}/b2", "--journal", "256")
+        self.at("hl2", "serve", "--detach", "--listen", f"{NODES['hl2']}:7100")
+        os.makedirs(f"{BASE}/hlc", exist_ok=True)
+        shutil.copy(f"{BASE}/hl1/secret", f"{BASE}/hlc/secret")
+        return self
+
+    def at(self, node, *words, **named):
+        return inside(node, HEKATE, "--state", f"{BASE}/{node}", *words, **named)
+
+    def mount(self, mode):
+        self.at("hl1", "volume", "create", mode, "--copies", "2", "--domain", "server", "--mode", mode)
+        wait(lambda: json.loads(self.at("hl1", "--json", "status"))["health"] == "good", "a good state")
+        directory = f"{BASE}/mnt-{mode}"
+        os.makedirs(directory, exist_ok=True)
+        inside("hlc", HEKATE, "--state", f"{BASE}/hlc", "--server", f"tcp:{NODES['hl1']}:7100", "mount", mode, directory)
+        return directory
+
+    def umount(self, mode):
+        run(HEKATE, "umount", f"{BASE}/mnt-{mode}", check=False)
+
+    def __exit__(self, *_):
+        for node in ["hl2", "hl1"]:
+            self.at(node, "stop", check=False)
+
+
+def measure(path, jobs, seconds):
+    words = ["fio", "--name=w", f"--filename={path}", "--rw=randwrite", "--bs=4k", "--ioengine=psync", "--sync=1", "--overwrite=1",
+             f"--size={256 // jobs}m", f"--offset_increment={256 // jobs}m", f"--numjobs={jobs}", "--thread", "--time_based", "--ramp_time=2",
+             f"--runtime={seconds}", "--group_reporting", "--output-format=json", "--percentile_list=1:5:10:25:50:75:90:95:99:99.5:99.9:99.99"]
+    told = json.loads(run(*words))["jobs"][0]["write"]
+    percentiles = {name: nanoseconds / 1000 for name, nanoseconds in told["clat_ns"]["percentile"].items()}
+    return {"iops": told["iops"], "mean_us": told["clat_ns"]["mean"] / 1000, "percentiles_us": percentiles}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--delays", default="0,50,200,450")
+    parser.add_argument("--modes", default="leader,hsr")
+    parser.add_argument("--jobs", default="1,8")
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    os.mkdir(BASE)
+    try:
+        run("cc", "-O2", "-pthread", "-o", f"{BASE}/netdelay", f"{HERE}/netdelay.c")
+        for delay in map(int, options.delays.split(",")):
+            with Wires(delay) as wires:
+                trip = wires.round_trip()
+                with Cluster() as cluster:
+                    modes = options.modes.split(",")
+                    files = {mode: f"{cluster.mount(mode)}/file" for mode in modes}
+                    for path in files.values():
+                        run("dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=256", "conv=fsync")
+                    for jobs in map(int, options.jobs.split(",")):
+                        for mode in modes:
+                            found = {"delay_us": delay, "round_trip_us": round(trip), "mode": mode, "jobs": jobs}
+                            line = json.dumps(found | measure(files[mode], jobs, options.seconds))
+                            print(line, flush=True)
+                            if options.out:
+                                with open(options.out, "a") as file:
+                                    file.write(line + "\n")
+                    for mode in modes:
+                        cluster.umount(mode)
+            for name in ["b1", "b2", "hl1", "hl2", "hlc"]:
+                shutil.rmtree(f"{BASE}/{name}", ignore_errors=True)
+    finally:
+        shutil.rmtree(BASE, ignore_errors=True)
+
+
+main()

@@ -1,0 +1,111 @@
+//! `hekate heal`: what is being healed, and the proof that nothing is left.
+
+use crate::cli::{Cli, Heal};
+use crate::commands::Failure;
+use crate::commands::control::{ask, look, rows, short};
+use crate::output::{self, table, text};
+use hekate_server::ControlRequest;
+use serde_json::Value;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+const POLL_PAUSE: Duration = Duration::from_millis(200);
+/// Proofs that do not go on for so long were interrupted.
+const STUCK_LIMIT: Duration = Duration::from_secs(20);
+/// Between two lines about how far a proof is.
+const PROGRESS_PAUSE: Duration = Duration::from_secs(2);
+
+pub fn heal(cli: &Cli, command: &Heal) -> Result<(), Failure> {
+    let prove = matches!(command, Heal::Status { prove: true });
+    let said = if prove { proved(cli)? } else { look(cli, &ControlRequest::HealStatus)? };
+    if cli.json {
+        output::json(if matches!(command, Heal::List) { &said["missing"] } else { &said });
+    } else {
+        match command {
+            Heal::List => print_missing(&said),
+            Heal::Status { .. } => print_status(&said, prove),
+        }
+    }
+    let differing = rows(&said["proofs"]).iter().any(|proof| prove && !rows(&proof["differing"]).is_empty());
+    let whole = rows(&said["missing"]).is_empty() && rows(&said["waiting"]).is_empty();
+    match command {
+        Heal::Status { .. } if differing => Err(Failure::new(1, "replicas differ".to_string())),
+        Heal::Status { .. } if !whole => Err(Failure::new(1, "not all replicas have everything".to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// Begins the proofs and waits for them, telling how far they are.
+fn proved(cli: &Cli) -> Result<Value, Failure> {
+    let begun = ask(cli, &ControlRequest::Prove)?["begun"].as_u64().unwrap_or(0);
+    let (mut last, mut moved, mut shown) = (0, Instant::now(), Instant::now());
+    loop {
+        let said = look(cli, &ControlRequest::HealStatus)?;
+        let proofs = rows(&said["proofs"]);
+        let ended = proofs.iter().filter(|proof| proof["ended"] == true).count() as u64;
+        let equal: u64 = proofs.iter().filter_map(|proof| proof["equal"].as_u64()).sum();
+        if ended >= begun {
+            return Ok(said);
+        }
+        if equal + ended != last {
+            (last, moved) = (equal + ended, Instant::now());
+        }
+        if moved.elapsed() > STUCK_LIMIT {
+            let what = format!(
+                "{} of {begun} partitions were proved; a server went away or came back, or they wait for one",
+                ended
+            );
+            return Err(Failure::new(75, format!("{what}: `hekate partition list --waiting`, then once more")));
+        }
+        if shown.elapsed() > PROGRESS_PAUSE && !cli.json && std::io::stderr().is_terminal() {
+            eprintln!("{ended} of {begun} partitions, {equal} entries so far");
+            shown = Instant::now();
+        }
+        std::thread::sleep(POLL_PAUSE);
+    }
+}
+
+fn print_status(said: &Value, prove: bool) {
+    let (missing, waiting) = (rows(&said["missing"]).len(), rows(&said["waiting"]).len());
+    match (missing, waiting) {
+        (0, 0) => println!("all replicas of {} partitions are there and have everything", text(&said["partitions"])),
+        _ => {
+            println!(
+                "{missing} replicas of {} partitions lack something; {waiting} partitions wait",
+                text(&said["partitions"])
+            );
+            print_missing(said);
+        }
+    }
+    if said["all_servers_answer"] == false {
+        println!("not all servers answer: what those lead is not known");
+    }
+    if !prove {
+        return;
+    }
+    let proofs = rows(&said["proofs"]);
+    let sum = |name: &str| -> u64 { proofs.iter().filter_map(|proof| proof[name].as_u64()).sum() };
+    println!("proved: {} entries and shards of {} partitions are the same on all members", sum("equal"), proofs.len());
+    if sum("left_out") > 0 {
+        println!("{} shards that are being written were left out", sum("left_out"));
+    }
+    for proof in proofs {
+        for differing in rows(&proof["differing"]) {
+            let (brick, from) = (short(&differing["brick"]), text(&differing["from"]));
+            println!("partition {}/{}: brick {brick} differs, from {from} on", proof["ring"], proof["partition"]);
+        }
+    }
+}
+
+fn print_missing(said: &Value) {
+    let row = |row: &Value| {
+        let healed = row["healed"].as_f64().map_or("-".into(), |healed| format!("{:.1} %", healed * 100.0));
+        let sent = row["bytes_sent"].as_u64().map_or("-".into(), |bytes| format!("{} MiB", bytes >> 20));
+        let name = format!("{}/{}", row["ring"], row["partition"]);
+        vec![name, short(&row["brick"]), text(&row["state"]), healed, sent]
+    };
+    table(
+        &["PARTITION", "BRICK", "STATE", "HEALED", "SENT"],
+        &rows(&said["missing"]).iter().map(row).collect::<Vec<_>>(),
+    );
+}

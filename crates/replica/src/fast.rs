@@ -1,0 +1,213 @@
+//! The fast lane: writes of bytes that a client sends to all members at once (High Speed Replication, rules 1 to 12 of
+//! `docs/fast-lane.md`). Here is what a member does with one; `fast/lane.rs` and `fast/closing.rs` are the leader's.
+//!
+//! A member takes a write only if the shard's last one has exactly the stamp that it follows, and lists it, in one journal
+//! record: until it is known that every member has it, it is *unsettled*. A leader *opens* a shard for a session when it
+//! answers a write of its, and tells its *term* with it; whatever else is done to the shard, it *closes* it first.
+
+pub(crate) mod closing;
+pub(crate) mod lane;
+
+use crate::data::{block_change, whole_blocks};
+use crate::follower::append;
+use crate::message::{FastList, Message};
+use crate::partition::{Around, Out, Place};
+use crate::step::{Ask, Stop};
+use hekate_brick::{Brick, LogEntry};
+use hekate_proto::planted::is_planted;
+use hekate_proto::*;
+use std::collections::BTreeMap;
+
+/// Bytes of the greatest fast write. Greater ones are better sent once, and on from the leader.
+pub const FAST_BYTES_MAX: usize = 64 << 10;
+/// Writes to one shard that its member does not know to be settled.
+const UNSETTLED_MAX: usize = 32;
+/// Entries of one scan.
+const SCAN_AT_ONCE: usize = 512;
+
+/// Unsettled writes, by shard.
+pub(crate) type Lists = BTreeMap<ShardId, Vec<FastWrite>>;
+
+/// A member's part.
+#[derive(Debug, Default)]
+pub(crate) struct FastMember {
+    /// Of the leader that it follows, once it has heard from it; what another one allowed counts no more.
+    term: Option<u64>,
+    lists: Lists,
+    /// What the leader wants to know once it has this record.
+    questions: Vec<(Sequence, Vec<ShardId>)>,
+}
+
+impl FastMember {
+    pub fn read(at: &Place, brick: &Brick) -> Result<Self> {
+        Ok(Self { lists: read_lists(at, brick)?, ..Self::default() })
+    }
+
+    /// The leader begins anew, or another leads. What it takes under the old term before it hears the new one, it lists then.
+    pub fn forget(&mut self) {
+        self.questions.clear();
+    }
+
+    pub fn hear(&mut self, term: u64) {
+        self.term = Some(term);
+    }
+
+    /// A record of the leader's was taken.
+    pub fn took(&mut self, record: &Record) {
+        for change in &record.changes {
+            if let Change::Delete { key } = change
+                && let Some(shard) = key.as_unsettled()
+            {
+                self.lists.remove(&shard);
+            }
+        }
+    }
+
+    /// For one who learns: what it has is compared, and listed no more.
+    pub fn deletes(&self, ring: RingId) -> impl Iterator<Item = Change> {
+        self.lists.keys().map(move |shard| Change::Delete { key: Key::unsettled(ring, *shard) })
+    }
+
+    /// All that it lists.
+    pub fn listed(&self) -> Vec<FastList> {
+        self.lists.iter().map(|(shard, writes)| FastList { shard: *shard, writes: writes.clone() }).collect()
+    }
+
+    pub fn ask(&mut self, sequence: Sequence, shards: Vec<ShardId>) {
+        self.questions.push((sequence, shards));
+    }
+
+    /// What it has of what was asked for, now that it has the record that keeps more from coming.
+    pub fn answer(&mut self, at: &Place, last: Sequence, out: &mut Out) {
+        for (sequence, shards) in self.questions.extract_if(.., |(sequence, _)| *sequence <= last) {
+            let list = |shard| FastList { shard, writes: self.lists.get(&shard).cloned().unwrap_or_default() };
+            let lists = shards.into_iter().map(list).filter(|list| !list.writes.is_empty()).collect();
+            at.send_member(out, at.view.leader, Message::FastListed { sequence, lists });
+        }
+    }
+
+    /// Whether it has a write: its last one of the shard, or one that another followed.
+    pub fn holds(&self, at: &Place, brick: &Brick, shard: ShardId, stamp: Stamp) -> Result<bool> {
+        if brick.shard(at.ring, shard)?.is_some_and(|record| record.stamp == stamp) {
+            return Ok(true);
+        }
+        let list = self.lists.get(&shard).map(Vec::as_slice).unwrap_or_default();
+        let came_before = |first: &FastWrite| first.stamp.session == stamp.session && first.stamp.count > stamp.count;
+        Ok(list.iter().any(|write| write.stamp == stamp) || list.first().is_some_and(came_before))
+    }
+
+    /// A client's write.
+    pub fn write(&mut self, at: &Place, around: &Around, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
+        let Some(write) = FastOp::of(ask, op) else { return Ok(Err(not_fast())) };
+        let is_heard = self.term == Some(write.term) || is_planted(26);
+        if !is_heard || !at.is_meant() || !at.view.has_member(at.own.brick) {
+            return Ok(Err(Error::Conflict { stamp: None }));
+        }
+        let mut list = self.lists.remove(&write.shard).unwrap_or_default();
+        let reply = write.take(at, around.brick, ask, &mut list)?;
+        if !list.is_empty() {
+            self.lists.insert(write.shard, list);
+        }
+        Ok(reply)
+    }
+}
+
+/// A fast write, as its client sends it.
+pub(crate) struct FastOp<'a> {
+    pub shard: ShardId,
+    pub term: u64,
+    offset: u32,
+    bytes: &'a bytes::Bytes,
+    follow: Stamp,
+    settled: bool,
+}
+
+fn not_fast() -> Error {
+    Error::Protocol { what: "a member is asked for fast writes only".into() }
+}
+
+impl<'a> FastOp<'a> {
+    pub fn of(ask: &Ask, op: &'a DataOp) -> Option<Self> {
+        let DataOp::FastWrite { data, index, offset, bytes, follow, settled, term } = op else { return None };
+        let shard = ShardId { volume: ask.volume, data: *data, index: *index };
+        Some(Self { shard, term: *term, offset: *offset, bytes, follow: *follow, settled: *settled })
+    }
+
+    /// Applies it and lists it, in one journal record (rule 1). The outer error is the replica's end; `Conflict`: it goes on
+    /// the leader's lane.
+    pub fn take(
+        &self,
+        at: &Place,
+        brick: &Brick,
+        ask: &Ask,
+        list: &mut Vec<FastWrite>,
+    ) -> Result<std::result::Result<Reply, Error>> {
+        let end = u64::from(self.offset) + self.bytes.len() as u64;
+        if self.bytes.is_empty() || self.bytes.len() > FAST_BYTES_MAX || end > SHARD_BYTES {
+            return Ok(Err(Error::invalid("a fast write that does not lie in its shard, or is too long")));
+        }
+        if ask.partition(self.shard.position()) != at.own.partition {
+            return Ok(Err(Error::Protocol { what: "a fast write of another partition's shard".into() }));
+        }
+        let found = if brick.is_dropped(self.shard) { None } else { brick.shard(at.ring, self.shard)? };
+        let conflict = Ok(Err(Error::Conflict { stamp: found.map(|record| record.stamp) }));
+        let block = BLOCK_BYTES as u32;
+        let (first, after) = (self.offset / block, end.div_ceil(BLOCK_BYTES as u64) as u32);
+        let Some(before) = found.filter(|record| self.fits(record, end, after)) else { return conflict };
+        if brick.holes(at.ring, self.shard, first, after)?.contains(&true) {
+            return conflict;
+        }
+        let stamp = Stamp { count: self.follow.count + 1, session: ask.session, op: ask.op_id };
+        // What cannot be read is the leader's to find out.
+        let blocks = match whole_blocks(brick, ask, self.shard, before.length, self.offset, self.bytes) {
+            Ok(blocks) => blocks.freeze(),
+            Err(Stop::Error(Error::Damaged { .. })) => return conflict,
+            Err(Stop::Error(error)) => return Err(error),
+            Err(_) => return conflict,
+        };
+        let mut writes = if self.settled { Vec::new() } else { list.clone() };
+        writes.push(FastWrite { stamp, first, blocks: after - first });
+        if writes.len() > UNSETTLED_MAX {
+            return conflict;
+        }
+        let record = ShardRecord { stamp, ..before };
+        let listed = UnsettledRecord { writes: writes.clone() }.to_bytes();
+        let mut changes = vec![block_change(self.shard, record, first, blocks)];
+        if !is_planted(27) {
+            changes.push(Change::Put { key: Key::unsettled(at.ring, self.shard), value: listed });
+        }
+        let (ring, partition, epoch, session, op_id) =
+            (at.ring, at.own.partition, at.view.epoch, ask.session, ask.op_id);
+        let entry = LogEntry::new(Record { ring, partition, epoch, sequence: Sequence(0), session, op_id, changes });
+        let takes_now = !brick.has_starving() && brick.takes_now(&entry);
+        match if takes_now { append(brick, at.ring, &entry, &[], false) } else { Ok(false) } {
+            Ok(true) => {
+                *list = writes;
+                Ok(Ok(Reply::Written { stamp, fast: None }))
+            }
+            Ok(false) | Err(Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. }) => conflict,
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fits(&self, record: &ShardRecord, end: u64, after: u32) -> bool {
+        let is_next = record.stamp == self.follow || is_planted(28) && record.stamp.count == self.follow.count;
+        is_next && end <= u64::from(record.length) && after <= record.home_blocks
+    }
+}
+
+/// What rests of a partition's unsettled writes.
+pub(crate) fn read_lists(at: &Place, brick: &Brick) -> Result<Lists> {
+    let (mut from, to) = Key::own_range(at.ring, at.own.partition, at.count);
+    let mut lists = Lists::new();
+    loop {
+        let found = brick.scan(&from, &to, SCAN_AT_ONCE)?;
+        let Some((last, _)) = found.last() else { return Ok(lists) };
+        from = last.successor();
+        for (key, value) in found {
+            if let Some(shard) = key.as_unsettled() {
+                lists.insert(shard, UnsettledRecord::from_bytes(value).map_err(Error::from)?.writes);
+            }
+        }
+    }
+}

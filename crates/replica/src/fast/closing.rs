@@ -1,0 +1,234 @@
+//! Closing shards: the leader's copy rules (rule 8), and what members took of fast writes becomes as it is there (rule 9).
+
+use super::lane::FastLane;
+use crate::data::block_change;
+use crate::leader::{Draft, Leader, Unmade};
+use crate::message::{FastList, Message};
+use crate::partition::{Around, Out, Place};
+use crate::step::Commit;
+use bytes::BytesMut;
+use hekate_proto::planted::is_planted;
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Shards that are closed together.
+const SHARDS_AT_ONCE: usize = 64;
+/// Blocks that one record evens.
+const BLOCKS: u32 = 8;
+
+/// Shards that nobody can write on the fast lane any more.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    /// With this record they have another stamp.
+    sequence: Sequence,
+    /// Members that have not said what they list.
+    missing: BTreeSet<BrickId>,
+    shards: BTreeMap<ShardId, Uneven>,
+}
+
+/// What is to be made even of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Uneven {
+    /// First block, and how many.
+    ranges: VecDeque<(u32, u32)>,
+    /// The greatest of the stamps.
+    count: u64,
+    /// Writes that the leader has: their sessions may ask for them again.
+    own: Vec<Stamp>,
+    /// Some replica lists it.
+    is_listed: bool,
+}
+
+impl Uneven {
+    pub fn add(&mut self, writes: &[FastWrite]) {
+        for write in writes {
+            self.is_listed = true;
+            self.count = self.count.max(write.stamp.count);
+            let range = (write.first, write.blocks);
+            if !self.ranges.contains(&range) {
+                self.ranges.push_back(range);
+            }
+        }
+    }
+
+    pub fn add_own(&mut self, writes: &[FastWrite]) {
+        self.add(writes);
+        self.own.extend(writes.iter().map(|write| write.stamp));
+    }
+}
+
+impl FastLane {
+    /// A member has the record, and lists this.
+    pub fn listed(&mut self, from: BrickId, sequence: Sequence, lists: Vec<FastList>) {
+        let Some(closing) = self.closing.as_mut().filter(|closing| closing.sequence == sequence) else { return };
+        if closing.missing.remove(&from) {
+            for FastList { shard, writes } in lists {
+                closing.shards.entry(shard).or_default().add(&writes);
+            }
+        }
+    }
+
+    /// What members list when a leader begins, or one who learns comes back, is evened. -> whether there is such.
+    pub fn evens_found(&mut self) -> bool {
+        if self.closing.is_none() && !self.found.is_empty() {
+            let shards = std::mem::take(&mut self.found);
+            self.closing = Some(Closing { sequence: Sequence(0), missing: BTreeSet::new(), shards });
+        }
+        self.closing.is_some()
+    }
+}
+
+impl Leader {
+    /// As far as it goes.
+    pub fn go_on_closing(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+        loop {
+            if self.fast.closing.is_none() && self.serves() {
+                self.fast.evens_found();
+            }
+            if self.fast.closing.is_none() && !self.begin_closing(at, around, out)? {
+                return Ok(());
+            }
+            if !self.even_next(at, around, out)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Another stamp for what is due. -> whether something is being closed.
+    fn begin_closing(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<bool> {
+        let lane = &mut self.fast;
+        lane.due.retain(|shard| lane.open.contains_key(shard));
+        if lane.due.is_empty() || !self.all_present() {
+            return Ok(false);
+        }
+        let shards: Vec<ShardId> = self.fast.due.iter().take(SHARDS_AT_ONCE).copied().collect();
+        let mut commit = Commit::default();
+        let mut closing: BTreeMap<ShardId, Uneven> = BTreeMap::new();
+        for shard in &shards {
+            if let Some(before) = around.brick.shard(at.ring, *shard)? {
+                let record = ShardRecord { stamp: Stamp { count: before.stamp.count + 1, ..before.stamp }, ..before };
+                if !is_planted(31) {
+                    commit.changes.push(Change::Restamp { shard: *shard, record });
+                }
+            }
+            let own = self.fast.open.get(shard).map(|open| open.list.as_slice()).unwrap_or_default();
+            closing.entry(*shard).or_default().add_own(own);
+        }
+        let Some(sequence) = self.append_closing(at, &commit, around, out)? else { return Ok(false) };
+        out.branches.push("shards are closed");
+        self.fast.due.retain(|shard| !shards.contains(shard));
+        let missing: BTreeSet<BrickId> = at.others().collect();
+        for brick in &missing {
+            at.send_member(out, *brick, Message::ListFast { sequence, shards: shards.clone() });
+        }
+        self.fast.closing = Some(Closing { sequence, missing, shards: closing });
+        Ok(true)
+    }
+
+    /// A member that came back is asked again.
+    pub fn list_again(&self, at: &Place, brick: BrickId, out: &mut Out) {
+        if let Some(closing) = self.fast.closing.as_ref().filter(|closing| closing.missing.contains(&brick)) {
+            let shards = closing.shards.keys().copied().collect();
+            at.send_member(out, brick, Message::ListFast { sequence: closing.sequence, shards });
+        }
+    }
+
+    /// The next record that makes a shard even, once all members have said what they list. -> whether there may be another.
+    fn even_next(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<bool> {
+        let Some(closing) = self.fast.closing.as_mut().filter(|closing| closing.missing.is_empty()) else {
+            return Ok(false);
+        };
+        let Some((shard, mut uneven)) = closing.shards.pop_first() else {
+            self.fast.closing = None;
+            self.retry_wanted = true;
+            return Ok(true);
+        };
+        if !uneven.is_listed {
+            self.fast.closed(shard);
+            return Ok(true);
+        }
+        let mut commit = Commit::default();
+        let range = uneven.ranges.front().copied();
+        if let Some((first, blocks)) = range
+            && let Some(before) = around.brick.shard(at.ring, shard)?
+        {
+            let count = uneven.count.max(before.stamp.count) + 1;
+            let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, ..before };
+            let bytes = self.blocks_here(at, shard, (first, blocks.min(BLOCKS)), around)?;
+            commit.changes.push(block_change(shard, record, first, bytes));
+        }
+        let is_last = range.is_none_or(|(_, blocks)| blocks <= BLOCKS) && uneven.ranges.len() <= 1;
+        if is_last {
+            commit.delete(Key::unsettled(at.ring, shard));
+            self.remember_writes(at, &uneven.own, &mut commit, around)?;
+        }
+        let made = self.append_closing(at, &commit, around, out)?;
+        if made.is_some() {
+            if let Some((first, blocks)) = uneven.ranges.pop_front().filter(|(_, blocks)| *blocks > BLOCKS) {
+                uneven.ranges.push_front((first + BLOCKS, blocks - BLOCKS));
+            }
+            if is_last {
+                out.branches.push("a shard is made even");
+                for own in &uneven.own {
+                    // What is known of the slot is read again.
+                    self.slots.remove(&(own.session, own.op.0 as u8));
+                }
+                self.fast.closed(shard);
+                return Ok(true);
+            }
+        }
+        if let Some(closing) = &mut self.fast.closing {
+            closing.shards.insert(shard, uneven);
+        }
+        Ok(made.is_some())
+    }
+
+    /// Blocks as they are here. What a power cut took is agreed on later.
+    fn blocks_here(
+        &self,
+        at: &Place,
+        shard: ShardId,
+        (first, count): (u32, u32),
+        around: &Around,
+    ) -> Result<bytes::Bytes> {
+        let mut bytes = BytesMut::with_capacity(count as usize * BLOCK_BYTES);
+        for block in first..first + count {
+            match around.brick.read_block(at.ring, shard, block)? {
+                Some(found) => bytes.extend_from_slice(&found),
+                None => bytes.resize(bytes.len() + BLOCK_BYTES, 0),
+            }
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// What a session may ask for again, though nobody lists it any more (rule 10a).
+    fn remember_writes(&self, at: &Place, own: &[Stamp], commit: &mut Commit, around: &Around) -> Result<()> {
+        for stamp in own {
+            let slot = stamp.op.0 as u8;
+            let key = Key::session(at.ring, at.own.partition.first_position(at.count), stamp.session, u16::from(slot));
+            let known = around.brick.get(&key)?.map(SessionRecord::from_bytes).transpose().map_err(Error::from)?;
+            if known.is_none_or(|known| known.op_id < stamp.op) && !is_planted(32) {
+                let reply = Reply::Written { stamp: *stamp, fast: None }.to_bytes();
+                commit.put(key, &SessionRecord { op_id: stamp.op, reply });
+            }
+        }
+        Ok(())
+    }
+
+    /// -> its number; none if there is no room for it.
+    fn append_closing(
+        &mut self,
+        at: &Place,
+        commit: &Commit,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<Option<Sequence>> {
+        let (session, op_id, step, also) = (SYSTEM_SESSION, OpId(0), None, Vec::new());
+        let draft = Draft { session, op_id, commit, also, must: true, step, closes: true };
+        match self.append(at, draft, around, out)? {
+            Ok(sequence) => Ok(Some(sequence)),
+            Err(Unmade::NoRoom) => Ok(None),
+            Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The leader's fast lane: which shards are open, and reads of what is not settled.
+
+use super::closing::{Closing, Uneven};
+use super::{FastOp, read_lists};
+use crate::leader::Leader;
+use crate::message::{FastList, Message};
+use crate::partition::{Around, Event, Out, Place, Token};
+use crate::read::answer;
+use crate::serve::Waiting;
+use crate::step::Ask;
+use hekate_proto::planted::is_planted;
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Shards of a partition that are open at the same time.
+const OPEN_MAX: usize = 1024;
+/// A shard that two sessions wanted is opened for one that has written it so often without another in between.
+const WRITES_ALONE: u32 = 4;
+/// Shards of which it is remembered who wrote them last.
+const WRITERS_MAX: usize = 16_384;
+/// A shard that nobody writes for so long is closed: 500 ms.
+const IDLE_NS: i64 = 500_000_000;
+
+/// See `fast.rs`.
+#[derive(Debug, Default)]
+pub(crate) struct FastLane {
+    /// What an earlier life of the leader has allowed counts no more.
+    pub term: u64,
+    pub(super) open: BTreeMap<ShardId, Open>,
+    /// To be closed next.
+    pub(super) due: BTreeSet<ShardId>,
+    pub(super) closing: Option<Closing>,
+    /// What members list when a leader begins.
+    pub(super) found: BTreeMap<ShardId, Uneven>,
+    /// Who wrote a shard last on the leader's lane, and how often it has to do so again before the shard is opened for it.
+    writers: BTreeMap<ShardId, (SessionId, u32)>,
+    reads: Vec<Reading>,
+}
+
+/// A shard that a session may write on the fast lane.
+#[derive(Debug)]
+pub(super) struct Open {
+    session: SessionId,
+    /// Writes that some member may lack.
+    pub list: Vec<FastWrite>,
+    /// All members are known to have this one.
+    known: Option<Stamp>,
+    used_at: Time,
+}
+
+/// A read whose answer is told when all members are known to have what it shows.
+#[derive(Debug)]
+struct Reading {
+    event: Event,
+    shard: ShardId,
+    stamp: Stamp,
+    token: Token,
+    reply: Reply,
+    missing: BTreeSet<BrickId>,
+}
+
+impl FastLane {
+    pub fn is_idle(&self) -> bool {
+        self.open.is_empty() && self.reads.is_empty() && !self.is_closing()
+    }
+
+    /// Whether it waits for room, or for members.
+    pub fn wants_tick(&self) -> bool {
+        !self.reads.is_empty() || self.is_closing()
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.is_some() || !self.due.is_empty() || !self.found.is_empty()
+    }
+
+    pub fn close_all_of(&mut self, session: SessionId) {
+        let of_it = self.open.iter().filter(|(_, open)| open.session == session);
+        self.due.extend(of_it.map(|(shard, _)| *shard));
+    }
+
+    /// Of those whose keys are in `from..to`.
+    pub fn open_between(&self, ring: RingId, from: &Key, to: &Key) -> Vec<ShardId> {
+        let is_between = |shard: &&ShardId| (from..to).contains(&&Key::shard(ring, **shard));
+        self.open.keys().filter(is_between).copied().collect()
+    }
+
+    /// All that is open, for who changes things past the log.
+    pub fn close_all(&mut self) {
+        self.due.extend(self.open.keys());
+    }
+
+    fn close_idle(&mut self, now: Time) {
+        let is_idle = |open: &Open| now.0.saturating_sub(open.used_at.0) > IDLE_NS;
+        self.due.extend(self.open.iter().filter(|(_, open)| is_idle(open)).map(|(shard, _)| *shard));
+    }
+
+    pub fn take_reads(&mut self) -> impl Iterator<Item = Waiting> + use<> {
+        std::mem::take(&mut self.reads).into_iter().map(|reading| Waiting::of(reading.event))
+    }
+
+    /// Whether a session that writes a shard on the leader's lane may go on on the fast one.
+    fn is_alone(&mut self, shard: ShardId, session: SessionId) -> bool {
+        if self.writers.len() >= WRITERS_MAX {
+            self.writers.clear();
+        }
+        let (writer, left) = self.writers.entry(shard).or_insert((session, 1));
+        if *writer != session {
+            (*writer, *left) = (session, WRITES_ALONE);
+        }
+        *left = left.saturating_sub(1);
+        *left == 0
+    }
+
+    /// Somebody else wanted it, or nobody does any more.
+    pub(super) fn closed(&mut self, shard: ShardId) {
+        if let Some(open) = self.open.remove(&shard) {
+            self.writers.insert(shard, (open.session, WRITES_ALONE));
+        }
+    }
+
+    fn is_unsettled(&self, shard: ShardId) -> bool {
+        let open = self.open.get(&shard);
+        open.is_some_and(|open| open.list.last().is_some_and(|last| open.known != Some(last.stamp))) && !is_planted(29)
+    }
+}
+
+/// The shard that a read of bytes is about.
+fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
+    match op {
+        Op::Data { op: DataOp::ReadShard { data, index, .. } } => {
+            Some(ShardId { volume: ask.volume, data: *data, index: *index })
+        }
+        _ => None,
+    }
+}
+
+impl Leader {
+    /// A leader begins: nothing is open, and what is listed here is to be evened.
+    pub fn begin_fast_lane(&mut self, at: &Place, around: &Around) -> Result<()> {
+        self.tickets += 1;
+        self.waiting.extend(self.fast.take_reads());
+        let term = u64::from(around.brick.generation()) << 32 | self.tickets & u64::from(u32::MAX);
+        let mut found: BTreeMap<ShardId, Uneven> = BTreeMap::new();
+        for (shard, writes) in read_lists(at, around.brick)? {
+            found.entry(shard).or_default().add_own(&writes);
+        }
+        self.fast = FastLane { term, found, ..FastLane::default() };
+        Ok(())
+    }
+
+    /// Whether what a read shows may not be on every member.
+    pub fn shows_unsettled(&self, ask: &Ask, op: &Op) -> bool {
+        read_shard(ask, op).is_some_and(|shard| self.fast.is_unsettled(shard))
+    }
+
+    /// Rule 7: members are asked whether they have what the answer shows.
+    pub fn confirm_read(
+        &mut self,
+        at: &Place,
+        (token, ask, op): (Token, &Ask, &Op),
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let Some(shard) = read_shard(ask, op) else { return Ok(false) };
+        let Some(record) = around.brick.shard(at.ring, shard)? else { return Ok(false) };
+        let Ok(reply) = answer(around.brick, ask, at.own.partition, op) else { return Ok(false) };
+        out.branches.push("a read asks whether a fast write is everywhere");
+        let (stamp, missing): (_, BTreeSet<BrickId>) = (record.stamp, at.others().collect());
+        missing.iter().for_each(|brick| at.send_member(out, *brick, Message::AskFast { shard, stamp }));
+        let event = Event::Request { token, ask: *ask, op: op.clone() };
+        self.fast.reads.push(Reading { event, shard, stamp, token, reply, missing });
+        Ok(true)
+    }
+
+    /// A member has a write, or has not: then it may never come, and the shard is closed.
+    pub fn fast_held(&mut self, from: BrickId, shard: ShardId, stamp: Stamp, held: bool, out: &mut Out) {
+        let mut reads = std::mem::take(&mut self.fast.reads);
+        for reading in &mut reads {
+            if held && (reading.shard, reading.stamp) == (shard, stamp) {
+                reading.missing.remove(&from);
+            }
+        }
+        for reading in reads {
+            let is_it = (reading.shard, reading.stamp) == (shard, stamp);
+            if is_it && !held {
+                out.branches.push("a read closes a shard");
+                self.fast.due.extend(self.fast.open.contains_key(&shard).then_some(shard));
+                self.waiting.push_back(Waiting::of(reading.event));
+                self.retry_wanted = true;
+            } else if reading.missing.is_empty() {
+                if let Some(open) = self.fast.open.get_mut(&reading.shard) {
+                    open.known = Some(reading.stamp);
+                }
+                self.answer(reading.token, Ok(reading.reply));
+            } else {
+                self.fast.reads.push(reading);
+            }
+        }
+    }
+
+    /// A member went away, or came back: reads that wait for it begin again.
+    pub fn read_again(&mut self, brick: BrickId) {
+        for reading in std::mem::take(&mut self.fast.reads) {
+            if reading.missing.contains(&brick) {
+                self.waiting.push_back(Waiting::of(reading.event));
+                self.retry_wanted = true;
+            } else {
+                self.fast.reads.push(reading);
+            }
+        }
+    }
+
+    /// A client's fast write: the leader's copy is one of those that take it.
+    pub fn fast_write(
+        &mut self,
+        at: &Place,
+        (token, ask, op): (Token, &Ask, &Op),
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let conflict = Err(Error::Conflict { stamp: None });
+        let serves = self.serves() && at.view.whole && !at.view.too_few;
+        let reply = match op {
+            Op::Data { op } if serves => match FastOp::of(ask, op) {
+                Some(write) if write.term == self.fast.term && !self.fast.is_due(write.shard) => {
+                    match self.fast.open.get_mut(&write.shard).filter(|open| open.session == ask.session) {
+                        Some(open) => {
+                            open.used_at = around.now;
+                            write.take(at, around.brick, ask, &mut open.list)?
+                        }
+                        None => conflict,
+                    }
+                }
+                _ => conflict,
+            },
+            _ => conflict,
+        };
+        out.branches.push(if reply.is_ok() { "a fast write" } else { "a fast write is refused by the leader" });
+        out.answers.push((token, reply));
+        Ok(())
+    }
+
+    /// The session's next write to the shard may come on the fast lane.
+    pub fn open_shard(&mut self, at: &Place, ask: &Ask, op: &Op, around: &Around) -> Option<u64> {
+        let Op::Data { op: DataOp::WriteShard { data, index, fast: true, .. } } = op else { return None };
+        let shard = ShardId { volume: ask.volume, data: *data, index: *index };
+        let is_whole = at.view.whole && at.learners().next().is_none() && at.others().next().is_some();
+        let lane = &mut self.fast;
+        if !is_whole || lane.open.len() >= OPEN_MAX || !lane.is_alone(shard, ask.session) {
+            return None;
+        }
+        let (session, used_at) = (ask.session, around.now);
+        lane.open.insert(shard, Open { session, list: Vec::new(), known: None, used_at });
+        Some(lane.term)
+    }
+
+    /// Whether an op copies what may not be on every member: then the shard is closed first.
+    pub fn copies_unsettled(&mut self, ask: &Ask, op: &Op) -> bool {
+        matches!(op, Op::Data { op: DataOp::CopyShard { from, .. } } if self.is_open_and_unsettled(ask.volume, from))
+    }
+
+    /// The same, of a run that is read for another partition.
+    pub fn is_open_and_unsettled(&mut self, volume: VolumeId, range: &ShardRange) -> bool {
+        let shard = ShardId { volume, data: range.data, index: range.index };
+        let is_unsettled = self.fast.is_unsettled(shard);
+        self.fast.due.extend(is_unsettled.then_some(shard));
+        is_unsettled
+    }
+
+    /// With each tick.
+    pub fn look_after_fast_lane(&mut self, now: Time) {
+        if self.serves() {
+            self.fast.close_idle(now);
+        }
+    }
+
+    /// Of an open shard that a record changes nothing may come on the fast lane meanwhile. -> whether the record must wait.
+    pub fn must_close(&mut self, changes: &[Change], out: &mut Out) -> bool {
+        if self.fast.open.is_empty() || is_planted(30) {
+            return false;
+        }
+        let open = &self.fast.open;
+        let shards: Vec<ShardId> =
+            changes.iter().filter_map(Change::shard).filter(|shard| open.contains_key(shard)).collect();
+        if !shards.is_empty() {
+            out.branches.push("a record waits for a shard to be closed");
+        }
+        self.fast.due.extend(&shards);
+        !shards.is_empty()
+    }
+}
+
+impl FastLane {
+    fn is_due(&self, shard: ShardId) -> bool {
+        self.due.contains(&shard)
+    }
+
+    /// A member's lists, while a leader begins.
+    pub fn found(&mut self, lists: Vec<FastList>) {
+        for FastList { shard, writes } in lists {
+            self.found.entry(shard).or_default().add(&writes);
+        }
+    }
+
+    /// The same, once it serves.
+    pub fn even(&mut self, lists: Vec<FastList>) {
+        self.found(lists);
+    }
+}

@@ -1,0 +1,62 @@
+//! What a session may ask again: the last answer of each of its slots.
+
+use crate::leader::Leader;
+use crate::partition::{Around, Place};
+use crate::step::Ask;
+use hekate_proto::planted::is_planted;
+use hekate_proto::*;
+
+impl Leader {
+    /// What is kept for a retry.
+    pub fn session_change(&self, at: &Place, ask: &Ask, reply: &Reply) -> Option<Change> {
+        if ask.session == SYSTEM_SESSION {
+            return None;
+        }
+        let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
+        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, slot);
+        let record = SessionRecord { op_id: ask.op_id, reply: reply.to_bytes() };
+        Some(Change::Put { key, value: record.to_bytes() })
+    }
+
+    pub fn remember_slot(&mut self, ask: &Ask) {
+        if ask.session != SYSTEM_SESSION {
+            self.slots.insert((ask.session, slot_of(ask.op_id)), ask.op_id);
+        }
+    }
+
+    /// The answer that the op got when it was done before.
+    pub fn remembered(&mut self, at: &Place, ask: &Ask, around: &Around) -> Result<Option<Result<Reply>>> {
+        if ask.session == SYSTEM_SESSION || is_planted(2) {
+            return Ok(None);
+        }
+        let slot = slot_of(ask.op_id);
+        let known = self.slots.get(&(ask.session, slot)).copied();
+        if known.is_some_and(|known| known < ask.op_id) {
+            return Ok(None);
+        }
+        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, u16::from(slot));
+        let Some(value) = around.brick.get(&key)? else {
+            self.slots.insert((ask.session, slot), OpId(0));
+            return Ok(None);
+        };
+        let record = SessionRecord::from_bytes(value)?;
+        self.slots.insert((ask.session, slot), record.op_id);
+        Ok(match record.op_id.cmp(&ask.op_id) {
+            std::cmp::Ordering::Less => None,
+            std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
+            // It comes after its own retry was answered and the slot used again: nobody waits for it.
+            std::cmp::Ordering::Greater => {
+                Some(Err(Error::Protocol { what: "an op that was answered long ago".into() }))
+            }
+        })
+    }
+
+    /// What a session left for retries is forgotten with it.
+    pub fn forget_session(&mut self, session: SessionId) {
+        self.slots.retain(|(known, _), _| *known != session);
+    }
+}
+
+fn slot_of(op_id: OpId) -> u8 {
+    (op_id.0 % SESSION_SLOTS as u64) as u8
+}

@@ -1,0 +1,220 @@
+//! The fast lane: what members take, and what becomes of what only some have.
+
+use super::*;
+
+const DATA: DataId = DataId(9);
+const FIRST: SessionId = SessionId(1);
+const SECOND: SessionId = SessionId(2);
+
+/// A ring with one shard of four blocks of ones, which the first session may write on the fast lane.
+struct Lane {
+    ring: TestRing,
+    storages: Vec<MemoryStorage>,
+    leader: Address,
+    follower: Address,
+    stamp: Stamp,
+    term: u64,
+}
+
+fn shard() -> ShardId {
+    ShardId { volume: VOLUME, data: DATA, index: 0 }
+}
+
+fn bytes(byte: u8, count: usize) -> Bytes {
+    vec![byte; count].into()
+}
+
+impl Lane {
+    fn new() -> Self {
+        let storages = storages();
+        let ring = open(&storages);
+        let leader = ring.leader(shard().position());
+        let view = &ring.views[leader.partition.0 as usize];
+        let other = view.members.iter().map(|member| member.brick).find(|brick| *brick != leader.brick).unwrap();
+        let follower = Address { brick: other, ..leader };
+        let stamp = Stamp { count: 0, session: FIRST, op: OpId(0) };
+        let mut lane = Self { ring, storages, leader, follower, stamp, term: 0 };
+        assert!(lane.slow(FIRST, 256, 0, bytes(1, 4 * BLOCK_BYTES)).is_ok());
+        assert!(lane.term > 0, "a shard that one session writes is opened for it");
+        lane
+    }
+
+    fn ask(session: SessionId, op: u64) -> Ask {
+        let (op_id, now) = (OpId(op), Time(op as i64));
+        Ask { ring: RING, count: COUNT, volume: VOLUME, session, op_id, now, durable: false, alone: false, spread: 1 }
+    }
+
+    fn request(&mut self, to: Address, session: SessionId, op_id: u64, op: DataOp) -> Result<Reply> {
+        let token = Token(1 << 40 | session.0 << 32 | op_id);
+        let event = Event::Request { token, ask: Self::ask(session, op_id), op: Op::Data { op } };
+        self.ring.tell(to, event);
+        for _ in 0..50 {
+            if let Some(answer) = self.ring.answers.remove(&token) {
+                return answer;
+            }
+            self.ring.tick();
+        }
+        Err(Error::Unavailable { what: "nobody answered".into() })
+    }
+
+    /// On the leader's lane.
+    fn slow(&mut self, session: SessionId, op_id: u64, offset: u32, bytes: Bytes) -> Result<Reply> {
+        let op = DataOp::WriteShard { data: DATA, index: 0, offset, bytes, follow: None, fast: true };
+        let reply = self.request(self.leader, session, op_id, op);
+        if let Ok(Reply::Written { stamp, fast: Some(term) }) = reply {
+            (self.stamp, self.term) = (stamp, term);
+        }
+        reply
+    }
+
+    /// At one member.
+    fn fast(&mut self, to: Address, op_id: u64, offset: u32, bytes: Bytes) -> Result<Reply> {
+        let (follow, settled, term) = (self.stamp, true, self.term);
+        let op = DataOp::FastWrite { data: DATA, index: 0, offset, bytes, follow, settled, term };
+        self.request(to, FIRST, op_id, op)
+    }
+
+    fn fast_stamp(&self, op_id: u64) -> Stamp {
+        Stamp { count: self.stamp.count + 1, session: FIRST, op: OpId(op_id) }
+    }
+
+    fn read(&mut self) -> Bytes {
+        let op = DataOp::ReadShard { data: DATA, index: 0, offset: 0, length: 4 * BLOCK_BYTES as u32 };
+        let Ok(Reply::Data { bytes }) = self.ring.read(Op::Data { op }) else { panic!("no bytes") };
+        bytes
+    }
+
+    /// As the replica has it.
+    fn held(&self, at: Address) -> (Stamp, Bytes) {
+        let brick = &self.ring.bricks[at.brick.0 as usize];
+        let record = brick.shard(RING, shard()).unwrap().unwrap();
+        (record.stamp, brick.read_shard(RING, shard(), 0, record.length).unwrap())
+    }
+
+    fn listed(&self, at: Address) -> bool {
+        let brick = &self.ring.bricks[at.brick.0 as usize];
+        brick.get(&Key::unsettled(RING, shard())).unwrap().is_some()
+    }
+
+    /// Both replicas have this, and nothing is unsettled.
+    fn check_even(&mut self, blocks: [u8; 4]) {
+        self.ring.rest();
+        let expected: Vec<u8> = blocks.iter().flat_map(|byte| vec![*byte; BLOCK_BYTES]).collect();
+        let (ours, theirs) = (self.held(self.leader), self.held(self.follower));
+        assert!(ours.1 == expected, "the leader");
+        assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+        assert!(!self.listed(self.leader) && !self.listed(self.follower));
+        assert!(self.read() == expected, "a read");
+    }
+}
+
+const BLOCK: u32 = BLOCK_BYTES as u32;
+
+#[test]
+fn what_all_members_have_is_read_and_remembered() {
+    let mut lane = Lane::new();
+    let stamp = lane.fast_stamp(512);
+    let written = Ok(Reply::Written { stamp, fast: None });
+    assert_eq!(lane.fast(lane.follower, 512, BLOCK, bytes(2, BLOCK_BYTES)), written);
+    assert_eq!(lane.fast(lane.leader, 512, BLOCK, bytes(2, BLOCK_BYTES)), written);
+    assert!(lane.listed(lane.leader) && lane.listed(lane.follower));
+    assert_eq!(lane.read()[BLOCK_BYTES], 2);
+    // It follows its own.
+    lane.stamp = stamp;
+    for at in [lane.leader, lane.follower] {
+        assert!(lane.fast(at, 768, 2 * BLOCK + 5, bytes(3, 100)).is_ok());
+    }
+    assert_eq!(lane.held(lane.leader), lane.held(lane.follower));
+    assert_eq!(
+        lane.slow(FIRST, 768, 2 * BLOCK + 5, bytes(3, 100)),
+        Ok(Reply::Written { stamp: lane.fast_stamp(768), fast: None })
+    );
+    let _ = lane.slow(FIRST, 1024, 2 * BLOCK, bytes(4, BLOCK_BYTES)).unwrap();
+    lane.check_even([1, 2, 4, 1]);
+}
+
+#[test]
+fn what_the_leader_lacks_is_undone_before_it_changes_the_shard() {
+    let mut lane = Lane::new();
+    assert!(lane.fast(lane.follower, 512, 0, bytes(2, 2 * BLOCK_BYTES)).is_ok());
+    assert_eq!(lane.read()[0], 1, "the leader's copy rules");
+    let _ = lane.slow(SECOND, 256, BLOCK, bytes(5, BLOCK_BYTES)).unwrap();
+    assert!(
+        matches!(lane.fast(lane.leader, 512, 0, bytes(2, 2 * BLOCK_BYTES)), Err(Error::Conflict { .. })),
+        "it comes late"
+    );
+    lane.check_even([1, 5, 1, 1]);
+    // Its client asks the leader: it was never done.
+    let _ = lane.slow(FIRST, 512, 0, bytes(2, 2 * BLOCK_BYTES)).unwrap();
+    lane.check_even([2, 2, 1, 1]);
+}
+
+#[test]
+fn what_only_the_leader_has_is_brought_to_all_before_it_is_read() {
+    let mut lane = Lane::new();
+    let stamp = lane.fast_stamp(512);
+    assert!(lane.fast(lane.leader, 512, 3 * BLOCK, bytes(2, BLOCK_BYTES)).is_ok());
+    assert_eq!(lane.read()[3 * BLOCK_BYTES], 2);
+    assert_eq!(lane.held(lane.follower).1[3 * BLOCK_BYTES], 2, "no reader saw it before");
+    let late = lane.fast(lane.follower, 512, 3 * BLOCK, bytes(2, BLOCK_BYTES));
+    assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
+    let again = lane.slow(FIRST, 512, 3 * BLOCK, bytes(2, BLOCK_BYTES));
+    assert_eq!(again, Ok(Reply::Written { stamp, fast: None }), "it is not done again");
+    lane.check_even([1, 1, 1, 2]);
+}
+
+#[test]
+fn members_refuse_what_does_not_follow_or_grows_or_was_allowed_to_another() {
+    let mut lane = Lane::new();
+    let conflicts = |outcome: Result<Reply>| matches!(outcome, Err(Error::Conflict { .. }));
+    for at in [lane.leader, lane.follower] {
+        assert!(conflicts(lane.fast(at, 512, 4 * BLOCK, bytes(2, 1))), "behind the end");
+        assert!(conflicts(lane.fast(at, 512, 4 * BLOCK - 1, bytes(2, 2))), "over the end");
+        let (stamp, term) = (lane.stamp, lane.term);
+        lane.stamp.count += 1;
+        assert!(conflicts(lane.fast(at, 512, 0, bytes(2, 1))), "another stamp");
+        (lane.stamp, lane.term) = (stamp, term + 1);
+        assert!(conflicts(lane.fast(at, 512, 0, bytes(2, 1))), "another term");
+        lane.term = term;
+        assert!(matches!(lane.fast(at, 512, 0, bytes(2, 65 << 10)), Err(Error::Invalid { .. })), "too long");
+    }
+    let (follow, term) = (lane.stamp, lane.term);
+    let write = DataOp::FastWrite { data: DATA, index: 0, offset: 0, bytes: bytes(2, 1), follow, settled: true, term };
+    assert!(conflicts(lane.request(lane.leader, SECOND, 256, write)), "of another session");
+    lane.check_even([1; 4]);
+}
+
+#[test]
+fn a_leader_that_starts_anew_evens_what_is_listed_and_takes_nothing_of_its_last_life() {
+    for (at_leader, expected) in [(true, 2), (false, 1)] {
+        let mut lane = Lane::new();
+        let at = if at_leader { lane.leader } else { lane.follower };
+        assert!(lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+        let Lane { storages, stamp, term, .. } = lane;
+        drop(lane.ring);
+        let ring = open(&storages);
+        let mut lane = Lane { ring, storages, leader: lane.leader, follower: lane.follower, stamp, term };
+        lane.check_even([expected, 1, 1, 1]);
+        for at in [lane.leader, lane.follower] {
+            let late = lane.fast(at, 768, 0, bytes(7, BLOCK_BYTES));
+            assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
+        }
+        // What was done is answered, what was undone is done.
+        let _ = lane.slow(FIRST, 512, 0, bytes(2, BLOCK_BYTES)).unwrap();
+        lane.check_even([2, 1, 1, 1]);
+    }
+}
+
+#[test]
+fn two_sessions_at_one_shard_stay_on_the_leaders_lane() {
+    let mut lane = Lane::new();
+    for turn in 1..=3 {
+        assert!(matches!(lane.slow(SECOND, turn * 256, 0, bytes(2, 1)), Ok(Reply::Written { fast: None, .. })));
+        assert!(matches!(lane.slow(FIRST, turn * 256 + 512, 0, bytes(1, 1)), Ok(Reply::Written { fast: None, .. })));
+    }
+    let last = (4..40).find(|turn| {
+        matches!(lane.slow(FIRST, turn * 256 + 512, 0, bytes(1, 1)), Ok(Reply::Written { fast: Some(_), .. }))
+    });
+    assert!(last.is_some_and(|turn| turn > 5), "{last:?}: after a while alone");
+    lane.check_even([1; 4]);
+}

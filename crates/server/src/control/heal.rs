@@ -1,0 +1,80 @@
+//! Healing, and the proof that it is complete: all replicas of all partitions hold the same.
+
+use super::{Reports, partitions};
+use crate::control::ControlRequest;
+use crate::node::Node;
+use hekate_proto::*;
+use hekate_replica::Event;
+use serde_json::{Value, json};
+
+/// What is being healed, what waits, and how far proofs are.
+pub fn status(node: &Node) -> Result<Value> {
+    let reports = Reports::gather(node)?;
+    let all = partitions::list(node)?;
+    let rows = all.as_array().map(Vec::as_slice).unwrap_or_default();
+    let ids = |list: &Value| -> Vec<String> {
+        list.as_array().into_iter().flatten().filter_map(|one| one["brick"].as_str().map(String::from)).collect()
+    };
+    let mut missing = Vec::new();
+    for row in rows {
+        let (members, learners) = (ids(&row["members"]), ids(&row["learners"]));
+        for brick in row["placed"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if members.iter().any(|member| member == brick) {
+                continue;
+            }
+            let is_it = |told: &&Value| {
+                told["ring"] == row["ring"] && told["partition"] == row["partition"] && told["brick"] == brick
+            };
+            let told = reports.lists("healing").find(is_it);
+            missing.push(json!({
+                "ring": row["ring"], "partition": row["partition"], "volumes": row["volumes"], "brick": brick,
+                "state": if learners.iter().any(|learner| learner == brick) { "being healed" } else { "away" },
+                "healed": told.map(|told| told["healed"].clone()), "bytes_sent": told.map(|told| told["bytes_sent"].clone()),
+            }));
+        }
+    }
+    let waiting: Vec<&Value> = rows.iter().filter(|row| !row["waits_for"].is_null()).collect();
+    let proofs: Vec<Value> = reports.lists("proofs").cloned().collect();
+    Ok(json!({
+        "partitions": rows.len(), "missing": missing,
+        "waiting": waiting.iter().map(|row| json!({ "ring": row["ring"], "partition": row["partition"], "waits_for": row["waits_for"] })).collect::<Vec<_>>(),
+        "proofs": proofs, "all_servers_answer": reports.all_online(),
+    }))
+}
+
+/// All servers begin to prove that the partitions that they lead are the same on all members.
+pub fn prove(node: &Node) -> Result<Value> {
+    let mut begun = prove_here(node)?["begun"].as_u64().unwrap_or(0);
+    for info in node.registry.servers()?.into_iter().filter(|info| info.server != node.registry.server()) {
+        if let Ok(said) = super::ask_server(node, &info, &ControlRequest::ProveHere) {
+            begun += said["begun"].as_u64().unwrap_or(0);
+        }
+    }
+    Ok(json!({ "begun": begun }))
+}
+
+/// This one does.
+pub fn prove_here(node: &Node) -> Result<Value> {
+    let rings: Vec<_> = node.rings.read().values().cloned().collect();
+    let begun: usize = rings.iter().map(|ring| ring.leaders().len()).sum();
+    rings.iter().for_each(|ring| node.tell_leaders(ring, || Event::Prove));
+    Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "begun": begun }))
+}
+
+/// How far the proofs of this server are.
+pub fn proofs_here(node: &Node) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for ring in node.rings.read().values() {
+        for address in ring.leaders() {
+            let Some(proof) = ring.replica(address).and_then(|hosted| hosted.partition.read().proof()) else {
+                continue;
+            };
+            let differing = |(brick, key): &(BrickId, Key)| json!({ "brick": brick, "from": format!("{key:?}") });
+            rows.push(json!({
+                "ring": ring.ring, "partition": address.partition, "equal": proof.equal, "left_out": proof.left_out,
+                "ended": proof.ended, "differing": proof.differing.iter().map(differing).collect::<Vec<_>>(),
+            }));
+        }
+    }
+    rows
+}

@@ -1,0 +1,137 @@
+"""Volumes of mode hsr: durable overwrites go to all replicas at once, and promise what they promise on the leader's lane."""
+
+import os
+import threading
+import time
+
+from harness import equal, test, wait_until
+from raw_client import DENIED, PROTOCOL, Session, fast_write
+from test_failover import ends_equal
+from test_processes import three
+
+BLOCK = 4096
+BLOCKS = 256
+
+
+def fast_writes(store, *servers):
+    """How many each of these servers has taken"""
+    found = []
+    for name in servers:
+        told = store.cli("metrics", **({} if name == "s1" else {"state": store.path(name)})).out
+        lines = [line for line in told.splitlines() if 'op="fast-write"' in line and "_count{" in line]
+        found.append(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
+    return found
+
+
+def hsr(store):
+    """Three servers, a volume of that mode with two copies. -> where it is mounted, and a file of a megabyte"""
+    three(store)
+    store.umount()
+    store.cli("volume", "create", "fast", "--mode", "hsr")
+    mnt = store.mount("fast", volume="fast")
+    path = f"{mnt}/file"
+    with open(path, "wb") as file:
+        file.write(bytes(BLOCKS * BLOCK))
+        os.fsync(file.fileno())
+    return path
+
+
+def block(number, round_):
+    return bytes([number % 251, round_ % 251]) * (BLOCK // 2)
+
+
+def overwrite(path, rounds, numbers=range(0, BLOCKS, 16)):
+    file = os.open(path, os.O_WRONLY | os.O_DSYNC)
+    for round_ in rounds:
+        for number in numbers:
+            equal(os.pwrite(file, block(number, round_), number * BLOCK), BLOCK, "written")
+    os.close(file)
+
+
+def holds(path, round_, numbers=range(0, BLOCKS, 16)):
+    with open(path, "rb") as file:
+        for number in numbers:
+            file.seek(number * BLOCK)
+            equal(file.read(BLOCK) == block(number, round_), True, f"block {number} of round {round_}")
+
+
+@test(limit_s=120)
+def durable_overwrites_go_to_all_replicas(store):
+    path = hsr(store)
+    shown = store.cli("volume", "show", "fast").out
+    equal("mode hsr" in shown, True, "the mode")
+    before = fast_writes(store, "s1", "s2", "s3")
+    overwrite(path, range(1, 9))
+    holds(path, 8)
+    taken = [now - then for now, then in zip(fast_writes(store, "s1", "s2", "s3"), before)]
+    # One shard, two replicas: each of them takes nearly all.
+    equal(sorted(count > 100 for count in taken), [False, True, True], f"fast writes {taken}")
+    store.umount("fast")
+    store.mount("fast", volume="fast")
+    holds(path, 8)
+    store.umount("fast")
+    ends_equal_of(store)
+
+
+@test(limit_s=200)
+def a_server_dies_amid_fast_writes(store):
+    path = hsr(store)
+    overwrite(path, [1])
+    for round_, name in [(2, "s2"), (30, "s3")]:
+        writer = threading.Thread(target=overwrite, args=(path, range(round_, round_ + 20)))
+        writer.start()
+        time.sleep(0.2)
+        store.kill_other(name)
+        writer.join()
+        holds(path, round_ + 19)
+        store.serve_other(name)
+        wait_until(lambda: store.status()["health"] == "good", "all is well again", limit_s=60)
+        holds(path, round_ + 19)
+    store.umount("fast")
+    ends_equal_of(store)
+
+
+@test(limit_s=120)
+def two_mounts_fight_over_a_shard_and_both_go_on(store):
+    path = hsr(store)
+    other = store.mount("other", volume="fast")
+    halves = [range(0, BLOCKS, 16), range(8, BLOCKS, 16)]
+    writers = [threading.Thread(target=overwrite, args=(where, range(1, 13), numbers))
+               for where, numbers in zip([path, f"{other}/file"], halves)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    for where in [path, f"{other}/file"]:
+        for numbers in halves:
+            holds(where, 12, numbers)
+    store.umount("other")
+    store.umount("fast")
+    ends_equal_of(store)
+
+
+@test(fuse=False)
+def what_no_leader_has_allowed_is_refused(store):
+    conflict, stale_view = 22, 21
+    store.init()
+    store.serve()
+    store.cli("volume", "create", "fast", "--mode", "hsr")
+    for volume, wanted in [("v", {DENIED}), ("fast", {conflict, PROTOCOL})]:
+        session = Session(f"{store.state}/server.sock", volume)
+        op = fast_write(5 << 64, 0, 0, b"x" * 4096)
+        for partition in range(len(session.views)):
+            number = session.refusal(session.member(partition), op, durable=1).number
+            equal(number in wanted, True, f"error {number} of {volume}")
+        equal(session.refusal(session.member(0), op).number, DENIED, "one that is not durable")
+    equal(session.refusal(session.member(0, epoch=99), op, durable=1).number, stale_view, "in another view")
+    session.refusal(session.member(0, brick=77), op, durable=1)
+    # Nothing but fast writes is asked of a member.
+    equal(session.refusal(session.member(0), b"\x02\x01" + bytes(16), durable=1).number, PROTOCOL, "another op")
+    equal(store.status()["health"], "good", "the server")
+
+
+def ends_equal_of(store):
+    """All replicas are equal. Shards that nobody writes are closed after half a second."""
+    time.sleep(2.5)
+    store.mount()
+    ends_equal(store)
