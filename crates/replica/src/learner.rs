@@ -161,14 +161,7 @@ impl Learning {
 fn follows(at: &Place, heal: &HealRecord, change: &Change) -> bool {
     match change {
         Change::Put { key, .. } | Change::Delete { key } => *key < heal.live,
-        Change::WriteBlocks { shard, .. }
-        | Change::FreshBlocks { shard, .. }
-        | Change::CutShard { shard, .. }
-        | Change::DropShard { shard }
-        | Change::PunchBlocks { shard, .. }
-        | Change::Restamp { shard, .. }
-        | Change::ReserveBlocks { shard, .. } => is_followed(at, heal, *shard),
-        Change::BeginLog => false,
+        of_shard => of_shard.shard().is_some_and(|shard| is_followed(at, heal, shard)),
     }
 }
 

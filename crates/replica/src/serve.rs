@@ -227,14 +227,7 @@ impl Leader {
         }
         self.unsettled().any(|change| match change {
             Change::Put { key, .. } | Change::Delete { key } => key.id().is_some_and(|id| ids.contains(&id)),
-            Change::WriteBlocks { shard, .. }
-            | Change::FreshBlocks { shard, .. }
-            | Change::CutShard { shard, .. }
-            | Change::PunchBlocks { shard, .. }
-            | Change::ReserveBlocks { shard, .. }
-            | Change::Restamp { shard, .. }
-            | Change::DropShard { shard } => ids.contains(&shard.data.0),
-            Change::BeginLog => false,
+            of_shard => of_shard.shard().is_some_and(|shard| ids.contains(&shard.data.0)),
         })
     }
 
