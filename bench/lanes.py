@@ -1,22 +1,28 @@
 #!/usr/bin/env python3
 """Lanes over a wire: durable 4 KiB writes in each mode of a volume, over a network with a round trip.
 
-  bench/lanes.py [--delays 0,50,200,450] [--modes leader,hsr] [--jobs 1,8] [--seconds 10] [--out FILE]
+  bench/lanes.py [--delays 0,50,200,450] [--modes leader,hsr] [--jobs 1,8] [--seconds 10] [--fight] [--out FILE]
 
 Two servers and a client, each in a network namespace of its own; between each two of them a wire (netdelay.c) that holds
 each frame for DELAY microseconds (0: a veth pair). The round trip that a small TCP message takes is measured in the same run. A volume
 of two copies for each mode, one file of 256 MiB that is written once, then fio: random writes of 4 KiB with O_SYNC, one job and eight
 (threads, each in its share of the file). Prints a JSON line a measurement: rate, and the whole latency distribution (percentiles).
 
+Modes are those of `hekate volume create`, afr-optimised (with --eager-lock and --piggyback), and gluster, gluster-eager: GlusterFS's
+own replication on the same wires, eager lock off and on (needs glusterfs-server). --fight: two mounts write the same 4 MiB, one job each.
+
 Connections of Hekate are loopback or unix until they are encrypted, so the addresses are of 127.0.0.0/8, routed between the namespaces
 (route_localnet). Needs root, fio, gcc and HEKATE=PROGRAM (else target/release/hekate). Everything that it made is removed at the end.
 """
-import argparse, json, os, shutil, signal, subprocess, sys, time
+import argparse, contextlib, json, os, shutil, signal, subprocess, sys, time
+
+from lanes_gluster import Gluster
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BASE = "/var/tmp/hekate-lanes"
 HEKATE = os.path.abspath(os.environ.get("HEKATE", os.path.join(HERE, "../target/release/hekate")))
 NODES = {"hlc": "127.77.0.9", "hl1": "127.77.0.1", "hl2": "127.77.0.2"}
+OPTIONS = {"afr-optimised": ["afr", "--eager-lock", "--piggyback"], "bypass": ["bypass", "--leader", "1"]}
 ECHO = """
 import socket, sys
 server = socket.create_server((sys.argv[1], 7999))
@@ -130,29 +136,80 @@ class Cluster:
     def at(self, node, *words, **named):
         return inside(node, HEKATE, "--state", f"{BASE}/{node}", *words, **named)
 
-    def mount(self, mode):
-        self.at("hl1", "volume", "create", mode, "--copies", "2", "--domain", "server", "--mode", mode)
+    def create(self, mode):
+        self.at("hl1", "volume", "create", mode, "--copies", "2", "--domain", "server", "--mode", *OPTIONS.get(mode, [mode]))
         wait(lambda: json.loads(self.at("hl1", "--json", "status"))["health"] == "good", "a good state")
-        directory = f"{BASE}/mnt-{mode}"
+
+    def mount(self, mode, at=""):
+        directory = f"{BASE}/mnt-{mode}{at}"
         os.makedirs(directory, exist_ok=True)
         inside("hlc", HEKATE, "--state", f"{BASE}/hlc", "--server", f"tcp:{NODES['hl1']}:7100", "mount", mode, directory)
         return directory
 
-    def umount(self, mode):
-        run(HEKATE, "umount", f"{BASE}/mnt-{mode}", check=False)
+    def umount(self, mode, at=""):
+        run(HEKATE, "umount", f"{BASE}/mnt-{mode}{at}", check=False)
 
     def __exit__(self, *_):
         for node in ["hl2", "hl1"]:
             self.at(node, "stop", check=False)
 
 
+PERCENTILES = "1:5:10:25:50:75:90:95:99:99.5:99.9:99.99"
+
+
+def fio(*jobs, seconds):
+    """-> what each of these jobs was told"""
+    words = ["fio", "--rw=randwrite", "--bs=4k", "--ioengine=psync", "--sync=1", "--overwrite=1", "--thread", "--time_based", "--ramp_time=2",
+             f"--runtime={seconds}", "--output-format=json", f"--percentile_list={PERCENTILES}", *(word for job in jobs for word in job)]
+    told = [job["write"] for job in json.loads(run(*words))["jobs"]]
+    return [{"iops": one["iops"], "mean_us": one["clat_ns"]["mean"] / 1000,
+             "percentiles_us": {name: value / 1000 for name, value in one["clat_ns"]["percentile"].items()}} for one in told]
+
+
 def measure(path, jobs, seconds):
-    words = ["fio", "--name=w", f"--filename={path}", "--rw=randwrite", "--bs=4k", "--ioengine=psync", "--sync=1", "--overwrite=1",
-             f"--size={256 // jobs}m", f"--offset_increment={256 // jobs}m", f"--numjobs={jobs}", "--thread", "--time_based", "--ramp_time=2",
-             f"--runtime={seconds}", "--group_reporting", "--output-format=json", "--percentile_list=1:5:10:25:50:75:90:95:99:99.5:99.9:99.99"]
-    told = json.loads(run(*words))["jobs"][0]["write"]
-    percentiles = {name: nanoseconds / 1000 for name, nanoseconds in told["clat_ns"]["percentile"].items()}
-    return {"iops": told["iops"], "mean_us": told["clat_ns"]["mean"] / 1000, "percentiles_us": percentiles}
+    share = 256 // jobs
+    job = ["--name=w", f"--filename={path}", f"--size={share}m", f"--offset_increment={share}m", f"--numjobs={jobs}", "--group_reporting"]
+    return fio(job, seconds=seconds)[0]
+
+
+def fight(paths, seconds):
+    """All write the same shard. -> the rate of each"""
+    jobs = [[f"--name=w{number}", f"--filename={path}", "--size=4m"] for number, path in enumerate(paths)]
+    return {"iops_each": [told["iops"] for told in fio(*jobs, seconds=seconds)]}
+
+
+def fill(path):
+    run("dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=256", "conv=fsync")
+    return path
+
+
+def measure_all(options, about, cluster, gluster):
+    modes = options.modes.split(",")
+    files = {}
+    for mode in modes:
+        if mode.startswith("gluster"):
+            files[mode] = fill(f"{gluster.mount(mode, mode == 'gluster-eager')}/file")
+        else:
+            cluster.create(mode)
+            files[mode] = fill(f"{cluster.mount(mode)}/file")
+
+    def tell(**found):
+        line = json.dumps(about | found)
+        print(line, flush=True)
+        if options.out:
+            with open(options.out, "a") as file:
+                file.write(line + "\n")
+
+    for jobs in map(int, options.jobs.split(",")):
+        for mode in modes:
+            tell(mode=mode, jobs=jobs, **measure(files[mode], jobs, options.seconds))
+    own = [mode for mode in modes if not mode.startswith("gluster")]
+    for mode in own if options.fight else []:
+        paths = [files[mode], f"{cluster.mount(mode, '-2')}/file"]
+        tell(mode=mode, fight=2, **fight(paths, options.seconds))
+        cluster.umount(mode, "-2")
+    for mode in own:
+        cluster.umount(mode)
 
 
 def main():
@@ -161,29 +218,22 @@ def main():
     parser.add_argument("--modes", default="leader,hsr")
     parser.add_argument("--jobs", default="1,8")
     parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--fight", action="store_true")
     parser.add_argument("--out")
     options = parser.parse_args()
     os.mkdir(BASE)
     try:
         run("cc", "-O2", "-pthread", "-o", f"{BASE}/netdelay", f"{HERE}/netdelay.c")
         for delay in map(int, options.delays.split(",")):
-            with Wires(delay) as wires:
-                trip = wires.round_trip()
-                with Cluster() as cluster:
-                    modes = options.modes.split(",")
-                    files = {mode: f"{cluster.mount(mode)}/file" for mode in modes}
-                    for path in files.values():
-                        run("dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=256", "conv=fsync")
-                    for jobs in map(int, options.jobs.split(",")):
-                        for mode in modes:
-                            found = {"delay_us": delay, "round_trip_us": round(trip), "mode": mode, "jobs": jobs}
-                            line = json.dumps(found | measure(files[mode], jobs, options.seconds))
-                            print(line, flush=True)
-                            if options.out:
-                                with open(options.out, "a") as file:
-                                    file.write(line + "\n")
-                    for mode in modes:
-                        cluster.umount(mode)
+            with Wires(delay) as wires, contextlib.ExitStack() as stack:
+                about = {"delay_us": delay, "round_trip_us": round(wires.round_trip())}
+                if "HEKATE_PLANTED" in os.environ:
+                    about["without"] = os.environ["HEKATE_PLANTED"]
+                gluster = None
+                if "gluster" in options.modes:
+                    servers = [(node, NODES[node]) for node in ("hl1", "hl2")]
+                    gluster = stack.enter_context(Gluster(BASE, servers, "hlc", inside))
+                measure_all(options, about, stack.enter_context(Cluster()), gluster)
             for name in ["b1", "b2", "hl1", "hl2", "hlc"]:
                 shutil.rmtree(f"{BASE}/{name}", ignore_errors=True)
     finally:

@@ -251,5 +251,10 @@ def fast_write(data, index, offset, content, count=1):
     return b"\x04\x11" + wide(data) + struct.pack("<QI", index, offset) + text(content) + stamp + b"\x01" + struct.pack("<Q", 1)
 
 
+def raw_write(data, index, offset, content):
+    """The step of a raw write that brings the bytes"""
+    return b"\x04\x12" + wide(data) + struct.pack("<Q", index) + b"\x03" + struct.pack("<I", offset) + text(content)
+
+
 def sync(volume, data, index):
     return b"\x04\x07" + struct.pack("<QII", 1, 1, volume) + wide(data) + struct.pack("<Q", index) + b"\x00"

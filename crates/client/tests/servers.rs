@@ -52,6 +52,7 @@ impl Pair {
             owner_uid: Some(0),
             spread: 8,
             mode: Default::default(),
+            led_by: None,
         };
         pair.running[0].as_ref().unwrap().0.make_volume(wanted).unwrap();
         pair

@@ -13,6 +13,6 @@ pub mod views;
 
 pub use coordinator::{Coordinator, EmbeddedCoordinator, LEASE};
 pub use records::{
-    AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, ServerInfo, SessionInfo, VolumeInfo,
+    AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, RingWish, ServerInfo, SessionInfo, VolumeInfo,
 };
 pub use registry::Registry;

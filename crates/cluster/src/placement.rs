@@ -15,6 +15,8 @@ pub struct Candidate {
     pub weight: u64,
     /// Disk, server or rack.
     pub domain: String,
+    /// If any is so, one of these leads each partition.
+    pub leads: bool,
 }
 
 /// For each of `partitions` the bricks of its `copies`, the leader first.
@@ -29,21 +31,25 @@ pub fn place(candidates: &[Candidate], copies: u32, partitions: u32) -> Result<V
             domains.len()
         )));
     }
+    let led_by_some = candidates.iter().any(|candidate| candidate.leads);
     let mut held = vec![0u64; candidates.len()];
     let mut led = vec![0u64; candidates.len()];
     let mut placed = Vec::with_capacity(partitions as usize);
     for partition in 0..partitions {
         let mut members: Vec<usize> = Vec::new();
         for _ in 0..copies {
-            let free =
-                |index: &usize| !members.iter().any(|member| candidates[*member].domain == candidates[*index].domain);
+            let free = |index: &usize| {
+                let may_lead = !members.is_empty() || !led_by_some || candidates[*index].leads;
+                may_lead && !members.iter().any(|member| candidates[*member].domain == candidates[*index].domain)
+            };
             let next = (0..candidates.len())
                 .filter(free)
                 .min_by_key(|index| burden(held[*index], &candidates[*index], PartitionNumber(partition)));
             members.extend(next);
         }
         members.iter().for_each(|member| held[*member] += 1);
-        members.sort_by_key(|member| burden(led[*member], &candidates[*member], PartitionNumber(partition)));
+        let rank = |member: &usize| burden(led[*member], &candidates[*member], PartitionNumber(partition));
+        members.sort_by_key(|member| (led_by_some && !candidates[*member].leads, rank(member)));
         led[members[0]] += 1;
         placed.push(members.into_iter().map(|member| candidates[member].brick).collect());
     }
@@ -67,6 +73,7 @@ mod tests {
             brick: BrickId(index as u128 * 77 + 5),
             weight: *weight,
             domain: format!("disk {index}"),
+            leads: false,
         };
         weights.iter().enumerate().map(one).collect()
     }
@@ -90,6 +97,16 @@ mod tests {
         let mixed = candidates(&[1000, 1000, 2000]);
         let placed = place(&mixed, 1, 64).unwrap();
         assert_eq!(shares(&placed, &mixed), [16, 16, 32]);
+    }
+
+    #[test]
+    fn who_is_to_lead_has_a_copy_of_everything() {
+        let mut four = candidates(&[1, 1, 1, 1]);
+        (four[2].leads, four[3].leads) = (true, true);
+        let placed = place(&four, 2, 32).unwrap();
+        assert!(placed.iter().all(|members| four[2..].iter().any(|brick| brick.brick == members[0])));
+        let leads = |brick| placed.iter().filter(|members| members[0] == brick).count();
+        assert!(leads(four[2].brick).abs_diff(leads(four[3].brick)) <= 2, "about as many each");
     }
 
     #[test]

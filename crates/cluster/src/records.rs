@@ -97,6 +97,9 @@ pub struct RingInfo {
     /// So many members a view has at least to serve. None: all but one of the copies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_replicas: Option<u32>,
+    /// The server that leads every partition, as long as it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub led_by: Option<ServerId>,
     /// A view a partition: the last that was formed, whether it has begun or not.
     pub views: Vec<View>,
     /// Of partitions whose last view has not begun: the last that has.
@@ -108,12 +111,23 @@ pub struct RingInfo {
     pub placed: Vec<Vec<BrickId>>,
 }
 
+/// What a volume wants of its ring, beside its copies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RingWish {
+    /// None: copies are on different servers if the pool has bricks on enough of them, else on different disks.
+    pub domain: Option<Domain>,
+    /// See [`RingInfo::min_replicas`].
+    pub min_replicas: Option<u32>,
+    /// See [`RingInfo::led_by`].
+    pub led_by: Option<ServerId>,
+}
+
 impl RingInfo {
     /// A ring whose views have begun, with its bricks in the order of their members.
     pub fn new(ring: RingId, pool: &str, copies: u32, domain: Domain, views: Vec<View>) -> Self {
         let placed = views.iter().map(|view| view.members.iter().map(|member| member.brick).collect()).collect();
-        let (min_replicas, opened) = Default::default();
-        Self { ring, pool: pool.into(), copies, domain, min_replicas, views, opened, placed }
+        let (min_replicas, led_by, opened) = Default::default();
+        Self { ring, pool: pool.into(), copies, domain, min_replicas, led_by, views, opened, placed }
     }
 
     /// The bricks that are to hold a partition.

@@ -156,6 +156,7 @@ pub fn control_request_seeds() -> Vec<Vec<u8>> {
         owner_uid: Some(1000),
         spread: 4,
         mode: hekate_proto::map::Mode::Hsr,
+        led_by: None,
     };
     seeds([
         ControlRequest::Status,

@@ -327,6 +327,15 @@ pub struct VolumeCreate {
     /// How bytes are replicated.
     #[arg(long, value_enum, default_value_t = VolumeMode::Leader)]
     pub mode: VolumeMode,
+    /// Mode afr: a lock is kept for the next write.
+    #[arg(long, requires = "mode")]
+    pub eager_lock: bool,
+    /// Mode afr: writes at the same time share a changelog entry; under an eager lock, later ones too.
+    #[arg(long, requires = "mode")]
+    pub piggyback: bool,
+    /// The server (its number) that leads all of the volume as long as it is there, and has a copy of all. Mode bypass needs it.
+    #[arg(long, value_name = "SERVER")]
+    pub leader: Option<u32>,
     /// A user that may use the volume, beside root and its owner; may be given again.
     #[arg(long = "allow-uid", value_name = "UID")]
     pub allow_uids: Vec<u32>,
@@ -343,14 +352,32 @@ pub enum VolumeMode {
     /// High Speed Replication: overwrites with O_SYNC or O_DSYNC of up to 64 KiB go to all replicas at once, one round trip
     /// instead of two, as long as all replicas are there and one client writes. Promises are the same.
     Hsr,
+    /// UNSAFE: the leader answers alone, the others follow. What was acknowledged goes with the leader's machine.
+    Async,
+    /// UNSAFE: as async, and one server (--leader) answers for all of the volume.
+    Bypass,
+    /// For measuring: durable overwrites as GlusterFS's AFR does them, five round trips.
+    Afr,
+    /// For measuring, UNSAFE: durable overwrites to all replicas at once, without stamps and lists: the speed of light.
+    FastPath,
 }
 
-impl From<VolumeMode> for hekate_proto::map::Mode {
-    fn from(mode: VolumeMode) -> Self {
-        match mode {
-            VolumeMode::Leader => Self::Leader,
-            VolumeMode::Hsr => Self::Hsr,
+impl VolumeCreate {
+    /// As the server knows it; options of another mode are refused.
+    pub fn replication(&self) -> Result<hekate_proto::map::Mode, String> {
+        use hekate_proto::map::Mode;
+        let (eager_lock, piggyback) = (self.eager_lock, self.piggyback);
+        if self.mode != VolumeMode::Afr && (eager_lock || piggyback) {
+            return Err("--eager-lock and --piggyback are for --mode afr".into());
         }
+        Ok(match self.mode {
+            VolumeMode::Leader => Mode::Leader,
+            VolumeMode::Hsr => Mode::Hsr,
+            VolumeMode::Async => Mode::Async,
+            VolumeMode::Bypass => Mode::Bypass,
+            VolumeMode::Afr => Mode::Afr { eager_lock, piggyback },
+            VolumeMode::FastPath => Mode::FastPath,
+        })
     }
 }
 

@@ -24,7 +24,8 @@ pub use ids::*;
 pub use key::{Key, Kind, Place};
 pub use lock::{HeldLock, LOCK_END, Lock, LockHolder, LockKind, LockOwner, LockStyle, locks_with};
 pub use op::{
-    Allocate, DataOp, Fill, InodeOp, Leg, LockOp, NameOp, Op, RenameMode, Request, ShardRange, Target, VolumeOp,
+    Allocate, DataOp, Fill, InodeOp, Leg, LockOp, NameOp, Op, RawStep, RenameMode, Request, ShardRange, Target,
+    VolumeOp,
 };
 pub use reply::{Entry, Reply, StubView, VolumeSpace};
 

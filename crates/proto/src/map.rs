@@ -37,6 +37,66 @@ pub enum Mode {
     Leader,
     /// High Speed Replication: overwrites that are to be on stable storage go to all members at once, where that can be.
     Hsr,
+    /// Unsafe: the leader answers alone, the others follow.
+    Async,
+    /// Unsafe: the same, and one server leads all that it has a copy of.
+    Bypass,
+    /// For measuring: overwrites that are to be on stable storage as GlusterFS's AFR does them.
+    #[serde(rename_all = "kebab-case")]
+    Afr {
+        /// A lock is kept for the next write.
+        eager_lock: bool,
+        /// Writes at the same time share a changelog entry; under an eager lock, later ones too.
+        piggyback: bool,
+    },
+    /// For measuring, unsafe: the same go to all members at once, without stamps and lists.
+    FastPath,
+}
+
+impl Mode {
+    /// As users say it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Hsr => "hsr",
+            Self::Async => "async",
+            Self::Bypass => "bypass",
+            Self::Afr { eager_lock: false, piggyback: false } => "afr",
+            Self::Afr { eager_lock: true, piggyback: false } => "afr with eager-lock",
+            Self::Afr { eager_lock: false, piggyback: true } => "afr with piggyback",
+            Self::Afr { eager_lock: true, piggyback: true } => "afr with eager-lock and piggyback",
+            Self::FastPath => "fast-path",
+        }
+    }
+
+    /// Whether a leader answers before the others have what it says.
+    pub fn answers_early(self) -> bool {
+        matches!(self, Self::Async | Self::Bypass)
+    }
+
+    /// What it gives up of the contract (docs/semantics.md).
+    pub fn weaker(self) -> &'static [&'static str] {
+        match self {
+            Self::Leader | Self::Hsr => &[],
+            Self::Async | Self::Bypass => &[
+                "what was acknowledged, and even synced, is lost if the leader's machine is lost before the others have it",
+                "a new leader may not know of it: a file may go back to what it was",
+            ],
+            Self::Afr { .. } => &[
+                "for measuring only: a crash may leave copies that differ until a leader begins anew",
+                "overwrites do not move a file's times",
+            ],
+            Self::FastPath => &[
+                "for measuring only: writes at the same time, or a crash, leave copies that differ, and nothing finds out",
+                "overwrites do not move a file's times",
+            ],
+        }
+    }
+
+    /// Whether clients write past the log, without stamps.
+    pub fn is_raw(self) -> bool {
+        matches!(self, Self::Afr { .. } | Self::FastPath)
+    }
 }
 
 /// How a server is reached.

@@ -185,6 +185,24 @@ wire_enum! {
             settled: bool,
             term: u64,
         },
+        /// One step of a write of blocks that exist, which its client takes at each member of the view itself, past the log and
+        /// without stamps: only on volumes made for measuring (modes `afr` and `fast-path`). The op id names the write in all
+        /// its steps. `Conflict`: it goes to the leader. -> `Done`.
+        18 = RawWrite { data: DataId, index: u64, step: RawStep },
+    }
+
+    /// A step of such a write: what GlusterFS's AFR does for each, in this order.
+    pub enum RawStep {
+        /// Nobody else has a range that meets it until `Unlock` or the session's end. -> `WouldBlock` if somebody has.
+        1 = Lock { offset: u32, length: u32 },
+        /// The changelog, +1: the write may be here, and not elsewhere.
+        2 = Mark { offset: u32, length: u32 },
+        /// The bytes. -> `Done`, or `Waiting` if another session waits for the lock.
+        3 = Write { offset: u32, bytes: Bytes },
+        /// The changelog, -1: all members have it.
+        4 = Clear,
+        /// -> `Done`.
+        5 = Unlock,
     }
 
     /// What fallocate asks for (fallocate(2)).
@@ -381,13 +399,14 @@ impl DataOp {
             | DataOp::NextShard { .. }
             | DataOp::CopyShard { .. }
             | DataOp::FastWrite { .. }
+            | DataOp::RawWrite { .. }
             | DataOp::Sync { .. } => None,
         }
     }
 }
 
 /// All that [`Op::label`] says, in byte order.
-pub const OP_LABELS: [&str; 45] = [
+pub const OP_LABELS: [&str; 46] = [
     "accessed",
     "allocate",
     "allocate-shard",
@@ -412,6 +431,7 @@ pub const OP_LABELS: [&str; 45] = [
     "lookup",
     "next-shard",
     "parent",
+    "raw-write",
     "read",
     "read-shard",
     "readlink",
@@ -514,6 +534,7 @@ impl Op {
                 DataOp::Copy { .. } => "copy",
                 DataOp::CopyShard { .. } => "copy-shard",
                 DataOp::FastWrite { .. } => "fast-write",
+                DataOp::RawWrite { .. } => "raw-write",
             },
             Op::Volume { op } => match op {
                 VolumeOp::StatFs => "statfs",

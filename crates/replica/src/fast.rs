@@ -142,57 +142,96 @@ impl<'a> FastOp<'a> {
         ask: &Ask,
         list: &mut Vec<FastWrite>,
     ) -> Result<std::result::Result<Reply, Error>> {
-        let end = u64::from(self.offset) + self.bytes.len() as u64;
-        if self.bytes.is_empty() || self.bytes.len() > FAST_BYTES_MAX || end > SHARD_BYTES {
-            return Ok(Err(Error::invalid("a fast write that does not lie in its shard, or is too long")));
+        let write = Overwrite { shard: self.shard, offset: self.offset, bytes: self.bytes };
+        if let Some(refusal) = write.refusal(at, ask) {
+            return Ok(Err(refusal));
         }
-        if ask.partition(self.shard.position()) != at.own.partition {
-            return Ok(Err(Error::Protocol { what: "a fast write of another partition's shard".into() }));
-        }
-        let found = if brick.is_dropped(self.shard) { None } else { brick.shard(at.ring, self.shard)? };
+        let found = write.target(at, brick)?;
         let conflict = Ok(Err(Error::Conflict { stamp: found.map(|record| record.stamp) }));
-        let block = BLOCK_BYTES as u32;
-        let (first, after) = (self.offset / block, end.div_ceil(BLOCK_BYTES as u64) as u32);
-        let Some(before) = found.filter(|record| self.fits(record, end, after)) else { return conflict };
-        if brick.holes(at.ring, self.shard, first, after)?.contains(&true) {
-            return conflict;
-        }
+        let Some(before) = found.filter(|record| self.is_next(record)) else { return conflict };
+        let Some(blocks) = write.blocks(brick, ask, before.length)? else { return conflict };
         let stamp = Stamp { count: self.follow.count + 1, session: ask.session, op: ask.op_id };
-        // What cannot be read is the leader's to find out.
-        let blocks = match whole_blocks(brick, ask, self.shard, before.length, self.offset, self.bytes) {
-            Ok(blocks) => blocks.freeze(),
-            Err(Stop::Error(Error::Damaged { .. })) => return conflict,
-            Err(Stop::Error(error)) => return Err(error),
-            Err(_) => return conflict,
-        };
         let mut writes = if self.settled { Vec::new() } else { list.clone() };
-        writes.push(FastWrite { stamp, first, blocks: after - first });
+        writes.push(FastWrite { stamp, first: write.first(), blocks: write.count() });
         if writes.len() > UNSETTLED_MAX {
             return conflict;
         }
         let record = ShardRecord { stamp, ..before };
         let listed = UnsettledRecord { writes: writes.clone() }.to_bytes();
-        let mut changes = vec![block_change(self.shard, record, first, blocks)];
+        let mut changes = vec![block_change(self.shard, record, write.first(), blocks)];
         if !is_planted(27) {
             changes.push(Change::Put { key: Key::unsettled(at.ring, self.shard), value: listed });
         }
-        let (ring, partition, epoch, session, op_id) =
-            (at.ring, at.own.partition, at.view.epoch, ask.session, ask.op_id);
-        let entry = LogEntry::new(Record { ring, partition, epoch, sequence: Sequence(0), session, op_id, changes });
-        let takes_now = !brick.has_starving() && brick.takes_now(&entry);
-        match if takes_now { append(brick, at.ring, &entry, &[], false) } else { Ok(false) } {
-            Ok(true) => {
-                *list = writes;
-                Ok(Ok(Reply::Written { stamp, fast: None }))
-            }
-            Ok(false) | Err(Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. }) => conflict,
-            Err(error) => Err(error),
+        if !append_outside(at, brick, ask, changes)? {
+            return conflict;
+        }
+        *list = writes;
+        Ok(Ok(Reply::Written { stamp, fast: None }))
+    }
+
+    fn is_next(&self, record: &ShardRecord) -> bool {
+        record.stamp == self.follow || is_planted(28) && record.stamp.count == self.follow.count
+    }
+}
+
+/// New bytes for blocks that a shard has.
+pub(crate) struct Overwrite<'a> {
+    pub shard: ShardId,
+    pub offset: u32,
+    pub bytes: &'a bytes::Bytes,
+}
+
+impl Overwrite<'_> {
+    /// Why it cannot be asked for.
+    pub fn refusal(&self, at: &Place, ask: &Ask) -> Option<Error> {
+        if self.bytes.is_empty() || self.bytes.len() > FAST_BYTES_MAX || self.end() > SHARD_BYTES {
+            return Some(Error::invalid("a write past the log that does not lie in its shard, or is too long"));
+        }
+        let is_here = ask.partition(self.shard.position()) == at.own.partition;
+        (!is_here).then(|| Error::Protocol { what: "a write past the log to another partition's shard".into() })
+    }
+
+    /// The shard, if it has all of these blocks.
+    pub fn target(&self, at: &Place, brick: &Brick) -> Result<Option<ShardRecord>> {
+        let found = if brick.is_dropped(self.shard) { None } else { brick.shard(at.ring, self.shard)? };
+        let after = self.first() + self.count();
+        let fits = |record: &ShardRecord| self.end() <= u64::from(record.length) && after <= record.home_blocks;
+        let Some(record) = found.filter(fits) else { return Ok(None) };
+        let has_holes = brick.holes(at.ring, self.shard, self.first(), after)?.contains(&true);
+        Ok((!has_holes).then_some(record))
+    }
+
+    /// As whole blocks. None: what is beside them there cannot be read, which is the leader's to find out.
+    pub fn blocks(&self, brick: &Brick, ask: &Ask, length: u32) -> Result<Option<bytes::Bytes>> {
+        match whole_blocks(brick, ask, self.shard, length, self.offset, self.bytes) {
+            Ok(blocks) => Ok(Some(blocks.freeze())),
+            Err(Stop::Error(Error::Damaged { .. })) => Ok(None),
+            Err(Stop::Error(error)) => Err(error),
+            Err(_) => Ok(None),
         }
     }
 
-    fn fits(&self, record: &ShardRecord, end: u64, after: u32) -> bool {
-        let is_next = record.stamp == self.follow || is_planted(28) && record.stamp.count == self.follow.count;
-        is_next && end <= u64::from(record.length) && after <= record.home_blocks
+    pub fn first(&self) -> u32 {
+        self.offset / BLOCK_BYTES as u32
+    }
+
+    pub fn count(&self) -> u32 {
+        self.end().div_ceil(BLOCK_BYTES as u64) as u32 - self.first()
+    }
+
+    fn end(&self) -> u64 {
+        u64::from(self.offset) + self.bytes.len() as u64
+    }
+}
+
+/// A record of this replica alone, past the log. -> whether it was taken; if not, the leader is to be asked.
+pub(crate) fn append_outside(at: &Place, brick: &Brick, ask: &Ask, changes: Vec<Change>) -> Result<bool> {
+    let (ring, partition, epoch, session, op_id) = (at.ring, at.own.partition, at.view.epoch, ask.session, ask.op_id);
+    let entry = LogEntry::new(Record { ring, partition, epoch, sequence: Sequence(0), session, op_id, changes });
+    let takes_now = !brick.has_starving() && brick.takes_now(&entry);
+    match if takes_now { append(brick, at.ring, &entry, &[], false) } else { Ok(false) } {
+        Err(Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. }) => Ok(false),
+        taken => taken,
     }
 }
 

@@ -127,6 +127,11 @@ impl Follower {
             {
                 out.answers.push((token, self.fast.write(at, around, &ask, &op)?));
             }
+            Event::Request { token, ask, op: Op::Data { op: op @ DataOp::RawWrite { .. } } }
+                if !self.is_being_healed() =>
+            {
+                out.answers.push((token, crate::raw::take(at, around, &ask, &op)?));
+            }
             Event::Request { token, .. } | Event::Change { token, .. } | Event::Sync { token, .. } => {
                 out.answers.push((token, Err(Error::StaleView { epoch: at.view.epoch })));
             }

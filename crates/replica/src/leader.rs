@@ -192,9 +192,12 @@ impl Leader {
             Event::Request { .. } | Event::Change { .. } | Event::Collect { .. } | Event::Accessed { .. } => {
                 self.arrive(at, event, around, out)?;
             }
-            Event::Sync { token, shards } => {
-                let then = Then::Answer(token, Ok(Reply::Done));
-                self.round(at, self.last, shards, vec![then], out);
+            Event::Sync { token, shards, own } => {
+                let (answer, alone) = ((token, Ok(Reply::Done)), own && self.may_be_early());
+                match alone {
+                    true => self.round_alone(at, shards, answer, out),
+                    false => self.round(at, self.last, shards, vec![Then::Answer(answer.0, answer.1)], out),
+                }
             }
             Event::CloseShards => self.fast.close_all(),
             Event::Prove => self.begin_proof(at, around, out)?,
@@ -275,7 +278,8 @@ impl Leader {
     /// An ask of the server's own.
     pub fn ask(&self, at: &Place, around: &Around, volume: VolumeId) -> Ask {
         let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), around.now);
-        Ask { ring: at.ring, count: at.count, volume, session, op_id, now, durable: false, alone: false, spread: 1 }
+        let (durable, early, alone, spread) = (false, false, false, 1);
+        Ask { ring: at.ring, count: at.count, volume, session, op_id, now, durable, early, alone, spread }
     }
 
     /// The others wait until there is a view without it.
@@ -342,7 +346,10 @@ impl Leader {
 
     pub fn refuse_all(&mut self, error: &Error, out: &mut Out) {
         let after = self.after.drain(..).map(|(_, _, then)| then);
-        let rounds = std::mem::take(&mut self.rounds).into_values().flat_map(|round| round.then);
+        let rounds = std::mem::take(&mut self.rounds).into_values().flat_map(|round| {
+            let alone = round.alone.map(|(token, reply)| Then::Answer(token, reply));
+            round.then.into_iter().chain(alone)
+        });
         for then in after.chain(rounds) {
             if let Then::Answer(token, _) = then {
                 out.answers.push((token, Err(error.clone())));

@@ -26,6 +26,7 @@ mod numbers;
 mod partition;
 mod places;
 mod proof;
+mod raw;
 mod read;
 mod rename;
 mod retention;

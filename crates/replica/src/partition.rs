@@ -80,8 +80,8 @@ pub enum Event {
     Collect { volume: VolumeId, inode: InodeId },
     /// An inode was read: its time of access moves, if it is due.
     Accessed { volume: VolumeId, inode: InodeId },
-    /// Everything that was answered until now is to be on stable storage of every member.
-    Sync { token: Token, shards: Vec<ShardId> },
+    /// Everything that was answered until now is to be on stable storage of every member; `own`: of the leader alone.
+    Sync { token: Token, shards: Vec<ShardId>, own: bool },
     /// Nobody waits for the answer any more: what has not begun is dropped.
     Abandon { token: Token },
     /// All sessions that may hold locks of an earlier leader: until each has told them or ended, no other lock is granted.

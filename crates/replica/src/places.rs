@@ -99,6 +99,7 @@ fn position_of(volume: VolumeId, op: &Op) -> Option<Position> {
             DataOp::ReadShard { data, index, .. }
             | DataOp::WriteShard { data, index, .. }
             | DataOp::FastWrite { data, index, .. }
+            | DataOp::RawWrite { data, index, .. }
             | DataOp::AllocateShard { data, index, .. }
             | DataOp::SeekShard { data, index, .. }
             | DataOp::CopyShard { data, index, .. } => of_shard(data, index),

@@ -2,7 +2,7 @@
 
 use crate::leader::{Leader, Then};
 use crate::message::Message;
-use crate::partition::{Out, Place, SyncJob};
+use crate::partition::{Out, Place, SyncJob, Token};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
@@ -14,7 +14,12 @@ pub(crate) struct Round {
     pub sequence: Sequence,
     pub shards: Vec<ShardId>,
     pub then: Vec<Then>,
+    /// Only the leader's own stable storage, and who is answered then.
+    pub alone: Option<(Token, Result<Reply>)>,
 }
+
+/// Records that some member lacks, with which a leader still answers alone.
+const EARLY_MAX: usize = 128;
 
 impl Leader {
     /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable. Members
@@ -40,7 +45,21 @@ impl Leader {
             at.send_member(out, *brick, Message::Sync { ticket, sequence, shards: shards.clone() });
         }
         let missing = at.others().filter(|_| !is_planted(6)).chain([at.own.brick]).collect();
-        self.rounds.insert(ticket, Round { missing, sequence, shards, then });
+        self.rounds.insert(ticket, Round { missing, sequence, shards, then, alone: None });
+    }
+
+    /// What this leader has, on its own stable storage, for who takes that for enough (modes `async` and `bypass`).
+    pub fn round_alone(&mut self, at: &Place, shards: Vec<ShardId>, answer: (Token, Result<Reply>), out: &mut Out) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        out.syncs.push(SyncJob { replica: at.own, ticket, shards: shards.clone() });
+        let (missing, sequence) = (BTreeSet::from([at.own.brick]), Sequence(0));
+        self.rounds.insert(ticket, Round { missing, sequence, shards, then: Vec::new(), alone: Some(answer) });
+    }
+
+    /// Whether the others are near enough for the leader to answer alone.
+    pub fn may_be_early(&self) -> bool {
+        self.window.len() < EARLY_MAX
     }
 
     pub fn synced(&mut self, at: &Place, brick: BrickId, ticket: u64, out: &mut Out) {
@@ -63,6 +82,7 @@ impl Leader {
 
     fn end_round(&mut self, at: &Place, ticket: u64, out: &mut Out) {
         let Some(round) = self.rounds.remove(&ticket) else { return };
+        out.answers.extend(round.alone);
         if round.sequence > self.stable {
             self.stable = round.sequence;
             for brick in self.members.keys() {

@@ -7,6 +7,7 @@ use crate::legs;
 use crate::message::{Address, Message, Outcome};
 use crate::partition::{Around, Event, Out, Place, Token, same_bricks};
 use crate::places::{check_place, counted_by, keys_of, listed_by, name_key, names_of, written_data, written_shard};
+use crate::raw;
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
 use crate::tree::{Tree, purge_orphan};
@@ -48,6 +49,12 @@ impl Leader {
     pub fn arrive(&mut self, at: &Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
         if let Event::Request { token, ask, op: op @ Op::Data { op: DataOp::FastWrite { .. } } } = &event {
             return self.fast_write(at, (*token, ask, op), around, out);
+        }
+        if let Event::Request { token, ask, op: Op::Data { op: op @ DataOp::RawWrite { .. } } } = &event {
+            let serves = self.serves() && !at.view.too_few;
+            let reply = if serves { raw::take(at, around, ask, op)? } else { Err(Error::Conflict { stamp: None }) };
+            out.answers.push((*token, reply));
+            return Ok(());
         }
         if let Some(event) = self.try_event(at, event, around, out)? {
             self.waiting.push_back(Waiting::of(event));
@@ -350,8 +357,11 @@ impl Leader {
                 if let Reply::Written { fast, .. } = &mut reply {
                     *fast = self.open_shard(at, ask, op, around);
                 }
+                let early = ask.early && self.may_be_early();
                 // With the record itself: the members need not be told twice.
                 match self.durable.remove(&token) {
+                    Some(shards) if early => self.round_alone(at, shards, (token, Ok(reply)), out),
+                    None if early => out.answers.push((token, Ok(reply))),
                     Some(shards) => self.round(at, sequence, shards, vec![Then::Answer(token, Ok(reply))], out),
                     None => self.when(sequence, false, Then::Answer(token, Ok(reply))),
                 }

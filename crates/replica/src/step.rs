@@ -28,6 +28,8 @@ pub struct Ask {
     pub now: Time,
     /// Answered once it is on stable storage of every member.
     pub durable: bool,
+    /// Answered once the leader alone has it (unsafe: modes `async` and `bypass`).
+    pub early: bool,
     /// No other session uses the volume, so nobody else can have an inode open.
     pub alone: bool,
     /// Partitions that share the names of a directory that this op makes.

@@ -236,6 +236,7 @@ impl TestRing {
             op_id,
             now,
             durable: false,
+            early: false,
             alone: true,
             spread: self.spread,
         }

@@ -9,7 +9,6 @@ use crate::sessions::Session;
 use crate::syncer::Needs;
 use crate::turn::Turn;
 use hekate_cluster::VolumeInfo;
-use hekate_proto::map::Mode;
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, Event, is_access_due};
 use std::collections::BTreeMap;
@@ -26,6 +25,8 @@ const STALE_MAX: usize = 16;
 #[derive(Default)]
 struct Changed {
     ring: Option<Arc<HostedRing>>,
+    /// The volume takes what its leaders have for enough.
+    early: bool,
     partitions: BTreeMap<PartitionNumber, Vec<ShardId>>,
 }
 
@@ -115,7 +116,7 @@ impl Node {
         let mut open = Vec::new();
         for (partition, shards) in changed.partitions {
             let (to, token) = (ring.leader(partition)?.0, self.tickets.token());
-            turn.request(to, token, Event::Sync { token, shards });
+            turn.request(to, token, Event::Sync { token, shards, own: changed.early });
             open.push((to, token));
         }
         turn.run();
@@ -138,7 +139,7 @@ impl Node {
                 self.partition_op(session, request, (ring, partition, epoch), (is_all, changed))
             }
             Target::Replica { ring, partition, epoch, brick } => {
-                self.fast_write(session, request, (ring, Address { partition, brick }, epoch), needs)
+                self.member_op(session, request, (ring, Address { partition, brick }, epoch), needs)
             }
             Target::Brick { brick } => self.brick_op(session, brick, &request.op, needs),
             Target::Server => self.volume_op(session, &request.op),
@@ -182,6 +183,7 @@ impl Node {
             now: Self::clock(),
             // Of several they are made durable together, at the end.
             durable: request.durable && is_all,
+            early: volume.mode.answers_early(),
             // A session that is not known here may have seen the name on another server.
             alone: ring.is_whole() && self.sessions.count(session.volume) == 1,
             spread: spread_of(&volume, &request.op),
@@ -209,6 +211,7 @@ impl Node {
                     if request.durable && !ask.durable {
                         // What legs changed elsewhere is on stable storage, or in the journals of the same bricks.
                         changed.note(&ring, partition, request);
+                        changed.early = volume.mode.answers_early();
                     }
                     return Ok(reply);
                 }
@@ -291,44 +294,6 @@ impl Node {
         mend_range(self, ring.ring, shard, *offset, *length).unwrap_or(false)
     }
 
-    /// A write that its client sends to all members itself: this one answers for itself alone, once it is on stable storage
-    /// here. No lease is needed: who is in another view refuses.
-    fn fast_write(
-        &self,
-        session: &Session,
-        request: &Request,
-        (ring_id, to, epoch): (RingId, Address, Epoch),
-        needs: &mut Needs,
-    ) -> Result<Reply> {
-        let Op::Data { op: DataOp::FastWrite { data, index, .. } } = &request.op else {
-            return Err(Error::Protocol { what: "a replica is asked for fast writes only".into() });
-        };
-        let volume = self.volume(session.volume)?;
-        if volume.ring != ring_id || volume.mode != Mode::Hsr || !request.durable {
-            return Err(Error::Denied { what: "fast writes are for durable writes to volumes of mode hsr".into() });
-        }
-        let ring = self.ring(ring_id)?;
-        check_epoch(ring.view(to.partition)?.epoch, epoch)?;
-        let Some(hosted) = ring.replica(to) else {
-            return Err(Error::Unavailable { what: format!("brick {} is not here", to.brick.text()) });
-        };
-        let ask = Ask {
-            ring: ring_id,
-            count: ring.count(),
-            volume: session.volume,
-            session: session.id,
-            op_id: request.op_id,
-            now: Self::clock(),
-            durable: false,
-            alone: false,
-            spread: 1,
-        };
-        let reply = self.ask_replica(&ring, to, &ask, &request.op)?;
-        needs.journal(&hosted.brick, hosted.brick.end());
-        needs.shards(&hosted.brick, &[ShardId { volume: session.volume, data: *data, index: *index }]);
-        Ok(reply)
-    }
-
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {
         let Op::Data { op: DataOp::Sync { incarnation, shards, all } } = op else {
             return Err(Error::Protocol { what: "a brick is asked for syncs only".into() });
@@ -401,6 +366,6 @@ fn spread_of(volume: &VolumeInfo, op: &Op) -> u32 {
     }
 }
 
-fn check_epoch(now: Epoch, asked: Epoch) -> Result<()> {
+pub(crate) fn check_epoch(now: Epoch, asked: Epoch) -> Result<()> {
     if now == asked { Ok(()) } else { Err(Error::StaleView { epoch: now }) }
 }

@@ -11,7 +11,7 @@ use crate::bricks;
 use crate::metrics;
 use crate::node::Node;
 use crate::where_is::{HeldRequest, WhereRequest, held_here, where_is};
-use hekate_cluster::{BrickInfo, Domain, VolumeInfo};
+use hekate_cluster::{BrickInfo, Domain, RingWish, VolumeInfo};
 use hekate_proto::map::Mode;
 use hekate_proto::*;
 use hekate_transport::Peer;
@@ -183,6 +183,9 @@ pub struct VolumeRequest {
     /// How its bytes are replicated.
     #[serde(default)]
     pub mode: Mode,
+    /// The server that leads all of it, as long as it is there.
+    #[serde(default)]
+    pub led_by: Option<ServerId>,
 }
 
 fn one() -> u32 {
@@ -315,6 +318,10 @@ impl Node {
     /// Makes a volume; `owner_uid` must be named. -> its row.
     pub fn make_volume(&self, wanted: VolumeRequest) -> Result<Value> {
         let owner_uid = wanted.owner_uid.ok_or_else(|| Error::invalid("a volume needs an owner"))?;
+        if wanted.mode == Mode::Bypass && wanted.led_by.is_none() {
+            return Err(Error::invalid("mode bypass needs to know which server's copies answer: say --leader SERVER"));
+        }
+        let wish = RingWish { domain: wanted.domain, min_replicas: wanted.min_replicas, led_by: wanted.led_by };
         let volume = VolumeInfo {
             volume: VolumeId(0),
             name: wanted.name,
@@ -328,7 +335,7 @@ impl Node {
             spread: wanted.spread,
             mode: wanted.mode,
         };
-        let made = self.create_volume(volume, (wanted.domain, wanted.min_replicas), owner_uid)?;
+        let made = self.create_volume(volume, wish, owner_uid)?;
         volume_row(self, &made, &Reports::gather(self)?)
     }
 }
@@ -364,13 +371,14 @@ fn volume_row(node: &Node, volume: &VolumeInfo, reports: &Reports) -> Result<Val
     let mut row = json(volume)?;
     let ring = node.registry.ring(volume.ring)?;
     row["domain"] = json(&ring.as_ref().map(|ring| ring.domain))?;
-    row["min_replicas"] = json(&ring.map(|ring| ring.members_min()))?;
+    row["min_replicas"] = json(&ring.as_ref().map(|ring| ring.members_min()))?;
+    row["led_by"] = json(&ring.and_then(|ring| ring.led_by))?;
     row["sessions"] = node.registry.session_count(volume.volume)?.into();
     row["state"] = if volume.deleting { "deleting" } else { "online" }.into();
     let (total, free) = reports.space(volume.volume);
     (row["bytes_total"], row["bytes_free"]) = (total.into(), free.into());
-    // Everything that makes the promises weaker than the contract would be named here.
-    row["weaker"] = Value::Array(Vec::new());
+    // Everything that makes the promises weaker than the contract.
+    row["weaker"] = json(&volume.mode.weaker())?;
     Ok(row)
 }
 

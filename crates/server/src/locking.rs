@@ -40,6 +40,7 @@ impl Node {
 
     /// All leaders here let go of what it held.
     pub(crate) fn session_ended(&self, ring: &Arc<HostedRing>, session: SessionId) {
+        self.raw_locks.end_session(session);
         ring.leaders().into_iter().for_each(|to| self.end_locks(ring, to, session));
     }
 

@@ -8,6 +8,7 @@ use crate::membership;
 use crate::metrics;
 use crate::ops::{AtWork, OpCounters, SlowOps};
 use crate::partition::{Hosted, HostedRing};
+use crate::raw::RawLocks;
 use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
 use crate::start::{self, LostOn};
@@ -61,6 +62,7 @@ pub struct Node {
     pub(crate) counters: OpCounters,
     pub(crate) at_work: AtWork,
     pub(crate) slow_ops: SlowOps,
+    pub(crate) raw_locks: RawLocks,
     pub(crate) scrubs: Scrubs,
     pub(crate) started: Instant,
     pub(crate) stop_asked: AtomicBool,
@@ -114,6 +116,7 @@ impl Node {
             counters: OpCounters::default(),
             at_work: AtWork::default(),
             slow_ops: SlowOps::default(),
+            raw_locks: RawLocks::default(),
             scrubs: Scrubs::default(),
             started: Instant::now(),
             stop_asked: AtomicBool::new(false),

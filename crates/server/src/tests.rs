@@ -180,6 +180,7 @@ impl Served {
             owner_uid: Some(0),
             spread: 1,
             mode: Default::default(),
+            led_by: None,
         };
         node.make_volume(wanted).unwrap();
         Self { directory, node, stays: false }
@@ -231,6 +232,7 @@ fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op)
         op_id,
         now,
         durable: false,
+        early: false,
         alone: false,
         spread: 1,
     };

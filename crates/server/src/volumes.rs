@@ -4,7 +4,7 @@ use crate::housekeeping::forget_session;
 use crate::node::Node;
 use crate::partition::HostedRing;
 use hekate_cluster::registry::check_name;
-use hekate_cluster::{Domain, VolumeInfo};
+use hekate_cluster::{RingWish, VolumeInfo};
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Event, root_directory};
 use std::sync::Arc;
@@ -15,18 +15,13 @@ const DELETE_AT_ONCE: usize = 512;
 impl Node {
     /// Makes a volume whose root directory belongs to `uid`. If another server leads the root directory's partition it is
     /// made there, as soon as that server learns of the volume.
-    pub(crate) fn create_volume(
-        &self,
-        wanted: VolumeInfo,
-        (domain, min_replicas): (Option<Domain>, Option<u32>),
-        gid: u32,
-    ) -> Result<VolumeInfo> {
+    pub(crate) fn create_volume(&self, wanted: VolumeInfo, wish: RingWish, gid: u32) -> Result<VolumeInfo> {
         let _alone = self.making_volume.lock();
         check_name("volume", &wanted.name)?;
         if self.registry.volume(&wanted.name)?.is_some() {
             return Err(Error::invalid(format!("there is a volume called {} already", wanted.name)));
         }
-        let ring = self.registry.ring_for(&wanted.pool, wanted.copies, domain, min_replicas)?;
+        let ring = self.registry.ring_for(&wanted.pool, wanted.copies, wish)?;
         let hosted = match self.ring(ring.ring) {
             Ok(hosted) => hosted,
             Err(_) => self.host(&ring)?,
@@ -58,13 +53,14 @@ impl Node {
             op_id,
             now,
             durable: false,
+            early: false,
             alone: false,
             spread: 1,
         };
         let changes = root_directory(&ask, volume.owner_uid, gid);
         self.change(ring, at, Commit { changes, ..Commit::default() })?;
         let (to, _) = ring.leader(at)?;
-        let synced = self.ask(ring, to, |token| Event::Sync { token, shards: Vec::new() });
+        let synced = self.ask(ring, to, |token| Event::Sync { token, shards: Vec::new(), own: false });
         synced.unwrap_or_else(|| Err(self.away(ring, at))).map(|_| ())
     }
 

@@ -263,6 +263,7 @@ impl Distribute {
             | DataOp::ReadShard { .. }
             | DataOp::WriteShard { .. }
             | DataOp::FastWrite { .. }
+            | DataOp::RawWrite { .. }
             | DataOp::AllocateShard { .. }
             | DataOp::SeekShard { .. }
             | DataOp::NextShard { .. }
@@ -339,8 +340,12 @@ impl Translator for Distribute {
             Op::Inode { op } => self.inode_op(context, op),
             Op::Lock { op } => self.locks.handle(context, op),
             Op::Data { op } => self.data_op(context, op),
-            Op::Volume { op: VolumeOp::EndSession } => self.replicate.send(context, Whom::Server, op),
+            Op::Volume { op: VolumeOp::EndSession } => {
+                self.replicate.let_go_of_raw_locks(context, true);
+                self.replicate.send(context, Whom::Server, op)
+            }
             Op::Volume { op } => {
+                self.replicate.let_go_of_raw_locks(context, false);
                 let reply = self.ask_all(context, &op)?;
                 if let Reply::Orphans { untold, .. } = &reply {
                     self.locks.beat(untold);

@@ -4,6 +4,7 @@
 //! order is done in order, wherever it is done.
 
 mod fast;
+mod raw;
 
 use fast::FastShards;
 pub(crate) use fast::Flight;
@@ -15,6 +16,7 @@ use hekate_proto::{
 };
 use hekate_transport::Servers;
 use parking_lot::{Condvar, Mutex, RwLock};
+use raw::RawLanes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -43,6 +45,7 @@ pub struct Replicate {
     slots: Arc<Slots>,
     op_count: AtomicU64,
     fast: FastShards,
+    raw: RawLanes,
 }
 
 impl Replicate {
@@ -56,6 +59,7 @@ impl Replicate {
             slots: Arc::new(Slots::new()),
             op_count: AtomicU64::new(1),
             fast: FastShards::default(),
+            raw: RawLanes::default(),
         }
     }
 
@@ -290,6 +294,21 @@ fn first_failure(outcome: Result<Vec<Result<Reply>>>, replies: &mut Vec<Result<R
 fn is_passing(failure: &Failure) -> bool {
     let Failure::Answer(error) = failure else { return true };
     matches!(error, Error::StaleView { .. } | Error::OtherServer { .. } | Error::Unavailable { .. })
+}
+
+/// The servers of a partition's members, with the bricks of each; none if there is nothing to gain: one server has all, or
+/// there is one member only.
+fn servers_of(map: &VolumeMap, partition: PartitionNumber) -> Option<Vec<(ServerId, Vec<BrickId>)>> {
+    let view = map.view(partition).filter(|view| view.whole)?;
+    let mut servers: Vec<(ServerId, Vec<BrickId>)> = Vec::new();
+    for member in &view.members {
+        let server = map.server_of(member.brick)?;
+        match servers.iter_mut().find(|(known, _)| *known == server) {
+            Some((_, bricks)) => bricks.push(member.brick),
+            None => servers.push((server, vec![member.brick])),
+        }
+    }
+    (servers.len() > 1).then_some(servers)
 }
 
 /// An op's id, and its slot until it is dropped.

@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "bc531d33ab0e5ac833901719f1678a78a3e91a2e2e66c38bd7322d025200fd61".into(),
-                "a428de514b9c014a954210f315315c40c076a7ce7823cb8a6063c34e03bda2b5".into()
+                "3fc7ff5d27b7d0eceb173891e427bc6b6600421e09be0e490abe621f287cc1f8".into(),
+                "3f90386ecd7487b5f4a7cbbabd6c990a2009b62a3d93ef9d570099be7ae8b2c0".into()
             )
         );
     }

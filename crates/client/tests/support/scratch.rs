@@ -50,6 +50,7 @@ impl Scratch {
             owner_uid: Some(0),
             spread,
             mode: Default::default(),
+            led_by: None,
         };
         scratch.running.as_ref().unwrap().0.make_volume(wanted).unwrap();
         scratch

@@ -31,16 +31,9 @@ impl Registry {
         now.ok_or_else(|| Error::bug(format!("ring {ring} is not recorded")))?.checked()
     }
 
-    /// The pool's ring for so many copies; made and placed if it is the first of its kind. Without a domain copies are
-    /// on different servers if the pool has bricks on enough of them, else on different disks. `min_replicas`: see
-    /// [`RingInfo::min_replicas`].
-    pub fn ring_for(
-        &self,
-        pool: &str,
-        copies: u32,
-        domain: Option<Domain>,
-        min_replicas: Option<u32>,
-    ) -> Result<RingInfo> {
+    /// The pool's ring for so many copies; made and placed if it is the first of its kind.
+    pub fn ring_for(&self, pool: &str, copies: u32, wish: RingWish) -> Result<RingInfo> {
+        let RingWish { domain, min_replicas, led_by } = wish;
         if let Some(min) = min_replicas.filter(|min| *min == 0 || *min > copies) {
             return Err(Error::invalid(format!("at least {min} of {copies} copies: say a number from 1 to {copies}")));
         }
@@ -55,15 +48,16 @@ impl Registry {
             let is_candidate = |brick: &BrickInfo| brick.pool == pool && !brick.unopened;
             let bricks: Vec<BrickInfo> = self.bricks()?.into_iter().filter(is_candidate).collect();
             let domain = choose_domain(pool, copies, domain, &bricks)?;
-            let kind = (pool, copies, domain, min_replicas);
-            let is_kind = |ring: &RingInfo| (&ring.pool[..], ring.copies, ring.domain, ring.min_replicas) == kind;
+            let kind_of = |ring: &RingInfo| (ring.copies, ring.domain, ring.min_replicas, ring.led_by);
+            let is_kind =
+                |ring: &RingInfo| ring.pool == pool && kind_of(ring) == (copies, domain, min_replicas, led_by);
             if let Some(ring) = self.rings()?.into_iter().find(is_kind) {
                 return Ok(ring);
             }
             let last = counter.as_deref().map_or(Ok(0), |text| parse::<u16>(COUNTER, text))?;
             let number = last.checked_add(1).ok_or_else(|| Error::NoSpace { what: "for rings".into() })?;
-            let views = place_views(&bricks, copies, domain)?;
-            let ring = RingInfo { min_replicas, ..RingInfo::new(RingId(number), pool, copies, domain, views) };
+            let views = place_views(&bricks, copies, domain, led_by)?;
+            let ring = RingInfo { min_replicas, led_by, ..RingInfo::new(RingId(number), pool, copies, domain, views) };
             // A brick that is removed meanwhile is not placed on.
             let mut expect = vec![(COUNTER.to_string(), counter.clone())];
             for key in bricks.iter().filter(|brick| ring.has(brick.brick)).map(|brick| brick_key(brick.brick)) {
@@ -129,14 +123,20 @@ fn choose_domain(pool: &str, copies: u32, asked: Option<Domain>, bricks: &[Brick
     }
 }
 
-fn place_views(bricks: &[BrickInfo], copies: u32, domain: Domain) -> Result<Vec<View>> {
+fn place_views(bricks: &[BrickInfo], copies: u32, domain: Domain, led_by: Option<ServerId>) -> Result<Vec<View>> {
+    if let Some(server) = led_by.filter(|server| !bricks.iter().any(|brick| brick.server == *server)) {
+        return Err(Error::invalid(format!("server {server} has no brick in the pool, so it can lead nothing")));
+    }
     let domain_of = |brick: &BrickInfo| match domain {
         Domain::Disk => brick.brick.text(),
         Domain::Server => brick.server.to_string(),
     };
     let candidates: Vec<_> = bricks
         .iter()
-        .map(|brick| Candidate { brick: brick.brick, weight: brick.weight, domain: domain_of(brick) })
+        .map(|brick| {
+            let (domain, leads) = (domain_of(brick), led_by == Some(brick.server));
+            Candidate { brick: brick.brick, weight: brick.weight, domain, leads }
+        })
         .collect();
     let life =
         |brick: BrickId| bricks.iter().find(|info| info.brick == brick).map_or(Incarnation(0), |info| info.incarnation);

@@ -127,23 +127,30 @@ fn a_pool_that_does_not_exist_is_named() {
 #[test]
 fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
     let registry = registry();
-    let on_disks = registry.ring_for("p", 2, None, None).unwrap();
+    let on_disks = registry.ring_for("p", 2, RingWish::default()).unwrap();
     assert_eq!(on_disks.domain, Domain::Disk);
-    let refused = registry.ring_for("p", 2, Some(Domain::Server), None).unwrap_err().to_string();
+    let refused = registry
+        .ring_for("p", 2, RingWish { domain: Some(Domain::Server), ..RingWish::default() })
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("bricks on 2 servers") && refused.contains("hekate join"), "{refused}");
     let server = join(&registry, &[3, 4]).unwrap();
-    let on_servers = registry.ring_for("p", 2, None, None).unwrap();
+    let on_servers = registry.ring_for("p", 2, RingWish::default()).unwrap();
     assert_eq!((on_servers.domain, on_servers.ring), (Domain::Server, RingId(2)));
     let is_there = |member: &hekate_proto::map::Member| member.brick.0 > 2;
     for view in &on_servers.views {
         assert_eq!(view.members.iter().filter(|member| is_there(member)).count(), 1, "a copy on each: {view:?}");
         assert!(view.members.iter().all(|member| u128::from(member.incarnation.0) == member.brick.0));
     }
-    assert_eq!(registry.ring_for("p", 2, Some(Domain::Disk), None).unwrap(), on_disks, "made once");
-    assert_eq!(registry.ring_for("p", 2, None, None).unwrap(), on_servers, "made once");
-    let single = registry.ring_for("p", 1, Some(Domain::Server), None).unwrap();
     assert_eq!(
-        registry.ring_for("p", 1, Some(Domain::Disk), None).unwrap(),
+        registry.ring_for("p", 2, RingWish { domain: Some(Domain::Disk), ..RingWish::default() }).unwrap(),
+        on_disks,
+        "made once"
+    );
+    assert_eq!(registry.ring_for("p", 2, RingWish::default()).unwrap(), on_servers, "made once");
+    let single = registry.ring_for("p", 1, RingWish { domain: Some(Domain::Server), ..RingWish::default() }).unwrap();
+    assert_eq!(
+        registry.ring_for("p", 1, RingWish { domain: Some(Domain::Disk), ..RingWish::default() }).unwrap(),
         single,
         "one copy is on no two of anything"
     );
@@ -165,12 +172,12 @@ fn bricks_are_added_placed_on_once_opened_and_removed_when_empty() {
     let missing = registry.add_brick(&BrickInfo { pool: "q".into(), ..brick(8, 1) }).unwrap_err();
     assert!(missing.to_string().contains("no pool called q"), "{missing}");
 
-    let refused = registry.ring_for("p", 3, None, None).unwrap_err().to_string();
+    let refused = registry.ring_for("p", 3, RingWish::default()).unwrap_err().to_string();
     assert!(refused.contains("the pool has 2"), "{refused}");
-    let on_two = registry.ring_for("p", 2, None, None).unwrap();
+    let on_two = registry.ring_for("p", 2, RingWish::default()).unwrap();
     assert!(!on_two.has(BrickId(9)));
     registry.opened(BrickId(9), Incarnation(1), 1).unwrap();
-    let on_three = registry.ring_for("p", 3, None, None).unwrap();
+    let on_three = registry.ring_for("p", 3, RingWish::default()).unwrap();
     assert!(on_three.has(BrickId(9)));
 
     assert_eq!(registry.remove_brick(BrickId(9)).unwrap(), [on_three]);
@@ -183,13 +190,26 @@ fn bricks_are_added_placed_on_once_opened_and_removed_when_empty() {
 #[test]
 fn volumes_that_want_other_numbers_of_replicas_have_other_rings() {
     let registry = registry();
-    let usual = registry.ring_for("p", 2, None, None).unwrap();
-    assert_eq!((usual.members_min(), registry.ring_for("p", 2, None, Some(1)).unwrap()), (1, usual.clone()));
-    let both = registry.ring_for("p", 2, None, Some(2)).unwrap();
+    let usual = registry.ring_for("p", 2, RingWish::default()).unwrap();
+    assert_eq!(
+        (
+            usual.members_min(),
+            registry.ring_for("p", 2, RingWish { min_replicas: Some(1), ..RingWish::default() }).unwrap()
+        ),
+        (1, usual.clone())
+    );
+    let both = registry.ring_for("p", 2, RingWish { min_replicas: Some(2), ..RingWish::default() }).unwrap();
     assert_eq!((both.members_min(), both.ring), (2, RingId(2)));
-    assert_eq!(registry.ring_for("p", 2, None, Some(2)).unwrap(), both, "made once");
+    assert_eq!(
+        registry.ring_for("p", 2, RingWish { min_replicas: Some(2), ..RingWish::default() }).unwrap(),
+        both,
+        "made once"
+    );
     for wrong in [0, 3] {
-        let refused = registry.ring_for("p", 2, None, Some(wrong)).unwrap_err().to_string();
+        let refused = registry
+            .ring_for("p", 2, RingWish { min_replicas: Some(wrong), ..RingWish::default() })
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("from 1 to 2"), "{refused}");
     }
 }
@@ -197,7 +217,7 @@ fn volumes_that_want_other_numbers_of_replicas_have_other_rings() {
 #[test]
 fn a_ring_changes_as_often_as_somebody_comes_between() {
     let registry = registry();
-    let ring = registry.ring_for("p", 2, None, None).unwrap();
+    let ring = registry.ring_for("p", 2, RingWish::default()).unwrap();
     let mut tries = 0;
     let now = registry.update_ring(ring.ring, |ring| {
         tries += 1;

@@ -5,7 +5,8 @@ use crate::commands::Failure;
 use crate::output::{self, bytes, table, text};
 use crate::paths::endpoint;
 use hekate_cluster::Domain;
-use hekate_proto::Error;
+use hekate_proto::map::Mode;
+use hekate_proto::{Error, ServerId};
 use hekate_server::{ControlReply, ControlRequest, VolumeRequest};
 use hekate_transport::{Control, Endpoint};
 use serde_json::Value;
@@ -102,7 +103,7 @@ pub fn print_volumes(volumes: &Value) {
             text(&volume["name"]),
             text(&volume["pool"]),
             text(&volume["copies"]),
-            text(&volume["mode"]),
+            mode_of(&volume["mode"]).text().to_string(),
             text(&volume["state"]),
             text(&volume["sessions"]),
             bytes(&volume["bytes_free"]),
@@ -158,7 +159,8 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
             allowed_uids: options.allow_uids.clone(),
             owner_uid: options.owner,
             spread: options.spread,
-            mode: options.mode.into(),
+            mode: options.replication().map_err(Failure::usage)?,
+            led_by: options.leader.map(ServerId),
         }),
         Volume::Delete { name, confirm } => {
             if confirm.as_ref() != Some(name) {
@@ -186,11 +188,28 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
     Ok(())
 }
 
+fn mode_of(mode: &Value) -> Mode {
+    serde_json::from_value(mode.clone()).unwrap_or_default()
+}
+
 /// What a mode costs and gives.
-fn mode_words(mode: &Value) -> &'static str {
-    match mode.as_str() {
-        Some("hsr") => "durable overwrites of up to 64 KiB go to all replicas at once; all else as in mode leader",
-        _ => "each write goes to its partition's leader, and from there to the other replicas",
+fn mode_words(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Leader => {
+            "each write goes to its partition's leader, and from there to the other replicas: two round trips"
+        }
+        Mode::Hsr => {
+            "durable overwrites of up to 64 KiB go to all replicas at once: one round trip; all else as in mode leader"
+        }
+        Mode::Async | Mode::Bypass => "UNSAFE: each write is answered by its partition's leader alone: one round trip",
+        Mode::Afr { .. } => {
+            "for measuring: durable overwrites of up to 64 KiB as GlusterFS's AFR does them: five round trips (lock, changelog, write, \
+             changelog, unlock), fewer with eager-lock and piggyback; all else as in mode leader"
+        }
+        Mode::FastPath => {
+            "for measuring, UNSAFE: durable overwrites of up to 64 KiB go to all replicas at once, without stamps and lists; all else as \
+             in mode leader"
+        }
     }
 }
 
@@ -202,7 +221,11 @@ fn show_volume(volume: &Value) {
     if volume["spread"] != 1 {
         println!("directories in its root: names in {} partitions each", text(&volume["spread"]));
     }
-    println!("mode {}: {}", text(&volume["mode"]), mode_words(&volume["mode"]));
+    let mode = mode_of(&volume["mode"]);
+    println!("mode {}: {}", mode.text(), mode_words(mode));
+    if !volume["led_by"].is_null() {
+        println!("led by server {}, as long as it is there", text(&volume["led_by"]));
+    }
     let weaker = rows(&volume["weaker"]);
     match weaker.is_empty() {
         true => println!("promises: all of the contract (docs/semantics.md); nothing weaker is in force"),

@@ -108,6 +108,7 @@ fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure>
         owner_uid: Some(rustix::process::geteuid().as_raw()),
         spread: 1,
         mode: Default::default(),
+        led_by: None,
     });
     node.shut_down()?;
     Ok(made.map(|_| ())?)

@@ -82,6 +82,7 @@ impl Bench {
             op_id: OpId(op << 8 | op & 0xff),
             now: Time(0),
             durable: false,
+            early: false,
             alone: false,
             spread: 1,
         }

@@ -171,6 +171,7 @@ fn about_data(op: &DataOp) -> String {
             format!("shard {index} of data {:032x}, {} bytes at {offset}", data.0, bytes.len())
         }
         DataOp::AllocateShard { data, index, .. }
+        | DataOp::RawWrite { data, index, .. }
         | DataOp::SeekShard { data, index, .. }
         | DataOp::CopyShard { data, index, .. } => format!("shard {index} of data {:032x}", data.0),
         DataOp::NextShard { data, .. } => format!("data {:032x}", data.0),

@@ -366,6 +366,7 @@ impl Process {
             now: self.time(now),
             // Some are made durable with their record, others afterwards, as in a batch of several.
             durable: durable && waiter.number.is_multiple_of(2),
+            early: false,
             alone: false,
             spread: spread_of(&op, count.min(self.spread_max)),
         };
@@ -405,6 +406,7 @@ impl Process {
             op_id,
             now: now_there,
             durable: false,
+            early: false,
             alone: false,
             spread: 1,
         };
@@ -427,7 +429,7 @@ impl Process {
             Some((address, shards)) if reply.is_ok() => {
                 let token =
                     self.token(Pending { waiter: Some(waiter), durable: None, reply: Some(reply), alone: None });
-                self.event(address, Event::Sync { token, shards }, now);
+                self.event(address, Event::Sync { token, shards, own: false }, now);
             }
             _ => self.effects.push(Effect::Answer(waiter, reply)),
         }

@@ -87,6 +87,7 @@ pub(super) fn begin(world: &mut World) -> std::result::Result<(), String> {
         op_id: OpId(0),
         now: Time(0),
         durable: false,
+        early: false,
         alone: false,
         spread: 1,
     };

@@ -91,8 +91,12 @@ impl Distribute {
     }
 }
 
+/// Whose stable storage counts.
 fn members(map: &VolumeMap, partition: PartitionNumber) -> Vec<BrickId> {
     let view = map.view(partition);
+    if map.mode.answers_early() {
+        return view.map(|view| view.leader).into_iter().collect();
+    }
     view.map(|view| view.members.iter().map(|member| member.brick).collect()).unwrap_or_default()
 }
 

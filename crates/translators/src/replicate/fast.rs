@@ -5,10 +5,10 @@
 //! follows. Only one is on its way for a shard. Whatever does not end well goes to the leader under the same id, which
 //! finds out what became of it; an op goes on the fast lane once (rules 3 to 5 of `docs/fast-lane.md`).
 
-use super::{OpTicket, Replicate, Whom};
+use super::{OpTicket, Replicate, Whom, servers_of};
 use bytes::Bytes;
 use hekate_graph::Context;
-use hekate_proto::map::{Mode, VolumeMap};
+use hekate_proto::map::Mode;
 use hekate_proto::*;
 use hekate_transport::Sent;
 use parking_lot::{Condvar, Mutex};
@@ -193,19 +193,4 @@ impl Drop for Flight<'_> {
             self.replicate.fast.give_back(self.shard, None);
         }
     }
-}
-
-/// The servers of a partition's members, with the bricks of each; none if there is nothing to gain: one server has all, or
-/// there is one member only.
-fn servers_of(map: &VolumeMap, partition: PartitionNumber) -> Option<Vec<(ServerId, Vec<BrickId>)>> {
-    let view = map.view(partition).filter(|view| view.whole)?;
-    let mut servers: Vec<(ServerId, Vec<BrickId>)> = Vec::new();
-    for member in &view.members {
-        let server = map.server_of(member.brick)?;
-        match servers.iter_mut().find(|(known, _)| *known == server) {
-            Some((_, bricks)) => bricks.push(member.brick),
-            None => servers.push((server, vec![member.brick])),
-        }
-    }
-    (servers.len() > 1).then_some(servers)
 }
