@@ -82,8 +82,12 @@ def a_server_dies_amid_fast_writes(store):
         writer.start()
         time.sleep(0.2)
         store.kill_other(name)
+        begun = time.time()
+        overwrite(path, [round_ + 19])
         writer.join()
         holds(path, round_ + 19)
+        # Times are answered before all replicas have them; none goes back.
+        equal(os.stat(path).st_mtime > begun - 0.05, True, f"mtime {os.stat(path).st_mtime}, written at {begun}")
         store.serve_other(name)
         wait_until(lambda: store.status()["health"] == "good", "all is well again", limit_s=60)
         holds(path, round_ + 19)

@@ -42,6 +42,8 @@ pub enum Kind {
     /// Work: a name that a rename of another partition holds; its value is the intent. Id: the directory, rest: the name;
     /// without one: the volume's moves of directories.
     Hold = 22,
+    /// Work: a file whose times may be behind what was answered; id: the inode.
+    Writing = 23,
     /// The replica's own: `HealRecord`.
     Heal = 32,
     /// The replica's own: `UnsettledRecord` of a shard; rest: index (8).
@@ -160,6 +162,11 @@ impl Key {
         Self::build(WORK, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Orphan, &[])
     }
 
+    /// A file that is being overwritten on the fast lane.
+    pub fn writing(ring: RingId, volume: VolumeId, inode: InodeId) -> Self {
+        Self::build(WORK, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Writing, &[])
+    }
+
     /// A data id that was given up; it rests with the inode that had it.
     pub fn garbage(ring: RingId, volume: VolumeId, position: Position, data: DataId) -> Self {
         Self::build(WORK, Place { ring, position, volume }, data.0, Kind::Garbage, &[])
@@ -196,7 +203,7 @@ impl Key {
         use Kind::*;
         let all = [
             Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage,
-            Hold, Heal, Unsettled,
+            Hold, Writing, Heal, Unsettled,
         ];
         let byte = *self.0.get(KIND_AT)?;
         all.into_iter().find(|k| *k as u8 == byte)
@@ -249,7 +256,7 @@ impl Key {
             Xattr | Name => (OBJECTS, 1..=NAME_BYTES_MAX),
             Shard => (OBJECTS, 8..=8),
             Checksums => (OBJECTS, 10..=10),
-            Partition | Intent | Orphan | Garbage => (WORK, 0..=0),
+            Partition | Intent | Orphan | Garbage | Writing => (WORK, 0..=0),
             LegDone => (WORK, 2..=2),
             Session => (WORK, 10..=10),
             Hold => (WORK, 0..=NAME_BYTES_MAX),

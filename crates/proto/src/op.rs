@@ -142,7 +142,7 @@ wire_enum! {
         5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp>, fast: bool },
         /// Tells the inode's leader that shards were written, so that the file ends at `end` at least, and that there may be
         /// some up to `reach`. `LayoutChanged` if they were given up. -> `Done`.
-        6 = Wrote { inode: InodeId, layout_version: u32, end: u64, reach: u64, drop_set_id: bool },
+        6 = Wrote { inode: InodeId, layout_version: u32, end: u64, reach: u64, drop_set_id: bool, fast: bool },
         /// Puts everything that the brick acknowledged in this life, and these shards' bytes (`all`: every shard's), on
         /// stable storage. `StaleView` in another life. -> `Done`.
         7 = Sync { incarnation: Incarnation, shards: Vec<ShardId>, all: bool },

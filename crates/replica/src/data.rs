@@ -266,7 +266,7 @@ pub fn wrote(
     id: InodeId,
     layout_version: u32,
     (end, reach): (u64, u64),
-    drop_set_id: bool,
+    (drop_set_id, fast): (bool, bool),
 ) -> Stepped<Next> {
     if end.max(reach) > FILE_BYTES_MAX {
         return Err(Error::TooLarge.into());
@@ -276,7 +276,9 @@ pub fn wrote(
     if inode.layout.is_inline() || inode.layout.version != layout_version && !is_planted(10) {
         return Err(Error::LayoutChanged.into());
     }
-    let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
+    let is_within = end <= inode.size && reach <= inode.size_high;
+    let times_of = (fast && is_within && !drop_set_id).then_some(id);
+    let mut commit = Commit { reply: Some(Reply::Done), times_of, ..Commit::default() };
     written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, now);
     inode.size_high = inode.size_high.max(reach);
     commit.put(tree.key(id, Kind::Inode), &inode);

@@ -5,6 +5,7 @@
 
 use crate::drive::Driven;
 use crate::fast::lane::FastLane;
+use crate::fast::times::Times;
 use crate::follower::append;
 use crate::heal::{Learner, not_healed};
 use crate::level::Phase;
@@ -112,6 +113,7 @@ pub(crate) struct Leader {
     pub locks: LockTable,
     pub knows_sessions: bool,
     pub fast: FastLane,
+    pub times: Times,
     pub proof: Option<Box<Proving>>,
     /// Who waits for stable storage, with data files to be synced first.
     pub durable: BTreeMap<Token, Vec<ShardId>>,
@@ -181,6 +183,7 @@ impl Leader {
             locks: LockTable::default(),
             knows_sessions: false,
             fast: FastLane::default(),
+            times: Times::default(),
             proof: None,
             durable: BTreeMap::new(),
         })
@@ -330,6 +333,7 @@ impl Leader {
             && self.doubtful.is_empty()
             && self.garbage.is_empty()
             && self.fast.is_idle()
+            && self.times.is_idle()
     }
 
     pub fn wants_tick(&self) -> bool {

@@ -304,6 +304,9 @@ impl Leader {
             self.phase = Phase::Recovering;
             self.find_work(at, around, out)?;
         }
+        if self.phase == Phase::Recovering {
+            self.renew_times(at, around, out)?;
+        }
         // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
         // reserved by a record behind all of that.
         if self.phase == Phase::Recovering && self.is_settled() && self.numbers.reservation().is_some() {
@@ -312,7 +315,7 @@ impl Leader {
                 return Err(error);
             }
         }
-        let recovers = self.driven.values().any(Driven::is_recovered);
+        let recovers = self.driven.values().any(Driven::is_recovered) || self.times.has_found();
         if self.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
             self.phase = Phase::Serving;
             self.retry_wanted = true;
@@ -451,6 +454,7 @@ impl Leader {
         self.garbage.clear();
         self.prepared.clear();
         self.unborn.clear();
+        self.times.forget();
         let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
         loop {
             let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
@@ -477,6 +481,10 @@ impl Leader {
                 self.when(self.last, true, Then::SendLegs(IntentId(id), self.last));
             }
             Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
+            Some(Kind::Writing) => {
+                let volume = key.place().map(|place| place.volume).unwrap_or_default();
+                self.times.find((volume, InodeId::from_bits(id)));
+            }
             Some(Kind::LegDone) => {
                 self.doubtful.insert(IntentId(id));
                 if let Ok(directory) = InodeId::from_bytes(value.clone()) {

@@ -347,7 +347,9 @@ impl Leader {
         if let Reply::Written { stamp, .. } = &mut reply {
             *stamp = Stamp::of_leader(stamp.count, at.view.epoch, Sequence(self.last.0 + 1));
         }
-        let also = self.session_change(at, ask, &reply).into_iter().collect();
+        let times = commit.times_of.map(|inode| (ask.volume, inode));
+        let note = times.and_then(|file| self.times.note(at.ring, file));
+        let also = self.session_change(at, ask, &reply).into_iter().chain(note).collect();
         self.was_asked = true;
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
         let draft = Draft { session, op_id, commit: &commit, also, must: false, step, closes };
@@ -357,9 +359,15 @@ impl Leader {
                 if let Reply::Written { fast, .. } = &mut reply {
                     *fast = self.open_shard(at, ask, op, around);
                 }
+                let has_safe_times = times.is_some_and(|file| self.times.is_safe(file, self.stable));
+                times.iter().for_each(|file| self.times.noted(*file, sequence, around.now));
                 let early = ask.early && self.may_be_early();
                 // With the record itself: the members need not be told twice.
                 match self.durable.remove(&token) {
+                    _ if has_safe_times && self.may_be_early() => {
+                        out.branches.push("times are answered before all have them");
+                        out.answers.push((token, Ok(reply)));
+                    }
                     Some(shards) if early => self.round_alone(at, shards, (token, Ok(reply)), out),
                     None if early => out.answers.push((token, Ok(reply))),
                     Some(shards) => self.round(at, sequence, shards, vec![Then::Answer(token, Ok(reply))], out),
@@ -489,6 +497,7 @@ impl Leader {
     pub fn tick(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
         self.ticks += 1;
         self.look_after_fast_lane(around.now);
+        self.end_idle_times(at, around, out)?;
         self.allow_healing();
         if self.may_open && !at.view.opened {
             out.open = Some((at.own.partition, at.view.epoch));

@@ -88,6 +88,8 @@ pub struct Commit {
     pub fresh: Vec<Fresh>,
     /// The answer to the session, kept for retries; none for steps that are not the commit point.
     pub reply: Option<Reply>,
+    /// Of this file only times change, for a write of bytes on the fast lane.
+    pub times_of: Option<InodeId>,
 }
 
 /// A leg before the commit point, and the one that undoes it; none for legs that only look.
@@ -232,8 +234,8 @@ fn data_step(here: &mut Here, op: &DataOp) -> Stepped<Next> {
             let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
             data::write_shard(here, shard, *offset, bytes, *follow)
         }
-        DataOp::Wrote { inode, layout_version, end, reach, drop_set_id } => {
-            data::wrote(here, *inode, *layout_version, (*end, *reach), *drop_set_id)
+        DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast } => {
+            data::wrote(here, *inode, *layout_version, (*end, *reach), (*drop_set_id, *fast))
         }
         DataOp::Append { inode, data, drop_set_id } => data::append(here, *inode, data, *drop_set_id),
         DataOp::Allocate { inode, offset, length, mode, drop_set_id } => {

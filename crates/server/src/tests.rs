@@ -539,7 +539,7 @@ fn settling_many_lost_blocks_ends() {
         let run = BlockRun { first: 0, checksums: sums };
         let fresh = vec![Fresh { shard: *shard, first_block: 0, bytes }];
         let changes = vec![Change::FreshBlocks { shard: *shard, record, run }];
-        node.change(&ring, PartitionNumber(0), Commit { changes, fresh, reply: None }).unwrap();
+        node.change(&ring, PartitionNumber(0), Commit { changes, fresh, reply: None, ..Commit::default() }).unwrap();
         let block = |block| (LostBlock { ring: volume.ring, shard: *shard, block }, leader);
         lost.extend((0..1024).map(block));
     }

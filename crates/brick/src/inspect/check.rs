@@ -176,6 +176,7 @@ impl Survey<'_, '_> {
             | Entry::LegDone { .. }
             | Entry::Session { .. }
             | Entry::Hold { .. }
+            | Entry::Writing { .. }
             | Entry::Unsettled { .. }
             | Entry::Heal { .. } => {}
         }

@@ -32,6 +32,8 @@ pub enum Entry {
     Session { session: SessionId, slot: u16, record: SessionRecord },
     /// An inode without a name.
     Orphan { inode: InodeId },
+    /// A file whose times may be behind what was answered.
+    Writing { inode: InodeId },
     /// A data id that was given up.
     Garbage { data: DataId, record: GarbageRecord },
     /// What a rename of another partition holds; without a name: the volume's moves of directories.
@@ -134,7 +136,7 @@ impl Entry {
 
     fn decode_work(kind: Kind, id: u128, key: &Key, place: Place, value: Bytes) -> Decoded<Self> {
         let rest = key.rest();
-        let partitions_own = !matches!(kind, Kind::Orphan | Kind::Garbage | Kind::Hold);
+        let partitions_own = !matches!(kind, Kind::Orphan | Kind::Writing | Kind::Garbage | Kind::Hold);
         check(!partitions_own || place.volume == VolumeId(0), "a partition's own entry in a volume")?;
         match kind {
             Kind::Partition => Ok(Self::Partition { record: alone(&rest, value)? }),
@@ -160,6 +162,13 @@ impl Entry {
                 check(place.position == inode.position(), "the inode's position is another")?;
                 Ok(Self::Orphan { inode })
             }
+            Kind::Writing => {
+                let inode = InodeId::from_bits(id);
+                check(rest.is_empty(), "the key goes on behind its kind")?;
+                check(value[..] == [0], "the value of a file that is being written is one byte, 0")?;
+                check(place.position == inode.position(), "the inode's position is another")?;
+                Ok(Self::Writing { inode })
+            }
             Kind::Hold => {
                 check(rest.len() <= XATTR_NAME_MAX, "a name of more than 255 bytes")?;
                 Ok(Self::Hold { directory: InodeId::from_bits(id), name: rest, intent: whole(value)? })
@@ -183,6 +192,7 @@ impl Entry {
             Self::LegDone { .. } => Kind::LegDone,
             Self::Session { .. } => Kind::Session,
             Self::Orphan { .. } => Kind::Orphan,
+            Self::Writing { .. } => Kind::Writing,
             Self::Garbage { .. } => Kind::Garbage,
             Self::Hold { .. } => Kind::Hold,
             Self::Heal { .. } => Kind::Heal,

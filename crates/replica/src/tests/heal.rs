@@ -3,7 +3,7 @@
 use super::*;
 
 /// Members, learners and leader of a partition change; then the view begins.
-fn form(ring: &mut TestRing, number: u32, leader: u128, members: &[u128], learners: &[u128]) {
+pub(super) fn form(ring: &mut TestRing, number: u32, leader: u128, members: &[u128], learners: &[u128]) {
     let of = |bricks: &[u128]| -> Vec<Member> {
         bricks.iter().map(|brick| Member { brick: BrickId(*brick), incarnation: Incarnation(1) }).collect()
     };

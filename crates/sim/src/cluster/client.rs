@@ -541,8 +541,14 @@ fn write_shard(op: &Op, layout: Layout, next: usize) -> Sent {
     let runs = layout.shard_runs(VOLUME, *offset, data.len());
     let Some((shard, from, count)) = runs.get(next) else {
         let end = offset + data.len() as u64;
-        let told =
-            DataOp::Wrote { inode: *inode, layout_version: layout.version, end, reach: end, drop_set_id: *drop_set_id };
+        let told = DataOp::Wrote {
+            inode: *inode,
+            layout_version: layout.version,
+            end,
+            reach: end,
+            drop_set_id: *drop_set_id,
+            fast: false,
+        };
         return (Stage::WriteTold, Whom::Leader(inode.position()), Op::Data { op: told });
     };
     let before: usize = runs[..next].iter().map(|(_, _, count)| count).sum();

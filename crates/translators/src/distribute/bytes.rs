@@ -182,8 +182,9 @@ impl Distribute {
     ) -> Result<bool> {
         let end = offset + data.len() as u64;
         let home = Whom::Leader(self.home(inode));
-        let wrote =
-            Op::Data { op: DataOp::Wrote { inode, layout_version: layout.version, end, reach: end, drop_set_id } };
+        let wrote = Op::Data {
+            op: DataOp::Wrote { inode, layout_version: layout.version, end, reach: end, drop_set_id, fast: true },
+        };
         let told = if is_planted(103) { Ok(Reply::Done) } else { self.replicate.send(context, home, wrote.clone()) };
         let told = match flight.finish(context, from, data) {
             Ok(true) => told,
@@ -204,7 +205,7 @@ impl Distribute {
         let home = self.home(inode);
         let whom = |shard: &ShardId| Whom::Leader(self.partition(shard.position()));
         let mut batch: Vec<_> = ops.into_iter().map(|(shard, op)| (whom(&shard), Op::Data { op })).collect();
-        let wrote = DataOp::Wrote { inode, layout_version: layout.version, end, reach, drop_set_id };
+        let wrote = DataOp::Wrote { inode, layout_version: layout.version, end, reach, drop_set_id, fast: false };
         batch.push((Whom::Leader(home), Op::Data { op: wrote }));
         let before = self.replicate.map();
         let replies = self.replicate.send_all(context, batch)?;

@@ -98,7 +98,14 @@ fn put(
         Kind::Content => drop(found.contents.insert(inode)),
         Kind::Xattr => drop(found.with_xattrs.insert(inode)),
         Kind::Orphan => drop(found.orphans.insert(inode)),
-        Kind::Partition | Kind::Session | Kind::Intent | Kind::LegDone | Kind::Hold | Kind::Heal | Kind::Unsettled => {}
+        Kind::Partition
+        | Kind::Session
+        | Kind::Intent
+        | Kind::LegDone
+        | Kind::Hold
+        | Kind::Writing
+        | Kind::Heal
+        | Kind::Unsettled => {}
     }
     Ok(())
 }

@@ -1,0 +1,117 @@
+//! Times of files that are overwritten on the fast lane: answered before all members have them, and never lost.
+
+use super::heal::form;
+use super::*;
+
+/// A file with bytes in shards, of which its leader was told once on the fast lane.
+struct Written {
+    ring: TestRing,
+    inode: InodeId,
+    leader: Address,
+    op_id: u64,
+}
+
+impl Written {
+    fn new() -> Self {
+        let mut ring = open(&storages());
+        let create = NameOp::Create {
+            dir: ROOT,
+            name: Name::new("f".into()).unwrap(),
+            node: NewNode::File,
+            mode: 0o644,
+            uid: 1,
+            gid: 1,
+            umask: 0,
+            exclusive: true,
+            seed: 7,
+        };
+        let Ok(Reply::Node { attr, .. }) = ring.name_op(create) else { panic!("no file") };
+        let inode = attr.id;
+        ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap();
+        let leader = ring.leader(inode.position());
+        let mut written = Self { ring, inode, leader, op_id: 1 << 20 };
+        assert_eq!(written.tell(false, 100_000), Some(Ok(Reply::Done)));
+        assert_eq!(written.tell(true, 100_000), Some(Ok(Reply::Done)));
+        written
+    }
+
+    fn event(&mut self, fast: bool, end: u64) -> (Token, Event) {
+        self.op_id += 256;
+        self.ring.clock += 1_000_000;
+        let layout_version = self.attr().layout.version;
+        let op = DataOp::Wrote { inode: self.inode, layout_version, end, reach: end, drop_set_id: false, fast };
+        let ask = Ask { op_id: OpId(self.op_id), durable: true, now: Time(self.ring.clock), ..self.ring.ask() };
+        let token = Token(self.op_id);
+        (token, Event::Request { token, ask, op: Op::Data { op } })
+    }
+
+    fn tell(&mut self, fast: bool, end: u64) -> Option<Result<Reply>> {
+        let (token, event) = self.event(fast, end);
+        self.ring.tell(self.leader, event);
+        self.ring.answers.remove(&token)
+    }
+
+    /// The others do not hear of it.
+    fn tell_alone(&mut self, fast: bool, end: u64) -> Option<Result<Reply>> {
+        let (token, event) = self.event(fast, end);
+        self.ring.handle(self.leader, event);
+        self.ring.queue.clear();
+        self.ring.answers.remove(&token)
+    }
+
+    /// As it is on the leader.
+    fn attr(&self) -> InodeRecord {
+        self.attr_on(self.leader)
+    }
+
+    fn attr_on(&self, at: Address) -> InodeRecord {
+        let key = Key::inode(RING, VOLUME, self.inode, Kind::Inode);
+        InodeRecord::from_bytes(self.ring.bricks[at.brick.0 as usize].get(&key).unwrap().unwrap()).unwrap()
+    }
+
+    fn is_noted(&self, at: Address) -> bool {
+        let key = Key::writing(RING, VOLUME, self.inode);
+        self.ring.bricks[at.brick.0 as usize].get(&key).unwrap().is_some()
+    }
+
+    fn follower(&self) -> Address {
+        let view = &self.ring.views[self.leader.partition.0 as usize];
+        let other = view.members.iter().map(|member| member.brick).find(|brick| *brick != self.leader.brick).unwrap();
+        Address { brick: other, ..self.leader }
+    }
+}
+
+#[test]
+fn times_are_answered_before_others_have_them_and_the_next_leader_knows_no_older_ones() {
+    let mut written = Written::new();
+    let follower = written.follower();
+    assert!(written.is_noted(written.leader) && written.is_noted(follower));
+    let before = written.attr();
+    assert_eq!(written.tell_alone(true, 100_000), Some(Ok(Reply::Done)), "at once");
+    let told = written.attr();
+    assert!(told.mtime > before.mtime && told.change > before.change);
+    assert_eq!(written.attr_on(follower).mtime, before.mtime, "it has not heard of it");
+    let number = written.leader.partition.0;
+    form(&mut written.ring, number, follower.brick.0, &[follower.brick.0], &[]);
+    let now = written.attr_on(follower);
+    assert!(now.mtime >= told.mtime && now.ctime >= told.ctime && now.change > told.change, "{now:?} {told:?}");
+    assert!(!written.is_noted(follower));
+    written.ring.rest();
+}
+
+#[test]
+fn what_is_more_than_times_waits_for_all() {
+    let mut written = Written::new();
+    assert_eq!(written.tell_alone(true, 100_001), None, "it makes the file longer");
+    let mut written = Written::new();
+    assert_eq!(written.tell_alone(false, 100_000), None, "it is of the leader's lane");
+}
+
+#[test]
+fn a_file_that_nobody_writes_is_noted_no_more() {
+    let mut written = Written::new();
+    let follower = written.follower();
+    (0..10).for_each(|_| written.ring.tick());
+    assert!(!written.is_noted(written.leader) && !written.is_noted(follower));
+    assert_eq!(written.tell_alone(true, 100_000), None, "noted anew, which all must have");
+}
