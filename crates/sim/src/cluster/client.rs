@@ -3,25 +3,28 @@
 
 #![allow(clippy::result_large_err, reason = "an answer ends the op, and is passed on as it is")]
 
+mod flight;
+
 use super::coordinator::{RING, VOLUME};
 use super::wide::{self, Parts};
 use bytes::{Bytes, BytesMut};
+use flight::{Allowed, Flight};
 use hekate_proto::map::View;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a name may lead to an inode that is gone by then.
 const STALE_MAX: usize = 16;
-/// Bytes of the greatest write on the fast lane.
-const FAST_BYTES_MAX: usize = 64 << 10;
 
 /// What a client does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// To the server that has this brick.
     Send(BrickId, Box<Request>),
-    /// To all of them at once.
-    SendAll(Vec<(BrickId, Request)>),
+    /// A write to all members at once, and what the inode's leader is told beside it.
+    SendAll(Vec<(BrickId, Request)>, BrickId, Box<Request>),
+    /// What is told beside a write that is on its way still, once more.
+    TellAgain(BrickId, Box<Request>),
     Finished(Result<Reply>),
 }
 
@@ -87,22 +90,6 @@ struct Call {
     whom: Whom,
     request: Request,
     flight: Option<Flight>,
-}
-
-/// What a leader has allowed: the next write to the shard may follow this one on the fast lane.
-#[derive(Debug, Clone, Copy)]
-struct Allowed {
-    epoch: Epoch,
-    term: u64,
-    stamp: Stamp,
-}
-
-/// A write that is on its way to all members.
-#[derive(Debug)]
-struct Flight {
-    shard: ShardId,
-    left: usize,
-    after: Allowed,
 }
 
 /// See the module.
@@ -198,74 +185,6 @@ impl Client {
         self.begin_flight().unwrap_or_else(|| self.outstanding())
     }
 
-    /// Of a durable write within the size that the file has.
-    fn wish_for_fast_lane(&mut self) {
-        let Some(call) = &mut self.call else { return };
-        let Op::Data { op: DataOp::Write { inode, offset, data, .. } } = &call.op else { return };
-        let within = self.shapes.get(inode).is_some_and(|shape| offset + data.len() as u64 <= shape.size);
-        if let Op::Data { op: DataOp::WriteShard { fast, bytes, .. } } = &mut call.request.op {
-            *fast = call.durable && within && bytes.len() <= FAST_BYTES_MAX;
-        }
-    }
-
-    fn begin_flight(&mut self) -> Option<Step> {
-        let call = self.call.as_mut()?;
-        let Op::Data { op: DataOp::WriteShard { data, index, offset, bytes, fast: true, .. } } = &call.request.op
-        else {
-            return None;
-        };
-        let shard = ShardId { volume: VOLUME, data: *data, index: *index };
-        let partition = shard.position().partition(self.views.len() as u32);
-        let view = &self.views[partition.0 as usize];
-        let allowed = self.allowed.remove(&shard)?;
-        if allowed.epoch != view.epoch || !view.whole || view.members.len() < 2 {
-            return None;
-        }
-        let Allowed { epoch, term, stamp: follow } = allowed;
-        let (data, index, offset, bytes, settled) = (*data, *index, *offset, bytes.clone(), true);
-        let op = Op::Data { op: DataOp::FastWrite { data, index, offset, bytes, follow, settled, term } };
-        let to = |brick: BrickId| {
-            let target = Target::Replica { ring: RING, partition, epoch, brick };
-            (brick, Request { target, op: op.clone(), ..call.request.clone() })
-        };
-        let requests: Vec<(BrickId, Request)> = view.members.iter().map(|member| to(member.brick)).collect();
-        let stamp = Stamp { count: follow.count + 1, session: self.session, op: call.request.op_id };
-        call.flight = Some(Flight { shard, left: requests.len(), after: Allowed { stamp, ..allowed } });
-        Some(Step::SendAll(requests))
-    }
-
-    /// Whether the request under way is on the fast lane.
-    pub fn is_fast(&self) -> bool {
-        self.call.as_ref().is_some_and(|call| call.flight.is_some())
-    }
-
-    /// A member has answered. None: others have not.
-    pub fn fast_answered(&mut self, reply: Result<Reply>) -> Option<Step> {
-        let call = self.call.as_mut()?;
-        let flight = call.flight.as_mut()?;
-        match reply {
-            Ok(Reply::Written { stamp, .. }) if stamp == flight.after.stamp => flight.left -= 1,
-            _ => return Some(self.again()),
-        }
-        if flight.left > 0 {
-            return None;
-        }
-        let Flight { shard, after, .. } = call.flight.take()?;
-        self.allowed.insert(shard, after);
-        Some(self.answered(Ok(Reply::Written { stamp: after.stamp, fast: None })))
-    }
-
-    fn note_allowed(&mut self, reply: &Result<Reply>) {
-        let Some(Call { request, .. }) = &self.call else { return };
-        let Op::Data { op: DataOp::WriteShard { data, index, .. } } = &request.op else { return };
-        let Target::Partition { epoch, .. } = request.target else { return };
-        let shard = ShardId { volume: VOLUME, data: *data, index: *index };
-        self.allowed.remove(&shard);
-        if let Ok(Reply::Written { stamp, fast: Some(term) }) = reply {
-            self.allowed.insert(shard, Allowed { epoch, term: *term, stamp: *stamp });
-        }
-    }
-
     /// Four slots, so that they are used again soon.
     fn next_op(&mut self) -> OpId {
         self.op_count += 1;
@@ -300,13 +219,16 @@ impl Client {
         }
         if let Some(call) = &mut self.call {
             call.request.retry = true;
-            call.flight = None;
+        }
+        if self.is_fast() {
+            return self.tell_again();
         }
         self.outstanding()
     }
 
     /// The request under way is answered.
     pub fn answered(&mut self, reply: Result<Reply>) -> Step {
+        debug_assert!(!self.is_fast(), "what is told beside a write has answers of its own");
         let reply = reply.map(without_parts);
         self.note_allowed(&reply);
         let Some(call) = self.call.take() else { return Step::Finished(Err(Error::bug("no call is under way"))) };

@@ -15,8 +15,8 @@ impl World {
     pub fn join(&mut self, calls_left: u32, examines: bool) -> u32 {
         let client = Client::new(self.coordinator.begin_session(), self.coordinator.ring.views.clone());
         let script = Default::default();
-        let (call, op, number, connection, at, tries) = (None, None, 0, 0, Default::default(), 0);
-        self.people.push(Person { client, call, op, number, connection, at, tries, calls_left, script, examines });
+        let (call, op, number, connection, at, beside, tries) = (None, None, 0, 0, Default::default(), None, 0);
+        self.people.push(Person { client, call, op, number, connection, at, beside, tries, calls_left, script, examines });
         let number = self.people.len() as u32 - 1;
         let delay = self.delay(self.settings.think_max);
         self.after(delay, Event::Next { client: number });
@@ -56,13 +56,21 @@ impl World {
                 self.people[number as usize].at.clear();
                 self.send(number, brick, request);
             }
-            Step::SendAll(requests) => {
+            Step::SendAll(requests, brick, told) => {
                 self.report.count("branch: a write to all members at once");
                 self.people[number as usize].at.clear();
                 requests.into_iter().for_each(|(brick, request)| self.send(number, brick, Box::new(request)));
+                self.tell(number, brick, told);
             }
+            Step::TellAgain(brick, told) => self.tell(number, brick, told),
             Step::Finished(outcome) => self.finished(number, outcome),
         }
+    }
+
+    fn tell(&mut self, client: u32, brick: BrickId, told: Box<Request>) {
+        self.send(client, brick, told);
+        let person = &mut self.people[client as usize];
+        person.beside = Some(person.number);
     }
 
     fn send(&mut self, client: u32, brick: BrickId, request: Box<Request>) {
@@ -104,12 +112,15 @@ impl World {
         self.check_reply(&waiter, &reply);
         let person = &mut self.people[waiter.client as usize];
         let client = waiter.client;
-        if person.client.is_fast() {
+        let is_fast = person.client.is_fast();
+        if is_fast {
             person.at.remove(&waiter.number);
-            if let Some(step) = person.client.fast_answered(reply) {
-                self.take_step(client, step);
+            if person.beside != Some(waiter.number) {
+                if let Some(step) = person.client.fast_answered(reply) {
+                    self.take_step(client, step);
+                }
+                return;
             }
-            return;
         }
         match &reply {
             Err(Error::StaleView { .. }) => {
@@ -119,6 +130,11 @@ impl World {
             Err(Error::Unavailable { .. } | Error::Poisoned { .. } | Error::Io { .. }) if person.tries < 6 => {
                 person.tries += 1;
                 self.again_later(client);
+            }
+            _ if is_fast => {
+                if let Some(step) = person.client.told_answered(reply) {
+                    self.take_step(client, step);
+                }
             }
             _ => {
                 let step = person.client.answered(reply);
@@ -161,7 +177,9 @@ impl World {
     /// The connection is gone: what was sent may or may not have been done.
     pub fn connection_lost(&mut self, waiter: Waiter) {
         if self.is_waiting(&waiter) {
-            self.people[waiter.client as usize].connection += 1;
+            let person = &mut self.people[waiter.client as usize];
+            person.connection += 1;
+            person.client.lose_flight();
             self.again_later(waiter.client);
         }
     }

@@ -80,6 +80,8 @@ pub struct Person {
     pub connection: u64,
     /// Requests that it waits for, and where they went.
     pub at: BTreeMap<u64, u32>,
+    /// Of these the one that is told beside a write to all members.
+    pub beside: Option<u64>,
     pub tries: u32,
     pub calls_left: u32,
     /// Calls that it makes before any of chance.

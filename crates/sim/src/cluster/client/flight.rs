@@ -1,0 +1,159 @@
+//! The fast lane, as `translators/replicate/fast.rs` and `distribute/bytes.rs` have it: a durable overwrite goes to all
+//! members at once, and beside it the inode's leader is told. What does not end well goes to the shard's leader under the same
+//! id, at the first answer that is not `Written`: sooner than the real client, which waits for all of them.
+
+use super::{Call, Client, Stage, Step, VOLUME, Whom, write_shard};
+use crate::cluster::coordinator::RING;
+use hekate_proto::*;
+
+/// Bytes of the greatest write on the fast lane.
+const FAST_BYTES_MAX: usize = 64 << 10;
+
+/// What a leader has allowed: the next write to the shard may follow this one on the fast lane.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Allowed {
+    epoch: Epoch,
+    term: u64,
+    stamp: Stamp,
+}
+
+/// A write that is on its way to all members. The call's request is what is told beside it.
+#[derive(Debug)]
+pub(super) struct Flight {
+    shard: ShardId,
+    left: usize,
+    failed: bool,
+    after: Allowed,
+    /// As it goes to the shard's leader if not all members take it.
+    write: (Stage, Whom, Request),
+    told: Option<Result<Reply>>,
+}
+
+impl Client {
+    /// Of a durable write to one shard, within the size that the file has.
+    pub(super) fn wish_for_fast_lane(&mut self) {
+        let Some(call) = &mut self.call else { return };
+        let Op::Data { op: DataOp::Write { inode, offset, data, .. } } = &call.op else { return };
+        let within = self.shapes.get(inode).is_some_and(|shape| offset + data.len() as u64 <= shape.size);
+        if let Op::Data { op: DataOp::WriteShard { fast, bytes, .. } } = &mut call.request.op {
+            let is_one = bytes.len() == data.len();
+            *fast = call.durable && within && is_one && bytes.len() <= FAST_BYTES_MAX;
+        }
+    }
+
+    pub(super) fn begin_flight(&mut self) -> Option<Step> {
+        let call = self.call.as_ref()?;
+        let Op::Data { op: DataOp::WriteShard { data, index, offset, bytes, fast: true, .. } } = &call.request.op
+        else {
+            return None;
+        };
+        let Stage::WriteShards { layout, next } = &call.stage else { return None };
+        let shard = ShardId { volume: VOLUME, data: *data, index: *index };
+        let partition = shard.position().partition(self.views.len() as u32);
+        let view = &self.views[partition.0 as usize];
+        let allowed = self.allowed.remove(&shard)?;
+        if allowed.epoch != view.epoch || !view.whole || view.members.len() < 2 {
+            return None;
+        }
+        let Allowed { epoch, term, stamp: follow } = allowed;
+        let (data, index, offset, bytes, settled) = (*data, *index, *offset, bytes.clone(), true);
+        let op = Op::Data { op: DataOp::FastWrite { data, index, offset, bytes, follow, settled, term } };
+        let to = |brick: BrickId| {
+            let target = Target::Replica { ring: RING, partition, epoch, brick };
+            (brick, Request { target, op: op.clone(), ..call.request.clone() })
+        };
+        let requests: Vec<(BrickId, Request)> = view.members.iter().map(|member| to(member.brick)).collect();
+        let stamp = Stamp { count: follow.count + 1, session: self.session, op: call.request.op_id };
+        let (stage, whom, told) = write_shard(&call.op, layout.clone(), *next);
+        let (left, after, op_id) = (requests.len(), Allowed { stamp, ..allowed }, self.next_op());
+        let call = self.call.as_mut()?;
+        let request = Request { op_id, op: told, ..call.request.clone() };
+        let write = (
+            std::mem::replace(&mut call.stage, stage),
+            std::mem::replace(&mut call.whom, whom),
+            std::mem::replace(&mut call.request, request),
+        );
+        call.flight = Some(Flight { shard, left, failed: false, after, write, told: None });
+        match self.outstanding() {
+            Step::Send(brick, request) => Some(Step::SendAll(requests, brick, request)),
+            other => Some(other),
+        }
+    }
+
+    /// Whether a write is on the fast lane.
+    pub fn is_fast(&self) -> bool {
+        self.call.as_ref().is_some_and(|call| call.flight.is_some())
+    }
+
+    fn flight(&mut self) -> Option<&mut Flight> {
+        self.call.as_mut()?.flight.as_mut()
+    }
+
+    /// A member has answered. None: something is still on its way.
+    pub fn fast_answered(&mut self, reply: Result<Reply>) -> Option<Step> {
+        let flight = self.flight()?;
+        match reply {
+            Ok(Reply::Written { stamp, .. }) if stamp == flight.after.stamp => {
+                flight.left = flight.left.saturating_sub(1)
+            }
+            _ => flight.failed = true,
+        }
+        self.land()
+    }
+
+    /// The inode's leader has answered.
+    pub fn told_answered(&mut self, reply: Result<Reply>) -> Option<Step> {
+        self.flight()?.told = Some(reply);
+        self.land()
+    }
+
+    /// The connection is gone: whether members have taken the write is not known.
+    pub fn lose_flight(&mut self) {
+        if let Some(flight) = self.flight() {
+            flight.failed = true;
+        }
+    }
+
+    pub(super) fn tell_again(&mut self) -> Step {
+        if let Some(landed) = self.land() {
+            return landed;
+        }
+        match self.outstanding() {
+            Step::Send(brick, request) => Step::TellAgain(brick, request),
+            other => other,
+        }
+    }
+
+    fn land(&mut self) -> Option<Step> {
+        let call = self.call.as_mut()?;
+        call.flight.take_if(|flight| flight.told.is_some() && (flight.failed || flight.left == 0)).map(|flight| {
+            let Flight { shard, failed, after, write, told, .. } = flight;
+            if failed {
+                return self.goes_to_the_leader(write);
+            }
+            self.allowed.insert(shard, after);
+            self.answered(told.unwrap_or_else(|| Err(Error::bug("a write that landed and was not told"))))
+        })
+    }
+
+    /// It finds out what became of the write; the inode's is told after it.
+    fn goes_to_the_leader(&mut self, (stage, whom, request): (Stage, Whom, Request)) -> Step {
+        if let Some(call) = &mut self.call {
+            let request = Request { retry: true, ..request };
+            let (op, durable) = (call.op.clone(), call.durable);
+            *call = Call { op, durable, stage, whom, request, flight: None };
+        }
+        self.outstanding()
+    }
+
+    pub(super) fn note_allowed(&mut self, reply: &Result<Reply>) {
+        let Some(Call { request, .. }) = &self.call else { return };
+        let Op::Data { op: DataOp::WriteShard { data, index, .. } } = &request.op else { return };
+        let Target::Partition { epoch, .. } = request.target else { return };
+        let shard = ShardId { volume: VOLUME, data: *data, index: *index };
+        self.allowed.remove(&shard);
+        if let Ok(Reply::Written { stamp, fast: Some(term) }) = reply {
+            self.allowed.insert(shard, Allowed { epoch, term: *term, stamp: *stamp });
+        }
+    }
+}
