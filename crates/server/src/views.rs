@@ -8,7 +8,7 @@
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::turn::Turn;
-use hekate_cluster::views::{BrickSeen, Due, Outlook, Seen, outlook};
+use hekate_cluster::views::{BrickSeen, Due, Outlook, Seen, outlook, serves_for, waits_for};
 use hekate_cluster::{AliveInfo, LEASE, RingInfo};
 use hekate_proto::map::View;
 use hekate_proto::*;
@@ -28,8 +28,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 const TURN: Duration = Duration::from_secs(1);
 /// A server that has just started gives others that may be starting so long before it goes on without them.
 const START_GRACE: Duration = Duration::from_secs(5);
-/// Clocks of servers may differ by so much over a lease.
-const DRIFT: Duration = Duration::from_millis(150);
 
 /// See the module.
 #[derive(Default)]
@@ -86,7 +84,7 @@ impl Views {
     }
 
     fn extend(&self, from: u64) {
-        self.lease_until.fetch_max(from + LEASE.as_nanos() as u64, Ordering::Release);
+        self.lease_until.fetch_max(from + serves_for(LEASE).as_nanos() as u64, Ordering::Release);
     }
 
     /// A server is not heard any more: its lease may end soon.
@@ -321,7 +319,7 @@ impl Node {
             let is_here = info.view(number).is_some_and(|view| view.has_member(before.leader));
             let server = seen.bricks.get(&before.leader).map(|brick| brick.server);
             let lives = seen.bricks.values().any(|brick| Some(brick.server) == server && brick.serves);
-            let waited = state.formed.get(&(at, epoch)).is_some_and(|since| since.elapsed() >= LEASE + DRIFT);
+            let waited = state.formed.get(&(at, epoch)).is_some_and(|since| since.elapsed() >= waits_for(LEASE));
             if is_here || !lives || waited {
                 opened.push((number, epoch));
             }

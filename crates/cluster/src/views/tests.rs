@@ -105,6 +105,13 @@ fn who_is_not_heard_in_a_life_that_is_over_is_healed_in_its_next() {
 }
 
 #[test]
+fn a_server_with_a_slow_clock_serves_no_longer_than_its_lease() {
+    let (lease, twentieth) = (Duration::from_secs(3), 1.05);
+    assert!(serves_for(lease).mul_f64(twentieth) <= lease, "its clock is slow");
+    assert!(waits_for(lease).div_f64(twentieth) >= lease, "the clock of who waits is fast");
+}
+
+#[test]
 fn a_brick_that_was_replaced_goes_once_the_new_one_has_everything_and_somebody_else_leads() {
     let (mut ring, mut seen) = ring(3);
     ring.copies = 2;
