@@ -14,5 +14,6 @@ pub mod views;
 pub use coordinator::{Coordinator, EmbeddedCoordinator, LEASE};
 pub use records::{
     AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, RingWish, ServerInfo, SessionInfo, VolumeInfo,
+    check_openings,
 };
 pub use registry::Registry;

@@ -1,6 +1,7 @@
 //! What the records say. `docs/format/coordinator.md` lists keys and fields.
 
 use hekate_proto::map::{Mode, View, check_views};
+use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,6 +65,21 @@ pub struct BrickInfo {
     /// It was added while its server ran, which opens it when it starts next; until then nothing is placed on it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unopened: bool,
+}
+
+/// A disk that was put back as it was some time ago has lost what was written since, and does not know. `seen`: openings that the
+/// cluster knows of; `now`: those that the brick has counted, this one among them.
+pub fn check_openings(directory: &str, seen: u32, now: u32) -> Result<()> {
+    if now > seen || is_planted(38) {
+        return Ok(());
+    }
+    Err(Error::Damaged {
+        what: format!(
+            "the brick {directory} was restored from an older copy: it has been opened {now} times, and the cluster has seen {seen}; what \
+             was written since is not in it. Put the newer one back, or serve without it (`hekate serve --without {directory}`) and make \
+             a new one in its place: `hekate brick replace`"
+        ),
+    })
 }
 
 /// All but one of the copies.

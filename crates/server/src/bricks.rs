@@ -5,7 +5,7 @@
 
 use crate::node::Node;
 use hekate_brick::{Brick, BrickSettings, Identity, RecoveryReport};
-use hekate_cluster::{BrickInfo, Registry, RingInfo};
+use hekate_cluster::{BrickInfo, Registry, RingInfo, check_openings};
 use hekate_proto::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
@@ -93,7 +93,7 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
         let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
         match open(&info, cluster, progress) {
             Ok((brick, report)) => {
-                check_openings(&info, brick.generation())?;
+                check_openings(&info.directory, info.openings, brick.generation())?;
                 registry.opened(info.brick, brick.incarnation(), brick.generation())?;
                 opened.recoveries.insert(info.brick, report);
                 opened.bricks.insert(info.brick, Arc::new(brick));
@@ -106,21 +106,6 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
         }
     }
     Ok(opened)
-}
-
-/// A disk that was put back as it was some time ago has lost what was written since, and does not know.
-fn check_openings(info: &BrickInfo, now: u32) -> Result<()> {
-    if now > info.openings {
-        return Ok(());
-    }
-    let (directory, seen) = (&info.directory, info.openings);
-    Err(Error::Damaged {
-        what: format!(
-            "the brick {directory} was restored from an older copy: it has been opened {now} times, and the cluster has seen {seen}; what \
-             was written since is not in it. Put the newer one back, or serve without it (`hekate serve --without {directory}`) and make \
-             a new one in its place: `hekate brick replace`"
-        ),
-    })
 }
 
 fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
