@@ -276,8 +276,8 @@ impl ShardRecord {
 impl StubRecord {
     /// Names in it changed.
     pub fn renamed(&mut self, now: Time) {
-        self.mtime = now;
         self.ctime = now.max(self.ctime);
+        self.mtime = self.ctime;
         self.change += 1;
     }
 }

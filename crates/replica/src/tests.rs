@@ -4,6 +4,7 @@
 //! link counts are the number of names, a directory's counts are its names, nothing is left that no name leads to, and
 //! both replicas of every partition hold the same.
 
+mod clocks;
 mod compare;
 mod fast;
 mod heal;

@@ -5,7 +5,7 @@ use crate::inodes::{apply_changes, drop_capability};
 use crate::legs::{cut_shard, shards_of};
 use crate::read::node;
 use crate::step::{Ask, Commit, Here, Next, Stepped};
-use crate::tree::{attr_of, give_up_data};
+use crate::tree::{attr_of, give_up_data, later};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) 
     }
     let before = inode.clone();
     if size != inode.size && changes.mtime.is_none() {
-        inode.mtime = now;
+        inode.mtime = later(now, inode.ctime);
     }
     apply_changes(&mut inode, changes, now);
     inode.size = size;
