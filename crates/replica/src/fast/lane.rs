@@ -19,7 +19,7 @@ const WRITES_ALONE: u32 = 4;
 /// Shards of which it is remembered who wrote them last.
 const WRITERS_MAX: usize = 16_384;
 /// A shard that nobody writes for so long is closed: 500 ms.
-const IDLE_NS: i64 = 500_000_000;
+const IDLE_NS: u64 = 500_000_000;
 
 /// See `fast.rs`.
 #[derive(Debug, Default)]
@@ -90,7 +90,8 @@ impl FastLane {
     }
 
     fn close_idle(&mut self, now: Time) {
-        let is_idle = |open: &Open| now.0.saturating_sub(open.used_at.0) > IDLE_NS;
+        // A clock that was set back has not to come as far again.
+        let is_idle = |open: &Open| now.0.abs_diff(open.used_at.0) > IDLE_NS;
         self.due.extend(self.open.iter().filter(|(_, open)| is_idle(open)).map(|(shard, _)| *shard));
     }
 

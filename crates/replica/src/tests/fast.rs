@@ -229,3 +229,15 @@ fn two_sessions_at_one_shard_stay_on_the_leaders_lane() {
     assert!(last.is_some_and(|turn| turn > 5), "{last:?}: after a while alone");
     lane.check_even([1; 4]);
 }
+
+#[test]
+fn a_shard_that_nobody_writes_is_closed_though_the_clock_was_set_back() {
+    let mut lane = Lane::new();
+    lane.ring.clock += 1_000_000_000_000;
+    for at in [lane.leader, lane.follower] {
+        assert!(lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    }
+    lane.ring.clock -= 1_000_000_000_000;
+    (0..20).for_each(|_| lane.ring.tick());
+    lane.check_even([2, 1, 1, 1]);
+}
