@@ -24,14 +24,14 @@ const EARLY_MAX: usize = 128;
 impl Leader {
     /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable. Members
     /// ask again and again; what is known is said again, what is under way is not begun again. A sync of shards is no help:
-    /// it waits for room in journals that wait for this.
+    /// it waits for room in journals that wait for this. Nor is one of a record that some member has no room for.
     pub fn stabilize(&mut self, at: &Place, asked_by: BrickId, out: &mut Out) {
         let upto = self.settled.min(self.last);
         if upto <= self.stable {
             if asked_by != at.own.brick {
                 at.send_member(out, asked_by, Message::Stable { sequence: self.stable });
             }
-        } else if self.rounds.values().all(|round| round.sequence < upto || !round.shards.is_empty()) {
+        } else if self.rounds.values().all(|round| round.sequence != upto || !round.shards.is_empty()) {
             self.round(at, upto, Vec::new(), Vec::new(), out);
         }
     }

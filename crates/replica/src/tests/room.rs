@@ -102,3 +102,32 @@ fn on_a_full_disk_too_those_that_starve_come_first() {
     ring.tell(leader, Event::Room);
     assert!(matches!(ring.answers.remove(&Token(1)), Some(Ok(Reply::Written { .. }))));
 }
+
+/// A member whose journal is full asks for what all have to be made stable, so that some of it may go.
+#[test]
+fn what_all_have_is_made_stable_though_a_durable_record_waits_for_room() {
+    let mut ring = open(&storages());
+    let file = create_file(&mut ring).id;
+    ring.execute(make_directory(ROOT, b"d", 3)).unwrap();
+    let leader = ring.leader(file.position());
+    let member = ring.views[leader.partition.0 as usize].members.iter().find(|one| one.brick != leader.brick).unwrap();
+    let member = Address { brick: member.brick, ..leader };
+    ring.op_id += 256;
+    let ask = Ask { durable: true, ..ring.ask() };
+    let changes = AttrChanges { mode: Some(0o600), ..Default::default() };
+    let op = Op::Inode { op: InodeOp::SetAttr { inode: file, changes } };
+    ring.handle(leader, Event::Request { token: Token(1), ask, op });
+    let sync_upto = |envelope: &Envelope| match envelope.message {
+        Message::Sync { sequence, .. } if envelope.to == member => Some(sequence),
+        _ => None,
+    };
+    let durable = ring.queue.drain(..).find_map(|envelope| sync_upto(&envelope)).expect("it is synced with its record");
+    for round in 0..3 {
+        let epoch = ring.views[leader.partition.0 as usize].epoch;
+        let asks = Envelope { ring: RING, from: member, to: leader, epoch, message: Message::WantStable };
+        ring.handle(leader, Event::Message(asks));
+        let upto: Vec<Sequence> = ring.queue.drain(..).filter_map(|envelope| sync_upto(&envelope)).collect();
+        let expected = if round == 0 { vec![Sequence(durable.0 - 1)] } else { Vec::new() };
+        assert_eq!(upto, expected, "asked for the {round}th time again");
+    }
+}
