@@ -37,6 +37,8 @@ pub(crate) struct Uneven {
     own: Vec<Stamp>,
     /// Some replica lists it.
     is_listed: bool,
+    /// Some of it cannot be read here.
+    is_damaged: bool,
 }
 
 impl Uneven {
@@ -149,23 +151,34 @@ impl Leader {
         }
         let mut commit = Commit::default();
         let range = uneven.ranges.front().copied();
+        let mut evened = BLOCKS;
         if let Some((first, blocks)) = range
             && let Some(before) = around.brick.shard(at.ring, shard)?
         {
             let count = uneven.count.max(before.stamp.count) + 1;
             let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, ..before };
             let bytes = self.blocks_here(at, shard, (first, blocks.min(BLOCKS)), around)?;
-            commit.changes.push(block_change(shard, record, first, bytes));
+            evened = (bytes.len() / BLOCK_BYTES) as u32;
+            if evened > 0 {
+                commit.changes.push(block_change(shard, record, first, bytes));
+            } else {
+                // It is mended from a member, on all: to wait for that would be for ever, as that waits for this.
+                out.branches.push("a damaged block is not made even");
+                (uneven.is_damaged, evened) = (true, 1);
+            }
         }
-        let is_last = range.is_none_or(|(_, blocks)| blocks <= BLOCKS) && uneven.ranges.len() <= 1;
+        let is_last = range.is_none_or(|(_, blocks)| blocks <= evened) && uneven.ranges.len() <= 1;
         if is_last {
             commit.delete(Key::unsettled(at.ring, shard));
-            self.remember_writes(at, &uneven.own, &mut commit, around)?;
+            // What the member has from which it is mended may be without these.
+            if !uneven.is_damaged {
+                self.remember_writes(at, &uneven.own, &mut commit, around)?;
+            }
         }
         let made = self.append_closing(at, &commit, around, out)?;
         if made.is_some() {
-            if let Some((first, blocks)) = uneven.ranges.pop_front().filter(|(_, blocks)| *blocks > BLOCKS) {
-                uneven.ranges.push_front((first + BLOCKS, blocks - BLOCKS));
+            if let Some((first, blocks)) = uneven.ranges.pop_front().filter(|(_, blocks)| *blocks > evened) {
+                uneven.ranges.push_front((first + evened, blocks - evened));
             }
             if is_last {
                 out.branches.push("a shard is made even");
@@ -183,7 +196,7 @@ impl Leader {
         Ok(made.is_some())
     }
 
-    /// Blocks as they are here. What a power cut took is agreed on later.
+    /// Blocks as they are here, up to one that is damaged. What a power cut took is agreed on later.
     fn blocks_here(
         &self,
         at: &Place,
@@ -193,9 +206,11 @@ impl Leader {
     ) -> Result<bytes::Bytes> {
         let mut bytes = BytesMut::with_capacity(count as usize * BLOCK_BYTES);
         for block in first..first + count {
-            match around.brick.read_block(at.ring, shard, block)? {
-                Some(found) => bytes.extend_from_slice(&found),
-                None => bytes.resize(bytes.len() + BLOCK_BYTES, 0),
+            match around.brick.read_block(at.ring, shard, block) {
+                Ok(Some(found)) => bytes.extend_from_slice(&found),
+                Ok(None) => bytes.resize(bytes.len() + BLOCK_BYTES, 0),
+                Err(Error::Damaged { .. }) => break,
+                Err(error) => return Err(error),
             }
         }
         Ok(bytes.freeze())

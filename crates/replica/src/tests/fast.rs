@@ -1,6 +1,7 @@
 //! The fast lane: what members take, and what becomes of what only some have.
 
 use super::*;
+use hekate_brick::storage::Storage;
 
 const DATA: DataId = DataId(9);
 const FIRST: SessionId = SessionId(1);
@@ -240,4 +241,23 @@ fn a_shard_that_nobody_writes_is_closed_though_the_clock_was_set_back() {
     lane.ring.clock -= 1_000_000_000_000;
     (0..20).for_each(|_| lane.ring.tick());
     lane.check_even([2, 1, 1, 1]);
+}
+
+#[test]
+fn a_shard_is_closed_though_a_block_of_it_is_damaged_on_the_leader() {
+    let mut lane = Lane::new();
+    lane.ring.write_home();
+    let file = lane.storages[lane.leader.brick.0 as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
+    file.write_at(&[&[9; 100]], BLOCK_BYTES as u64).unwrap();
+    assert!(lane.fast(lane.follower, 512, 0, bytes(2, 3 * BLOCK_BYTES)).is_ok());
+    assert!(lane.slow(SECOND, 256, 3 * BLOCK, bytes(4, BLOCK_BYTES)).is_ok(), "it is closed for another session");
+    lane.ring.rest();
+    assert!(!lane.listed(lane.leader) && !lane.listed(lane.follower));
+    let blocks: Vec<_> = [lane.leader, lane.follower]
+        .map(|at| {
+            let brick = &lane.ring.bricks[at.brick.0 as usize];
+            [0, 1, 2, 3].map(|block| brick.read_block(RING, shard(), block).ok().flatten().map(|bytes| bytes[0]))
+        })
+        .into();
+    assert_eq!(blocks, [[Some(1), None, Some(1), Some(4)], [Some(1), Some(2), Some(1), Some(4)]]);
 }
