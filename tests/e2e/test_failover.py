@@ -109,6 +109,19 @@ def who_slept_longer_than_its_lease_serves_no_old_view(store):
 
 
 @test(limit_s=200)
+def a_server_that_hangs_is_done_without(store):
+    mnt = three(store)
+    goes_on(store, mnt, "before")
+    # Its connections stay: who has asked it something looks for the others by himself.
+    os.kill(store.other_pids["s2"], signal.SIGSTOP)
+    goes_on(store, mnt, "hangs")
+    synced(mnt, "before")
+    os.kill(store.other_pids["s2"], signal.SIGCONT)
+    has_healed(store)
+    ends_equal(store)
+
+
+@test(limit_s=200)
 def any_server_can_die_with_a_coordinator_apart(store):
     mnt = three(store, listen=True, apart=True)
     equal(store.status()["coordinator"][0].startswith("tcp:127.0.0.1:"), True, "where the coordinator is")

@@ -9,7 +9,7 @@ mod raw;
 use fast::FastShards;
 pub(crate) use fast::Flight;
 use hekate_graph::Context;
-use hekate_proto::map::VolumeMap;
+use hekate_proto::map::{View, VolumeMap};
 use hekate_proto::{
     BrickId, Epoch, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId,
     Target, VolumeOp,
@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 /// A server that is away may be somewhere else: the map is asked for so often meanwhile.
 const MAP_PAUSE: Duration = Duration::from_millis(250);
+/// While a server keeps somebody waiting the map is asked for so often, once for all who wait.
+const WATCH_PAUSE: Duration = Duration::from_millis(500);
 /// How long each server may take for what all are asked for; one that hangs must not make the others wait.
 const ASK_ALL_LIMIT: Duration = Duration::from_secs(2);
 
@@ -42,6 +44,8 @@ pub struct Replicate {
     servers: Arc<Servers>,
     session: SessionId,
     map: RwLock<Arc<VolumeMap>>,
+    /// When the map was asked for last by one who waits for an answer.
+    watched: Mutex<Instant>,
     slots: Arc<Slots>,
     op_count: AtomicU64,
     fast: FastShards,
@@ -56,6 +60,7 @@ impl Replicate {
             servers,
             session,
             map,
+            watched: Mutex::new(Instant::now()),
             slots: Arc::new(Slots::new()),
             op_count: AtomicU64::new(1),
             fast: FastShards::default(),
@@ -173,7 +178,9 @@ impl Replicate {
             let (done, map) = (replies.len(), self.map());
             let left = &mut requests[done..];
             let (server, count) = self.next_run(&map, &whoms[done..], left)?;
-            let outcome = self.servers.attempt(server, &mut left[..count], None, &|| self.gave_up(context));
+            let targets: Vec<Target> = left[..count].iter().map(|request| request.target).collect();
+            let gave_up = || self.gave_up(context) || self.is_superseded(&map, server, &targets);
+            let outcome = self.servers.attempt(server, &mut left[..count], None, &gave_up);
             match first_failure(outcome, &mut replies)? {
                 None => {}
                 Some(failure) if !is_passing(&failure) || self.gave_up(context) => match failure {
@@ -228,6 +235,34 @@ impl Replicate {
 
     fn gave_up(&self, context: &Context) -> bool {
         context.interrupted() || self.servers.is_closed()
+    }
+
+    /// Whether others than this server are to be asked by now. One that hangs, or that the network cut off, ends no
+    /// connection: who waits for it has to look whether a view was formed without it.
+    fn is_superseded(&self, used: &VolumeMap, server: ServerId, targets: &[Target]) -> bool {
+        self.watch();
+        let now = self.map();
+        targets.iter().any(|target| match *target {
+            Target::Partition { partition, .. } => {
+                self.aim(&now, Whom::Leader(partition)).is_ok_and(|(leader, _)| leader != server)
+            }
+            Target::Brick { brick } => {
+                let was_left_out = |(old, new): (&View, &View)| old.has_member(brick) && !new.has_member(brick);
+                used.views.iter().zip(&now.views).any(was_left_out)
+            }
+            Target::Replica { .. } | Target::Server => false,
+        })
+    }
+
+    /// Asks for the map now and then; one of those who wait does so for all.
+    fn watch(&self) {
+        let Some(mut last) = self.watched.try_lock() else { return };
+        if last.elapsed() >= WATCH_PAUSE {
+            if let Ok(map) = self.servers.map() {
+                *self.map.write() = Arc::new(map);
+            }
+            *last = Instant::now();
+        }
     }
 
     /// What is away may come back where it was, so the map is only asked for now and then. A view that has changed is in

@@ -10,11 +10,11 @@ use crate::local::Local;
 use crate::sent::Sent;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long one server may take to hand out the map before the next is asked.
 const MAP_LIMIT: Duration = Duration::from_secs(2);
@@ -27,6 +27,8 @@ pub struct Servers {
     session: SessionId,
     first: ServerId,
     all: RwLock<BTreeMap<ServerId, Arc<Remote>>>,
+    /// Who was asked for the map: whether it was away then, and when.
+    asked: Mutex<BTreeMap<ServerId, (bool, Instant)>>,
     closed: AtomicBool,
 }
 
@@ -45,6 +47,7 @@ impl Servers {
             session: welcome.session,
             first,
             all: RwLock::new(BTreeMap::from([(first, Arc::new(remote))])),
+            asked: Mutex::default(),
             closed: AtomicBool::new(false),
         };
         servers.learn(&welcome.map);
@@ -86,12 +89,18 @@ impl Servers {
         self.remote(server)?.listen()
     }
 
-    /// The map as it is now, from the first server that answers.
+    /// The map as it is now, from the first server that answers. Each is asked in turn, since one that is cut off from the
+    /// coordinator may hand out an old map; who was away is asked last.
     pub fn map(&self) -> Result<VolumeMap> {
-        let all: Vec<Arc<Remote>> = self.all.read().values().cloned().collect();
+        let mut all: Vec<(ServerId, Arc<Remote>)> =
+            self.all.read().iter().map(|(server, remote)| (*server, remote.clone())).collect();
+        let asked = self.asked.lock().clone();
+        all.sort_by_key(|(server, _)| asked.get(server).copied());
         let mut away = Error::Unavailable { what: "no server has an address".into() };
-        for remote in all {
-            match remote.map(MAP_LIMIT) {
+        for (server, remote) in all {
+            let answer = remote.map(MAP_LIMIT);
+            self.asked.lock().insert(server, (answer.is_err(), Instant::now()));
+            match answer {
                 Err(error @ Error::Unavailable { .. }) => away = error,
                 Err(error) => return Err(error),
                 Ok(map) => {

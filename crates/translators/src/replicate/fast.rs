@@ -166,7 +166,12 @@ impl Flight<'_> {
     /// done by all at once.
     pub(crate) fn finish(mut self, context: &Context, offset: u32, bytes: &Bytes) -> Result<bool> {
         let replicate = self.replicate;
-        let gave_up = || replicate.gave_up(context);
+        let partition = replicate.map().partition_of(self.shard.position());
+        let is_another_view = || {
+            replicate.watch();
+            replicate.map().view(partition).is_none_or(|view| view.epoch != self.after.epoch)
+        };
+        let gave_up = || replicate.gave_up(context) || is_another_view();
         let mut is_done = !self.failed;
         for batch in std::mem::take(&mut self.sent) {
             let taken =
@@ -180,7 +185,6 @@ impl Flight<'_> {
         }
         let ShardId { data, index, .. } = self.shard;
         let op = DataOp::WriteShard { data, index, offset, bytes: bytes.clone(), follow: None, fast: true };
-        let partition = replicate.map().partition_of(self.shard.position());
         let reply = replicate.send_again(context, self.ticket.op_id, Whom::Leader(partition), Op::Data { op })?;
         replicate.note_allowed(self.shard, &reply);
         Ok(false)
