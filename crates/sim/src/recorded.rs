@@ -9,7 +9,8 @@
 //!   looked up before;
 //! - a link through a descriptor that answers ENOENT says nothing: the kernel goes by a count of its own;
 //! - files whose bytes are recorded have one name, and keep it;
-//! - stat is a name that led to an inode at one moment and links of this inode at another.
+//! - stat is a name that led to an inode at one moment and links of this inode at another;
+//! - a change that answers EIO or ENOSPC may have been done, or a part of it.
 
 use crate::checkers::{self, Complaint, appends::Append};
 use crate::history::{History, Moment};
@@ -159,10 +160,12 @@ fn said(what: &What, error: Option<&str>) -> Result<Said, String> {
             Ok(vec![(Op::Name { op }, done(error)?)])
         }
         What::Link { .. } if error == Some("ENOENT") => Ok(Vec::new()),
-        What::Link { dir, name, .. } if error.is_some() => Ok(vec![made((*dir, name), NodeKind::File, None, error)?]),
+        What::Link { dir, name, .. } if error == Some("EEXIST") => {
+            Ok(vec![made((*dir, name), NodeKind::File, None, error)?])
+        }
         What::Link { inode, dir, name } => {
             let op = NameOp::Link { dir: id(*dir), name: word(name)?, inode: id(*inode) };
-            Ok(vec![(Op::Name { op }, Ok(Reply::Done))])
+            Ok(vec![(Op::Name { op }, done(error)?)])
         }
         What::Rename { to_dir, to_name, mode: Mode::NoReplace, .. } if error == Some("EEXIST") => {
             Ok(vec![made((*to_dir, to_name), NodeKind::File, None, error)?])
@@ -180,6 +183,10 @@ fn said(what: &What, error: Option<&str>) -> Result<Said, String> {
 }
 
 fn on_inode(what: &What, error: Option<&str>) -> Result<(Op, hekate_proto::Result<Reply>), String> {
+    if let (Some("EIO" | "ENOSPC"), false) = (error, matches!(what, What::Lock { .. })) {
+        let (op, _) = on_inode(what, None)?;
+        return Ok((op, done(error)?));
+    }
     let write = |inode: u64, offset: u64, data: &Bytes| Op::Data {
         op: DataOp::Write { inode: id(inode), offset, data: data.clone(), drop_set_id: false },
     };
@@ -276,12 +283,15 @@ fn done(error: Option<&str>) -> Result<hekate_proto::Result<Reply>, String> {
     })
 }
 
-/// An errno as the store means it. What is not here no call of a recording may answer.
+/// An errno as the store means it; by EIO and ENOSPC nobody knows whether it happened. What is not here no call of a
+/// recording may answer.
 fn error_of(errno: &str) -> Result<Error, String> {
     Ok(match errno {
         "ENOENT" => Error::NotFound,
         "EEXIST" => Error::Exists,
         "EAGAIN" => Error::WouldBlock,
+        "EIO" => Error::Io { what: String::new() },
+        "ENOSPC" => Error::NoSpace { what: String::new() },
         other => return Err(format!("no call of a recording may answer {other}")),
     })
 }

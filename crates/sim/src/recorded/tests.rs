@@ -73,6 +73,18 @@ fn an_append_that_is_gone_is_noticed() {
 }
 
 #[test]
+fn a_change_that_may_have_been_done_is_right_either_way() {
+    let write = r#""inode":9,"offset":0,"data":"0102""#;
+    for error in ["ENOSPC", "EIO"] {
+        assert_eq!(planted(write, &format!(r#"{write},"error":"{error}""#)), "", "a write");
+    }
+    let link = r#""op":"link","inode":8,"dir":7,"name":"c""#;
+    assert_eq!(planted(link, &format!(r#"{link},"error":"ENOSPC""#)), "", "a link");
+    let told = planted(write, r#""inode":9,"offset":0,"data":"0304","error":"ENOSPC""#);
+    assert!(told.starts_with("contents of "), "{told}");
+}
+
+#[test]
 fn what_is_no_recording_is_refused_with_its_line() {
     for (text, place) in [
         ("{\"who\":0,\"from\":1,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\"}", "line 1: no round"),
