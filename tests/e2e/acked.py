@@ -277,15 +277,16 @@ class Record:
 
 
 class Worker:
-    def __init__(self, top, record, seed):
+    def __init__(self, top, record, seed, endings):
         self.top = top
+        self.endings = endings
         self.record = record
         self.model = record.model
         self.chance = random.Random(seed)
         self.log = os.open(record.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def run(self, end):
-        """Until the time is up, or the mount is gone."""
+        """Until the time is up, or an op meets what ends the work: its outcome is in doubt."""
         while time.monotonic() < end:
             op = self.choose()
             self.record.number += 1
@@ -294,7 +295,7 @@ class Worker:
             try:
                 self.act(number, **op)
             except OSError as error:
-                if error.errno in MOUNT_GONE:
+                if error.errno in self.endings:
                     return
                 raise SystemExit(f"op {number} {op}: {error}") from error
             self.say(number=number, done=True)
@@ -435,7 +436,7 @@ class Worker:
         os.rename(path, to)
 
 
-def work(mnt, record, seconds, workers, seed):
+def work(mnt, record, seconds, workers, seed, endings):
     end = time.monotonic() + seconds
     children = []
     # All of them before any begins: whoever sees an op done may kill the mount.
@@ -450,7 +451,7 @@ def work(mnt, record, seconds, workers, seed):
         child = os.fork()
         if child == 0:
             try:
-                Worker(top, log, f"{seed}/{worker}/{log.number}").run(end)
+                Worker(top, log, f"{seed}/{worker}/{log.number}", endings).run(end)
                 os._exit(0)
             except SystemExit as why:
                 print(f"worker {worker}: {why}", file=sys.stderr, flush=True)
@@ -543,9 +544,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", default=str(time.time_ns()))
+    parser.add_argument("--may-fail", default="", help="ENOSPC,EIO: a worker that meets one of these ends, its op in doubt")
     options = parser.parse_args()
     if options.task == "work":
-        sys.exit(work(options.mnt, options.record, options.seconds, options.workers, options.seed))
+        endings = MOUNT_GONE | {getattr(errno, name) for name in filter(None, options.may_fail.split(","))}
+        sys.exit(work(options.mnt, options.record, options.seconds, options.workers, options.seed, endings))
     counts = verify(options.mnt, options.record)
     print(json.dumps(counts))
     sys.exit(1 if counts["differences"] else 0)

@@ -4,6 +4,9 @@ A round is a new directory with a few names, files and locks that all processes 
 kind (`MOVED`) are made, renamed and removed, those of the other (`LINKED`) linked and removed. The kernel looks up both names
 of a rename, and does nothing if they lead to one inode, though that was at two moments. So an inode has one name of
 the first kind at most, and only one mount renames to each of them, but for `SHARED`, to which all rename with NOREPLACE.
+
+Each process has a file besides that it alone writes, with O_DSYNC or fsync, and all read: such overwrites take the fast
+lane on volumes of mode `hsr`.
 """
 
 import errno
@@ -24,6 +27,8 @@ SHARD = 4 << 20
 # Beside the inode; in shards, around the border of the first two.
 FILES = {"small": 0, "large": SHARD - 3 * CELL}
 CELLS = 6
+# So far into a file of one process that it lies in shards.
+OWN = 64 << 10
 LOCK_BYTES = 4
 OFD_SETLK = 37
 FLOCKS = {"read": fcntl.LOCK_SH, "write": fcntl.LOCK_EX, "unlock": fcntl.LOCK_UN}
@@ -39,6 +44,7 @@ class Recorder:
 
     def __init__(self, who, mount, root, seed):
         self.who, self.mount, self.root = who, mount, root
+        self.owners = []
         self.draw = random.Random(f"{seed}/{who}")
         self.lines = []
         self.held = []
@@ -66,13 +72,19 @@ class Recorder:
         self.dirs = [(f"{self.base}/{name}", os.stat(f"{self.base}/{name}").st_ino) for name in ("d0", "d1")]
         self.files = {name: os.open(f"{self.base}/{name}", os.O_RDWR) for name in FILES}
         self.log = os.open(f"{self.base}/log", os.O_RDWR | os.O_APPEND)
+        self.owners = sorted(name for name in os.listdir(self.base) if name.startswith("own"))
+        self.owned = {name: os.open(f"{self.base}/{name}", os.O_RDONLY) for name in self.owners}
+        self.own = {durable: os.open(f"{self.base}/own{self.who}", os.O_WRONLY | flag) for durable, flag in ((True, os.O_DSYNC), (False, 0))}
         # Locks of their own kinds do not meet, so each kind has its owner and its file descriptor.
         self.locks = {style: os.open(f"{self.base}/locks", os.O_RDWR) for style in ("flock", "posix", "ofd")}
-        self.numbers = {fd: os.fstat(fd).st_ino for fd in [*self.files.values(), self.log, *self.locks.values()]}
+        self.numbers = {fd: os.fstat(fd).st_ino for fd in self.open_files()}
+
+    def open_files(self):
+        return [*self.files.values(), *self.owned.values(), *self.own.values(), self.log, *self.locks.values()]
 
     def end(self):
         """-> the round's lines."""
-        for fd in [*self.files.values(), self.log, *self.locks.values(), *(fd for fd, _ in self.held)]:
+        for fd in [*self.open_files(), *(fd for fd, _ in self.held)]:
             os.close(fd)
         self.held, lines, self.lines = [], self.lines, []
         return lines
@@ -80,7 +92,8 @@ class Recorder:
     def work(self, calls):
         kinds = [self.create, self.create, self.unlink, self.unlink, self.rename, self.rename, self.rename, self.link, self.link,
                  self.stat, self.stat, self.stat, self.list, self.write, self.write, self.read, self.read, self.read,
-                 self.truncate, self.size, self.lock, self.lock, self.lock, self.lock, self.append, self.read_log]
+                 self.truncate, self.size, self.lock, self.lock, self.lock, self.lock, self.append, self.read_log,
+                 self.overwrite, self.overwrite, self.read_owned, self.read_owned]
         for _ in range(calls):
             self.draw.choice(kinds)()
 
@@ -181,6 +194,26 @@ class Recorder:
         if data:
             self.note(data=data.hex())
 
+    def overwrite(self):
+        """Durably, by O_DSYNC or by the fsync after it."""
+        durable = self.draw.random() < 0.75
+        fd, data = self.own[durable], self.data(1)
+        offset = OWN + self.draw.randrange(CELLS) * CELL
+
+        def put():
+            os.pwrite(fd, data, offset)
+            if not durable:
+                os.fsync(fd)
+
+        self.call("write", put, {"inode": self.numbers[fd], "offset": offset, "data": data.hex()})
+
+    def read_owned(self):
+        fd = self.owned[self.draw.choice(self.owners)]
+        offset, length = OWN + self.draw.randrange(CELLS) * CELL, CELL * self.draw.choice([1, 2, CELLS])
+        data = self.call("read", lambda: os.pread(fd, length, offset), {"inode": self.numbers[fd], "offset": offset, "length": length, "data": ""})
+        if data:
+            self.note(data=data.hex())
+
     # --- locks
 
     def lock(self):
@@ -214,7 +247,7 @@ def take(fd, style, kind, start, end):
 
 
 def prepare(root, round, who):
-    """Makes what a round begins with. -> its first lines"""
+    """Makes what a round of so many processes begins with. -> its first lines"""
     recorder = Recorder(who, 0, root, 0)
     base = f"{root}/round{round}"
     os.mkdir(base)
@@ -223,9 +256,13 @@ def prepare(root, round, who):
     for name in ("d0", "d1"):
         recorder.call("mkdir", lambda: os.mkdir(f"{base}/{name}"), {"dir": number, "name": name})
         recorder.note(inode=os.stat(f"{base}/{name}").st_ino)
-    for name in [*FILES, "log", "locks"]:
+    for name in [*FILES, "log", "locks", *(f"own{process}" for process in range(who))]:
         fd = recorder.call("create", lambda: os.open(f"{base}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL), {"dir": number, "name": name})
-        recorder.note(inode=os.fstat(fd).st_ino)
+        inode = os.fstat(fd).st_ino
+        recorder.note(inode=inode)
+        if name.startswith("own"):
+            data = recorder.data(CELLS)
+            recorder.call("write", lambda: os.pwrite(fd, data, OWN), {"inode": inode, "offset": OWN, "data": data.hex()})
         os.close(fd)
     return recorder.lines
 
