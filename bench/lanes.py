@@ -19,6 +19,10 @@ import argparse, contextlib, json, os, shutil, signal, subprocess, sys, time
 from lanes_gluster import Gluster
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, f"{HERE}/../tests/chaos")
+import namespaces  # noqa: E402: beside the tests that use it as well
+from namespaces import inside, run  # noqa: E402
+
 BASE = "/var/tmp/hekate-lanes"
 HEKATE = os.path.abspath(os.environ.get("HEKATE", os.path.join(HERE, "../target/release/hekate")))
 NODES = {"hlc": "127.77.0.9", "hl1": "127.77.0.1", "hl2": "127.77.0.2"}
@@ -43,18 +47,6 @@ print(sorted(took)[250] * 1e6)
 """
 
 
-def run(*words, check=True, **named):
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **named)
-    if check and done.returncode:
-        raise SystemExit(f"lanes: {' '.join(words)}: {done.stdout} {done.stderr}")
-    return done.stdout
-
-
-def inside(node, *words, **named):
-    """In the node's network, and in nothing else of its own."""
-    return run("nsenter", f"--net=/run/netns/{node}", *words, **named)
-
-
 class Wires:
     """The namespaces and what is between them."""
 
@@ -63,13 +55,7 @@ class Wires:
 
     def __enter__(self):
         for node, address in NODES.items():
-            run("ip", "netns", "add", node)
-            inside(node, "ip", "link", "set", "lo", "up")
-            inside(node, "ip", "addr", "add", f"{address}/32", "dev", "lo")
-            inside(node, "sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1")
-            # Only its own addresses are local.
-            inside(node, "ip", "route", "add", "local", "127.0.0.1/32", "dev", "lo", "table", "local", check=False)
-            inside(node, "ip", "route", "del", "local", "127.0.0.0/8", "dev", "lo", "table", "local", check=False)
+            namespaces.make(node, address)
         names = list(NODES)
         for number, (one, other) in enumerate([(names[0], names[1]), (names[0], names[2]), (names[1], names[2])]):
             self.connect(one, other, number)
@@ -84,11 +70,9 @@ class Wires:
             self.started.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             wait(lambda: all(f"{end}:" in inside(node, "ip", "-o", "link") for node, end, _ in ends), "the wire")
         for node, end, _ in ends:
-            inside(node, "ip", "link", "set", end, "mtu", "9000", "up")
-            inside(node, "sysctl", "-qw", f"net.ipv4.conf.{end}.route_localnet=1", f"net.ipv4.conf.{end}.rp_filter=0")
+            namespaces.raise_device(node, end)
         for node, end, peer in ends:
-            inside(node, "ip", "neigh", "replace", NODES[peer], "lladdr", mac(peer, ends), "dev", end)
-            inside(node, "ip", "route", "add", f"{NODES[peer]}/32", "dev", end, "src", NODES[node])
+            namespaces.lead(node, NODES[node], end, NODES[peer], mac(peer, ends))
 
     def round_trip(self):
         """Microseconds that 64 bytes take there and back, between the client and a server."""
@@ -105,7 +89,7 @@ class Wires:
             process.send_signal(signal.SIGTERM)
             process.wait()
         for node in NODES:
-            run("ip", "netns", "del", node, check=False)
+            namespaces.remove(node)
 
 
 def mac(node, ends):

@@ -24,6 +24,8 @@ test_programs=(
   nfs-ls:libnfs-utils   # 0.5 MB   its client, with the library that the tests call
   pkg-config:pkg-config # 0.1 MB   builds passthrough_ll, with libfuse3-dev (5 MB with what it needs): pjdfstest runs there too
   setfacl:acl           # 0.2 MB   ACLs as users set them
+  ip:iproute2           # 3.0 MB   network namespaces for chaos, and
+  mke2fs:e2fsprogs      # 1.5 MB   its disks
 )
 bench_programs=(
   fio:fio               # 2.1 MB   the load
@@ -38,7 +40,6 @@ soak_programs=(
   smbclient:smbclient
   qemu-system-x86_64:qemu-system-x86  # 43 MB and about 40 MB of libraries: a guest with another kernel
   mmdebstrap:mmdebstrap               # 1 MB    makes its disk
-  mke2fs:e2fsprogs                    # 1.5 MB
 )
 
 packages=()

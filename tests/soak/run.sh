@@ -72,6 +72,12 @@ against_ext4() { # a million random system calls on mounts and on ext4, half of 
     HEKATE_SEED=$RANDOM HEKATE_OPS=100000 HEKATE_SHORTEN_S=300 tests/e2e/run.sh one_mount_does_what_ext4_does two_mounts_in_turn_do_what_ext4_does
   done
 }
+chaos() { # 200 faults of processes, network and disks on a cluster in namespaces, as root (docs/chaos.md): an hour
+  cargo build --release -p hekate
+  cargo build -p hekate-sim --bin check-history
+  HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") \
+    CHECK_HISTORY=$(readlink -f "${CARGO_TARGET_DIR:-target}/debug/check-history") python3 -B tests/chaos/run.py --cycles 200
+}
 mounts() { # 2,000 rounds of histories of three mounts, half of them while the server is killed: about an hour
   cargo build --release -p hekate
   for round in $(seq 5); do
@@ -86,7 +92,7 @@ package() { # the Debian package: linted, installed, removed, and booted by syst
   tests/package/run.sh
 }
 
-parts="replica explore seeds rounds order creates kills against_ext4 mounts reexport programs posix memory histories fuzz package guest"
+parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts reexport programs posix memory histories fuzz package guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;
