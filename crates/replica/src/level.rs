@@ -248,6 +248,7 @@ impl Leader {
             at.send_member(out, brick, Message::Fetch { after: own.sequence });
             return Ok(());
         }
+        self.numbers.skip_reserved(around.brick)?;
         self.last = own.sequence;
         self.phase = Phase::Feeding;
         let behind: Vec<_> =

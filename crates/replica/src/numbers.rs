@@ -35,6 +35,16 @@ impl Numbers {
         Ok(Self { key, tag: u64::from(count | number.0), next: reserved, reserved, safe: reserved, time: Time(0) })
     }
 
+    /// Records were taken from another member since: what they reserve was for an earlier leader to hand out.
+    pub fn skip_reserved(&mut self, brick: &Brick) -> Result<()> {
+        let record = brick.get(&self.key)?.map(PartitionRecord::from_bytes).transpose()?;
+        let reserved = record.map_or(1, |record| record.numbers_reserved);
+        if reserved > self.reserved {
+            (self.next, self.reserved, self.safe) = (reserved, reserved, reserved);
+        }
+        Ok(())
+    }
+
     /// Tells this partition apart from the ring's others.
     pub fn tag(&self) -> u64 {
         self.tag

@@ -205,11 +205,12 @@ impl HostedRing {
     /// anything, so that what it says to another one arrives in order.
     pub fn work(&self, at: Address, now: Time, mut follow: impl FnMut(Out)) {
         let Some(hosted) = self.replica(at) else { return };
-        let views = self.views();
-        let around = Around { brick: &hosted.brick, views: &views, now };
         let mut partition = hosted.partition.write();
         let next = || hosted.mailbox.lock().pop_front();
         while let Some(event) = next() {
+            // Looked at after the event was taken: that there are new views is told once they are there.
+            let views = self.views();
+            let around = Around { brick: &hosted.brick, views: &views, now };
             let mut out = Out::default();
             partition.handle(event, &around, &mut out);
             follow(out);

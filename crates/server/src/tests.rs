@@ -111,6 +111,42 @@ fn levelling_a_brick_whose_journal_is_full_ends() {
 }
 
 #[test]
+fn a_replica_that_is_busy_when_views_change_hears_of_it() {
+    let (sa, sb) = (made(1), made(2));
+    let all = bricks(&[&open(&sa, 1, false), &open(&sb, 2, false)]);
+    let before = ring(&[&[1, 2], &[2]]);
+    let mut after = before.clone();
+    after.views[0].epoch = Epoch(2);
+    let hosted = HostedRing::new(&before, &all, HashMap::new(), |_, _| Vec::new()).unwrap();
+    let to = Address { partition: PartitionNumber(0), brick: BrickId(1) };
+    hosted.deliver(to, Event::Start);
+    let mut is_busy = true;
+    hosted.work(to, Time(0), |_| {
+        // Another thread does this while the first event is at work.
+        if std::mem::take(&mut is_busy) {
+            hosted.set_views(&after);
+            hosted.deliver(to, Event::View);
+        }
+    });
+    assert_eq!(hosted.replica(to).unwrap().partition.read().view().epoch, Epoch(2));
+}
+
+#[test]
+fn numbers_that_another_member_knows_to_be_reserved_are_not_handed_out_again() {
+    let (sa, sb) = (made(1), made(2));
+    let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
+    // An earlier leader's, which the one that leads now has not heard of.
+    let key = Key::partition(RING, Position(0));
+    let value = PartitionRecord { numbers_reserved: 100_000 }.to_bytes();
+    b.append(&entry(&b, 0, vec![Change::Put { key: key.clone(), value }])).unwrap();
+    level(&[ring(&[&[1, 2], &[2]])], &bricks(&[&a, &b])).unwrap();
+    for brick in [&a, &b] {
+        let record = PartitionRecord::from_bytes(brick.get(&key).unwrap().unwrap()).unwrap();
+        assert!(record.numbers_reserved > 100_000, "{record:?}");
+    }
+}
+
+#[test]
 fn a_power_cut_between_two_checkpoints_leaves_what_levels() {
     let (sa, sb) = (made(1), made(2));
     let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
