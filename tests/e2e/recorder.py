@@ -16,6 +16,7 @@ import os
 import random
 import struct
 import time
+import traceback
 
 from against_ext4 import kernel
 
@@ -305,6 +306,8 @@ class Crew:
                     os.close(to_close)
                 try:
                     process(who, who % len(roots), roots[who % len(roots)], seed, command_end, answer_end)
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(0)
             os.close(command_end)

@@ -94,7 +94,7 @@ fn what_is_no_recording_is_refused_with_its_line() {
             "line 2: it returns",
         ),
         (
-            "{\"round\":1}\n{\"who\":0,\"from\":1,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\",\"error\":\"EIO\"}",
+            "{\"round\":1}\n{\"who\":0,\"from\":1,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\",\"error\":\"EPERM\"}",
             "line 2: ",
         ),
         (
