@@ -13,7 +13,7 @@ use hekate_proto::*;
 use std::collections::BTreeMap;
 
 /// A file that nobody writes for so long is not being written: 500 ms.
-const IDLE_NS: i64 = 500_000_000;
+const IDLE_NS: u64 = 500_000_000;
 /// Files that are noted at the same time.
 const FILES_MAX: usize = 1024;
 /// Files of one record.
@@ -74,7 +74,7 @@ impl Times {
     }
 
     fn idle(&self, now: Time) -> Vec<File> {
-        let is_idle = |noted: &Noted| now.0.saturating_sub(noted.used_at.0) > IDLE_NS;
+        let is_idle = |noted: &Noted| now.0.abs_diff(noted.used_at.0) > IDLE_NS;
         let idle = self.noted.iter().filter(|(_, noted)| is_idle(noted)).map(|(file, _)| *file);
         idle.take(FILES_AT_ONCE).collect()
     }

@@ -16,7 +16,19 @@ impl World {
         let client = Client::new(self.coordinator.begin_session(), self.coordinator.ring.views.clone());
         let script = Default::default();
         let (call, op, number, connection, at, beside, tries) = (None, None, 0, 0, Default::default(), None, 0);
-        self.people.push(Person { client, call, op, number, connection, at, beside, tries, calls_left, script, examines });
+        self.people.push(Person {
+            client,
+            call,
+            op,
+            number,
+            connection,
+            at,
+            beside,
+            tries,
+            calls_left,
+            script,
+            examines,
+        });
         let number = self.people.len() as u32 - 1;
         let delay = self.delay(self.settings.think_max);
         self.after(delay, Event::Next { client: number });

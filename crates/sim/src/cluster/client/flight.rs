@@ -64,7 +64,10 @@ impl Client {
         };
         let requests: Vec<(BrickId, Request)> = view.members.iter().map(|member| to(member.brick)).collect();
         let stamp = Stamp { count: follow.count + 1, session: self.session, op: call.request.op_id };
-        let (stage, whom, told) = write_shard(&call.op, layout.clone(), *next);
+        let (stage, whom, mut told) = write_shard(&call.op, layout.clone(), *next);
+        if let Op::Data { op: DataOp::Wrote { fast, .. } } = &mut told {
+            *fast = true;
+        }
         let (left, after, op_id) = (requests.len(), Allowed { stamp, ..allowed }, self.next_op());
         let call = self.call.as_mut()?;
         let request = Request { op_id, op: told, ..call.request.clone() };
