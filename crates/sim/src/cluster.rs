@@ -2,8 +2,10 @@
 //! seed. `run.rs` is a run from its beginning to its end.
 
 mod client;
+mod clock;
 mod coordinator;
 mod disk;
+mod disks;
 mod faults;
 mod host;
 mod judge;

@@ -22,6 +22,8 @@ pub struct Coordinator {
     pub alive: BTreeMap<u32, Micros>,
     /// In which life each brick was opened last.
     pub lives: BTreeMap<BrickId, Incarnation>,
+    /// How often each was opened.
+    pub openings: BTreeMap<BrickId, u32>,
     lost: BTreeMap<BrickId, BTreeSet<BlockAt>>,
     sessions: u64,
 }
@@ -51,8 +53,8 @@ impl Coordinator {
             views.push(View::new(Epoch(1), members[0].brick, members));
         }
         let ring = RingInfo::new(RING, "p", settings.copies, Domain::Disk, views);
-        let (alive, lives, lost) = Default::default();
-        Self { ring, alive, lives, lost, sessions: 0 }
+        let (alive, lives, openings, lost) = Default::default();
+        Self { ring, alive, lives, openings, lost, sessions: 0 }
     }
 
     /// What everybody may know. `servers`: the bricks of each.
@@ -95,6 +97,14 @@ impl Coordinator {
     pub fn lost_of(&self, at: Address, count: u32) -> Vec<BlockAt> {
         let own = |block: &&BlockAt| block.shard.position().partition(count) == at.partition;
         self.lost.get(&at.brick).into_iter().flatten().filter(own).copied().collect()
+    }
+
+    /// Another brick takes the place of one that is gone.
+    pub fn replace(&mut self, old: BrickId, new: BrickId) {
+        self.ring.replace(old, new);
+        self.lives.remove(&old);
+        self.openings.remove(&old);
+        self.lost.remove(&old);
     }
 
     pub fn clear_lost(&mut self, brick: BrickId) {

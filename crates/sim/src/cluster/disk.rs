@@ -1,14 +1,17 @@
 //! A server's disk: loses power, runs full, fails to sync; and what a brick's directory says beside the brick itself.
 
-use hekate_brick::storage::{PowerCutStorage, Storage, StorageFile, Survivors};
+use hekate_brick::storage::{PowerCutStorage, Random, Storage, StorageFile, Survivors};
 use hekate_brick::{Brick, Identity, RecoveryReport};
-use hekate_proto::{Error, Incarnation, Result};
+use hekate_proto::{BLOCK_BYTES, Error, Incarnation, Result};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 
 /// Bytes of a disk that is not full.
 const FREE: u64 = 64 << 20;
+
+/// Where data files are.
+const DATA: &str = "data/";
 
 /// Where a brick says why it stopped itself.
 const STOPPED: &str = "stopped";
@@ -22,6 +25,18 @@ pub struct Disk {
     recorded: (u64, u64),
     /// The boot of the machine.
     boot: u64,
+    /// How often it was opened.
+    openings: u32,
+    copy: Option<Copy>,
+    /// What was there when an older copy was put back.
+    newer: Option<Copy>,
+}
+
+/// All that rests on a disk.
+struct Copy {
+    medium: PowerCutStorage,
+    recorded: (u64, u64),
+    openings: u32,
 }
 
 #[derive(Default)]
@@ -32,6 +47,9 @@ struct State {
     failed: bool,
     /// What was not synced then may be gone, once the page cache is.
     struck: bool,
+    /// The next write to a data file lands a block later.
+    misdirects: bool,
+    went_astray: bool,
 }
 
 impl Disk {
@@ -40,7 +58,9 @@ impl Disk {
         let medium = PowerCutStorage::new();
         Brick::create_on(&medium, &identity)?;
         let state = Arc::new(Mutex::new(State { free: FREE, ..State::default() }));
-        Ok(Self { identity, medium: medium.after_power_cut(Survivors::Everything), state, recorded: (1, 0), boot: 0 })
+        let medium = medium.after_power_cut(Survivors::Everything);
+        let (boot, openings, copy, newer) = Default::default();
+        Ok(Self { identity, medium, state, recorded: (1, 0), boot, openings, copy, newer })
     }
 
     /// Opens the brick. What had stopped itself trusts nothing that was not synced, and loses some of it.
@@ -54,6 +74,7 @@ impl Disk {
         }
         let storage = DiskStorage { inner: self.medium.clone(), state: self.state.clone() };
         let is_new = self.is_new_life();
+        self.openings += 1;
         self.recorded.0 += u64::from(is_new);
         Brick::open_on(Arc::new(storage), &self.identity, Incarnation(self.recorded.0), is_new)
     }
@@ -102,6 +123,65 @@ impl Disk {
         self.boot += 1;
     }
 
+    /// Copies it as a snapshot does: whatever is not synced may lack.
+    pub fn copy(&mut self, seed: u64) {
+        let medium = self.medium.after_power_cut(Survivors::Seeded(seed));
+        self.copy = Some(Copy { medium, recorded: self.recorded, openings: self.openings });
+    }
+
+    pub fn has_copy(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    /// Whether the brick was opened since it was copied: nothing tells a copy that was made since then from the brick itself.
+    pub fn is_copy_older(&self) -> bool {
+        self.newer.is_none() && self.copy.as_ref().is_some_and(|copy| copy.openings < self.openings)
+    }
+
+    /// Puts the copy back. The process is dead.
+    pub fn put_back_older(&mut self) {
+        let Some(copy) = self.copy.take() else { return };
+        let medium = self.medium.after_power_cut(Survivors::Everything);
+        self.newer = Some(Copy { medium, recorded: self.recorded, openings: self.openings });
+        self.put(copy);
+    }
+
+    /// Puts the newer one back, if an older one was put in its place.
+    pub fn put_back_newer(&mut self) -> bool {
+        self.newer.take().map(|newer| self.put(newer)).is_some()
+    }
+
+    fn put(&mut self, copy: Copy) {
+        (self.medium, self.recorded, self.openings) = (copy.medium, copy.recorded, copy.openings);
+        *self.state.lock() = State { free: FREE, ..State::default() };
+    }
+
+    /// Flips a bit of a data file. False: there is none.
+    pub fn flip_bit(&self, random: &mut Random) -> bool {
+        let files: Vec<String> = self.medium.paths().into_iter().filter(|path| path.starts_with(DATA)).collect();
+        if files.is_empty() {
+            return false;
+        }
+        let path = &files[random.below(files.len() as u64) as usize];
+        let length = self.medium.open(path, false).and_then(|file| file.length()).unwrap_or_default();
+        if length > 0 {
+            self.medium.flip_bits(path, random.below(length), 1 << random.below(8));
+        }
+        length > 0
+    }
+
+    /// The next write to a data file lands a block later.
+    pub fn misdirect(&self) {
+        self.state.lock().misdirects = true;
+    }
+
+    /// Whether one did; none does any more.
+    pub fn take_astray(&self) -> bool {
+        let mut state = self.state.lock();
+        state.misdirects = false;
+        std::mem::take(&mut state.went_astray)
+    }
+
     pub fn set_full(&self, full: bool) {
         self.state.lock().free = if full { 16 << 10 } else { FREE };
     }
@@ -119,6 +199,7 @@ impl Disk {
     pub fn heal(&self) {
         self.set_full(false);
         self.state.lock().syncs_left = None;
+        self.state.lock().misdirects = false;
         if !self.is_dead() {
             self.medium.die_after(u64::MAX);
         }
@@ -132,6 +213,12 @@ struct DiskStorage {
 }
 
 impl DiskStorage {
+    fn take_misdirection(&self) -> bool {
+        let mut state = self.state.lock();
+        state.went_astray |= state.misdirects;
+        std::mem::take(&mut state.misdirects)
+    }
+
     fn check_sync(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         match &mut state.syncs_left {
@@ -151,7 +238,7 @@ impl DiskStorage {
 impl Storage for DiskStorage {
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn StorageFile>> {
         let inner = self.inner.open(path, create)?;
-        Ok(Arc::new(DiskFile { inner, disk: self.clone() }))
+        Ok(Arc::new(DiskFile { inner, is_data: path.starts_with(DATA), disk: self.clone() }))
     }
     fn create_directory(&self, path: &str) -> io::Result<()> {
         self.inner.create_directory(path)
@@ -172,6 +259,7 @@ impl Storage for DiskStorage {
 
 struct DiskFile {
     inner: Arc<dyn StorageFile>,
+    is_data: bool,
     disk: DiskStorage,
 }
 
@@ -180,7 +268,8 @@ impl StorageFile for DiskFile {
         self.inner.read_at(buffer, offset)
     }
     fn write_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
-        self.inner.write_at(parts, offset)
+        let goes_astray = self.is_data && self.disk.take_misdirection();
+        self.inner.write_at(parts, offset + if goes_astray { BLOCK_BYTES as u64 } else { 0 })
     }
     fn length(&self) -> io::Result<u64> {
         self.inner.length()

@@ -26,6 +26,10 @@ impl World {
             faults.coordinator_cut,
             faults.pause,
             faults.one_way_cut,
+            faults.clock_jump,
+            faults.rot,
+            faults.older_copy,
+            faults.wipe,
         ];
         let mut at = self.random.below(weights.iter().sum());
         let chosen = weights.iter().position(|weight| {
@@ -33,7 +37,9 @@ impl World {
             at = at.saturating_sub(*weight);
             here
         });
-        match chosen {
+        // With a block damaged, what takes the other copies is loss.
+        let is_second = matches!(chosen, Some(1 | 2 | 6 | 14 | 15)) && self.rotten.is_some();
+        match chosen.filter(|_| !is_second) {
             Some(0) => self.kill_one(),
             Some(1) => self.cut_one(),
             Some(2) => self.cut_all(),
@@ -45,7 +51,21 @@ impl World {
             Some(8) => self.cut_connection(),
             Some(9) => self.cut_coordinator(),
             Some(10) => self.pause_one(),
-            Some(_) => self.cut_one_way(),
+            Some(11) => self.cut_one_way(),
+            Some(12) => self.set_one_clock(),
+            Some(13) => {
+                // Few have nothing under way.
+                let bricks: Vec<_> = (0..4).map(|_| self.one_brick()).collect();
+                bricks.into_iter().for_each(|brick| self.rot(brick));
+            }
+            Some(14) => {
+                let brick = self.one_brick();
+                self.older_copy(brick);
+            }
+            Some(_) => {
+                let brick = self.one_brick();
+                self.wipe(brick);
+            }
             None => {}
         }
     }
@@ -128,6 +148,17 @@ impl World {
         trace!(self, "server {server} stands still for {time}");
         self.report.count("fault: pause");
         self.paused.insert(server, self.now + time);
+    }
+
+    /// Up to 10 s forth or back.
+    fn set_one_clock(&mut self) {
+        let server = self.one_server();
+        let by = self.random.below(20_000_000_000) as i64 - 10_000_000_000;
+        trace!(self, "the clock of server {server} is set, by {by} ns");
+        self.report.count("fault: a clock is set");
+        self.clocks[server as usize].set(by);
+        let clock = self.clocks[server as usize];
+        self.act_in(server, None, |process, _| process.clock = clock);
     }
 
     fn cut_coordinator(&mut self) {

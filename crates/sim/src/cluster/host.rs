@@ -1,6 +1,7 @@
 //! One server process: what hosts the replicas of its bricks, as the real server does, but for threads, sockets and
 //! clocks. What it wants done it leaves in `effects`.
 
+use super::clock::Clock;
 use super::coordinator::{RING, VOLUME};
 use super::keeper::Lease;
 use hekate_brick::Brick;
@@ -72,7 +73,7 @@ pub struct Process {
     checkpointing: BTreeMap<BrickId, bool>,
     /// The newest connection of each client: what an older one brings comes too late.
     connections: BTreeMap<u32, u64>,
-    clock_offset: i64,
+    pub clock: Clock,
     spread_max: u32,
     pub lease: Lease,
     pub effects: Vec<Effect>,
@@ -87,7 +88,7 @@ pub struct Parts {
     pub views: Vec<View>,
     pub places: BTreeMap<BrickId, ServerId>,
     pub link: LinkSettings,
-    pub clock_offset: i64,
+    pub clock: Clock,
     pub spread_max: u32,
     pub lease: Lease,
 }
@@ -95,7 +96,7 @@ pub struct Parts {
 impl Process {
     /// Its replicas are not started yet.
     pub fn new(parts: Parts) -> Self {
-        let Parts { server, boot, bricks, retention, views, places, link, clock_offset, spread_max, lease } = parts;
+        let Parts { server, boot, bricks, retention, views, places, link, clock, spread_max, lease } = parts;
         let mut peers = BTreeMap::new();
         for (brick, at) in places.iter().filter(|(_, at)| **at != server) {
             let new =
@@ -114,7 +115,7 @@ impl Process {
             retention,
             checkpointing: BTreeMap::new(),
             connections: BTreeMap::new(),
-            clock_offset,
+            clock,
             spread_max,
             lease,
             effects: Vec::new(),
@@ -134,7 +135,7 @@ impl Process {
     }
 
     fn time(&self, now: u64) -> Time {
-        Time(now as i64 * 1000 + self.clock_offset)
+        self.clock.time(now)
     }
 
     /// Tells a replica what happened.
@@ -308,6 +309,16 @@ impl Process {
         if self.views != views {
             self.views = views.to_vec();
             self.all(&Event::View, now);
+        }
+    }
+
+    /// Another brick takes the place of one of a server.
+    pub fn replace_brick(&mut self, old: BrickId, new: BrickId, server: ServerId) {
+        self.places.remove(&old);
+        self.places.insert(new, server);
+        if let Some(peer) = self.peers.get_mut(&server) {
+            peer.bricks.retain(|brick| *brick != old);
+            peer.bricks.push(new);
         }
     }
 

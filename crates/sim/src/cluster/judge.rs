@@ -19,7 +19,7 @@ pub const UNDECIDED: &str = "not judged: searches that gave up";
 impl World {
     /// What keeps the cluster from being whole; nothing: it is.
     pub fn what_is_left(&self) -> Vec<String> {
-        let mut left = Vec::new();
+        let mut left: Vec<String> = self.rotten.iter().map(|brick| format!("brick {brick:?} is damaged")).collect();
         for (number, server) in self.servers.iter().enumerate() {
             let Some(process) = &server.process else {
                 left.push(format!("server {number} does not run"));
@@ -49,7 +49,7 @@ impl World {
         let is_complete = |(number, view): (u32, &hekate_proto::map::View)| {
             view.opened && view.members.len() == self.coordinator.ring.placed(PartitionNumber(number)).len()
         };
-        if !(0..).zip(&self.coordinator.ring.views).all(is_complete) {
+        if self.rotten.is_some() || !(0..).zip(&self.coordinator.ring.views).all(is_complete) {
             return false;
         }
         let idle = |server: &super::world::Server| {
@@ -63,7 +63,8 @@ impl World {
         self.servers.iter().all(idle)
     }
 
-    fn brick(&self, id: BrickId) -> Option<Arc<Brick>> {
+    /// Of a server that runs.
+    pub fn brick(&self, id: BrickId) -> Option<Arc<Brick>> {
         self.servers.iter().find_map(|server| server.process.as_ref()?.bricks.get(&id).cloned())
     }
 

@@ -3,10 +3,11 @@
 
 use super::settings::Micros;
 use super::world::{Event, World, server_number, trace};
-use hekate_cluster::views::{Due, Outlook, Seen, outlook};
+use hekate_cluster::views::{Due, Outlook, Seen, outlook, serves_for, waits_for};
 use hekate_proto::*;
 use hekate_transport::link::Boot;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// A process's lease and what it remembers for its views.
 #[derive(Debug, Default)]
@@ -48,10 +49,14 @@ impl World {
         if self.apart.get(&server).is_some_and(|until| *until > self.now) {
             return;
         }
-        self.coordinator.alive.insert(server, self.now + lease);
+        let coordinator = self.clocks[self.settings.servers as usize];
+        self.coordinator.alive.insert(server, coordinator.after(self.now, lease));
         self.take_views(server, boot);
         let now = self.now;
-        let kept = self.act_in(server, Some(boot), |process, _| process.lease.until = now + lease);
+        let kept = self.act_in(server, Some(boot), |process, _| {
+            let serves = serves_for(Duration::from_micros(lease)).as_micros() as Micros;
+            process.lease.until = process.clock.after(now, serves);
+        });
         if kept.is_none() {
             return;
         }
@@ -129,6 +134,8 @@ impl World {
     fn open_views(&mut self, server: u32) {
         let (now, lease) = (self.now, self.settings.lease);
         let Some(process) = self.servers[server as usize].process.as_mut() else { return };
+        let clock = process.clock;
+        let waits = waits_for(Duration::from_micros(lease)).as_micros() as Micros;
         for (number, epoch) in process.lease.ready.clone() {
             let info = &mut self.coordinator.ring;
             let is_due = info.view(number).is_some_and(|view| view.epoch == epoch && !view.opened);
@@ -139,7 +146,8 @@ impl World {
             let is_here = info.view(number).is_some_and(|view| view.has_member(before));
             let lives = server_number(&self.settings, before)
                 .is_some_and(|server| self.coordinator.alive.get(&server).is_some_and(|until| *until > now));
-            let waited = process.lease.formed.get(&(number, epoch)).is_some_and(|since| now >= since + lease);
+            let waited =
+                process.lease.formed.get(&(number, epoch)).is_some_and(|since| now >= clock.after(*since, waits));
             if is_here || !lives || waited {
                 info.open(number, epoch);
                 process.lease.ready.remove(&(number, epoch));

@@ -6,6 +6,7 @@ use super::keeper::Lease;
 use super::world::{Event, World, trace};
 use hekate_brick::Brick;
 use hekate_brick::storage::Survivors;
+use hekate_cluster::check_openings;
 use hekate_proto::*;
 use hekate_replica::{Address, Around, BlockAt, Partition, Retention, SyncJob};
 use hekate_transport::link::{Boot, LinkSettings};
@@ -28,7 +29,8 @@ impl World {
         self.boots += 1;
         let boot = Boot(self.boots);
         trace!(self, "server {server} starts, boot {}", boot.0);
-        match self.open_server(server, boot) {
+        let opened = self.replace_wiped(server).and_then(|()| self.open_server(server, boot));
+        match opened {
             Ok(()) => {
                 let delay = self.delay(self.settings.tick);
                 self.after(delay, Event::Tick { server, boot });
@@ -45,7 +47,8 @@ impl World {
         let bricks = self.servers[server as usize].bricks.clone();
         let dead = bricks.iter().any(|brick| self.disks[brick].is_dead());
         let failed = bricks.iter().any(|brick| self.disks[brick].take_failed());
-        if !dead && !failed {
+        let refused = matches!(error, Error::Damaged { .. }) && self.put_back_newer(server);
+        if !dead && !failed && !refused {
             self.wrong.push(format!("server {server} does not start: {error}"));
         }
         self.report.count("fault: a start that failed");
@@ -57,6 +60,9 @@ impl World {
         for id in self.servers[server as usize].bricks.clone() {
             let seed = self.random.number();
             let (brick, report) = self.disk(id).open(seed)?;
+            let seen = self.coordinator.openings.get(&id).copied().unwrap_or_default();
+            check_openings(&id.text(), seen, brick.generation())?;
+            self.coordinator.openings.insert(id, brick.generation());
             retention.insert(id, Retention::of(&brick)?);
             if report.stopped.is_some() {
                 self.lose_memory(&BTreeSet::from([id]));
@@ -105,10 +111,10 @@ impl World {
             ..LinkSettings::default()
         };
         let views = self.coordinator.ring.views.clone();
-        let clock_offset = i64::from(server) * 1_700_000;
+        let clock = self.clocks[server as usize];
         let (server, spread_max) = (ServerId(server + 1), self.settings.spread_max);
         let lease = if self.settings.lease == 0 { Lease::endless() } else { Lease::new(self.now) };
-        Process::new(Parts { server, boot, bricks, retention, views, places, link, clock_offset, spread_max, lease })
+        Process::new(Parts { server, boot, bricks, retention, views, places, link, clock, spread_max, lease })
     }
 
     fn partitions(&self, process: &Process) -> Result<Vec<Partition>> {

@@ -26,6 +26,14 @@ pub struct FaultSettings {
     pub pause: u64,
     /// One machine cannot be heard by another, which it hears.
     pub one_way_cut: u64,
+    /// A server's clock is set forth or back.
+    pub clock_jump: u64,
+    /// A bit of a data file flips, or what is written to one lands elsewhere.
+    pub rot: u64,
+    /// A disk is copied, and later put back as it was then.
+    pub older_copy: u64,
+    /// A disk is gone for good, and an empty one takes its place.
+    pub wipe: u64,
 }
 
 /// What the network does to a packet, in 1,000 packets.
@@ -68,10 +76,15 @@ pub struct Settings {
     pub sync_max: Micros,
     pub checkpoint_max: Micros,
     pub tick: Micros,
+    /// Servers' clocks go faster or slower by up to so many in 1,000.
+    pub drift: u64,
     /// How long a server may serve after it has said that it lives; 0: for ever, and views change with lives only.
     pub lease: Micros,
     pub faults: FaultSettings,
 }
+
+/// Two clocks run apart by a twentieth at most: 1.024 / 0.976.
+const DRIFT_MAX: u64 = 24;
 
 fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
     from[random.below(from.len() as u64) as usize]
@@ -89,6 +102,9 @@ impl Settings {
         // Of its own, so that the rest of a seed is what it was before there was a fast lane.
         let late = &mut Random::new(seed ^ 0x9a05_e000);
         let (pause, one_way_cut) = (pick(late, &[0, 0, 2]), pick(late, &[0, 0, 2]));
+        let disks = &mut Random::new(seed ^ 0xd15c_0000);
+        let (clock_jump, drift) = (pick(disks, &[0, 0, 2]), pick(disks, &[0, DRIFT_MAX]));
+        let (rot, older_copy, wipe) = (pick(disks, &[0, 4, 12]), pick(disks, &[0, 0, 3]), pick(disks, &[0, 0, 3]));
         let overwrites = pick(&mut Random::new(seed ^ 0xfa57_1a9e), &[0, 0, 50, 90]);
         Self {
             seed,
@@ -105,7 +121,7 @@ impl Settings {
                 reserve_bytes: pick(random, &[128 << 10, 256 << 10]),
             },
             clients: pick(random, &[1, 2, 3, 3, 4, 5]),
-            calls_per_client: pick(random, &[20, 30, 40]) + if overwrites > 0 { 20 } else { 0 },
+            calls_per_client: pick(random, &[20, 30, 40]) + if overwrites > 0 { 40 } else { 0 },
             names: pick(random, &[2, 3, 4]),
             directories: pick(random, &[1, 2, 3, 4]),
             data_share,
@@ -122,7 +138,8 @@ impl Settings {
             sync_max: pick(random, &[100, 2_000, 10_000]),
             checkpoint_max: pick(random, &[500, 5_000, 30_000]),
             tick: pick(random, &[5_000, 10_000]),
-            faults: FaultSettings { pause, one_way_cut, ..fault_settings(random) },
+            faults: FaultSettings { pause, one_way_cut, clock_jump, rot, older_copy, wipe, ..fault_settings(random) },
+            drift,
             // Of its own, so that the rest of a seed is what it was before there were leases.
             lease: pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]),
         }
@@ -148,5 +165,9 @@ fn fault_settings(random: &mut Random) -> FaultSettings {
         coordinator_cut: 1,
         pause: 0,
         one_way_cut: 0,
+        clock_jump: 0,
+        rot: 0,
+        older_copy: 0,
+        wipe: 0,
     }
 }

@@ -49,7 +49,7 @@ impl Known {
 
     /// A client's own, as far as there are enough; now and then another's.
     fn file_of(&self, client: u32, random: &mut Random) -> Option<InodeId> {
-        if random.once_in(8) {
+        if random.once_in(16) {
             return self.file(random);
         }
         self.files.get(client as usize % self.files.len().max(1)).copied()
@@ -70,11 +70,11 @@ fn name(settings: &Settings, random: &mut Random) -> Name {
 
 /// A client's next call, and whether it is to be on stable storage.
 pub fn next_op(settings: &Settings, known: &Known, client: u32, random: &mut Random) -> (Op, bool) {
-    if settings.overwrites > 0
-        && random.below(100) < settings.overwrites
-        && let Some(inode) = known.file_of(client, random)
-    {
-        return (overwrite(inode, random), random.below(100) < 85);
+    if settings.overwrites > 0 && random.below(100) < settings.overwrites {
+        return match known.file_of(client, random) {
+            Some(inode) => (overwrite(inode, random), random.below(100) < 85),
+            None => (Op::Name { op: create(ROOT, name(settings, random), NewNode::File, random) }, false),
+        };
     }
     let op = some_op(settings, known, random);
     let durable = !op.is_read() && random.below(100) < settings.durable_share;
@@ -89,8 +89,8 @@ fn overwrite(inode: InodeId, random: &mut Random) -> Op {
             let (offset, length) = (random.below(5) * 4096, 4096 * (1 + random.below(4) as u32));
             return Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
         }
-        6 => (0, 24_576),
-        7..=17 => (random.below(5) * 4096, 4096 * (1 + random.below(2))),
+        6 | 7 => (0, 24_576),
+        8..=17 => (random.below(5) * 4096, 4096 * (1 + random.below(2))),
         _ => (random.below(20_000), 1 + random.below(4_000)),
     };
     Op::Data { op: write_at(inode, offset, length, random) }

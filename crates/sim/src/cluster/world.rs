@@ -2,6 +2,7 @@
 //! an event in one queue; what is left to chance comes from one generator.
 
 use super::client::Client;
+use super::clock::Clock;
 use super::coordinator::{Coordinator, brick_id};
 use super::disk::Disk;
 use super::host::{Process, Waiter};
@@ -40,6 +41,7 @@ pub enum Event {
     NetworkHeals { pair: (u32, u32) },
     OneWayHeals { from: u32, to: u32 },
     DiskHeals { brick: BrickId },
+    Scrub { brick: BrickId },
 }
 
 impl Event {
@@ -117,6 +119,12 @@ pub struct World {
     pub paused: BTreeMap<u32, Micros>,
     /// Servers that cannot reach the coordinator, and until when.
     pub apart: BTreeMap<u32, Micros>,
+    /// Of each server, and of the coordinator.
+    pub clocks: Vec<Clock>,
+    /// Servers whose disks may be found empty when they start.
+    pub wiped: BTreeMap<u32, BrickId>,
+    /// A brick on which something may be damaged, until a scrub finds nothing.
+    pub rotten: Option<BrickId>,
     /// What must never happen, and did.
     pub wrong: Vec<String>,
     pub trace: bool,
@@ -125,9 +133,12 @@ pub struct World {
     pub delivered: BTreeMap<(Address, Address), Micros>,
 }
 
-/// The server that a brick is on.
+/// The id of a brick that takes another one's place is greater by this.
+pub const REPLACED: u128 = 1000;
+
+/// The server that a brick is on: who takes another one's place has its number too.
 pub fn server_number(settings: &Settings, brick: BrickId) -> Option<u32> {
-    let number = u32::try_from(brick.0.checked_sub(1)?).ok()?;
+    let number = (brick.0.checked_sub(1)? % REPLACED) as u32;
     Some(number / settings.bricks_per_server)
 }
 
@@ -158,6 +169,8 @@ impl World {
         }
         let even = coordinator.ring.views.iter().map(|_| BTreeSet::new()).collect();
         let known = Known::new(&settings);
+        let clocks = &mut Random::new(settings.seed ^ 0xc10c_0000);
+        let clocks = (0..=settings.servers).map(|server| Clock::new(server, settings.drift, clocks)).collect();
         Ok(Self {
             random,
             now: 0,
@@ -178,6 +191,9 @@ impl World {
             cut_to: BTreeSet::new(),
             paused: BTreeMap::new(),
             apart: BTreeMap::new(),
+            clocks,
+            wiped: BTreeMap::new(),
+            rotten: None,
             wrong: Vec::new(),
             trace,
             boots: 0,
@@ -253,7 +269,8 @@ impl World {
             Event::Fault => self.fault(),
             Event::NetworkHeals { pair } => drop(self.cut.remove(&pair)),
             Event::OneWayHeals { from, to } => drop(self.cut_to.remove(&(from, to))),
-            Event::DiskHeals { brick } => self.disks[&brick].set_full(false),
+            Event::DiskHeals { brick } => self.disks.get(&brick).into_iter().for_each(|disk| disk.set_full(false)),
+            Event::Scrub { brick } => self.scrub(brick),
             Event::Collect { volume, inode } => self.collect(volume, inode),
             Event::Packet { to, from, packet } => {
                 self.act_in(to, None, |process, now| process.packet(ServerId(from + 1), packet, now));

@@ -175,7 +175,15 @@ impl File {
 
     fn truncate(&self, state: &State, call: CallNumber, size: u64) -> State {
         let cleared = self.grid.from(size).map(|cell| (cell, ZEROS));
-        self.changed(state, call, cleared, Known::Is(size), false, false)
+        let mut next = self.changed(state, call, cleared, Known::Is(size), false, false);
+        // What makes a file longer cuts no shards. A power cut may have taken the size that a write had told, and not its bytes.
+        if state.size.values().iter().any(|before| *before <= size) {
+            let unsure = self.grid.from(size).filter(|cell| matches!(state.cells[*cell], Known::OneOf(_)));
+            for cell in unsure {
+                next.cells[cell] = next.cells[cell].or(&state.cells[cell].values().into_iter().collect());
+            }
+        }
+        next
     }
 
     fn changed(

@@ -368,7 +368,12 @@ fn settings(servers: u32, partitions: u32) -> Settings {
             coordinator_cut: 0,
             pause: 0,
             one_way_cut: 0,
+            clock_jump: 0,
+            rot: 0,
+            older_copy: 0,
+            wipe: 0,
         },
+        drift: 0,
         lease: 0,
     }
 }

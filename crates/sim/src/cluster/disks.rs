@@ -1,0 +1,180 @@
+//! Disks that are not what they were: an older copy in a disk's place, an empty one, damaged blocks; and what servers and
+//! their operators do about it (`server/bricks.rs`, `hekate brick replace`, `server/repair.rs`).
+
+use super::coordinator::RING;
+use super::disk::Disk;
+use super::servers::server_of;
+use super::settings::Micros;
+use super::world::{Event, REPLACED, World, trace};
+use hekate_brick::{Finding, Identity, ScrubCursor, block_checksum};
+use hekate_proto::*;
+use hekate_replica::Commit;
+use std::collections::BTreeSet;
+
+/// From damage until somebody looks for it, at most; and until somebody looks again.
+const SCRUB_MAX: Micros = 200_000;
+const SCRUB_AGAIN: Micros = 20_000;
+
+impl World {
+    /// A disk is copied, or put back as it was when it was copied.
+    pub fn older_copy(&mut self, brick: BrickId) {
+        let seed = self.random.number();
+        let Some(server) = server_of(&self.servers, brick) else { return };
+        if !self.disk(brick).has_copy() {
+            trace!(self, "the disk of brick {} is copied", brick.0);
+            return self.disk(brick).copy(seed);
+        }
+        if !self.disk(brick).is_copy_older() {
+            return;
+        }
+        self.kill(server);
+        trace!(self, "the disk of brick {} is put back as it was when it was copied", brick.0);
+        self.report.count("fault: an older copy of a disk");
+        self.disk(brick).put_back_older();
+    }
+
+    /// An operator reads why a server does not start. -> whether that was it.
+    pub fn put_back_newer(&mut self, server: u32) -> bool {
+        let bricks = self.servers[server as usize].bricks.clone();
+        let put_back = bricks.into_iter().filter(|brick| self.disk(*brick).put_back_newer()).count();
+        self.report.add("bricks that were refused as older copies", put_back as u64);
+        put_back > 0
+    }
+
+    /// A server dies and stays away for so long that views leave it out. If by then nobody needs one of its disks, it is
+    /// found empty.
+    pub fn wipe(&mut self, brick: BrickId) {
+        let Some(server) = server_of(&self.servers, brick).filter(|_| self.settings.lease > 0) else { return };
+        if self.servers[server as usize].starting {
+            return;
+        }
+        self.servers[server as usize].starting = true;
+        self.kill(server);
+        self.wiped.insert(server, brick);
+        let delay = self.delay(4 * self.settings.lease) + 3 * self.settings.lease;
+        self.after(delay, Event::Start { server });
+    }
+
+    /// A new brick takes the place of one that is gone.
+    pub fn replace_wiped(&mut self, server: u32) -> Result<()> {
+        let Some(old) = self.wiped.remove(&server) else { return Ok(()) };
+        let ring = &self.coordinator.ring;
+        let is_needed = |number: u32| {
+            let partition = PartitionNumber(number);
+            ring.view(partition)
+                .into_iter()
+                .chain(ring.opened(partition))
+                .any(|view| view.all().any(|one| one.brick == old))
+        };
+        if (0..self.settings.partitions).any(is_needed) {
+            return Ok(());
+        }
+        let new = BrickId(old.0 + REPLACED);
+        trace!(self, "the disk of brick {} is gone, brick {} takes its place", old.0, new.0);
+        self.report.count("fault: a disk that is gone");
+        self.lose_memory(&BTreeSet::from([old]));
+        self.disks.remove(&old);
+        self.disks.insert(new, Disk::new(Identity::new(new, "c", self.settings.brick))?);
+        let place = |brick: &mut BrickId| *brick = if *brick == old { new } else { *brick };
+        self.servers[server as usize].bricks.iter_mut().for_each(place);
+        self.coordinator.replace(old, new);
+        for other in &mut self.servers {
+            other.process.iter_mut().for_each(|process| process.replace_brick(old, new, ServerId(server + 1)));
+        }
+        Ok(())
+    }
+
+    /// A bit flips, or a write goes astray, on a disk whose other copies are all there: damage of all copies is loss.
+    pub fn rot(&mut self, brick: BrickId) {
+        let numbers = (0..self.settings.partitions).map(PartitionNumber);
+        let is_even = |number: PartitionNumber| {
+            let (placed, even) = (self.coordinator.ring.placed(number), &self.even[number.0 as usize]);
+            !placed.contains(&brick) || placed.len() > 1 && placed.iter().all(|one| even.contains(one))
+        };
+        let Some(server) = server_of(&self.servers, brick) else { return };
+        if self.rotten.is_some() || !self.wiped.is_empty() || !numbers.into_iter().all(is_even) {
+            return;
+        }
+        let goes_astray = self.random.once_in(2);
+        let Some(disk) = self.disks.get(&brick).filter(|disk| !disk.is_dead()) else { return };
+        if goes_astray {
+            disk.misdirect();
+            let boot = self.servers[server as usize].process.as_ref().map(|process| process.boot);
+            let delay = self.delay(SCRUB_MAX / 4);
+            boot.into_iter().for_each(|boot| self.after(delay, Event::Checkpoint { server, boot, brick }));
+        } else if disk.flip_bit(&mut self.random) {
+            self.report.count("fault: a flipped bit");
+        } else {
+            return;
+        }
+        trace!(self, "brick {} rots, {}", brick.0, if goes_astray { "a write goes astray" } else { "a bit flips" });
+        self.rotten = Some(brick);
+        let delay = self.delay(SCRUB_MAX);
+        self.after(delay, Event::Scrub { brick });
+    }
+
+    /// All of a damaged brick is read, and what is wrong mended from another member.
+    pub fn scrub(&mut self, brick: BrickId) {
+        if self.rotten != Some(brick) {
+            return;
+        }
+        if self.is_scrubbed(brick) == Some(true) {
+            self.rotten = None;
+        } else {
+            self.after(SCRUB_AGAIN, Event::Scrub { brick });
+        }
+    }
+
+    /// None: it cannot be looked at now.
+    fn is_scrubbed(&mut self, id: BrickId) -> Option<bool> {
+        let server = server_of(&self.servers, id)
+            .filter(|server| self.paused.get(server).is_none_or(|until| *until <= self.now))?;
+        let brick = self.servers[server as usize].process.as_ref()?.bricks.get(&id)?.clone();
+        // What is still to be written home hides what is damaged there, until a power cut takes it.
+        self.act_in(server, None, |process, now| process.checkpoint(id, now))?.ok()?;
+        let went_astray = self.disk(id).take_astray();
+        self.report.add("fault: a misdirected write", u64::from(went_astray));
+        let (mut cursor, mut findings) = (ScrubCursor::default(), Vec::new());
+        while !cursor.is_done() {
+            findings.extend(brick.scrub(&mut cursor).ok()?.findings);
+        }
+        let mut is_clean = true;
+        for finding in findings {
+            match finding {
+                Finding::Block { shard, block, .. } => {
+                    is_clean = false;
+                    self.mend_block(id, shard, block);
+                }
+                Finding::Entry { key } => self.wrong.push(format!("entry {key:?} of brick {} is damaged", id.0)),
+                Finding::Stray { .. } => {}
+            }
+        }
+        Some(is_clean)
+    }
+
+    /// The bytes go through the log, to all members, once nothing is on its way to them.
+    fn mend_block(&mut self, on: BrickId, shard: ShardId, block: u32) -> Option<()> {
+        let partition = shard.position().partition(self.settings.partitions);
+        let (server, at) = self.leader_of(partition)?;
+        let leader = self.servers[server as usize].process.as_ref()?.partitions.get(&at)?;
+        if !leader.is_settled() {
+            let close = hekate_replica::Event::CloseShards;
+            return self.act_in(server, None, |process, now| process.event(at, close, now));
+        }
+        let members: Vec<BrickId> = leader.view().members.iter().map(|member| member.brick).collect();
+        let record = members
+            .iter()
+            .filter_map(|id| self.brick(*id)?.shard(RING, shard).ok()?)
+            .max_by_key(|one| one.stamp.count)?;
+        let others = members.iter().filter(|member| **member != on);
+        let good = others.filter_map(|id| self.brick(*id)?.read_block(RING, shard, block).ok()).next()?;
+        let bytes = good.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
+        let stamp = Stamp { count: record.stamp.count + 1, session: SYSTEM_SESSION, op: OpId(0) };
+        let run = BlockRun { first: block, checksums: vec![block_checksum(shard, block, &bytes)] };
+        let changes = vec![Change::WriteBlocks { shard, record: ShardRecord { stamp, ..record }, run, bytes }];
+        let commit = Commit { changes, ..Commit::default() };
+        trace!(self, "block {block} of {shard:?} on brick {} is mended", on.0);
+        self.report.count("damaged blocks that were mended");
+        self.act_in(server, None, |process, now| process.change(at, commit, now))
+    }
+}
