@@ -73,13 +73,14 @@ impl Registry {
         }
     }
 
-    /// The map that clients of this server get.
+    /// The map that clients of this server get. It names the servers of all replicas, also of those that no view has now: who
+    /// uses nothing asks for no other map, and is to be heard by all that may lead.
     pub fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
         let ring = self.ring(volume.ring)?;
         let ring = ring.ok_or_else(|| Error::bug(format!("volume {} without its ring", volume.name)))?;
-        let members: BTreeSet<BrickId> =
-            ring.views.iter().flat_map(|view| view.all().map(|member| member.brick)).collect();
-        let known = self.bricks()?.into_iter().filter(|info| members.contains(&info.brick));
+        let partitions = (0..ring.views.len() as u32).map(PartitionNumber);
+        let holders: BTreeSet<BrickId> = partitions.flat_map(|number| ring.holders(number)).collect();
+        let known = self.bricks()?.into_iter().filter(|info| holders.contains(&info.brick));
         let mut bricks: Vec<_> = known.map(|info| BrickPlace { brick: info.brick, server: info.server }).collect();
         bricks.sort_unstable_by_key(|place| place.brick);
         let mut numbers: BTreeSet<ServerId> = bricks.iter().map(|place| place.server).collect();

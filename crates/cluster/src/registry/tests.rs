@@ -161,6 +161,18 @@ fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
     assert_eq!((map.server, map.holders()), (server, vec![FIRST_SERVER, server]));
     assert_eq!(map.server_of(BrickId(4)), Some(server));
     assert_eq!(map.servers[0].endpoints, ["unix:/one"]);
+    // Who is in no view may lead again: who has this map, and asks for no other, speaks to it as well.
+    let without = |info: &mut RingInfo| {
+        for (number, view) in (0..).map(PartitionNumber).zip(info.views.clone()) {
+            let stays: Vec<_> = view.members.into_iter().filter(|member| !is_there(member)).collect();
+            info.form(number, hekate_proto::map::View::new(Epoch(2), stays[0].brick, stays));
+        }
+        true
+    };
+    registry.update_ring(on_servers.ring, without).unwrap();
+    let map = registry.map(&volume(&registry, on_servers.ring)).unwrap();
+    map.check().unwrap();
+    assert_eq!(map.holders(), [FIRST_SERVER, server]);
 }
 
 #[test]
