@@ -174,7 +174,7 @@ impl LockTable {
     pub fn get(&self, session: SessionId, file: LockedFile, lock: &Lock) -> Result<Option<HeldLock>> {
         check(lock)?;
         if self.is_recovering() {
-            return Err(recovery::locks_unknown());
+            return Err(self.locks_unknown());
         }
         Ok(self.conflict(&file, &HeldLock { session, lock: *lock }))
     }
@@ -189,7 +189,7 @@ impl LockTable {
             return Ok(Outcome::Granted);
         }
         if self.is_recovering() && !wait {
-            return Err(recovery::locks_unknown());
+            return Err(self.locks_unknown());
         }
         if lock.style == LockStyle::Flock && !self.holds(&file, &wanted) {
             self.hold(file, &HeldLock { lock: Lock { kind: LockKind::Unlock, ..*lock }, ..wanted })?;

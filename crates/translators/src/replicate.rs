@@ -27,6 +27,8 @@ const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 const MAP_PAUSE: Duration = Duration::from_millis(250);
 /// While a server keeps somebody waiting the map is asked for so often, once for all who wait.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
+/// An op that waits for longer is told of in the log, with what is in its way.
+const TOLD_AFTER: Duration = Duration::from_secs(10);
 /// How long each server may take for what all are asked for; one that hangs must not make the others wait.
 const ASK_ALL_LIMIT: Duration = Duration::from_secs(2);
 
@@ -173,7 +175,7 @@ impl Replicate {
 
     fn send_runs(&self, context: &Context, whoms: &[Whom], requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
         let mut replies: Vec<Result<Reply>> = Vec::with_capacity(requests.len());
-        let mut asked = Instant::now();
+        let (begun, mut asked, mut is_told) = (Instant::now(), Instant::now(), false);
         while replies.len() < requests.len() {
             let (done, map) = (replies.len(), self.map());
             let left = &mut requests[done..];
@@ -191,6 +193,10 @@ impl Replicate {
                     }
                 },
                 Some(failure) => {
+                    if !is_told && begun.elapsed() >= TOLD_AFTER {
+                        is_told = true;
+                        log::warn!("an op waits for {} s by now: {}", TOLD_AFTER.as_secs(), failure.error());
+                    }
                     requests[replies.len()..].iter_mut().for_each(|request| request.retry = true);
                     self.wait_for_another_map(&failure, &map, &mut asked);
                     // Which bricks are to be asked is another question by now.
@@ -307,6 +313,14 @@ enum Failure {
     Away(Error),
     /// The first request that is not done was answered so.
     Answer(Error),
+}
+
+impl Failure {
+    fn error(&self) -> &Error {
+        match self {
+            Failure::Away(error) | Failure::Answer(error) => error,
+        }
+    }
 }
 
 /// Takes the replies up to the first that is an error.

@@ -65,6 +65,10 @@ impl LockTable {
     }
 }
 
-pub(super) fn locks_unknown() -> Error {
-    Error::Unavailable { what: "the partition's new leader is being told its locks".into() }
+impl LockTable {
+    pub(super) fn locks_unknown(&self) -> Error {
+        let untold: Vec<String> = self.untold.iter().map(|session| session.to_string()).collect();
+        let what = format!("the partition's new leader waits for the locks of sessions {}", untold.join(", "));
+        Error::Unavailable { what }
+    }
 }
