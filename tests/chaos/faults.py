@@ -15,6 +15,8 @@ from harness import wait_until
 # Of the lease.
 LEASE_S = 3
 BLOCK = 4096
+# After the start of a brick that may be broken.
+SETTLE_S = 4
 # What a scrub's exit status says then.
 DAMAGED = 74
 
@@ -318,16 +320,24 @@ class RotDown(RotUp):
             self.notes.append(f"does not start: {outcome.text.strip()}")
             self.replace()
         elif self.is_broken():
-            self.notes.append("the brick has stopped itself")
+            self.notes.append("the brick is broken")
             self.cluster.stop(self.victim)
             self.replace()
         else:
             self.scrub_or_replace()
 
     def is_broken(self):
-        """Whether the brick takes no writes, some seconds after its start."""
-        time.sleep(1)
-        return any(row["state"] not in ("online", "starting") for row in self.own_bricks())
+        """Whether the brick takes no writes, or keeps partitions from being served, some seconds after its start."""
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            if any(row["state"] not in ("online", "starting") for row in self.own_bricks()):
+                return True
+            waiting = self.cluster.try_at(self.victim, "--json", "partition", "list", "--waiting")
+            if waiting.exit == 0 and any("damaged" in (row["waits_for"] or "") for row in waiting.json()):
+                self.notes.append("partitions wait because of damage")
+                return True
+            time.sleep(0.2)
+        return False
 
     def own_bricks(self):
         directory = self.cluster.brick(self.victim)

@@ -51,6 +51,7 @@ class Probe:
         self.path, self.count, self.errors, self.answers = path, 0, [], []
 
     def run(self, end):
+        self.answers.append(time.monotonic())
         fd = os.open(self.path, os.O_WRONLY | os.O_DSYNC)
         self.answers.append(time.monotonic())
         while time.monotonic() < end:

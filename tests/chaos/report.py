@@ -22,9 +22,9 @@ def line(result):
             f"whole {result['whole_s']} s, {done}, {result['took_s']} s{notes}")
 
 
-def append(path, seed, results):
+def append(path, seed, result):
     with open(path, "a") as file:
-        file.writelines(json.dumps({"seed": seed, **result}) + "\n" for result in results)
+        file.write(json.dumps({"seed": seed, **result}) + "\n")
 
 
 def row(kind, results):

@@ -145,6 +145,7 @@ class Run:
                 raise
             result["took_s"] = round(time.monotonic() - begun, 1)
             self.results.append(result)
+            self.note(result)
             self.say(report.line(result))
 
     def end(self):
@@ -242,7 +243,7 @@ class Loads:
                 raise Violation(f"{probe['file']}: {probe['errors']}")
             with open(probe["file"].replace(*self.mounts), "rb") as file:
                 found = file.read()
-            if found != b"%015d\n" % probe["count"] and not probe["errors"]:
+            if probe["count"] and found != b"%015d\n" % probe["count"] and not probe["errors"]:
                 raise Violation(f"{probe['file']}: {found} and not {probe['count']}")
         return sum(probe["count"] for probe in probed)
 
@@ -255,9 +256,10 @@ class Loads:
             yield found_gap | {"servers": members[partition]}
 
 
-def chaos(store, cycles, seed, kinds, say=print):
-    """-> the results of all cycles."""
+def chaos(store, cycles, seed, kinds, say=print, note=lambda result: None):
+    """-> the results of all cycles, each of which is noted when it is over."""
     run = Run(store, seed, say)
+    run.note = note
     try:
         run.make()
         run.run(cycles, kinds)
@@ -300,9 +302,12 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(f"chaos: {options.cycles} cycles, seed {options.seed}", flush=True)
     base = tempfile.mkdtemp(prefix="hekate-chaos.", dir="/var/tmp")
-    results = chaos(Store(base), options.cycles, options.seed, kinds, lambda text: print(text, flush=True))
-    if options.report:
-        report.append(options.report, options.seed, results)
+
+    def note(result):
+        if options.report:
+            report.append(options.report, options.seed, result)
+
+    results = chaos(Store(base), options.cycles, options.seed, kinds, lambda text: print(text, flush=True), note)
     print(report.table(results))
 
 
