@@ -427,6 +427,15 @@ impl Brick {
         Ok(found)
     }
 
+    /// All records that the journal still has, in order, but for the part that a damaged or reused segment hides.
+    pub fn journaled(&self, take: &mut dyn FnMut(Record)) -> Result<()> {
+        self.look_through(&mut |found| {
+            if let Some((record, _)) = found {
+                take(record);
+            }
+        })
+    }
+
     /// All records of the journal, with their ends; none where some are missing.
     pub(crate) fn look_through(&self, take: &mut dyn FnMut(Option<(Record, Lsn)>)) -> Result<()> {
         let (oldest, end) = {

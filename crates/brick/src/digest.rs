@@ -1,6 +1,8 @@
 //! Hashes of what a brick holds of a partition, for replicas that compare themselves: entries by key and value, shards by
 //! stamp and length. Not the bytes of shards, which have their checksums, nor what each brick has of its own: checksums,
-//! and how much of a shard is at home. `hekate debug compare` compares all of it, by code of its own (`inspect/compare.rs`).
+//! and how much of a shard is at home. What cannot be read is hashed as something that no other brick has: it differs from
+//! all others', and is no error, so that who compares finds it and mends it.
+//! `hekate debug compare` compares all of it, by code of its own (`inspect/compare.rs`).
 
 use crate::Brick;
 use bytes::Bytes;
@@ -14,10 +16,21 @@ pub type EntryHashes = Vec<(Key, u128)>;
 impl Brick {
     /// Hashes of the entries in `from..to`, of which it looks at `limit` at most; and where to go on, if that was not all.
     pub fn entry_hashes(&self, from: &Key, to: &Key, limit: usize) -> Result<(EntryHashes, Option<Key>)> {
-        let found = self.scan(from, to, limit)?;
+        let damaged = |error| match error {
+            Error::Damaged { .. } => Ok(self.id().to_bytes()),
+            other => Err(other),
+        };
+        let found = self.view(|view| view.scan_with(from, to, limit, &damaged))?;
         let next = found.last().filter(|_| found.len() >= limit).map(|(key, _)| key.successor());
         let hashed = found.into_iter().filter(|(key, _)| !matches!(key.kind(), Some(Kind::Shard | Kind::Checksums)));
         Ok((hashed.map(|(key, value)| (key.clone(), hash(key.as_bytes(), &value))).collect(), next))
+    }
+
+    /// Of a shard whose record cannot be read: no writer gives such a stamp, and any of its blocks may be at home.
+    fn unreadable_shard(&self) -> ShardRecord {
+        let stamp = Stamp { count: 0, session: SessionId(u64::MAX), op: OpId(self.id().0 as u64) };
+        let home_blocks = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
+        ShardRecord { stamp, length: 0, home_blocks, reserved_blocks: 0 }
     }
 
     /// Shards whose keys are in `from..to`, with their records.
@@ -25,18 +38,19 @@ impl Brick {
         self.view(|view| {
             let mut found: BTreeMap<Key, Option<ShardRecord>> = BTreeMap::new();
             let mut unreadable = None;
-            view.index.scan(from.as_bytes(), to.as_bytes(), &mut |key, value| {
+            view.index.scan_all(from.as_bytes(), to.as_bytes(), &mut |key, value| {
                 let key = Key::from_bytes(Bytes::copy_from_slice(key));
                 if key.kind() == Some(Kind::Shard) {
-                    match ShardRecord::from_bytes(value) {
+                    match value.and_then(|value| Ok(ShardRecord::from_bytes(value)?)) {
                         Ok(record) => drop(found.insert(key, Some(record))),
-                        Err(malformed) => unreadable = Some(malformed),
+                        Err(Error::Damaged { .. }) => drop(found.insert(key, Some(self.unreadable_shard()))),
+                        Err(error) => unreadable = Some(error),
                     }
                 }
                 unreadable.is_none()
             })?;
-            if let Some(malformed) = unreadable {
-                return Err(malformed.into());
+            if let Some(error) = unreadable {
+                return Err(error);
             }
             for overlay in view.state.layers_oldest_first() {
                 let changed = overlay.shards.iter().filter(|(_, change)| change.ring == ring);

@@ -11,9 +11,9 @@ use crate::view::{Place, View};
 use bytes::Bytes;
 use hekate_proto::*;
 
-/// Where a pass is.
+/// Where a pass is, and of which volume it is if not of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScrubCursor(Stage);
+pub struct ScrubCursor(Stage, Option<VolumeId>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Stage {
@@ -55,14 +55,27 @@ const TRIES: usize = 8;
 
 impl Default for ScrubCursor {
     fn default() -> Self {
-        Self(Stage::Index(Key::from_bytes(Bytes::new())))
+        Self(Stage::Index(Key::from_bytes(Bytes::new())), None)
     }
 }
 
 impl ScrubCursor {
+    /// A pass over what is of this volume; data files that nothing knows are no volume's.
+    pub fn of_volume(volume: VolumeId) -> Self {
+        Self(Stage::Index(Key::from_bytes(Bytes::new())), Some(volume))
+    }
+
     /// Whether the pass is over.
     pub fn is_done(&self) -> bool {
         self.0 == Stage::Done
+    }
+
+    /// The key that the pass is at; none once it has gone through all entries.
+    pub fn key(&self) -> Option<&Key> {
+        match &self.0 {
+            Stage::Index(key) | Stage::Shard(key, _) => Some(key),
+            Stage::Files(_) | Stage::Done => None,
+        }
     }
 }
 
@@ -71,20 +84,27 @@ impl Brick {
     pub fn scrub(&self, cursor: &mut ScrubCursor) -> Result<ScrubStep> {
         let mut step = ScrubStep::default();
         cursor.0 = match std::mem::replace(&mut cursor.0, Stage::Done) {
-            Stage::Index(from) => self.scrub_entries(from, &mut step)?,
+            Stage::Index(from) => self.scrub_entries(from, cursor.1, &mut step)?,
             Stage::Shard(key, first) => self.scrub_shard(key, first, &mut step)?,
+            Stage::Files(_) if cursor.1.is_some() => Stage::Done,
             Stage::Files(number) => self.scrub_files(number, &mut step)?,
             Stage::Done => Stage::Done,
         };
         Ok(step)
     }
 
-    fn scrub_entries(&self, from: Key, step: &mut ScrubStep) -> Result<Stage> {
+    fn scrub_entries(&self, from: Key, volume: Option<VolumeId>, step: &mut ScrubStep) -> Result<Stage> {
         let mut next = Stage::Files(0);
         let mut seen = 0;
         let mut visit = |key: &[u8], value: Result<Bytes>| {
             let key = Key::from_bytes(Bytes::copy_from_slice(key));
             seen += 1;
+            if volume.is_some() && key.place().map(|place| place.volume) != volume {
+                if seen == ENTRIES {
+                    next = Stage::Index(key.successor());
+                }
+                return seen < ENTRIES;
+            }
             step.bytes += (key.as_bytes().len() + value.as_ref().map_or(0, Bytes::len)) as u64;
             if value.is_err() {
                 step.findings.push(Finding::Entry { key: key.clone() });
@@ -101,6 +121,20 @@ impl Brick {
         let end = [u8::MAX; 64];
         self.guarded(|| self.disk.index.scan_all(from.as_bytes(), &end, &mut visit))?;
         Ok(next)
+    }
+
+    /// Entries of a range that cannot be read now: what the index has of them is damaged, and nothing newer hides it.
+    pub fn damaged_entries(&self, from: &Key, to: &Key) -> Result<Vec<Key>> {
+        let mut found = Vec::new();
+        let mut visit = |key: &[u8], value: Result<Bytes>| {
+            if value.is_err() {
+                found.push(Key::from_bytes(Bytes::copy_from_slice(key)));
+            }
+            true
+        };
+        self.guarded(|| self.disk.index.scan_all(from.as_bytes(), to.as_bytes(), &mut visit))?;
+        found.retain(|key| matches!(self.get(key), Err(Error::Damaged { .. })));
+        Ok(found)
     }
 
     fn scrub_shard(&self, key: Key, first: u32, step: &mut ScrubStep) -> Result<Stage> {
@@ -299,6 +333,18 @@ mod tests {
             BrickSettings { journal_segments: 4, segment_bytes: 2 << 20, index_cache_bytes: 1 << 20, reserve_bytes: 0 },
         );
         let brick = Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0;
-        assert_eq!(pass(&brick).1, [Finding::Entry { key: Key::shard(RING, shard(1)) }]);
+        let key = Key::shard(RING, shard(1));
+        assert_eq!(pass(&brick).1, [Finding::Entry { key: key.clone() }]);
+        // Who compares finds that it differs from what any other brick has.
+        let (from, to) = Key::object_range(RING, PartitionNumber(0), 1);
+        assert_eq!(brick.damaged_entries(&from, &to).unwrap(), [key]);
+        brick.entry_hashes(&from, &to, 100).unwrap();
+        let found = brick.shards_between(RING, &from, &to).unwrap();
+        let stamps: Vec<bool> = found.iter().map(|(_, record)| record.stamp.session == SessionId(1)).collect();
+        assert_eq!(stamps.iter().filter(|is_read| **is_read).count(), 2, "{found:?}");
+        assert_eq!(found.len(), 3);
+        // Written anew it is right.
+        write(&brick, 1, 0, 1);
+        assert_eq!(brick.damaged_entries(&from, &to).unwrap(), []);
     }
 }

@@ -41,6 +41,18 @@ impl View<'_> {
 
     /// At most `limit` entries of `from..to`, in order.
     pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>> {
+        self.scan_with(from, to, limit, &Err)
+    }
+
+    /// The same; of what cannot be read in the index, and nothing newer hides, `damaged` says what is there instead.
+    pub fn scan_with(
+        &self,
+        from: &Key,
+        to: &Key,
+        limit: usize,
+        damaged: &dyn Fn(Error) -> Result<Bytes>,
+    ) -> Result<Vec<(Key, Bytes)>> {
+        let mut failed = Ok(());
         let range = (Bound::Included(from), Bound::Excluded(to));
         let mut newer = self.state.active.entries.range::<Key, _>(range).peekable();
         let empty = Overlay::default();
@@ -70,17 +82,21 @@ impl View<'_> {
                 }
             }
         };
-        self.index.scan(from.as_bytes(), to.as_bytes(), &mut |key, value| {
+        self.index.scan_all(from.as_bytes(), to.as_bytes(), &mut |key, value| {
             let key = Key::from_bytes(Bytes::copy_from_slice(key));
             let hidden = drain(Some(&key), &mut found);
             if found.len() >= limit {
                 return false;
             }
             if !hidden {
-                found.push((key, value));
+                match value.or_else(damaged) {
+                    Ok(value) => found.push((key, value)),
+                    Err(error) => failed = Err(error),
+                }
             }
-            found.len() < limit
+            failed.is_ok() && found.len() < limit
         })?;
+        failed?;
         drain(None, &mut found);
         Ok(found)
     }

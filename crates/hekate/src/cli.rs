@@ -6,6 +6,7 @@ mod heal;
 mod inside;
 mod mounting;
 mod partition;
+mod scrub;
 mod variation;
 
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickReplace, BrickScrub};
@@ -14,6 +15,7 @@ pub use heal::Heal;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
 pub use partition::Partition;
+pub use scrub::{Scrub, ScrubStart};
 pub use variation::{
     Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
 };
@@ -100,6 +102,9 @@ pub enum Command {
     /// Healing: what replicas are being brought, and the proof that all hold the same.
     #[command(subcommand)]
     Heal(Heal),
+    /// Scrubbing: everything that rests is read and checked while it serves, and mended from other replicas.
+    #[command(subcommand)]
+    Scrub(Scrub),
     /// Bricks: list, add, remove; look into a stopped one, get the files out of it, scrub those in use.
     #[command(subcommand)]
     Brick(Brick),

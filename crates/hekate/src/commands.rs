@@ -12,6 +12,7 @@ mod join;
 mod man;
 mod mount;
 mod partition;
+mod scrub;
 mod serve;
 mod state;
 mod status;
@@ -63,6 +64,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Volume(command) => control::volume(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
         Command::Heal(command) => heal::heal(cli, command),
+        Command::Scrub(command) => scrub::scrub(cli, command),
         Command::Brick(command) => brick::brick(cli, command),
         Command::Where(options) => where_is::where_is(cli, options),
         Command::Debug(command) => debug::debug(cli, command),

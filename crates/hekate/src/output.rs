@@ -48,6 +48,18 @@ pub fn bytes(value: &Value) -> String {
     format!("{number:.1} PiB")
 }
 
+/// A time as people read it: its greatest two units.
+pub fn seconds(value: &Value) -> String {
+    let Some(number) = value.as_f64() else { return "-".into() };
+    let whole = number.ceil() as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        3600..86_400 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -56,5 +68,11 @@ mod tests {
     fn bytes_have_binary_units() {
         assert_eq!(super::bytes(&json!(512)), "512.0 B");
         assert_eq!(super::bytes(&json!(3 << 29)), "1.5 GiB");
+    }
+
+    #[test]
+    fn times_have_two_units() {
+        let all = [(json!(0.2), "1 s"), (json!(75), "1 min 15 s"), (json!(7260), "2 h 1 min"), (json!(null), "-")];
+        all.iter().for_each(|(value, text)| assert_eq!(super::seconds(value), *text));
     }
 }

@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Entries of the index that one step compares.
 const PORTION: usize = 512;
-/// Bytes that a tick may send; a quarter while clients change something.
+/// Bytes that a tick may send, unless its host says otherwise; a quarter while clients change something.
 const TICK_BYTES: usize = 1 << 20;
-const BUSY_BYTES: usize = TICK_BYTES / 4;
+const BUSY_SHARE: usize = 4;
 /// Bytes that the learner may not have yet.
 const WINDOW_BYTES: usize = 2 << 20;
 /// What a step costs beside what it brings.
@@ -35,12 +35,18 @@ pub struct Healing {
     pub brick: BrickId,
     /// Whether it takes records.
     pub heard: bool,
+    /// Something that it is to get cannot be read here.
+    pub stuck: bool,
     /// It has everything.
     pub whole: bool,
     /// Of its part of the ring so much was gone through, of 10,000.
     pub done: u32,
     /// Bytes that were sent because it had them otherwise.
     pub sent: u64,
+    /// It is compared, and has what comes before this; none: it gets records, and has them up to `held`.
+    pub from: Option<Key>,
+    /// So.
+    pub held: Sequence,
 }
 
 /// A learner, as the leader knows it.
@@ -147,6 +153,7 @@ impl Leader {
         let of = |(brick, learner): (&BrickId, &Learner)| Healing {
             brick: *brick,
             heard: learner.is_attached(),
+            stuck: matches!(learner.stage, Stage::Stuck),
             whole: matches!(learner.stage, Stage::Whole) && self.settled >= learner.since && !self.fast.is_closing(),
             done: match (&learner.stage, &learner.from) {
                 (Stage::Whole | Stage::Following, _) => 10_000,
@@ -154,6 +161,8 @@ impl Leader {
                 (_, None) => 0,
             },
             sent: learner.sent,
+            from: learner.from.clone(),
+            held: learner.held,
         };
         self.learners.iter().map(of).collect()
     }
@@ -206,7 +215,8 @@ impl Leader {
     /// With each tick: so much may be sent.
     pub fn allow_healing(&mut self) {
         let is_busy = std::mem::take(&mut self.was_asked);
-        self.heal_bytes = if is_busy { BUSY_BYTES } else { TICK_BYTES };
+        let share = if is_busy { TICK_BYTES / BUSY_SHARE } else { TICK_BYTES };
+        self.heal_bytes = self.heal_limit.unwrap_or(share);
     }
 
     /// Brings learners on, as far as it may.

@@ -64,6 +64,8 @@ pub(crate) struct Leader {
     /// Bytes that may be sent to learners before the next tick, and whether clients have asked for changes since the last.
     pub heal_bytes: usize,
     pub was_asked: bool,
+    /// What the host allows with each tick, who knows of other partitions.
+    pub heal_limit: Option<usize>,
     /// All members are level and have it on stable storage: the coordinator is asked to record that the view begins.
     pub may_open: bool,
     pub last: Sequence,
@@ -154,6 +156,7 @@ impl Leader {
             learners: at.learners().map(|brick| (brick, Learner::default())).collect(),
             heal_bytes: 0,
             was_asked: false,
+            heal_limit: None,
             may_open: false,
             last,
             settled: Sequence(0),

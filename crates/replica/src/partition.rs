@@ -377,6 +377,13 @@ impl Partition {
         }
     }
 
+    /// From now on so many bytes may go to those who learn with each tick.
+    pub fn limit_healing(&mut self, bytes: usize) {
+        if let Role::Leader(leader) = &mut self.role {
+            leader.heal_limit = Some(bytes);
+        }
+    }
+
     /// How far a proof is that all members hold the same, if one was begun and nobody went away meanwhile.
     pub fn proof(&self) -> Option<Proof> {
         match &self.role {

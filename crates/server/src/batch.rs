@@ -4,7 +4,7 @@ use crate::housekeeping::free_space;
 use crate::node::Node;
 use crate::ops::{SlowOp, about};
 use crate::partition::HostedRing;
-use crate::repair::mend_range;
+use crate::repair::{mend_entries, mend_range};
 use crate::sessions::Session;
 use crate::syncer::Needs;
 use crate::turn::Turn;
@@ -200,13 +200,15 @@ impl Node {
             }
             return Ok(reply);
         }
-        let mut may_free = true;
+        let (mut may_free, mut may_mend) = (true, true);
         loop {
             match self.ask_replica(&ring, to, &ask, &request.op) {
                 Err(Error::NoSpace { .. }) if may_free => {
                     may_free = false;
                     free_space(self)?;
                 }
+                // Its record was not made, since what it changes cannot be read.
+                Err(Error::Damaged { .. }) if may_mend && self.mend_for(request, &ring, partition) => may_mend = false,
                 Ok(reply) => {
                     if request.durable && !ask.durable {
                         // What legs changed elsewhere is on stable storage, or in the journals of the same bricks.
@@ -242,7 +244,7 @@ impl Node {
             // A bad copy is answered from a good one, and mended.
             if attempt == 0
                 && matches!(found, Err(Error::Damaged { .. } | Error::Io { .. }))
-                && self.mend_read(request, ring)
+                && self.mend_for(request, ring, to.partition)
             {
                 continue;
             }
@@ -287,11 +289,20 @@ impl Node {
         }
     }
 
-    /// Whether something was mended; if not, the reader is told of the damage, not of why it stays.
-    fn mend_read(&self, request: &Request, ring: &Arc<HostedRing>) -> bool {
-        let Op::Data { op: DataOp::ReadShard { data, index, offset, length } } = &request.op else { return false };
+    /// Whether something was mended; if not, who asked is told of the damage, not of why it stays.
+    fn mend_for(&self, request: &Request, ring: &Arc<HostedRing>, partition: PartitionNumber) -> bool {
+        let (data, index, offset, length) = match &request.op {
+            Op::Data { op: DataOp::ReadShard { data, index, offset, length } } => (data, index, *offset, *length),
+            // Its first and last block are completed with what they had.
+            Op::Data { op: DataOp::WriteShard { data, index, offset, bytes, .. } } => {
+                (data, index, *offset, bytes.len() as u32)
+            }
+            _ => {
+                return self.scrubs.may_look_through(ring.ring, partition, || mend_entries(self, ring.ring, partition));
+            }
+        };
         let shard = ShardId { volume: request.volume, data: *data, index: *index };
-        mend_range(self, ring.ring, shard, *offset, *length).unwrap_or(false)
+        mend_range(self, ring.ring, shard, offset, length).unwrap_or(false)
     }
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {

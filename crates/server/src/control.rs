@@ -3,13 +3,16 @@
 pub(crate) mod coordinator;
 mod heal;
 mod partitions;
+mod scrub;
 mod servers;
 
 pub use coordinator::CoordinatorRequest;
 
 use crate::bricks;
 use crate::metrics;
+use crate::missing::{self, NameRequest};
 use crate::node::Node;
+use crate::repair::{self, RepairRequest};
 use crate::where_is::{HeldRequest, WhereRequest, held_here, where_is};
 use hekate_cluster::{BrickInfo, Domain, RingWish, VolumeInfo};
 use hekate_proto::map::Mode;
@@ -20,6 +23,7 @@ use serde_json::{Value, json};
 use servers::Reports;
 use std::collections::BTreeMap;
 
+pub(crate) use heal::prove_here;
 pub(crate) use servers::{ask as ask_server, own_report};
 use std::sync::atomic::Ordering;
 
@@ -76,6 +80,12 @@ pub enum ControlRequest {
     },
     /// What is being healed, what waits, and how far proofs are that all replicas hold the same.
     HealStatus,
+    /// What replicas lack that are away or being healed, file by file.
+    Missing,
+    /// What the journals of this one server tell of that.
+    MissingHere,
+    /// The name that leads to an inode, as far as this one server knows.
+    NamesHere(NameRequest),
     /// Begins such a proof of all partitions.
     Prove,
     /// Of those that this one server leads.
@@ -120,10 +130,22 @@ pub enum ControlRequest {
         journal_mib: u64,
     },
     /// Begins to scrub a brick, or all.
-    BrickScrub {
-        /// Its directory or the first digits of its id; none: all.
+    ScrubStart {
+        /// Its directory or the first digits of its id; none: all, of all servers.
         brick: Option<String>,
+        /// Only what is of this volume.
+        #[serde(default)]
+        volume: Option<String>,
     },
+    /// Begins to scrub bricks of this one server.
+    ScrubHere {
+        /// Which.
+        bricks: Vec<BrickId>,
+        /// So.
+        volume: Option<VolumeId>,
+    },
+    /// Another server has found damage.
+    Repair(RepairRequest),
     /// Where a file or directory rests, and the stamps of each replica.
     Where(WhereRequest),
     /// What the replicas on this one server have of something.
@@ -259,6 +281,9 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::ReplicasHere { ring, partition } => partitions::here(node, ring, partition),
         ControlRequest::PartitionForce { ring, partition, brick } => partitions::force(node, ring, partition, &brick),
         ControlRequest::HealStatus => heal::status(node),
+        ControlRequest::Missing => missing::missing(node),
+        ControlRequest::MissingHere => missing::missing_here(node),
+        ControlRequest::NamesHere(wanted) => missing::names_here(node, &wanted),
         ControlRequest::Prove => heal::prove(node),
         ControlRequest::ProveHere => heal::prove_here(node),
         ControlRequest::BrickList => bricks(node, &Reports::gather(node)?).map(Value::from),
@@ -268,11 +293,9 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::BrickReplace { brick, directory, journal_mib } => {
             bricks::replace(node, &brick, &directory, journal_mib)
         }
-        ControlRequest::BrickScrub { brick } => {
-            let found = bricks_called(node, brick.as_deref())?;
-            found.iter().for_each(|info| node.scrubs.ask(info.brick));
-            Ok(found.iter().map(|info| json!({ "brick": info.brick, "directory": info.directory })).collect())
-        }
+        ControlRequest::ScrubStart { brick, volume } => scrub::start(node, brick.as_deref(), volume.as_deref()),
+        ControlRequest::ScrubHere { bricks, volume } => scrub::start_here(node, &bricks, volume),
+        ControlRequest::Repair(request) => repair::answer(node, request),
         ControlRequest::Where(wanted) => where_is(node, &wanted),
         ControlRequest::Held(wanted) => {
             let held = held_here(node, &wanted)?;
@@ -400,26 +423,23 @@ fn pools(node: &Node) -> Result<Value> {
     Ok(Value::Array(pools.collect()))
 }
 
-/// Bricks by directory or the beginning of their id.
-fn bricks_called(node: &Node, called: Option<&str>) -> Result<Vec<BrickInfo>> {
-    let all = node.registry.own_bricks()?;
-    let Some(called) = called else { return Ok(all) };
+/// The one of these bricks that is meant, by directory or the beginning of its id.
+fn called(all: &[BrickInfo], called: &str, whose: &str) -> Result<BrickInfo> {
     let directory = called.trim_end_matches('/');
     let is_called =
         |info: &BrickInfo| info.directory == directory || (called.len() >= 4 && info.brick.text().starts_with(called));
-    let found: Vec<BrickInfo> = all.iter().filter(|info| is_called(info)).cloned().collect();
-    if found.len() == 1 {
-        return Ok(found);
+    let found: Vec<&BrickInfo> = all.iter().filter(|info| is_called(info)).collect();
+    if let [info] = found[..] {
+        return Ok(info.clone());
     }
     let known: Vec<&str> = all.iter().map(|info| info.directory.as_str()).collect();
-    let what = if found.is_empty() { "this server has no brick" } else { "there are several bricks" };
+    let what = if found.is_empty() { format!("{whose} has no brick") } else { "there are several bricks".to_string() };
     Err(Error::invalid(format!("{what} called {called}; its bricks are {}", known.join(", "))))
 }
 
 /// One of this server's.
-fn one_brick(node: &Node, called: &str) -> Result<BrickInfo> {
-    let mut found = bricks_called(node, Some(called))?;
-    found.pop().ok_or_else(|| Error::bug("no brick where there was one"))
+fn one_brick(node: &Node, name: &str) -> Result<BrickInfo> {
+    called(&node.registry.own_bricks()?, name, "this server")
 }
 
 /// All bricks: what is recorded of each, and what its server says of it.

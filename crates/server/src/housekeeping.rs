@@ -1,5 +1,6 @@
 //! What a server does beside its requests: checkpoints, and collecting what ops left behind.
 
+use crate::healing;
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::scrub;
@@ -155,7 +156,9 @@ fn tick_all(node: &Node) {
 
 /// Ops that met a hold are tried again soon.
 fn tick_who_waits(node: &Node) -> Result<()> {
-    for ring in rings(node) {
+    let all = rings(node);
+    healing::share(node, &all);
+    for ring in all {
         for address in ring.leaders() {
             let waits = ring.replica(address).is_some_and(|hosted| hosted.partition.read().wants_tick());
             if waits {

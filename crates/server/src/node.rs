@@ -3,9 +3,11 @@
 use crate::bricks::{self, Opened};
 use crate::checkpoint::Journals;
 use crate::control;
+use crate::healing;
 use crate::housekeeping::Housekeeping;
 use crate::membership;
 use crate::metrics;
+use crate::missing::Leavings;
 use crate::ops::{AtWork, OpCounters, SlowOps};
 use crate::partition::{Hosted, HostedRing};
 use crate::raw::RawLocks;
@@ -64,6 +66,9 @@ pub struct Node {
     pub(crate) slow_ops: SlowOps,
     pub(crate) raw_locks: RawLocks,
     pub(crate) scrubs: Scrubs,
+    pub(crate) heal_rate: healing::Rate,
+    /// When replicas left that are away or being healed.
+    pub(crate) leavings: Leavings,
     pub(crate) started: Instant,
     pub(crate) stop_asked: AtomicBool,
     /// What power cuts took before this start is settled.
@@ -118,6 +123,8 @@ impl Node {
             slow_ops: SlowOps::default(),
             raw_locks: RawLocks::default(),
             scrubs: Scrubs::default(),
+            heal_rate: healing::Rate::default(),
+            leavings: Leavings::default(),
             started: Instant::now(),
             stop_asked: AtomicBool::new(false),
             lives_settled: AtomicBool::new(false),

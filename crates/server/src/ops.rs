@@ -39,6 +39,11 @@ impl OpCounters {
         }
     }
 
+    /// How many there were.
+    pub fn sum(&self) -> u64 {
+        self.0.iter().map(|counter| counter.latencies.read().count()).sum()
+    }
+
     /// Those that happened. `latencies`: parts of the histogram that have some, the end
     /// of each in µs, and how many.
     pub fn to_json(&self) -> Value {

@@ -1,15 +1,26 @@
-//! Mending what rotted on one replica with what another has.
+//! Mending what rotted on one replica with what another has, on this server or on others.
+//!
+//! The server that leads the partition does it: what is right goes through the log to all members, like any change, with
+//! a stamp of its own. What a replica of another server holds counts only if it was at the leader's last record, and the
+//! leader is at it still when its own record is made.
+
+mod elsewhere;
+
+pub use elsewhere::{RepairRequest, answer};
 
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::turn::Turn;
-use hekate_brick::{Brick, Finding, block_checksum, data_file_path};
+use elsewhere::{Copied, copied_from_others, mend_elsewhere};
+use hekate_brick::{Brick, Finding, LogPosition, block_checksum, data_file_path};
 use hekate_proto::*;
 use hekate_replica::{Around, Commit, Event, Out};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What became of something damaged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mended {
     /// It is right again.
     Yes,
@@ -19,13 +30,103 @@ pub enum Mended {
     No,
 }
 
+/// Something damaged of a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rotten {
+    Block { ring: RingId, shard: ShardId, block: u32 },
+    Entry { ring: RingId, position: Position, key: Key },
+}
+
+/// What a good replica has of it.
+struct Good {
+    /// The shard's record; of an entry none.
+    record: Option<ShardRecord>,
+    /// The block, or the entry's value; none: a hole, or no such entry.
+    bytes: Option<bytes::Bytes>,
+}
+
+impl Rotten {
+    /// What is mended for a finding. Those of shards come from writes: a write of the first block mends the record, and the
+    /// blocks whose checksums are lost are found one by one.
+    fn of(finding: &Finding) -> Option<Self> {
+        match finding {
+            Finding::Block { ring, shard, block } => Some(Self::Block { ring: *ring, shard: *shard, block: *block }),
+            Finding::Entry { key } => match (key.place()?, key.kind()?, key.as_shard()) {
+                (place, Kind::Shard, Some(shard)) => Some(Self::Block { ring: place.ring, shard, block: 0 }),
+                (_, Kind::Checksums, _) => None,
+                (place, ..) => Some(Self::Entry { ring: place.ring, position: place.position, key: key.clone() }),
+            },
+            Finding::Stray { .. } => None,
+        }
+    }
+
+    fn ring(&self) -> RingId {
+        match self {
+            Self::Block { ring, .. } | Self::Entry { ring, .. } => *ring,
+        }
+    }
+
+    fn position(&self) -> Position {
+        match self {
+            Self::Block { shard, .. } => shard.position(),
+            Self::Entry { position, .. } => *position,
+        }
+    }
+
+    /// As a replica has it.
+    fn read(&self, brick: &Brick) -> Result<Good> {
+        Ok(match self {
+            Self::Block { ring, shard, block } => {
+                let record = brick.shard(*ring, *shard)?;
+                let bytes = if record.is_some() { brick.read_block(*ring, *shard, *block)? } else { None };
+                Good { record, bytes }
+            }
+            Self::Entry { key, .. } => Good { record: None, bytes: brick.get(key)? },
+        })
+    }
+
+    /// What makes it right on all members. None: it is gone.
+    fn mending(&self, good: Good, stamp: impl FnOnce(u64) -> Stamp) -> Option<Change> {
+        match self {
+            Self::Block { shard, block, .. } => {
+                let record = good.record?;
+                // Of a hole the checksum was lost with its group: it becomes zeros.
+                let bytes = good.bytes.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
+                let run = BlockRun { first: *block, checksums: vec![block_checksum(*shard, *block, &bytes)] };
+                let record = ShardRecord { stamp: stamp(record.stamp.count + 1), ..record };
+                Some(Change::WriteBlocks { shard: *shard, record, run, bytes })
+            }
+            Self::Entry { key, .. } => Some(match good.bytes {
+                Some(value) => Change::Put { key: key.clone(), value },
+                None => Change::Delete { key: key.clone() },
+            }),
+        }
+    }
+}
+
 /// Mends what a scrub of `brick` found.
 pub fn mend(node: &Node, brick: &Arc<Brick>, finding: &Finding) -> Result<Mended> {
-    match finding {
-        Finding::Block { ring, shard, block } => mend_block(node, brick.id(), *ring, *shard, *block),
-        Finding::Entry { key } => mend_entry(node, brick.id(), key),
-        Finding::Stray { .. } => Ok(Mended::Yes),
+    match (finding, Rotten::of(finding)) {
+        (Finding::Stray { .. }, _) => Ok(Mended::Yes),
+        // Of an entry of checksums each block is found.
+        (Finding::Entry { key }, None) if key.kind() == Some(Kind::Checksums) => Ok(Mended::NotNeeded),
+        (_, None) => Ok(Mended::No),
+        (_, Some(rotten)) => mend_rotten(node, brick.id(), &rotten),
     }
+}
+
+/// Here if the partition is led here, else where it is.
+fn mend_rotten(node: &Node, on: BrickId, rotten: &Rotten) -> Result<Mended> {
+    let ring = node.ring(rotten.ring())?;
+    let outcome = match ring.leader(rotten.position().partition(ring.count())) {
+        Ok(_) => mend_led(node, &ring, on, rotten),
+        Err(Error::OtherServer { server }) => mend_elsewhere(node, server, on, rotten),
+        Err(error) => Err(error),
+    }?;
+    if outcome == Mended::Yes {
+        node.scrubs.note_mended(on);
+    }
+    Ok(outcome)
 }
 
 /// Mends the blocks of a range that its leader cannot read. -> whether any was mended.
@@ -34,14 +135,30 @@ pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, len
     let leader = ring.leader(shard.position().partition(ring.count()))?.1.brick.clone();
     let block = BLOCK_BYTES as u32;
     let mut mended = false;
+    let mend = |block| mend_rotten(node, leader.id(), &Rotten::Block { ring: ring_id, shard, block });
     if matches!(leader.shard(ring_id, shard), Err(Error::Damaged { .. })) {
-        mended |= mend_block(node, leader.id(), ring_id, shard, 0)? == Mended::Yes;
+        mended |= mend(0)? == Mended::Yes;
     }
     for number in offset / block..offset.saturating_add(length).div_ceil(block) {
         if matches!(leader.read_block(ring_id, shard, number), Err(Error::Damaged { .. } | Error::Io { .. })) {
-            let outcome = mend_block(node, leader.id(), ring_id, shard, number)?;
+            let outcome = mend(number)?;
             let (file, brick) = (data_file_path(shard), leader.id().text());
             log::warn!("block {number} of {file} on brick {brick}: {}", words(outcome));
+            mended |= outcome == Mended::Yes;
+        }
+    }
+    Ok(mended)
+}
+
+/// Mends the entries of a partition that its leader, which is here, cannot read. -> whether any was mended.
+pub fn mend_entries(node: &Node, ring_id: RingId, at: PartitionNumber) -> Result<bool> {
+    let ring = node.ring(ring_id)?;
+    let leader = ring.leader(at)?.1.brick.clone();
+    let mut mended = false;
+    for (from, to) in [Key::object_range(ring_id, at, ring.count()), Key::work_range(ring_id, at, ring.count())] {
+        for key in leader.damaged_entries(&from, &to)? {
+            let outcome = mend(node, &leader, &Finding::Entry { key: key.clone() })?;
+            log::warn!("entry {key:?} on brick {}: {}", leader.id().text(), words(outcome));
             mended |= outcome == Mended::Yes;
         }
     }
@@ -57,79 +174,54 @@ pub fn words(outcome: Mended) -> &'static str {
     }
 }
 
-/// The bytes go through the journal like any write, to all members, with a stamp of their own.
-fn mend_block(node: &Node, on: BrickId, ring_id: RingId, shard: ShardId, block: u32) -> Result<Mended> {
-    let ring = node.ring(ring_id)?;
-    let at = shard.position().partition(ring.count());
-    let mut outcome = Mended::NotNeeded;
-    while_settled(node, &ring, at, |members| {
-        let Some(own) = members.iter().find(|member| member.id() == on) else { return Ok(None) };
-        if own.shard(ring_id, shard).is_ok() && own.read_block(ring_id, shard, block).is_ok() {
-            return Ok(None);
+/// How often a replica of another server is asked anew, since the leader was at another record by then.
+const COPIES_MAX: u32 = 50;
+
+/// The partition is led here. Where the damage is says `on`; if that brick is elsewhere its server has looked.
+fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, rotten: &Rotten) -> Result<Mended> {
+    let at = rotten.position().partition(ring.count());
+    let mut copied: Option<Copied> = None;
+    for _ in 0..COPIES_MAX {
+        let (mut outcome, mut is_elsewhere) = (Mended::NotNeeded, false);
+        while_settled(node, ring, at, |members, (epoch, position)| {
+            let own = members.iter().find(|member| member.id() == on);
+            let is_right = own.is_some_and(|own| rotten.read(own).is_ok());
+            if is_right || !ring.view(at)?.has_member(on) {
+                return Ok(None);
+            }
+            let here = members.iter().filter(|member| member.id() != on).find_map(|member| rotten.read(member).ok());
+            let good = here.or_else(|| copied.take()?.good_at(rotten, members, position));
+            let Some(good) = good else {
+                is_elsewhere = true;
+                return Ok(None);
+            };
+            let stamp = |count| Stamp::of_leader(count, epoch, Sequence(position.sequence.0 + 1));
+            let Some(change) = rotten.mending(good, stamp) else { return Ok(None) };
+            outcome = Mended::Yes;
+            Ok(Some(Commit { changes: vec![change], ..Commit::default() }))
+        })?;
+        if !is_elsewhere {
+            return Ok(outcome);
         }
-        let Some(record) = newest_record(members, ring_id, shard) else { return Ok(None) };
-        outcome = Mended::No;
-        let others = members.iter().filter(|member| member.id() != on);
-        let Some(good) = others.filter_map(|member| member.read_block(ring_id, shard, block).ok()).next() else {
-            return Ok(None);
-        };
-        // Of a hole the checksum was lost with its group: it becomes zeros.
-        let bytes = good.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
-        let stamp = Stamp { count: record.stamp.count + 1, session: SYSTEM_SESSION, op: OpId(0) };
-        let run = BlockRun { first: block, checksums: vec![block_checksum(shard, block, &bytes)] };
-        let changes = vec![Change::WriteBlocks { shard, record: ShardRecord { stamp, ..record }, run, bytes }];
-        outcome = Mended::Yes;
-        Ok(Some(Commit { changes, ..Commit::default() }))
-    })?;
-    Ok(outcome)
-}
-
-/// The shard's record as the members that can read it have it.
-fn newest_record(members: &[Arc<Brick>], ring: RingId, shard: ShardId) -> Option<ShardRecord> {
-    let records = members.iter().filter_map(|member| member.shard(ring, shard).ok().flatten());
-    records.max_by_key(|record| record.stamp.count)
-}
-
-/// An entry is put anew as another member has it. Those of shards come from writes: a write of the first block mends the
-/// record, and the blocks whose checksums are lost are found one by one.
-fn mend_entry(node: &Node, on: BrickId, key: &Key) -> Result<Mended> {
-    let (Some(place), Some(kind)) = (key.place(), key.kind()) else { return Ok(Mended::No) };
-    match (kind, key.as_shard()) {
-        (Kind::Shard, Some(shard)) => return mend_block(node, on, place.ring, shard, 0),
-        (Kind::Checksums, _) => return Ok(Mended::NotNeeded),
-        _ => {}
+        copied = copied_from_others(node, ring, at, on, rotten)?;
+        if copied.is_none() {
+            return Ok(Mended::No);
+        }
     }
-    let ring = node.ring(place.ring)?;
-    let at = place.position.partition(ring.count());
-    let mut outcome = Mended::NotNeeded;
-    while_settled(node, &ring, at, |members| {
-        let Some(own) = members.iter().find(|member| member.id() == on) else { return Ok(None) };
-        if own.get(key).is_ok() {
-            return Ok(None);
-        }
-        outcome = Mended::No;
-        let others = members.iter().filter(|member| member.id() != on);
-        let Some(value) = others.filter_map(|member| member.get(key).ok()).next() else { return Ok(None) };
-        let change = match value {
-            Some(value) => Change::Put { key: key.clone(), value },
-            None => Change::Delete { key: key.clone() },
-        };
-        outcome = Mended::Yes;
-        Ok(Some(Commit { changes: vec![change], ..Commit::default() }))
-    })?;
-    Ok(outcome)
+    Err(Error::Unavailable { what: format!("partition {at} of ring {} is busy all the time", ring.ring) })
 }
 
 /// How often a partition is found busy before it is left as it is.
 const BUSY_MAX: u32 = 1000;
 const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Compares the members of a partition while nothing is on its way to them, and makes the record that they need.
+/// Compares the members of a partition that are here while nothing is on its way to any, and makes the record that they
+/// need. `look` is told the view's epoch, and where the log ends.
 fn while_settled(
     node: &Node,
     ring: &Arc<HostedRing>,
     at: PartitionNumber,
-    mut look: impl FnMut(&[Arc<Brick>]) -> Result<Option<Commit>>,
+    mut look: impl FnMut(&[Arc<Brick>], (Epoch, LogPosition)) -> Result<Option<Commit>>,
 ) -> Result<()> {
     let members = ring.members(at)?;
     let (to, hosted) = ring.leader(at)?;
@@ -143,7 +235,8 @@ fn while_settled(
             std::thread::sleep(BUSY_PAUSE);
             continue;
         }
-        let Some(commit) = look(&members)? else { return Ok(()) };
+        let place = (partition.view().epoch, hosted.brick.position(ring.ring, at));
+        let Some(commit) = look(&members, place)? else { return Ok(()) };
         let token = node.tickets.token();
         let (mut out, views) = (Out::default(), ring.views());
         let around = Around { brick: &hosted.brick, views: &views, now: Node::clock() };

@@ -534,7 +534,7 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
     rot(&served, rotten, shard, 15 * BLOCK_BYTES as u64);
     // On both: nobody has the bytes any more.
     members.iter().for_each(|member| rot(&served, member, shard, 9 * BLOCK_BYTES as u64));
-    served.node.scrubs.ask(rotten.id());
+    served.node.scrubs.ask(rotten.id(), None);
     let pass = || served.node.scrubs.show(rotten.id());
     while pass()["state"] == "runs" {
         crate::scrub::round(&served.node).unwrap();

@@ -146,6 +146,9 @@ impl Node {
             if is_older || *known == info.views {
                 continue;
             }
+            for (number, (before, view)) in (0..).map(PartitionNumber).zip(known.iter().zip(&info.views)) {
+                self.leavings.note(info.ring, number, before, view);
+            }
             ring.set_views(info);
             let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
             let mut turn = Turn::new(self, &ring);
@@ -216,7 +219,12 @@ impl Node {
         let at = (ring.ring, address.partition);
         let partition = hosted.partition.read();
         let (away, failed) = (partition.away(), partition.failed_members());
-        let whole = partition.healing().into_iter().filter(|one| one.whole).map(|one| (address.partition, one.brick));
+        let healing = partition.healing();
+        for one in &healing {
+            // So that an estimate begins when the healing does, not when somebody asks.
+            let _ = self.leavings.seconds_left((ring.ring, address.partition, one.brick), one);
+        }
+        let whole = healing.into_iter().filter(|one| one.whole).map(|one| (address.partition, one.brick));
         seen.whole.extend(whole);
         drop(partition);
         seen.lost.extend(failed.into_iter().map(|brick| (address.partition, brick)));

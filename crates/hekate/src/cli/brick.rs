@@ -35,7 +35,7 @@ pub enum Brick {
     /// Copy the files of a stopped brick out of it, without a cluster; nothing on its disk is changed.
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(BrickExport),
-    /// Let the server read and check all of its bricks, or one, and mend from other replicas what has rotted.
+    /// The same as `hekate scrub start`, of all bricks or one.
     #[command(after_help = SCRUB_EXAMPLES)]
     Scrub(BrickScrub),
 }
@@ -78,9 +78,9 @@ Examples:
   hekate brick scrub                       all bricks, in the background
   hekate brick scrub --wait /srv/disk1     one brick, with progress, until it is done
 
-A pass over each brick begins by itself once a week; it reads at most 32 MiB a second.
+`hekate scrub start --help` has the rest.
 
-Exit status: 0 begun, or with --wait all is right by now; 74 something is damaged and no other replica has it, as listed.";
+Exit status: 0 begun, or with --wait all is right by now; 74 something is damaged and no other replica has it, as listed; 1 (--wait) replicas differ.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:

@@ -5,11 +5,10 @@ mod inspect;
 pub mod json;
 pub mod lines;
 mod members;
-mod scrub;
 pub mod words;
 
 use crate::cli::{Brick, Cli};
-use crate::commands::Failure;
+use crate::commands::{Failure, scrub};
 
 pub fn brick(cli: &Cli, command: &Brick) -> Result<(), Failure> {
     quiet_library_panics();
@@ -22,7 +21,7 @@ pub fn brick(cli: &Cli, command: &Brick) -> Result<(), Failure> {
         Brick::Replace(options) => members::replace(cli, options),
         Brick::Inspect(options) => inspect::inspect(cli, options),
         Brick::Export(options) => export::export(cli, options),
-        Brick::Scrub(options) => scrub::scrub(cli, options),
+        Brick::Scrub(options) => scrub::of_brick(cli, options),
     }
 }
 

@@ -3,9 +3,9 @@
 use crate::cli::{Cli, Heal};
 use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows, short};
-use crate::output::{self, table, text};
+use crate::output::{self, bytes, seconds, table, text};
 use hekate_server::ControlRequest;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -17,22 +17,51 @@ const PROGRESS_PAUSE: Duration = Duration::from_secs(2);
 
 pub fn heal(cli: &Cli, command: &Heal) -> Result<(), Failure> {
     let prove = matches!(command, Heal::Status { prove: true });
+    if matches!(command, Heal::List) {
+        return list(cli);
+    }
     let said = if prove { proved(cli)? } else { look(cli, &ControlRequest::HealStatus)? };
-    if cli.json {
-        output::json(if matches!(command, Heal::List) { &said["missing"] } else { &said });
-    } else {
-        match command {
-            Heal::List => print_missing(&said),
-            Heal::Status { .. } => print_status(&said, prove),
-        }
+    match cli.json {
+        true => output::json(&said),
+        false => print_status(&said, prove),
     }
     let differing = rows(&said["proofs"]).iter().any(|proof| prove && !rows(&proof["differing"]).is_empty());
     let whole = rows(&said["missing"]).is_empty() && rows(&said["waiting"]).is_empty();
-    match command {
-        Heal::Status { .. } if differing => Err(Failure::new(1, "replicas differ".to_string())),
-        Heal::Status { .. } if !whole => Err(Failure::new(1, "not all replicas have everything".to_string())),
-        _ => Ok(()),
+    match (differing, whole) {
+        (false, true) => Ok(()),
+        _ if cli.json => Err(Failure::said(1)),
+        (true, _) => Err(Failure::new(1, "replicas differ")),
+        _ => Err(Failure::new(1, "not all replicas have everything")),
     }
+}
+
+/// Replicas, and the files that they lack.
+fn list(cli: &Cli) -> Result<(), Failure> {
+    let mut said = look(cli, &ControlRequest::HealStatus)?;
+    let missing = ask(cli, &ControlRequest::Missing)?;
+    if cli.json {
+        output::json(&json!({ "replicas": said["missing"].take(), "missing": missing }));
+        return Ok(());
+    }
+    print_missing(&said);
+    let row = |row: &Value| {
+        let id = if row["inode"].is_null() { &row["data"] } else { &row["inode"] };
+        let what = if row["inode"].is_null() { "data" } else { "inode" };
+        let path = row["path"].as_str().map_or_else(|| format!("{what} {}", text(id)), output::name);
+        vec![short(&row["brick"]), text(&row["volume"]), text(&row["blocks"]), bytes(&row["bytes"]), path]
+    };
+    let files = rows(&missing["files"]);
+    if !files.is_empty() {
+        println!();
+        table(&["BRICK", "VOLUME", "BLOCKS", "BYTES", "FILE"], &files.iter().map(row).collect::<Vec<_>>());
+    }
+    if missing["files_in_all"].as_u64() > Some(files.len() as u64) {
+        println!("and others: {} in all, {}", text(&missing["files_in_all"]), bytes(&missing["bytes"]));
+    }
+    for brick in rows(&missing["incomplete"]) {
+        println!("brick {} may lack more than the journals tell, and is compared from its beginning", short(brick));
+    }
+    Ok(())
 }
 
 /// Begins the proofs and waits for them, telling how far they are.
@@ -77,6 +106,9 @@ fn print_status(said: &Value, prove: bool) {
             print_missing(said);
         }
     }
+    if !said["seconds_left"].is_null() {
+        println!("about {} left", seconds(&said["seconds_left"]));
+    }
     if said["all_servers_answer"] == false {
         println!("not all servers answer: what those lead is not known");
     }
@@ -102,10 +134,11 @@ fn print_missing(said: &Value) {
         let healed = row["healed"].as_f64().map_or("-".into(), |healed| format!("{:.1} %", healed * 100.0));
         let sent = row["bytes_sent"].as_u64().map_or("-".into(), |bytes| format!("{} MiB", bytes >> 20));
         let name = format!("{}/{}", row["ring"], row["partition"]);
-        vec![name, short(&row["brick"]), text(&row["state"]), healed, sent]
+        let left = seconds(&row["seconds_left"]);
+        vec![name, short(&row["brick"]), text(&row["state"]), healed, sent, left]
     };
     table(
-        &["PARTITION", "BRICK", "STATE", "HEALED", "SENT"],
+        &["PARTITION", "BRICK", "STATE", "HEALED", "SENT", "LEFT"],
         &rows(&said["missing"]).iter().map(row).collect::<Vec<_>>(),
     );
 }

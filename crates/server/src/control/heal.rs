@@ -30,13 +30,16 @@ pub fn status(node: &Node) -> Result<Value> {
                 "ring": row["ring"], "partition": row["partition"], "volumes": row["volumes"], "brick": brick,
                 "state": if learners.iter().any(|learner| learner == brick) { "being healed" } else { "away" },
                 "healed": told.map(|told| told["healed"].clone()), "bytes_sent": told.map(|told| told["bytes_sent"].clone()),
+                "seconds_left": told.map(|told| told["seconds_left"].clone()),
             }));
         }
     }
     let waiting: Vec<&Value> = rows.iter().filter(|row| !row["waits_for"].is_null()).collect();
     let proofs: Vec<Value> = reports.lists("proofs").cloned().collect();
+    // They are healed side by side.
+    let left = missing.iter().filter_map(|row| row["seconds_left"].as_f64()).reduce(f64::max);
     Ok(json!({
-        "partitions": rows.len(), "missing": missing,
+        "partitions": rows.len(), "missing": missing, "seconds_left": left,
         "waiting": waiting.iter().map(|row| json!({ "ring": row["ring"], "partition": row["partition"], "waits_for": row["waits_for"] })).collect::<Vec<_>>(),
         "proofs": proofs, "all_servers_answer": reports.all_online(),
     }))

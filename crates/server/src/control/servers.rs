@@ -149,9 +149,10 @@ pub fn own_report(node: &Node) -> Result<Value> {
         for address in ring.leaders() {
             let Some(hosted) = ring.replica(address) else { continue };
             for one in hosted.partition.read().healing() {
+                let left = node.leavings.seconds_left((ring.ring, address.partition, one.brick), &one);
                 healing.push(json!({
-                    "ring": ring.ring, "partition": address.partition, "brick": one.brick,
-                    "healed": f64::from(one.done) / 10_000.0, "bytes_sent": one.sent, "heard": one.heard,
+                    "ring": ring.ring, "partition": address.partition, "brick": one.brick, "heard": one.heard,
+                    "healed": f64::from(one.done) / 10_000.0, "bytes_sent": one.sent, "seconds_left": left,
                 }));
             }
         }

@@ -1,0 +1,123 @@
+"""Healing as users and operators see it: what is missing, file by file; both sides killed in the middle; then equal."""
+
+import os
+import shutil
+
+from harness import equal, free_port, test, wait_until
+from test_compare import compare
+from test_failover import has_healed, views
+from test_replace import check_files, make_files
+from test_scrub import two
+
+SHARD = 4 << 20
+BLOCK = 4096
+
+
+def apart(store):
+    """The coordinator and two servers, each a process of its own, with a copy each -> the mount."""
+    coordinator = f"127.0.0.1:{free_port()}"
+    store.coordinate(coordinator)
+    return two(store, ["--coordinator", coordinator, "--secret-file", f"{store.path('c')}/secret"])
+
+
+def alone(store):
+    return all(len(view["members"]) == 1 for view in views(store))
+
+
+def lacked(store):
+    """What `heal list` says -> rows by path, or by id."""
+    said = store.cli("--json", "heal", "list").json()["missing"]
+    rows = {row.get("path") or row.get("inode") or row["data"]: row for row in said["files"]}
+    return rows, said
+
+
+@test(limit_s=200)
+def files_that_a_replica_lacks_are_named(store):
+    mnt = two(store)
+    os.makedirs(f"{mnt}/old/deep")
+    with open(f"{mnt}/old/deep/large", "wb") as file:
+        file.write(os.urandom(3 * SHARD))
+    with open(f"{mnt}/old/untouched", "wb") as file:
+        file.write(os.urandom(SHARD))
+    os.sync()
+    equal(lacked(store)[0], {}, "while nothing is missing")
+    # Names that are older than the journals are looked for in the indexes.
+    store.stop_other("s2")
+    store.stop()
+    store.serve("--listen", store.address)
+    store.serve_other("s2")
+    has_healed(store)
+    store.kill_other("s2")
+    wait_until(lambda: alone(store), "the first serves alone", limit_s=20)
+    with open(f"{mnt}/old/deep/large", "r+b") as file:
+        file.seek(SHARD + 10 * BLOCK)
+        file.write(os.urandom(2 * BLOCK))
+    os.mkdir(f"{mnt}/new")
+    for number in range(30):
+        with open(f"{mnt}/new/{number}", "wb") as file:
+            file.write(b"%d" % number * 500)
+    with open(f"{mnt}/new/great", "wb") as file:
+        file.write(os.urandom(2 * SHARD))
+    os.sync()
+    rows, said = lacked(store)
+    expected = {"/old/deep/large", "/new", "/new/great"} | {f"/new/{number}" for number in range(30)}
+    assert expected <= rows.keys(), f"not named: {sorted(expected - rows.keys())} among {sorted(rows)}"
+    assert "/old/untouched" not in rows, rows["/old/untouched"]
+    equal(rows["/old/deep/large"]["blocks"], 2, "blocks of a file of which two were changed")
+    equal(rows["/new/great"]["blocks"], 2 * SHARD // BLOCK, "blocks of a new file")
+    assert rows["/new/7"]["bytes"] >= 500, rows["/new/7"]
+    gone = {row["brick"] for row in store.cli("--json", "brick", "list").json() if row["state"] == "away"}
+    equal({row["brick"] for row in rows.values()}, gone, "whose")
+    equal({row["volume"] for row in rows.values()}, {"v"}, "volumes")
+    assert said["bytes"] >= 2 * SHARD, said["bytes"]
+    text = store.cli("heal", "list").out
+    assert "/old/deep/large" in text and "away" in text, text
+    store.serve_other("s2")
+    has_healed(store)
+    equal(lacked(store)[0], {}, "once it is healed")
+    equal(store.cli("heal", "status", "--prove").exit, 0, "the proof")
+
+
+def is_in_the_middle(store):
+    """Some partition is healed in part."""
+    said = store.try_cli("--json", "heal", "status").json()
+    return any(0 < (row["healed"] or 0) < 1 for row in said["missing"])
+
+
+@test(limit_s=300)
+def both_sides_are_killed_while_one_heals(store):
+    mnt = apart(store)
+    files = make_files(mnt, "before", 1)
+    store.kill_other("s2")
+    old = store.path("s2-brick")
+    shutil.rmtree(old)
+    store.serve_other("s2", "--without", old)
+    new = store.path("s2-new")
+    store.cli("brick", "replace", old, new, "--journal", "32", state=store.path("s2"))
+    for number in range(12):
+        with open(f"{mnt}/great{number}", "wb") as file:
+            for _ in range(8):
+                file.write(os.urandom(SHARD))
+    os.sync()
+    store.stop_other("s2")
+    store.serve_other("s2", "--without", old)
+    wait_until(lambda: is_in_the_middle(store), "the heal is in its middle", limit_s=60)
+    store.kill_other("s2")
+    files |= make_files(mnt, "meanwhile", 2)
+    store.serve_other("s2", "--without", old)
+    wait_until(lambda: is_in_the_middle(store), "it goes on", limit_s=60)
+    # The only ones that have everything.
+    store.kill_server()
+    store.serve("--listen", store.address)
+    wait_until(lambda: all(len(view["members"]) == 2 for view in views(store)), "all are members", limit_s=100)
+    check_files(mnt, files)
+    equal(store.cli("heal", "status", "--prove").exit, 0, "the proof")
+    store.cli("scrub", "start", "--wait")
+    digests = {number: os.path.getsize(f"{mnt}/great{number}") for number in range(12)}
+    equal(set(digests.values()), {8 * SHARD}, "sizes")
+    store.cli("brick", "remove", old, state=store.path("s2"))
+    store.umount()
+    store.stop_other("s2")
+    store.stop()
+    report = compare(store, store.path("brick0"), new)
+    equal((report["equal"], report["problem_count"]), (True, 0), "replicas")

@@ -1,0 +1,179 @@
+"""Bits flipped on one server's disk: answered from another server's replica, mended, counted, and never spread."""
+
+import os
+
+from harness import equal, free_port, read, same_bytes, test, wait_until, write
+from test_bricks import DAMAGED, SHARD, damage
+from test_compare import compare
+from test_failover import has_healed
+
+BLOCK = 4096
+
+
+def two(store, options=()):
+    """Two servers with a brick each, which have a copy each -> the mount. `options`: of `init`."""
+    store.init(volume=None, bricks=1, options=options)
+    store.address = f"127.0.0.1:{free_port()}"
+    store.serve("--listen", store.address)
+    store.join("s2", store.address)
+    store.serve_other("s2")
+    store.cli("volume", "create", "v", "--copies", "2", "--domain", "server")
+    wait_until(lambda: store.status()["health"] == "good", "all partitions serve", limit_s=20)
+    return store.mount()
+
+
+def flip(paths, wanted):
+    """Flips bits of these bytes wherever they are in the files. -> how often they were found"""
+    found = 0
+    for path in paths:
+        whole, at = read(path), -1
+        while (at := whole.find(wanted, at + 1)) >= 0:
+            damage(path, at + len(wanted) // 2)
+            found += 1
+    return found
+
+
+def files_of(brick, part):
+    return [os.path.join(top, name) for top, _, names in os.walk(f"{brick}/{part}") for name in names]
+
+
+def scrubbed(store):
+    """What all bricks say of their scrubs, by directory."""
+    # Its exit status says whether replicas are known to differ.
+    rows = store.try_cli("--json", "scrub", "status").json()["bricks"]
+    return {os.path.basename(row["directory"]): row["scrub"] for row in rows}
+
+
+def ends_equal(store):
+    """Everything stops, and what rests on the two bricks is the same and sound."""
+    store.umount()
+    store.stop_other("s2")
+    store.stop()
+    report = compare(store, store.path("brick0"), store.path("s2-brick"))
+    equal((report["equal"], report["problem_count"]), (True, 0), "replicas")
+
+
+@test(limit_s=200)
+def flipped_bits_are_mended_from_another_server(store):
+    mnt = two(store)
+    large = os.urandom(3 * SHARD)
+    write(f"{mnt}/large", large, os.O_SYNC)
+    contents = {f"{number}": b"what is in file %d: " % number + os.urandom(50) for number in range(60)}
+    for name, content in contents.items():
+        write(f"{mnt}/{name}", content)
+        os.setxattr(f"{mnt}/{name}", "user.about", b"about " + content)
+    equal(store.cli("scrub", "start", "--wait").exit, 0, "before anything is damaged")
+    store.umount()
+    store.stop_other("s2")
+    store.stop()
+    brick = store.path("s2-brick")
+    blocks = 0
+    for number, path in enumerate(files_of(brick, "data")):
+        for block in (7, 100 + number, 900):
+            damage(path, block * BLOCK + 5)
+            blocks += 1
+    equal(blocks, 9, "damaged blocks")
+    index = files_of(brick, "index")
+    # A file's content, and the attribute of another.
+    entries = {name: flip(index, contents[name]) for name in ("3", "10", "20", "30", "40", "50")}
+    assert all(entries.values()), f"not found in the index: {entries}"
+    entries = {name: flip(index, b"about " + contents[name]) for name in ("5", "15", "25", "35", "45", "55")}
+    assert all(entries.values()), f"not found in the index: {entries}"
+    store.serve("--listen", store.address)
+    store.serve_other("s2")
+    has_healed(store)
+    # What cannot be read differs, and is no reason to stop.
+    proved = store.try_cli("--json", "heal", "status", "--prove")
+    equal(proved.exit, 1, f"a proof with damaged entries: {proved.text[-500:]}")
+    differing = {row["brick"] for proof in proved.json()["proofs"] for row in proof["differing"]}
+    assert differing, proved.text[-500:]
+    equal(store.status()["waiting_partitions"], [], "partitions after it")
+    mnt = store.mount()
+    leads = [row["leads"] for row in store.cli("--json", "brick", "list").json()]
+    assert min(leads) > 0, f"one server leads all partitions: {leads}"
+    same_bytes(read(f"{mnt}/large"), large, "answered from the other server's replica")
+    for name, content in contents.items():
+        same_bytes(read(f"{mnt}/{name}"), content, name)
+        equal(os.getxattr(f"{mnt}/{name}", "user.about"), b"about " + content, f"attribute of {name}")
+    by_reads = scrubbed(store)["s2-brick"]["mended_since_start"]
+    assert by_reads > 0, "reads have mended nothing"
+    done = store.cli("--json", "scrub", "start", "--wait", "--volume", "v").json()
+    equal(sum(row["scrub"]["last"]["damaged"] for row in done), 0, "what nobody could mend")
+    told = scrubbed(store)
+    # An attribute's value may lie in the index twice, once in a page that is not used any more.
+    equal(told["s2-brick"]["mended_since_start"] - by_reads, told["s2-brick"]["last"]["mended"], "mended by the pass")
+    assert told["s2-brick"]["mended_since_start"] >= blocks + 12, told["s2-brick"]
+    equal(told["brick0"]["mended_since_start"], 0, "mended on the sound brick")
+    assert told["s2-brick"]["last"]["bytes_checked"] >= 3 * SHARD, told["s2-brick"]
+    equal(store.cli("--json", "scrub", "start", "--wait", "--brick", brick).json()[0]["scrub"]["last"]["mended"], 0, "left")
+    same_bytes(read(f"{mnt}/large"), large, "after the scrub")
+    store.refuses("scrub", "start", "--brick", "/no/such/brick", words=["no brick called", "brick0"])
+    store.refuses("scrub", "start", "--volume", "nowhere", words=["no volume called nowhere"])
+    ends_equal(store)
+
+
+@test(limit_s=200)
+def damage_on_all_servers_is_told_and_not_spread(store):
+    mnt = two(store)
+    large = os.urandom(SHARD)
+    write(f"{mnt}/large", large, os.O_SYNC)
+    store.stop_other("s2")
+    store.stop()
+    for brick in ("brick0", "s2-brick"):
+        (path,) = files_of(store.path(brick), "data")
+        damage(path, 500 * BLOCK)
+    store.serve("--listen", store.address)
+    store.serve_other("s2")
+    has_healed(store)
+    store.refuses("scrub", "start", "--wait", words=["block 500", "restore these files"], exits=[DAMAGED])
+    equal(store.status()["health"], "degraded", "health")
+    store.refuses("scrub", "status", words=["block 500"], exits=[DAMAGED])
+    with open(f"{mnt}/large", "rb") as file:
+        try:
+            file.seek(499 * BLOCK)
+            file.read(2 * BLOCK)
+            raise AssertionError("damaged bytes were answered")
+        except OSError:
+            pass
+        file.seek(0)
+        same_bytes(file.read(400 * BLOCK), large[:400 * BLOCK], "what is not damaged")
+    with open(f"{mnt}/large", "r+b") as file:
+        file.seek(500 * BLOCK)
+        file.write(large[500 * BLOCK:501 * BLOCK])
+    store.cli("scrub", "start", "--wait")
+    equal(store.status()["health"], "good", "health once it was written anew")
+    same_bytes(read(f"{mnt}/large"), large, "in the end")
+    ends_equal(store)
+
+
+@test(limit_s=200)
+def a_brick_with_a_flipped_journal_is_replaced(store):
+    mnt = two(store)
+    marks = [os.urandom(BLOCK) for _ in range(20)]
+    file = os.open(f"{mnt}/written", os.O_RDWR | os.O_CREAT | os.O_SYNC)
+    os.write(file, os.urandom(SHARD))
+    for number, mark in enumerate(marks):
+        os.pwrite(file, mark, number * 10 * BLOCK)
+    store.kill_other("s2")
+    brick = store.path("s2-brick")
+    assert flip(files_of(brick, "journal"), marks[3][:64]), "the write is not in the journal"
+    refused = store.refuses("serve", "--detach", state=store.path("s2"), words=["journal/", "rebuild this brick", "--without"])
+    assert "offset" in refused.err, refused.err
+    os.pwrite(file, b"meanwhile", 11 * BLOCK)
+    for number, mark in enumerate(marks):
+        same_bytes(os.pread(file, BLOCK, number * 10 * BLOCK), mark, f"block {number * 10}")
+    store.serve_other("s2", "--without", brick)
+    new = store.path("s2-new")
+    store.cli("brick", "replace", brick, new, "--journal", "32", state=store.path("s2"))
+    store.stop_other("s2")
+    store.serve_other("s2", "--without", brick)
+    has_healed(store)
+    store.cli("brick", "remove", brick, state=store.path("s2"))
+    store.cli("scrub", "start", "--wait")
+    store.kill_server()
+    for number, mark in enumerate(marks):
+        same_bytes(os.pread(file, BLOCK, number * 10 * BLOCK), mark, f"block {number * 10} of the new brick")
+    equal(os.pread(file, 9, 11 * BLOCK), b"meanwhile", "what was written meanwhile")
+    os.close(file)
+    store.serve("--listen", store.address)
+    has_healed(store)
