@@ -383,8 +383,13 @@ impl Brick {
 
     /// A block of a data file as it is, unchecked.
     pub fn read_home(&self, shard: ShardId, block: u32) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; BLOCK_BYTES];
-        self.disk.home.read(shard, block, &mut bytes)?;
+        self.read_home_blocks(shard, block, 1)
+    }
+
+    /// So many blocks of it.
+    pub fn read_home_blocks(&self, shard: ShardId, first: u32, count: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; count * BLOCK_BYTES];
+        self.disk.home.read(shard, first, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -425,15 +430,6 @@ impl Brick {
             }
         })?;
         Ok(found)
-    }
-
-    /// All records that the journal still has, in order, but for the part that a damaged or reused segment hides.
-    pub fn journaled(&self, take: &mut dyn FnMut(Record)) -> Result<()> {
-        self.look_through(&mut |found| {
-            if let Some((record, _)) = found {
-                take(record);
-            }
-        })
     }
 
     /// All records of the journal, with their ends; none where some are missing.

@@ -18,6 +18,15 @@ pub const ENDS_A_JOURNAL: u64 = 8;
 pub(crate) struct Passed(Mutex<(VecDeque<Ends>, Lsn)>);
 
 impl Brick {
+    /// All records that the journal still has, in order, but for the part that a damaged or reused segment hides.
+    pub fn journaled(&self, take: &mut dyn FnMut(Record)) -> Result<()> {
+        self.look_through(&mut |found| {
+            if let Some((record, _)) = found {
+                take(record);
+            }
+        })
+    }
+
     /// Where the journal ends, and up to which record of each partition it says everything.
     pub fn ends(&self) -> Ends {
         self.machine.read().ends()

@@ -6,6 +6,7 @@ use crate::learner::{Learning, block_hashes};
 use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
 use crate::proof::Question;
+use bytes::Bytes;
 use hekate_brick::{Brick, LogEntry, block_checksum};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -434,15 +435,25 @@ pub(crate) fn with_fresh(brick: &Brick, records: Vec<LogEntry>) -> Result<Vec<(L
     records.into_iter().map(with).collect()
 }
 
-fn fresh_of(brick: &Brick, record: &Record) -> Result<Vec<Fresh>> {
+/// What of a record's fresh blocks is still as it says, in runs.
+pub(crate) fn fresh_of(brick: &Brick, record: &Record) -> Result<Vec<Fresh>> {
     let mut found = Vec::new();
     for change in &record.changes {
         let Change::FreshBlocks { shard, run, .. } = change else { continue };
-        for (block, sum) in (run.first..).zip(&run.checksums) {
-            let bytes = brick.read_home(*shard, block)?;
-            if block_checksum(*shard, block, &bytes) == *sum {
-                found.push(Fresh { shard: *shard, first_block: block, bytes: bytes.into() });
+        let bytes = Bytes::from(brick.read_home_blocks(*shard, run.first, run.checksums.len())?);
+        let is_right = |index: usize, sum: &u32| {
+            let block = bytes.get(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES).unwrap_or_default();
+            block_checksum(*shard, run.first + index as u32, block) == *sum
+        };
+        let all: Vec<bool> = run.checksums.iter().enumerate().map(|(index, sum)| is_right(index, sum)).collect();
+        let mut at = 0;
+        for same in all.chunk_by(|one, next| one == next) {
+            let end = at + same.len();
+            if same.first() == Some(&true) {
+                let bytes = bytes.slice(at * BLOCK_BYTES..end * BLOCK_BYTES);
+                found.push(Fresh { shard: *shard, first_block: run.first + at as u32, bytes });
             }
+            at = end;
         }
     }
     Ok(found)

@@ -59,6 +59,7 @@ pub(crate) struct Learner {
     since: Sequence,
     /// Steps that it may not have taken, with what they cost.
     window: VecDeque<(Sequence, usize)>,
+    window_bytes: usize,
     from: Option<Key>,
     sent: u64,
 }
@@ -70,7 +71,9 @@ enum Stage {
     Away,
     /// It has, and gets no records yet.
     Told(Told),
-    /// It gets the records that it lacks; with the last of them it is whole.
+    /// It gets the records that it lacks, so many with each tick; what is made meanwhile comes behind them.
+    Feeding(Feeding),
+    /// With the last of them it is whole.
     Following,
     /// From here on it is to be compared.
     Next(Key),
@@ -94,6 +97,16 @@ struct Told {
     lists: Vec<FastList>,
     /// A power cut took blocks from it.
     has_lost: bool,
+    heal: Option<HealRecord>,
+}
+
+/// Records that a learner is to get. Their fresh blocks are read when they go: all at once they may not fit in memory.
+#[derive(Debug)]
+struct Feeding {
+    records: VecDeque<LogEntry>,
+    /// How many there were, with those that were made since; and how many of those since the last step.
+    all: usize,
+    came: usize,
     heal: Option<HealRecord>,
 }
 
@@ -127,13 +140,14 @@ impl Learner {
 
     /// Whether the next tick brings it on.
     pub fn wants_tick(&self) -> bool {
-        matches!(self.stage, Stage::Told(_) | Stage::Next(_) | Stage::Mending(_))
+        matches!(self.stage, Stage::Told(_) | Stage::Feeding(_) | Stage::Next(_) | Stage::Mending(_))
     }
 
     fn holds(&mut self, sequence: Sequence, last: Sequence) {
         self.held = self.held.max(sequence);
-        while self.window.front().is_some_and(|(step, _)| *step <= self.held) {
+        while let Some((_, cost)) = self.window.front().copied().filter(|(step, _)| *step <= self.held) {
             self.window.pop_front();
+            self.window_bytes -= cost;
         }
         match self.stage {
             Stage::Following if self.held >= last => self.stage = Stage::Whole,
@@ -143,7 +157,12 @@ impl Learner {
     }
 
     fn is_ahead(&self) -> bool {
-        self.window.iter().map(|(_, cost)| cost).sum::<usize>() >= WINDOW_BYTES
+        self.window_bytes >= WINDOW_BYTES
+    }
+
+    fn goes(&mut self, sequence: Sequence, cost: usize) {
+        self.window.push_back((sequence, cost));
+        self.window_bytes += cost;
     }
 }
 
@@ -157,6 +176,9 @@ impl Leader {
             whole: matches!(learner.stage, Stage::Whole) && self.settled >= learner.since && !self.fast.is_closing(),
             done: match (&learner.stage, &learner.from) {
                 (Stage::Whole | Stage::Following, _) => 10_000,
+                (Stage::Feeding(Feeding { records, all, .. }), _) => {
+                    ((all - records.len()) * 10_000 / (all + 1)) as u32
+                }
                 (_, Some(from)) => share_before(at, from),
                 (_, None) => 0,
             },
@@ -195,15 +217,21 @@ impl Leader {
 
     /// A record on its way to those who learn; one of them does a step with it.
     pub fn stream(
-        &self,
+        &mut self,
         at: &Place,
         entry: &LogEntry,
         commit: &Commit,
         mut step: Option<(BrickId, HealStep)>,
         out: &mut Out,
     ) {
-        for brick in self.learners.iter().filter(|(_, learner)| learner.is_attached()).map(|(brick, _)| *brick) {
-            let (entry, fresh) = (entry.clone(), commit.fresh.clone());
+        for (brick, learner) in self.learners.iter_mut().filter(|(_, learner)| learner.is_attached()) {
+            let (brick, entry) = (*brick, entry.clone());
+            if let Stage::Feeding(feeding) = &mut learner.stage {
+                feeding.records.push_back(entry);
+                (feeding.all, feeding.came) = (feeding.all + 1, feeding.came + 1);
+                continue;
+            }
+            let fresh = commit.fresh.clone();
             let message = match step.take_if(|(learner, _)| *learner == brick) {
                 Some((_, step)) => Message::Heal { entry, fresh, step },
                 None => Message::Append { entry, fresh, copied: false },
@@ -263,6 +291,7 @@ impl Leader {
         let meanwhile = if learner.is_attached() { Stage::Stuck } else { Stage::Away };
         match std::mem::replace(&mut learner.stage, meanwhile) {
             Stage::Told(told) => self.attach(at, brick, told, around, out),
+            Stage::Feeding(feeding) => self.feed_learner(at, brick, feeding, around, out),
             Stage::Next(from) => self.compare_next(at, brick, from, around, out),
             Stage::Mending(mending) => self.mend(at, brick, mending, around, out),
             other => {
@@ -298,7 +327,7 @@ impl Leader {
                 let cost = cost + STEP_BYTES;
                 self.heal_bytes = self.heal_bytes.saturating_sub(cost);
                 if let Some(learner) = self.learners.get_mut(&brick) {
-                    learner.window.push_back((sequence, cost));
+                    learner.goes(sequence, cost);
                 }
                 Ok(Some(sequence))
             }
@@ -314,19 +343,41 @@ impl Leader {
         let Some(missing) = missing else { return self.restart(at, brick, told, around, out) };
         let Told { position, heal, lists, .. } = told;
         out.branches.push("a learner goes on with its log");
-        for (entry, fresh) in crate::follower::with_fresh(around.brick, missing)? {
-            at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
-        }
-        let stage = match heal {
-            Some(heal) => Stage::Next(heal.healed),
-            None if position.sequence >= self.last => Stage::Whole,
-            None => Stage::Following,
-        };
-        self.set_stage(brick, stage);
         self.goes_on_at(brick, position.sequence);
         self.learner_holds(brick, position.sequence);
         // What is in no log: a write that was on its way to all when it was left out (rule 21).
         self.fast.even(if is_planted(40) { Vec::new() } else { lists });
+        let feeding = Feeding { all: missing.len(), came: 0, records: missing.into(), heal };
+        self.feed_learner(at, brick, feeding, around, out)
+    }
+
+    /// As many records as may go now, and never fewer than twice those that have come since: so there is an end to it.
+    fn feed_learner(
+        &mut self,
+        at: &Place,
+        brick: BrickId,
+        mut feeding: Feeding,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let mut must = 2 * std::mem::take(&mut feeding.came);
+        while let Some(entry) = feeding.records.pop_front() {
+            let fresh = crate::follower::fresh_of(around.brick, &entry.record)?;
+            let bytes = fresh.iter().map(|one| one.bytes.len()).sum::<usize>() + entry.encoded_bytes();
+            let sequence = entry.record.sequence;
+            at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
+            self.heal_bytes = self.heal_bytes.saturating_sub(bytes);
+            must = must.saturating_sub(1);
+            let Some(learner) = self.learners.get_mut(&brick) else { return Ok(false) };
+            learner.goes(sequence, bytes);
+            learner.sent += bytes as u64;
+            if must == 0 && (self.heal_bytes == 0 || learner.is_ahead()) && !feeding.records.is_empty() {
+                self.set_stage(brick, Stage::Feeding(feeding));
+                return Ok(false);
+            }
+        }
+        self.set_stage(brick, feeding.heal.map_or(Stage::Following, |heal| Stage::Next(heal.healed)));
+        self.learner_holds(brick, Sequence(0));
         Ok(true)
     }
 

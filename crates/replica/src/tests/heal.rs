@@ -127,6 +127,37 @@ fn who_was_left_out_takes_the_records_that_it_lacks() {
     }
 }
 
+#[test]
+fn records_that_a_learner_lacks_go_by_and_by_and_new_ones_behind_them() {
+    let mut ring = open(&storages());
+    leave_out(&mut ring, false);
+    let shard = ShardId { volume: VOLUME, data: DataId(1), index: 0 };
+    let number = shard.position().partition(COUNT).0;
+    for turn in 0..60 {
+        write(&mut ring, 1, 5000 * turn, vec![turn as u8; 9000]).unwrap();
+    }
+    let (first, second) = (u128::from(number % BRICKS), u128::from((number + 1) % BRICKS));
+    let leader = Address { partition: PartitionNumber(number), brick: BrickId(first) };
+    ring.partitions.get_mut(&leader).unwrap().limit_healing(1);
+    form(&mut ring, number, first, &[first], &[second]);
+    let mut shares = Vec::new();
+    while !healing(&ring, number).iter().all(|one| one.whole) {
+        shares.push(healing(&ring, number)[0].done);
+        if shares.len() % 4 == 0 {
+            write(&mut ring, 1, 777, vec![shares.len() as u8; 3000]).unwrap();
+        }
+        ring.partitions.get_mut(&leader).unwrap().limit_healing(1);
+        ring.tick();
+        assert!(shares.len() < 500, "it has no end: {:?}", healing(&ring, number));
+    }
+    let between = shares.iter().filter(|share| (1..10_000).contains(*share)).count();
+    assert!(between > 20, "with so many ticks it was partly healed: {between}, {shares:?}");
+    form(&mut ring, number, first, &[first, second], &[]);
+    bring_back(&mut ring);
+    ring.rest();
+    are_equal(&ring);
+}
+
 /// Its journal goes on far enough that the records from before are no longer in it.
 fn outgrow_journals(ring: &mut TestRing) {
     for round in 0..120u32 {
