@@ -156,7 +156,8 @@ fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
     );
 
     registry.announce(&["unix:/one".into()]).unwrap();
-    let map = Registry::of(registry.coordinator.clone(), server).map(&volume(&registry, on_servers.ring)).unwrap();
+    let volume = volume(&registry, on_servers.ring);
+    let map = Registry::of(registry.coordinator.clone(), server).map(&volume).unwrap();
     map.check().unwrap();
     assert_eq!((map.server, map.holders()), (server, vec![FIRST_SERVER, server]));
     assert_eq!(map.server_of(BrickId(4)), Some(server));
@@ -165,12 +166,13 @@ fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
     let without = |info: &mut RingInfo| {
         for (number, view) in (0..).map(PartitionNumber).zip(info.views.clone()) {
             let stays: Vec<_> = view.members.into_iter().filter(|member| !is_there(member)).collect();
-            info.form(number, hekate_proto::map::View::new(Epoch(2), stays[0].brick, stays));
+            let view = hekate_proto::map::View::new(Epoch(2), stays[0].brick, stays);
+            info.form(number, hekate_proto::map::View { opened: false, ..view });
         }
         true
     };
     registry.update_ring(on_servers.ring, without).unwrap();
-    let map = registry.map(&volume(&registry, on_servers.ring)).unwrap();
+    let map = registry.map(&volume).unwrap();
     map.check().unwrap();
     assert_eq!(map.holders(), [FIRST_SERVER, server]);
 }
