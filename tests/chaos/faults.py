@@ -270,9 +270,10 @@ class RotUp(Fault):
             path, places = self.draw.choice(files)
             first, last = self.draw.choice(places)
             at, bit = self.draw.randrange(first, last), self.draw.randrange(8)
-            with open(path, "r+b", buffering=0) as file:
-                byte = os.pread(file.fileno(), 1, at)
-                os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << bit]), at)
+            try:
+                flip_bit(path, at, bit)
+            except (FileNotFoundError, IndexError):
+                continue  # the server has removed it, or shortened it, meanwhile
             self.places.append(f"{part}: byte {at} of {os.path.basename(path)}")
 
     def scrub(self):
@@ -352,6 +353,12 @@ class RotJournal(RotDown):
     part, flips = "journal", 3
 
 
+def flip_bit(path, at, bit):
+    with open(path, "r+b", buffering=0) as file:
+        byte = os.pread(file.fileno(), 1, at)
+        os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << bit]), at)
+
+
 def files_with_content(top):
     """(path, [(from, to)]) of all files with bytes that are not a hole, and those bytes."""
     found = []
@@ -365,7 +372,11 @@ def files_with_content(top):
 
 def content_of(path):
     """Parts of 4 KiB that are not all zeros: zeros of a journal's tail tell nothing."""
-    with open(path, "rb", buffering=0) as file:
+    try:
+        file = open(path, "rb", buffering=0)
+    except FileNotFoundError:
+        return []  # the server removes files as well
+    with file:
         return [(at, at + BLOCK) for at, part in enumerate_parts(file) if any(part)]
 
 

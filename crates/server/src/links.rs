@@ -79,8 +79,14 @@ impl Node {
         Ok(())
     }
 
+    /// A unix socket of another machine leads nowhere: one counts if its directory is here.
     fn endpoint_of(&self, info: &ServerInfo) -> Option<Endpoint> {
-        info.endpoints.iter().find_map(|text| Endpoint::parse(text, self.secret.as_ref()).ok())
+        let is_here = |endpoint: &Endpoint| match endpoint {
+            Endpoint::Unix(path) => path.parent().is_some_and(std::path::Path::exists),
+            Endpoint::Tcp(..) => true,
+        };
+        let mut known = info.endpoints.iter().filter_map(|text| Endpoint::parse(text, self.secret.as_ref()).ok());
+        known.find(is_here)
     }
 
     /// A message for a replica of another server. If there is no link nobody waits for it: what still counts is said again
