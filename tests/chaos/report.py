@@ -4,10 +4,12 @@
 """
 
 import json
+import os
 import statistics
 import sys
 
-import faults
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+import faults  # noqa: E402
 
 PERCENTILE = 0.9
 
@@ -45,8 +47,7 @@ def table(results):
     rows = [head, ["---"] * len(head), *(row(kind, found) for kind, found in kinds.items() if found)]
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
     missing = [kind for kind, found in kinds.items() if not found]
-    # The first violation ends a run.
-    total = f"{len(results)} cycles, 0 violations, {sum(result['calls'] for result in results)} calls judged, "
+    total = f"{len(results)} cycles, {sum(result['calls'] for result in results)} calls judged, "
     total += f"{sum(result['acknowledged'] for result in results)} ops acknowledged and found, {sum(result['probes'] for result in results)} probes"
     return f"{text}\n\n{total}; kinds that did not come: {', '.join(missing) or 'none'}"
 

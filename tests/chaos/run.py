@@ -41,6 +41,10 @@ PROBES_MAX = 400
 HANGS_S = 45
 
 
+# What `heal status --prove` ends with.
+DIFFERENT, INTERRUPTED = 1, 75
+
+
 class Violation(AssertionError):
     """A promise that was not kept."""
 
@@ -94,7 +98,7 @@ class Run:
             result |= {"notes": fault.notes, "places": fault.places}
         result |= loads.judge()
         result["gaps"] = list(loads.gaps(members, begun))
-        self.proves_equal()
+        self.proves_equal(loads.out)
         self.judge(fault, result)
         return result
 
@@ -117,15 +121,22 @@ class Run:
             raise Violation(f"whole {took:.1f} s after all was healed, not within {limit:.1f} s")
         return round(took, 2)
 
-    def proves_equal(self):
+    def proves_equal(self, out):
         for _ in range(20):
             outcome = self.cluster.try_at("s1", "--json", "heal", "status", "--prove")
             if outcome.exit == 0:
                 return
-            if outcome.exit != 75:
+            if outcome.exit != INTERRUPTED:
                 break
             time.sleep(0.5)
-        raise Violation(f"heal status --prove: exit {outcome.exit}: {outcome.text.strip()[-2000:]}")
+        if outcome.exit != DIFFERENT:
+            raise Violation(f"heal status --prove: exit {outcome.exit}: {outcome.text.strip()[-2000:]}")
+        rows = [row for row in outcome.json()["proofs"] if row["differing"]] if "proofs" in outcome.json() else outcome.text.strip()[:3000]
+        again = self.cluster.try_at("s1", "--json", "heal", "status", "--prove").exit
+        compared = self.cluster.compare()
+        with open(f"{out}/compared.json", "w") as file:
+            json.dump(compared, file, indent=1)
+        raise Violation(f"replicas differ: {rows}; asked again: exit {again}; bricks compared: {out}/compared.json")
 
     def judge(self, fault, result):
         """What is late is a violation only if it hangs: the aims are told in the report."""
@@ -310,7 +321,7 @@ def main():
             report.append(options.report, options.seed, result)
 
     results = chaos(Store(base), options.cycles, options.seed, kinds, lambda text: print(text, flush=True), note)
-    print(report.table(results))
+    print(f"{report.table(results)}\n\nno violation")
 
 
 if __name__ == "__main__":

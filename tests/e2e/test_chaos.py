@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 
-from harness import Skip, equal, test
+from harness import Skip, Store, equal, test
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "chaos"))
 import faults  # noqa: E402
@@ -25,6 +25,6 @@ def promises_are_kept_in_chaos(store):
     missing = [name for name in NEEDED if not shutil.which(name)] + [path for path in ["/dev/net/tun", "/dev/loop-control"] if not os.path.exists(path)]
     if missing:
         raise Skip(f"needs {', '.join(missing)}")
-    results = run.chaos(store, len(faults.SHORT), SEED, faults.SHORT)
+    results = run.chaos(Store(store.directory("chaos")), len(faults.SHORT), SEED, faults.SHORT)
     print(report.table(results), flush=True)
     equal(sorted(result["kind"] for result in results), sorted(faults.SHORT), "kinds of faults")
