@@ -4,8 +4,8 @@ import os
 
 from harness import equal, free_port, read, same_bytes, test, wait_until, write
 from test_bricks import DAMAGED, SHARD, damage
-from test_compare import compare
-from test_failover import has_healed
+from test_compare import different
+from test_failover import goes_on, has_healed
 
 BLOCK = 4096
 
@@ -20,6 +20,13 @@ def two(store, options=()):
     store.cli("volume", "create", "v", "--copies", "2", "--domain", "server")
     wait_until(lambda: store.status()["health"] == "good", "all partitions serve", limit_s=20)
     return store.mount()
+
+
+def apart(store):
+    """The coordinator and two servers, each a process of its own, with a copy each -> the mount."""
+    coordinator = f"127.0.0.1:{free_port()}"
+    store.coordinate(coordinator)
+    return two(store, ["--coordinator", coordinator, "--secret-file", f"{store.path('c')}/secret"])
 
 
 def flip(paths, wanted):
@@ -44,13 +51,16 @@ def scrubbed(store):
     return {os.path.basename(row["directory"]): row["scrub"] for row in rows}
 
 
-def ends_equal(store):
+def ends_equal(store, second="s2-brick"):
     """Everything stops, and what rests on the two bricks is the same and sound."""
     store.umount()
     store.stop_other("s2")
     store.stop()
-    report = compare(store, store.path("brick0"), store.path("s2-brick"))
-    equal((report["equal"], report["problem_count"]), (True, 0), "replicas")
+    report = store.try_cli("--json", "debug", "compare", store.path("brick0"), store.path(second)).json()
+    equal(report["problem_count"], 0, "problems")
+    # The last one to stop may have led alone for a moment, and reserved numbers then.
+    others = [row for row in different(report) if row["what"] != "counters of the partition"]
+    equal(others, [], "replicas")
 
 
 @test(limit_s=200)
@@ -148,7 +158,7 @@ def damage_on_all_servers_is_told_and_not_spread(store):
 
 @test(limit_s=200)
 def a_brick_with_a_flipped_journal_is_replaced(store):
-    mnt = two(store)
+    mnt = apart(store)
     marks = [os.urandom(BLOCK) for _ in range(20)]
     file = os.open(f"{mnt}/written", os.O_RDWR | os.O_CREAT | os.O_SYNC)
     os.write(file, os.urandom(SHARD))
@@ -170,6 +180,8 @@ def a_brick_with_a_flipped_journal_is_replaced(store):
     has_healed(store)
     store.cli("brick", "remove", brick, state=store.path("s2"))
     store.cli("scrub", "start", "--wait")
+    # The mount hears of the brick that is new when it meets leaders that have moved there.
+    goes_on(store, mnt, "healed")
     store.kill_server()
     for number, mark in enumerate(marks):
         same_bytes(os.pread(file, BLOCK, number * 10 * BLOCK), mark, f"block {number * 10} of the new brick")

@@ -133,7 +133,13 @@ impl Brick {
             true
         };
         self.guarded(|| self.disk.index.scan_all(from.as_bytes(), to.as_bytes(), &mut visit))?;
-        found.retain(|key| matches!(self.get(key), Err(Error::Damaged { .. })));
+        found.retain(|key| {
+            let now = match (key.as_shard(), key.place()) {
+                (Some(shard), Some(place)) => self.shard(place.ring, shard).map(|_| ()),
+                _ => self.get(key).map(|_| ()),
+            };
+            matches!(now, Err(Error::Damaged { .. }))
+        });
         Ok(found)
     }
 

@@ -41,6 +41,8 @@ pub(crate) struct Proving {
     own: (u128, u64),
     missing: BTreeSet<BrickId>,
     differs: bool,
+    /// It was asked for meanwhile: once this has ended it begins anew.
+    again: bool,
 }
 
 /// A question that waits for its record.
@@ -76,8 +78,13 @@ fn shards(at: &Place, brick: &Brick, (from, to): (&Key, &Key), left_out: &[Shard
 impl Leader {
     /// From the beginning. Without all members there is nothing to prove.
     pub fn begin_proof(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
-        self.proof = None;
         if !self.serves() || !self.all_present() {
+            self.proof = None;
+            return Ok(());
+        }
+        // Answers name the record only: what members say to the one that runs would count for another one's portion.
+        if let Some(running) = self.proof.as_mut().filter(|proof| !proof.told.ended) {
+            running.again = true;
             return Ok(());
         }
         let is_alone = at.others().next().is_none();
@@ -104,7 +111,7 @@ impl Leader {
             let (from, to, left_out) = (from.clone(), to.clone(), left_out.clone());
             at.send_member(out, *brick, Message::Prove { sequence, from, to, left_out });
         }
-        let proving = Proving { told, sequence, from, to, own, missing, differs: false };
+        let proving = Proving { told, sequence, from, to, own, missing, differs: false, again: false };
         self.proof = Some(Box::new(proving));
         Ok(())
     }
@@ -134,11 +141,17 @@ impl Leader {
 
     fn go_on_proving(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
         let Some(proof) = self.proof.take() else { return Ok(()) };
-        let Proving { mut told, to, own, differs, .. } = *proof;
+        let Proving { mut told, to, own, differs, again, .. } = *proof;
         if !differs {
             told.equal += own.1;
         }
-        self.prove_from(at, to, told, around, out)
+        self.prove_from(at, to, told, around, out)?;
+        match &mut self.proof {
+            Some(proof) if again && !proof.told.ended => proof.again = true,
+            Some(_) if again => self.begin_proof(at, around, out)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Somebody went away, or came back: what is not proved is not proved.

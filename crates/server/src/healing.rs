@@ -1,16 +1,20 @@
-//! How fast replicas are healed: all that are led here share what a tick may send, which is less while clients ask for
-//! something; and last safe copies come first.
+//! How fast replicas are healed: all that are led here share what may be sent, which is less while clients ask for something;
+//! and last safe copies come first.
 
 use crate::node::Node;
 use crate::partition::HostedRing;
 use hekate_replica::Address;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-/// What a tick of 10 ms may send, from all partitions that are led here: 200 MB/s, and 65 MB/s while clients ask for
-/// something, so that 50 MB/s are left beside what healing itself costs.
-const TICK_BYTES: usize = 2 << 20;
-const BUSY_BYTES: usize = 640 << 10;
+/// What a second may send, from all partitions that are led here; and while clients ask for something, so that 50 MB/s are
+/// left beside what healing itself costs.
+const BYTES_A_SECOND: f64 = 200e6;
+const BUSY_BYTES_A_SECOND: f64 = 65e6;
+/// A server that was not let run for longer than this does not make up for it.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Those who have more copies get this part of their share until those with fewer are healed.
 const LATER_SHARE: usize = 16;
 /// A step takes a record, however little it brings.
@@ -18,14 +22,22 @@ const LIMIT_MIN: usize = 4 << 10;
 /// So many ticks clients count as asking after the last that they asked.
 const BUSY_TICKS: u64 = 10;
 
-/// Who asked when.
+/// Who asked when, and when bytes were shared last.
 #[derive(Default)]
 pub struct Rate {
     ops: AtomicU64,
     quiet_ticks: AtomicU64,
+    shared: Mutex<Option<Instant>>,
 }
 
 impl Rate {
+    /// What may be sent for the time since this was asked last: ticks come late on a busy machine.
+    fn bytes(&self, ops: u64) -> usize {
+        let a_second = if self.is_busy(ops) { BUSY_BYTES_A_SECOND } else { BYTES_A_SECOND };
+        let since = self.shared.lock().replace(Instant::now()).map_or(Duration::ZERO, |last| last.elapsed());
+        (a_second * since.min(PAUSE_MAX).as_secs_f64()) as usize
+    }
+
     fn is_busy(&self, ops: u64) -> bool {
         if self.ops.swap(ops, Ordering::Relaxed) != ops {
             self.quiet_ticks.store(0, Ordering::Relaxed);
@@ -34,7 +46,7 @@ impl Rate {
     }
 }
 
-/// Shares the next tick's bytes among the partitions with replicas that can be brought on.
+/// Shares the next bytes among the partitions with replicas that can be brought on.
 pub fn share(node: &Node, rings: &[Arc<HostedRing>]) {
     let mut healing: Vec<(Arc<HostedRing>, Address, usize)> = Vec::new();
     for ring in rings {
@@ -47,8 +59,8 @@ pub fn share(node: &Node, rings: &[Arc<HostedRing>]) {
         }
     }
     let Some(copies) = healing.iter().map(|(_, _, copies)| *copies).min() else { return };
-    let tick = if node.heal_rate.is_busy(node.counters.sum()) { BUSY_BYTES } else { TICK_BYTES };
-    let limits = limits(tick, &healing.iter().map(|(_, _, own)| *own == copies).collect::<Vec<_>>());
+    let bytes = node.heal_rate.bytes(node.counters.sum());
+    let limits = limits(bytes, &healing.iter().map(|(_, _, own)| *own == copies).collect::<Vec<_>>());
     for ((ring, address, _), limit) in healing.iter().zip(limits) {
         if let Some(hosted) = ring.replica(*address) {
             hosted.partition.write().limit_healing(limit);
@@ -57,9 +69,9 @@ pub fn share(node: &Node, rings: &[Arc<HostedRing>]) {
 }
 
 /// For each: whether it is among those with the fewest copies.
-fn limits(tick: usize, are_first: &[bool]) -> Vec<usize> {
+fn limits(bytes: usize, are_first: &[bool]) -> Vec<usize> {
     let first = are_first.iter().filter(|is_first| **is_first).count().max(1);
-    let share = tick / first;
+    let share = bytes / first;
     let of = |is_first: &bool| if *is_first { share } else { share / LATER_SHARE };
     are_first.iter().map(|is_first| of(is_first).max(LIMIT_MIN)).collect()
 }
@@ -69,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_copies_share_a_tick_and_others_get_little() {
+    fn the_last_copies_share_it_and_others_get_little() {
         assert_eq!(limits(1 << 20, &[true, true]), [512 << 10, 512 << 10]);
         assert_eq!(limits(1 << 20, &[true, false]), [1 << 20, 64 << 10]);
         assert_eq!(limits(64 << 10, &[true; 16]), [LIMIT_MIN; 16]);

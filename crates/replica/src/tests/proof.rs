@@ -47,3 +47,19 @@ fn equal_members_are_proved_to_be_and_one_entry_or_shard_that_differs_is_found()
     assert!(matches!(&proof.differing[..], [(brick, _)] if *brick == follower), "{proof:?}");
     assert!((1..COUNT).all(|number| prove(&mut ring, number).differing.is_empty()), "the others");
 }
+
+/// An answer to the first question was taken for one to the second question of the other proof.
+#[test]
+fn a_proof_that_is_asked_for_while_one_runs_sees_no_difference() {
+    let mut ring = open(&storages());
+    for number in 0..COUNT {
+        let leader = Address { partition: PartitionNumber(number), brick: ring.views[number as usize].leader };
+        ring.handle(leader, Event::Prove);
+        let question = ring.queue.pop_front().unwrap();
+        ring.handle(question.to, Event::Message(question));
+        ring.handle(leader, Event::Prove);
+        ring.deliver();
+        let proof = ring.partitions[&leader].proof().unwrap();
+        assert!(proof.ended && proof.differing.is_empty(), "{proof:?}");
+    }
+}
