@@ -93,7 +93,12 @@ def strangers_ask_for_what_all_may_see_only(store):
         {"request": "partition-force", "ring": 1, "partition": 0, "brick": "/"},
         {"request": "volume-create", **volume},
         {"request": "volume-delete", "name": "theirs"},
-        {"request": "brick-scrub", "brick": None},
+        {"request": "scrub-start", "brick": None},
+        {"request": "scrub-here", "bricks": [], "volume": None},
+        {"request": "repair", "repair": "copy", "brick": "0" * 32, "what": {"entry": {"key": []}}},
+        {"request": "missing"},
+        {"request": "missing-here"},
+        {"request": "names-here", "ring": 1, "volume": 1, "inode": "1", "parent": None},
         {"request": "brick-add", "directory": "/var/tmp/brick", "pool": "default", "journal_mib": 32},
         {"request": "brick-remove", "brick": store.bricks(2)[0]},
         {"request": "slow-ops"},
@@ -120,7 +125,11 @@ def names_lead_nowhere_else(store):
             equal(answer.get("error", {}).get("exit"), 64, f"{request}: {answer}")
             assert not set("\x1b\0") & set(answer["error"]["text"]), f"a raw control character: {answer}"
     for brick in ("/etc", "../..", "/"):
-        equal(control(address, {"request": "brick-scrub", "brick": brick})["error"]["exit"], 64, brick)
+        equal(control(address, {"request": "scrub-start", "brick": brick})["error"]["exit"], 64, brick)
+    for what in ({"entry": {"key": []}}, {"entry": {"key": [1] * 40}}, {"block": {"ring": 1, "shard": [1, 2], "block": 0}}):
+        for repair in ("mend", "copy"):
+            answer = control(address, {"request": "repair", "repair": repair, "brick": "0" * 32, "what": what})
+            assert answer.get("error"), f"{repair} of {what}: {answer}"
     session = Session(address, "theirs", NOBODY)
     for name in (b"", b".", b"..", b"a/b", b"a\0b", b"n" * 256):
         with contextlib.suppress(EOFError, Refused):
