@@ -57,7 +57,7 @@ impl Times {
 
     /// Whether all members have the note on stable storage.
     pub fn is_safe(&self, file: File, stable: Sequence) -> bool {
-        self.noted.get(&file).is_some_and(|noted| noted.by <= stable || is_planted(43))
+        self.noted.get(&file).is_some_and(|noted| noted.by <= stable || is_planted(42))
     }
 
     /// What a record of the file's times has in it as well.
@@ -90,7 +90,7 @@ impl Leader {
             for (volume, inode) in &some {
                 commit.delete(Key::writing(at.ring, *volume, *inode));
                 let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
-                if let Some(value) = around.brick.get(&key)?.filter(|_| !is_planted(44)) {
+                if let Some(value) = around.brick.get(&key)?.filter(|_| !is_planted(43)) {
                     let mut record = InodeRecord::from_bytes(value).map_err(Error::from)?;
                     (record.mtime, record.ctime) = (record.mtime.max(now), record.ctime.max(now));
                     record.change += LEAP;
