@@ -25,6 +25,6 @@ def promises_are_kept_in_chaos(store):
     missing = [name for name in NEEDED if not shutil.which(name)] + [path for path in ["/dev/net/tun", "/dev/loop-control"] if not os.path.exists(path)]
     if missing:
         raise Skip(f"needs {', '.join(missing)}")
-    results = run.chaos(Store(store.directory("chaos")), len(faults.SHORT), SEED, faults.SHORT)
+    results = run.chaos(Store(store.directory("chaos")), len(faults.SHORT), SEED, faults.SHORT, lambda text: print(text, flush=True))
     print(report.table(results), flush=True)
     equal(sorted(result["kind"] for result in results), sorted(faults.SHORT), "kinds of faults")
