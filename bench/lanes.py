@@ -105,20 +105,50 @@ def wait(condition, what, limit_s=15):
         time.sleep(0.05)
 
 
+class Machines:
+    """A process for each node in whose namespaces all others of that node run: its network, and a view of the file system without the
+    other nodes' unix sockets, which would be a way past the wires."""
+
+    def __enter__(self):
+        for node in NODES:
+            os.makedirs(f"{BASE}/{node}", exist_ok=True)
+        self.holders = {node: self.hold(node) for node in NODES}
+        return self
+
+    def hold(self, node):
+        hide = "".join(f"mount -t tmpfs none {BASE}/{other}; " for other in NODES if other != node)
+        words = [*namespaces.entering(node), "unshare", "-m", "--propagation", "private", "sh", "-c", f"{hide}echo; exec sleep infinity"]
+        holder = subprocess.Popen(words, stdout=subprocess.PIPE)
+        holder.stdout.readline()
+        return holder
+
+    def at(self, node, *words, **named):
+        return run("nsenter", "-t", str(self.holders[node].pid), "-m", "-n", *words, **named)
+
+    def __exit__(self, *_):
+        for holder in self.holders.values():
+            holder.kill()
+            holder.wait()
+
+
 class Cluster:
     """Two servers with a brick each."""
 
+    def __init__(self, machines):
+        self.machines = machines
+
     def __enter__(self):
         self.at("hl1", "init", "--brick", f"{BASE}/b1", "--journal", "256")
+        shutil.copy(f"{BASE}/hl1/state/secret", f"{BASE}/secret")
         self.at("hl1", "serve", "--detach", "--listen", f"{NODES['hl1']}:7100")
-        self.at("hl2", "join", f"{NODES['hl1']}:7100", "--secret-file", f"{BASE}/hl1/secret", "--brick", f"{BASE}/b2", "--journal", "256")
+        self.at("hl2", "join", f"{NODES['hl1']}:7100", "--secret-file", f"{BASE}/secret", "--brick", f"{BASE}/b2", "--journal", "256")
         self.at("hl2", "serve", "--detach", "--listen", f"{NODES['hl2']}:7100")
-        os.makedirs(f"{BASE}/hlc", exist_ok=True)
-        shutil.copy(f"{BASE}/hl1/secret", f"{BASE}/hlc/secret")
+        os.makedirs(f"{BASE}/hlc/state")
+        shutil.copy(f"{BASE}/secret", f"{BASE}/hlc/state/secret")
         return self
 
     def at(self, node, *words, **named):
-        return inside(node, HEKATE, "--state", f"{BASE}/{node}", *words, **named)
+        return self.machines.at(node, HEKATE, "--state", f"{BASE}/{node}/state", *words, **named)
 
     def create(self, mode):
         self.at("hl1", "volume", "create", mode, "--copies", "2", "--domain", "server", "--mode", *OPTIONS.get(mode, [mode]))
@@ -127,11 +157,11 @@ class Cluster:
     def mount(self, mode, at=""):
         directory = f"{BASE}/mnt-{mode}{at}"
         os.makedirs(directory, exist_ok=True)
-        inside("hlc", HEKATE, "--state", f"{BASE}/hlc", "--server", f"tcp:{NODES['hl1']}:7100", "mount", mode, directory)
+        self.at("hlc", "--server", f"tcp:{NODES['hl1']}:7100", "mount", mode, directory)
         return directory
 
     def umount(self, mode, at=""):
-        run(HEKATE, "umount", f"{BASE}/mnt-{mode}{at}", check=False)
+        self.at("hlc", "umount", f"{BASE}/mnt-{mode}{at}", check=False)
 
     def __exit__(self, *_):
         for node in ["hl2", "hl1"]:
@@ -141,41 +171,42 @@ class Cluster:
 PERCENTILES = "1:5:10:25:50:75:90:95:99:99.5:99.9:99.99"
 
 
-def fio(*jobs, seconds):
+def fio(machines, *jobs, seconds):
     """-> what each of these jobs was told"""
     words = ["fio", "--rw=randwrite", "--bs=4k", "--ioengine=psync", "--sync=1", "--overwrite=1", "--thread", "--time_based", "--ramp_time=2",
              f"--runtime={seconds}", "--output-format=json", f"--percentile_list={PERCENTILES}", *(word for job in jobs for word in job)]
-    told = [job["write"] for job in json.loads(run(*words))["jobs"]]
+    told = [job["write"] for job in json.loads(machines.at("hlc", *words))["jobs"]]
     return [{"iops": one["iops"], "mean_us": one["clat_ns"]["mean"] / 1000,
              "percentiles_us": {name: value / 1000 for name, value in one["clat_ns"]["percentile"].items()}} for one in told]
 
 
-def measure(path, jobs, seconds):
+def measure(machines, path, jobs, seconds):
     share = 256 // jobs
     job = ["--name=w", f"--filename={path}", f"--size={share}m", f"--offset_increment={share}m", f"--numjobs={jobs}", "--group_reporting"]
-    return fio(job, seconds=seconds)[0]
+    return fio(machines, job, seconds=seconds)[0]
 
 
-def fight(paths, seconds):
+def fight(machines, paths, seconds):
     """All write the same shard. -> the rate of each"""
     jobs = [[f"--name=w{number}", f"--filename={path}", "--size=4m"] for number, path in enumerate(paths)]
-    return {"iops_each": [told["iops"] for told in fio(*jobs, seconds=seconds)]}
+    return {"iops_each": [told["iops"] for told in fio(machines, *jobs, seconds=seconds)]}
 
 
-def fill(path):
-    run("dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=256", "conv=fsync")
+def fill(machines, path):
+    machines.at("hlc", "dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=256", "conv=fsync")
     return path
 
 
 def measure_all(options, about, cluster, gluster):
+    machines = cluster.machines
     modes = options.modes.split(",")
     files = {}
     for mode in modes:
         if mode.startswith("gluster"):
-            files[mode] = fill(f"{gluster.mount(mode, mode == 'gluster-eager')}/file")
+            files[mode] = fill(machines, f"{gluster.mount(mode, mode == 'gluster-eager')}/file")
         else:
             cluster.create(mode)
-            files[mode] = fill(f"{cluster.mount(mode)}/file")
+            files[mode] = fill(machines, f"{cluster.mount(mode)}/file")
 
     def tell(**found):
         line = json.dumps(about | found)
@@ -186,11 +217,11 @@ def measure_all(options, about, cluster, gluster):
 
     for jobs in map(int, options.jobs.split(",")):
         for mode in modes:
-            tell(mode=mode, jobs=jobs, **measure(files[mode], jobs, options.seconds))
+            tell(mode=mode, jobs=jobs, **measure(machines, files[mode], jobs, options.seconds))
     own = [mode for mode in modes if not mode.startswith("gluster")]
     for mode in own if options.fight else []:
         paths = [files[mode], f"{cluster.mount(mode, '-2')}/file"]
-        tell(mode=mode, fight=2, **fight(paths, options.seconds))
+        tell(mode=mode, fight=2, **fight(machines, paths, options.seconds))
         cluster.umount(mode, "-2")
     for mode in own:
         cluster.umount(mode)
@@ -213,11 +244,12 @@ def main():
                 about = {"delay_us": delay, "round_trip_us": round(wires.round_trip())}
                 if "HEKATE_PLANTED" in os.environ:
                     about["without"] = os.environ["HEKATE_PLANTED"]
+                machines = stack.enter_context(Machines())
                 gluster = None
                 if "gluster" in options.modes:
                     servers = [(node, NODES[node]) for node in ("hl1", "hl2")]
-                    gluster = stack.enter_context(Gluster(BASE, servers, "hlc", inside))
-                measure_all(options, about, stack.enter_context(Cluster()), gluster)
+                    gluster = stack.enter_context(Gluster(BASE, servers, "hlc", machines.at))
+                measure_all(options, about, stack.enter_context(Cluster(machines)), gluster)
             for name in ["b1", "b2", "hl1", "hl2", "hlc"]:
                 shutil.rmtree(f"{BASE}/{name}", ignore_errors=True)
     finally:

@@ -5,7 +5,6 @@ AFR at the client. Caches and read-ahead are left out: they have no part in sync
 """
 import os
 import shutil
-import subprocess
 
 PORT = 24107
 
@@ -60,7 +59,7 @@ end-volume
 
 
 class Gluster:
-    """`servers`: [(namespace, address)]; `inside`: runs a command in a namespace's network."""
+    """`servers`: [(node, address)]; `inside`: runs a command at a node."""
 
     def __init__(self, base, servers, client, inside):
         self.base, self.servers, self.client, self.inside = base, servers, client, inside
@@ -87,12 +86,12 @@ class Gluster:
         os.makedirs(directory, exist_ok=True)
         self.inside(self.client, "glusterfs", "-f", f"{self.base}/{name}.vol", "-l", f"{self.base}/{name}.log", directory)
         self.mounts.append(directory)
-        os.makedirs(f"{directory}/{name}", exist_ok=True)
+        self.inside(self.client, "mkdir", "-p", f"{directory}/{name}")
         return f"{directory}/{name}"
 
     def __exit__(self, *_):
         for directory in self.mounts:
-            subprocess.run(["umount", directory], check=False)
+            self.inside(self.client, "umount", directory, check=False)
         for number in range(len(self.servers)):
             try:
                 with open(f"{self.base}/brick{number}.pid") as file:
