@@ -117,6 +117,10 @@ pub fn mend(node: &Node, brick: &Arc<Brick>, finding: &Finding) -> Result<Mended
 
 /// Here if the partition is led here, else where it is.
 fn mend_rotten(node: &Node, on: BrickId, rotten: &Rotten) -> Result<Mended> {
+    // A scrub reads what the last checkpoint wrote: it may have been mended since.
+    if node.bricks.get(&on).is_some_and(|brick| rotten.read(brick).is_ok()) {
+        return Ok(Mended::NotNeeded);
+    }
     let ring = node.ring(rotten.ring())?;
     let outcome = match ring.leader(rotten.position().partition(ring.count())) {
         Ok(_) => mend_led(node, &ring, on, rotten),
