@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// Keys of a partition that are shown.
-const SHOWN_MAX: usize = 8;
+const SHOWN_MAX: usize = 32;
 
 /// A brick that is compared.
 struct Source {
