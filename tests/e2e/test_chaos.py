@@ -1,12 +1,11 @@
 """Chaos with real processes, the short form (tests/chaos, docs/chaos.md): a fault of each of ten kinds, and nothing promised broken.
 
-HEKATE_SEED: which [random, and printed on failure].
+HEKATE_SEED: which [1]; the long form takes another each time.
 """
 
 import os
 import shutil
 import sys
-import time
 
 from harness import Skip, Store, equal, test
 
@@ -15,7 +14,7 @@ import faults  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
 
-SEED = os.environ.get("HEKATE_SEED", str(time.time_ns() % 1_000_000))
+SEED = os.environ.get("HEKATE_SEED", "1")
 # What the network and the disks of a run are made with.
 NEEDED = ["cc", "ip", "nsenter", "mke2fs"]
 
