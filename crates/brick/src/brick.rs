@@ -234,7 +234,10 @@ impl Brick {
 
     /// Does an IO and tells the machine how it ended.
     pub(crate) fn perform(&self, id: IoId, io: &Io, fresh: &[&[u8]]) -> Result<()> {
-        let outcome = self.disk.perform(io, fresh);
+        self.performed(id, self.disk.perform(io, fresh))
+    }
+
+    fn performed(&self, id: IoId, outcome: Result<()>) -> Result<()> {
         let told = self.machine.write().done(id, outcome);
         told.inspect_err(|error| {
             if matches!(error, Error::Poisoned { .. }) {
@@ -564,7 +567,7 @@ impl Brick {
             let next = self.machine.write().checkpoint()?;
             match next {
                 Next::Sync(upto) => self.sync(upto)?,
-                Next::Do(id, io) => self.perform(id, &io, &[])?,
+                Next::Do(id, io) => self.perform_home(id, &io)?,
                 Next::Wait => return Err(Error::bug("a checkpoint waits for an IO that nobody does")),
                 Next::Done => break,
             }
@@ -578,6 +581,19 @@ impl Brick {
         self.wake_writers();
         self.disk.reserve.restore()?;
         Ok(())
+    }
+
+    /// An IO of a checkpoint. Somebody else may have filled the disk since it began: then the reserve is given up now.
+    fn perform_home(&self, id: IoId, io: &Io) -> Result<()> {
+        if matches!(io, Io::CommitIndex { .. }) {
+            self.make_room()?;
+        }
+        let mut outcome = self.disk.perform(io, &[]);
+        if matches!(outcome, Err(Error::NoSpace { .. })) && self.disk.reserve.bytes() > 0 {
+            self.disk.reserve.give_up()?;
+            outcome = self.disk.perform(io, &[]);
+        }
+        self.performed(id, outcome)
     }
 
     /// On a disk that is nearly full the reserve is given up, so that nothing of this checkpoint fails for want of room.

@@ -252,6 +252,31 @@ fn somebody_else_may_fill_the_disk() {
 }
 
 #[test]
+fn somebody_else_may_fill_the_disk_while_a_checkpoint_runs() {
+    let (pages, bricks) = bricks(64 << 20);
+    for number in 0..10 {
+        commit(&bricks, true, blocks(number, 8)).unwrap();
+    }
+    let (mut stranger, mut pauses) = (0, 0);
+    for brick in &bricks {
+        let mut fill = || {
+            pauses += 1;
+            let mut pages = pages.lock();
+            let free = pages.free();
+            (stranger, pages.used) = (stranger + free, pages.used + free);
+            false
+        };
+        brick.begin_checkpoint().finish(&mut fill).unwrap();
+        assert_eq!(brick.status().unwrap().poisoned, None);
+        assert!(brick.status().unwrap().reserve_bytes < RESERVE, "given up");
+        pages.lock().used -= std::mem::take(&mut stranger);
+        brick.refresh_room().unwrap();
+    }
+    assert_eq!(pauses, 2);
+    commit(&bricks, true, blocks(99, 1)).unwrap();
+}
+
+#[test]
 fn what_has_its_room_is_written_on_a_full_disk_and_given_back_by_a_cut() {
     let (pages, bricks) = bricks(96 << 20);
     let (id, count) = (shard(u64::MAX), 300);
