@@ -4,6 +4,10 @@
 //! order; the machine's own lock is never held during IO. A panic in here, of an assertion or of the index library,
 //! stops the brick and not the process.
 
+mod write_home;
+
+pub use write_home::Checkpoint;
+
 use crate::disk::Disk;
 use crate::ends::Passed;
 use crate::entry::LogEntry;
@@ -11,7 +15,7 @@ use crate::group_commit::GroupCommit;
 use crate::identity::NextLife;
 use crate::journal::read::Reader;
 use crate::journal::{self, Geometry, Lsn};
-use crate::machine::{Append, Io, IoId, LogPosition, Machine, Next};
+use crate::machine::{Append, Io, IoId, LogPosition, Machine};
 use crate::starving::Starving;
 use crate::stopped;
 use crate::view::{View, durable_shards, read_places};
@@ -518,14 +522,6 @@ impl Brick {
     pub fn checkpoint(&self) -> Result<()> {
         self.begin_checkpoint().finish(&mut || false)
     }
-
-    /// Decides what the checkpoint writes home. Between this and `finish`, a server syncs its other bricks: what this
-    /// one gives back of its journal is then on stable storage everywhere.
-    pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
-        let alone = self.checkpointing.lock();
-        let begun = self.guarded(|| self.machine.write().begin_checkpoint());
-        Checkpoint { brick: self, _alone: alone, begun }
-    }
 }
 
 /// Room kept for a record, until this is dropped.
@@ -537,69 +533,6 @@ pub struct Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.brick.machine.write().release(self.bytes);
-    }
-}
-
-/// A checkpoint that has begun.
-pub struct Checkpoint<'a> {
-    brick: &'a Brick,
-    _alone: MutexGuard<'a, ()>,
-    begun: Result<bool>,
-}
-
-impl Checkpoint<'_> {
-    /// Writes home, then the index, then gives the journal back. As long as it is ahead of the journal it calls `pause`
-    /// between writes, until that says false. An error poisons the brick.
-    pub fn finish(self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
-        if self.begun? {
-            let brick = self.brick;
-            brick.guarded(|| brick.write_home(pause)).inspect_err(|error| drop(brick.poison(error)))?;
-        }
-        Ok(())
-    }
-}
-
-impl Brick {
-    pub(crate) fn write_home(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
-        self.make_room()?;
-        let mut may_pause = true;
-        loop {
-            let next = self.machine.write().checkpoint()?;
-            match next {
-                Next::Sync(upto) => self.sync(upto)?,
-                Next::Do(id, io) => self.perform_home(id, &io)?,
-                Next::Wait => return Err(Error::bug("a checkpoint waits for an IO that nobody does")),
-                Next::Done => break,
-            }
-            while may_pause && self.machine.read().checkpoint_is_ahead() {
-                may_pause = pause();
-            }
-        }
-        // A great overlay takes its time to go: not under the lock.
-        let retired = self.machine.write().take_retired();
-        drop(retired);
-        self.wake_writers();
-        self.disk.reserve.restore()?;
-        Ok(())
-    }
-
-    /// An IO of a checkpoint. Somebody else may have filled the disk since it began: then the reserve is given up now.
-    fn perform_home(&self, id: IoId, io: &Io) -> Result<()> {
-        if matches!(io, Io::CommitIndex { .. }) {
-            self.make_room()?;
-        }
-        let mut outcome = self.disk.perform(io, &[]);
-        if matches!(outcome, Err(Error::NoSpace { .. })) && self.disk.reserve.bytes() > 0 {
-            self.disk.reserve.give_up()?;
-            outcome = self.disk.perform(io, &[]);
-        }
-        self.performed(id, outcome)
-    }
-
-    /// On a disk that is nearly full the reserve is given up, so that nothing of this checkpoint fails for want of room.
-    fn make_room(&self) -> Result<()> {
-        let (_, free) = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
-        if free < self.machine.read().state().promised() { self.disk.reserve.give_up() } else { Ok(()) }
     }
 }
 
