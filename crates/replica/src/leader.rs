@@ -380,6 +380,8 @@ impl Leader {
         let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
         let mut changes = commit.changes.clone();
         changes.extend(draft.also);
+        let unnoted = if commit.times_of.is_none() { self.times.changed_by(&changes) } else { Vec::new() };
+        changes.extend(Times::ends(at.ring, &unnoted));
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
         if !draft.closes && self.must_close(&changes, out) {
@@ -420,6 +422,7 @@ impl Leader {
             self.numbers.reserved(upto);
             self.when(sequence, true, Then::Reserved(upto));
         }
+        self.times.unnote(&unnoted);
         self.last = sequence;
         self.note(&entry, out);
         for brick in self.members.keys() {

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 /// Locks that one shard has at one replica.
 const LOCKS_MAX: usize = 256;
+/// Locks of one session, wherever they are.
+const LOCKS_OF_SESSION_MAX: usize = 65_536;
 
 type Place = (Address, ShardId);
 
@@ -23,7 +25,31 @@ struct Held {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct RawLocks {
-    held: Mutex<HashMap<Place, Vec<Held>>>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    held: HashMap<Place, Vec<Held>>,
+    /// How many a session has.
+    counts: HashMap<SessionId, usize>,
+}
+
+impl Table {
+    fn let_go(&mut self, place: Place, (session, op): (SessionId, OpId)) {
+        let Some(here) = self.held.get_mut(&place) else { return };
+        let before = here.len();
+        here.retain(|known| (known.session, known.op) != (session, op));
+        let gone = before - here.len();
+        if here.is_empty() {
+            self.held.remove(&place);
+        }
+        let Some(count) = self.counts.get_mut(&session) else { return };
+        *count -= gone;
+        if *count == 0 {
+            self.counts.remove(&session);
+        }
+    }
 }
 
 /// Whether a step was one about locks.
@@ -40,13 +66,7 @@ impl RawLocks {
                 Locked::Here(self.lock(place, Held { session, op, from, to: from + u64::from(*length), wanted: false }))
             }
             RawStep::Unlock => {
-                let mut held = self.held.lock();
-                if let Some(here) = held.get_mut(&place) {
-                    here.retain(|known| (known.session, known.op) != (session, op));
-                    if here.is_empty() {
-                        held.remove(&place);
-                    }
-                }
+                self.table.lock().let_go(place, (session, op));
                 Locked::Here(Ok(Reply::Done))
             }
             RawStep::Mark { .. } | RawStep::Write { .. } | RawStep::Clear => Locked::No,
@@ -54,35 +74,44 @@ impl RawLocks {
     }
 
     fn lock(&self, place: Place, wanted: Held) -> Result<Reply> {
-        let mut held = self.held.lock();
+        let mut table = self.table.lock();
+        let Table { held, counts } = &mut *table;
+        let is_same = |known: &Held| (known.session, known.op) == (wanted.session, wanted.op);
+        let meets = |known: &&mut Held| !is_same(known) && known.from < wanted.to && wanted.from < known.to;
         let here = held.entry(place).or_default();
-        let meets = |known: &&mut Held| {
-            (known.session, known.op) != (wanted.session, wanted.op) && known.from < wanted.to && wanted.from < known.to
-        };
         if let Some(other) = here.iter_mut().find(meets) {
             other.wanted |= other.session != wanted.session;
             return Err(Error::WouldBlock);
         }
-        if here.len() >= LOCKS_MAX {
-            return Err(Error::invalid("too many locks of raw writes on one shard"));
+        if here.iter().any(is_same) {
+            return Ok(Reply::Done);
         }
-        if !here.iter().any(|known| (known.session, known.op) == (wanted.session, wanted.op)) {
-            here.push(wanted);
+        let count = counts.entry(wanted.session).or_default();
+        if *count >= LOCKS_OF_SESSION_MAX || here.len() >= LOCKS_MAX {
+            if here.is_empty() {
+                held.remove(&place);
+            }
+            return Err(Error::invalid("too many locks of raw writes: at most 256 on a shard and 65,536 of a session"));
         }
+        *count += 1;
+        here.push(wanted);
         Ok(Reply::Done)
     }
 
     /// Whether another session waits for one of this session's locks.
     pub fn is_wanted(&self, place: Place, session: SessionId) -> bool {
-        let held = self.held.lock();
-        held.get(&place).is_some_and(|here| here.iter().any(|known| known.session == session && known.wanted))
+        let table = self.table.lock();
+        table.held.get(&place).is_some_and(|here| here.iter().any(|known| known.session == session && known.wanted))
     }
 
     pub fn end_session(&self, session: SessionId) {
-        self.held.lock().retain(|_, here| {
-            here.retain(|known| known.session != session);
-            !here.is_empty()
-        });
+        let mut table = self.table.lock();
+        if table.counts.remove(&session).is_some() {
+            table.held.retain(|_, here| {
+                here.retain(|known| known.session != session);
+                !here.is_empty()
+            });
+        }
     }
 }
 
@@ -118,5 +147,30 @@ mod tests {
         locks.end_session(SessionId(1));
         assert_eq!(step(&locks, 2, 2, range(4096, 4096)), Ok(Reply::Done), "its session has ended");
         assert!(matches!(locks.step(place(), (SessionId(1), OpId(1)), &RawStep::Clear), Locked::No));
+    }
+
+    #[test]
+    fn a_session_has_so_many_locks_and_others_do_not_suffer() {
+        let locks = RawLocks::default();
+        let at = |session, index: usize, step| {
+            let (address, shard) = place();
+            let place = (address, ShardId { index: index as u64, ..shard });
+            match locks.step(place, (SessionId(session), OpId(1)), &step) {
+                Locked::Here(answer) => answer,
+                Locked::No => panic!("it is about locks"),
+            }
+        };
+        let lock = || RawStep::Lock { offset: 0, length: 1 };
+        let most = LOCKS_OF_SESSION_MAX;
+        (0..most).for_each(|index| assert_eq!(at(1, index, lock()), Ok(Reply::Done)));
+        assert!(matches!(at(1, most, lock()), Err(Error::Invalid { .. })));
+        assert_eq!(at(1, 0, lock()), Ok(Reply::Done), "one that it has");
+        assert_eq!(at(2, most, lock()), Ok(Reply::Done));
+        assert_eq!(at(1, 0, RawStep::Unlock), Ok(Reply::Done));
+        assert_eq!(at(1, most + 1, lock()), Ok(Reply::Done));
+        locks.end_session(SessionId(1));
+        locks.end_session(SessionId(2));
+        let table = locks.table.lock();
+        assert!(table.held.is_empty() && table.counts.is_empty());
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! The first such write since a while notes the inode as *being written*, in the log and on stable storage of all members. From then on the
 //! leader makes its records as ever and does not wait for them. Whoever leads next, or anew, and finds the note gives the inode its own
-//! time: no write is ever older than it says. The note goes when nobody has written for a while.
+//! time: no write is ever older than it says. The note goes when nobody has written for a while, and with any other change of the inode:
+//! what that says of times, as utimensat(2) does, counts for whoever leads next.
 
 use crate::leader::{Leader, Unmade};
 use crate::partition::{Around, Out, Place};
@@ -73,6 +74,28 @@ impl Times {
         }
     }
 
+    /// Noted files that a record changes otherwise.
+    pub fn changed_by(&self, changes: &[Change]) -> Vec<File> {
+        if self.noted.is_empty() {
+            return Vec::new();
+        }
+        let file_of = |change: &Change| {
+            let (Change::Put { key, .. } | Change::Delete { key }) = change else { return None };
+            let is_inode = key.kind() == Some(Kind::Inode);
+            is_inode.then(|| Some((key.place()?.volume, InodeId::from_bits(key.id()?)))).flatten()
+        };
+        changes.iter().filter_map(file_of).filter(|file| self.noted.contains_key(file)).collect()
+    }
+
+    /// What takes their notes away.
+    pub fn ends(ring: RingId, files: &[File]) -> impl Iterator<Item = Change> {
+        files.iter().map(move |(volume, inode)| Change::Delete { key: Key::writing(ring, *volume, *inode) })
+    }
+
+    pub fn unnote(&mut self, files: &[File]) {
+        self.noted.retain(|file, _| !files.contains(file));
+    }
+
     fn idle(&self, now: Time) -> Vec<File> {
         let is_idle = |noted: &Noted| now.0.abs_diff(noted.used_at.0) > IDLE_NS;
         let idle = self.noted.iter().filter(|(_, noted)| is_idle(noted)).map(|(file, _)| *file);
@@ -86,14 +109,18 @@ impl Leader {
         while self.times.has_found() && self.is_settled() {
             let some: Vec<File> = self.times.found.iter().take(FILES_AT_ONCE).copied().collect();
             let now = self.numbers.time(around.now);
-            let mut commit = Commit::default();
+            let mut commit = Commit { changes: Times::ends(at.ring, &some).collect(), ..Commit::default() };
             for (volume, inode) in &some {
-                commit.delete(Key::writing(at.ring, *volume, *inode));
                 let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
-                if let Some(value) = around.brick.get(&key)?.filter(|_| !is_planted(43)) {
+                let found = match around.brick.get(&key) {
+                    // It is mended as it was. To stop here would take all others with it.
+                    Err(Error::Damaged { .. }) => None,
+                    found => found?,
+                };
+                if let Some(value) = found.filter(|_| !is_planted(43)) {
                     let mut record = InodeRecord::from_bytes(value).map_err(Error::from)?;
                     (record.mtime, record.ctime) = (record.mtime.max(now), record.ctime.max(now));
-                    record.change += LEAP;
+                    record.change = record.change.saturating_add(LEAP);
                     commit.put(key, &record);
                 }
             }
@@ -113,10 +140,9 @@ impl Leader {
         if idle.is_empty() {
             return Ok(());
         }
-        let mut commit = Commit::default();
-        idle.iter().for_each(|(volume, inode)| commit.delete(Key::writing(at.ring, *volume, *inode)));
+        let commit = Commit { changes: Times::ends(at.ring, &idle).collect(), ..Commit::default() };
         if self.append_own(at, commit, around, out)?.is_ok() {
-            self.times.noted.retain(|file, _| !idle.contains(file));
+            self.times.unnote(&idle);
         }
         Ok(())
     }

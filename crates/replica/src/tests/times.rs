@@ -99,6 +99,23 @@ fn times_are_answered_before_others_have_them_and_the_next_leader_knows_no_older
     written.ring.rest();
 }
 
+/// As `cp -p` and rsync do: bytes, then the times of the original.
+#[test]
+fn times_that_somebody_sets_are_not_renewed() {
+    let mut written = Written::new();
+    let follower = written.follower();
+    assert_eq!(written.tell(true, 100_000), Some(Ok(Reply::Done)));
+    let mtime = Time(1234);
+    let changes = AttrChanges { mtime: Some(SetTime::At { time: mtime }), ..AttrChanges::default() };
+    let op = Op::Inode { op: InodeOp::SetAttr { inode: written.inode, changes } };
+    written.ring.op_id = written.op_id;
+    written.ring.execute_at(written.leader, op).unwrap();
+    let number = written.leader.partition.0;
+    form(&mut written.ring, number, follower.brick.0, &[follower.brick.0], &[]);
+    assert_eq!(written.attr_on(follower).mtime, mtime);
+    written.ring.rest();
+}
+
 #[test]
 fn what_is_more_than_times_waits_for_all() {
     let mut written = Written::new();
