@@ -25,7 +25,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "e2e")]
 import acked  # noqa: E402
 import faults  # noqa: E402
 import report  # noqa: E402
-from cluster import CLIENTS, VOLUMES, Cluster  # noqa: E402
+from cluster import CLIENTS, SERVERS, VOLUMES, Cluster  # noqa: E402
 from harness import HEKATE, Store, equal  # noqa: E402
 from test_histories import check, checker  # noqa: E402
 
@@ -289,12 +289,17 @@ def chaos(store, cycles, seed, kinds, say=print, note=lambda result: None):
 
 
 def keep(run, say):
-    """Leaves logs and records of a run that failed."""
-    place = tempfile.mkdtemp(prefix="hekate-chaos.")
-    for path in glob.glob(f"{run.store.base}/*/*.log") + glob.glob(f"{run.store.base}/*/state/*.log") + glob.glob(f"{run.store.base}/out/*"):
-        to = os.path.join(place, os.path.relpath(path, run.store.base))
+    """Leaves logs and records of a run that failed; and bricks that differ, with their journals. Mounts are not looked into: their
+    servers may be gone."""
+    place, base = tempfile.mkdtemp(prefix="hekate-chaos."), run.store.base
+    tops = [f"{base}/{name}" for name in os.listdir(base) if not name.startswith("mnt-")]
+    for path in [path for top in tops for form in ("*.log", "state/*.log") for path in glob.glob(f"{top}/{form}")] + glob.glob(f"{base}/out/*"):
+        to = os.path.join(place, os.path.relpath(path, base))
         os.makedirs(os.path.dirname(to), exist_ok=True)
         (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, to)
+    if glob.glob(f"{base}/out/*/compared.json"):
+        for server in SERVERS:
+            subprocess.run(["cp", "-a", "--sparse=always", run.cluster.disk(server), f"{place}/{server}-disk"], check=False)
     say(f"chaos: logs and records are in {place}")
 
 

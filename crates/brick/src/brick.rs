@@ -388,6 +388,12 @@ impl Brick {
         Ok(Some(read_places(&self.disk.home, shard, block, &places)?.freeze()))
     }
 
+    /// Whether these bytes are what a block is to hold: by its checksum, whatever the block itself holds by now.
+    pub fn is_meant(&self, ring: RingId, shard: ShardId, block: u32, bytes: &[u8]) -> Result<bool> {
+        let places = self.view(|view| view.places(ring, shard, block, block + 1))?;
+        Ok(matches!(places[..], [(sum, _)] if sum != 0 && sum == crate::block_checksum(shard, block, bytes)))
+    }
+
     /// A block of a data file as it is, unchecked.
     pub fn read_home(&self, shard: ShardId, block: u32) -> Result<Vec<u8>> {
         self.read_home_blocks(shard, block, 1)

@@ -10,6 +10,7 @@ mod mend;
 
 use crate::compare::sum;
 use crate::leader::{Draft, Leader, Unmade};
+use crate::learner::heal_key;
 use crate::message::{BlockAt, FastList, Hashed, HealStep, HeldShard, Message};
 use crate::partition::{Around, Out, Place};
 use crate::step::Commit;
@@ -55,7 +56,8 @@ pub(crate) struct Learner {
     stage: Stage,
     /// It has all records up to here.
     held: Sequence,
-    /// What comes before this is not in its journal: as long as a member lacks some of it, it may not lead.
+    /// What comes before this is not in its journal, or is there as its healing needed it: as long as a member lacks some
+    /// of it, it may not lead.
     since: Sequence,
     /// Steps that it may not have taken, with what they cost.
     window: VecDeque<(Sequence, usize)>,
@@ -85,7 +87,7 @@ enum Stage {
     /// With this record it is whole.
     Ending(Sequence),
     Whole,
-    /// Something here cannot be read: it is not tried again before it comes back.
+    /// Something here cannot be read: it is not tried again before that may be mended, or it comes back.
     Stuck,
 }
 
@@ -151,7 +153,7 @@ impl Learner {
         }
         match self.stage {
             Stage::Following if self.held >= last => self.stage = Stage::Whole,
-            Stage::Ending(end) if self.held >= end => self.stage = Stage::Whole,
+            Stage::Ending(end) if self.held >= end => (self.stage, self.since) = (Stage::Whole, end),
             _ => {}
         }
     }
@@ -212,6 +214,15 @@ impl Leader {
     pub fn learner_away(&mut self, brick: BrickId) {
         if let Some(learner) = self.learners.get_mut(&brick) {
             *learner = Learner { sent: learner.sent, ..Learner::default() };
+        }
+    }
+
+    /// What could not be read may be mended by now.
+    pub fn ask_stuck(&mut self, at: &Place, out: &mut Out) {
+        let is_stuck = |(_, learner): &(&BrickId, &mut Learner)| matches!(learner.stage, Stage::Stuck);
+        for (brick, learner) in self.learners.iter_mut().filter(is_stuck) {
+            *learner = Learner { sent: learner.sent, ..Learner::default() };
+            at.send_member(out, *brick, Message::Ask { term: self.fast.term });
         }
     }
 
@@ -470,9 +481,13 @@ pub(crate) fn not_healed(at: &Place, brick: BrickId, error: &Error) -> String {
     )
 }
 
-/// The records after a position, if it is one of this log and the journal still has them.
+/// The records after a position, if it is one of this log and the journal still has them. Who was made to lead before it was
+/// healed (`hekate partition force`) has none that others could take.
 fn missing(at: &Place, brick: &Brick, position: LogPosition) -> Result<Option<Vec<LogEntry>>> {
     let own = brick.position(at.ring, at.own.partition);
+    if brick.get(&heal_key(at))?.is_some() {
+        return Ok(None);
+    }
     if position == own {
         return Ok(Some(Vec::new()));
     }

@@ -99,6 +99,8 @@ impl Learning {
         record.changes.extend(taken);
         let key = heal_key(at);
         if ends {
+            // What its journal has from before is of its own healing, and of use to nobody else.
+            record.changes.insert(0, Change::BeginLog);
             record.changes.push(Change::Delete { key });
         } else if heal != *now {
             record.changes.push(Change::Put { key, value: heal.to_bytes() });

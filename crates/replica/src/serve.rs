@@ -162,6 +162,7 @@ impl Leader {
             Err(Unmade::NoRoom) => return Ok(false),
             Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
         }
+        self.ask_stuck(at, out);
         Ok(true)
     }
 

@@ -35,6 +35,8 @@ struct TestRing {
     views: Vec<View>,
     partitions: BTreeMap<Address, Partition>,
     queue: VecDeque<Envelope>,
+    /// What is said to this one waits.
+    held_back: Option<(Address, Vec<Envelope>)>,
     answers: BTreeMap<Token, Result<Reply>>,
     notes: Vec<String>,
     /// Views that may begin.
@@ -93,6 +95,7 @@ fn ring_of(bricks: Vec<Brick>, fresh: bool) -> TestRing {
         views,
         partitions,
         queue,
+        held_back: None,
         answers,
         notes,
         opens,
@@ -199,6 +202,10 @@ impl TestRing {
             // Without a death to come there is no end of them.
             if self.messages_left != u64::MAX {
                 self.messages_left -= 1;
+            }
+            if let Some((_, held)) = self.held_back.as_mut().filter(|(to, _)| *to == envelope.to) {
+                held.push(envelope);
+                continue;
             }
             // What travels between servers is encoded.
             let envelope = Envelope::from_bytes(envelope.to_bytes()).unwrap();

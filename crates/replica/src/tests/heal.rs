@@ -216,6 +216,73 @@ fn one_changed_block_moves_as_one_block() {
     assert!(sent <= most, "{sent} bytes for one block; at most {most}");
 }
 
+/// The host's own.
+fn change(ring: &mut TestRing, of: InodeId, change: Change) {
+    let (token, at) = (Token(1), ring.leader(of.position()));
+    let commit = Box::new(Commit { changes: vec![change], ..Commit::default() });
+    ring.tell(at, Event::Change { token, commit });
+    assert_eq!(ring.answers.remove(&token), Some(Ok(Reply::Done)));
+}
+
+/// The root's partition on the first two bricks, and the third learns: it is being compared. -> its number.
+fn third_learns(ring: &mut TestRing) -> u32 {
+    let number = ROOT.position().partition(COUNT).0;
+    outgrow_journals(ring);
+    let [first, second, third] = bricks_of(number);
+    let leader = Address { partition: PartitionNumber(number), brick: BrickId(first) };
+    ring.partitions.get_mut(&leader).unwrap().limit_healing(1);
+    form(ring, number, first, &[first, second], &[third]);
+    while healing(ring, number)[0].from.is_none() {
+        ring.tick();
+    }
+    number
+}
+
+fn bricks_of(number: u32) -> [u128; 3] {
+    [0, 1, 2].map(|further| u128::from((number + further) % BRICKS))
+}
+
+#[test]
+fn who_was_compared_is_no_member_before_the_members_have_what_came_meanwhile() {
+    let mut ring = open(&storages());
+    let number = third_learns(&mut ring);
+    let [first, second, third] = bricks_of(number);
+    let second_at = Address { partition: PartitionNumber(number), brick: BrickId(second) };
+    ring.held_back = Some((second_at, Vec::new()));
+    for _ in 0..200 {
+        ring.tick();
+        assert!(!healing(&ring, number)[0].whole);
+    }
+    assert_eq!(healing(&ring, number)[0].done, 10_000, "it has everything itself");
+    let (_, held) = ring.held_back.take().unwrap();
+    assert!(held.len() > 3, "so it lacks steps");
+    ring.queue.extend(held);
+    heal(&mut ring, number);
+    form(&mut ring, number, third, &[third, first, second], &[]);
+    are_equal(&ring);
+}
+
+/// What healing is to one is not what others lack.
+#[test]
+fn who_was_compared_gives_nobody_the_records_of_its_healing() {
+    let mut ring = open(&storages());
+    let key = Key::session(RING, ROOT.position(), SessionId(77), 3);
+    let record = SessionRecord { op_id: OpId(3), reply: Reply::Done.to_bytes() };
+    change(&mut ring, ROOT, Change::Put { key: key.clone(), value: record.to_bytes() });
+    let number = third_learns(&mut ring);
+    let [first, second, third] = bricks_of(number);
+    form(&mut ring, number, first, &[first], &[third]);
+    // Of this the third has never heard.
+    change(&mut ring, ROOT, Change::Delete { key });
+    heal(&mut ring, number);
+    form(&mut ring, number, third, &[third, first], &[]);
+    form(&mut ring, number, third, &[third, first], &[second]);
+    heal(&mut ring, number);
+    form(&mut ring, number, third, &[third, first, second], &[]);
+    ring.rest();
+    are_equal(&ring);
+}
+
 /// A record that its leader made and nobody else has is taken back when that leader comes back.
 #[test]
 fn what_only_the_old_leader_had_is_undone() {

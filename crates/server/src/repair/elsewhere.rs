@@ -37,11 +37,17 @@ pub struct Copied {
     sequence: Sequence,
     record: Option<Vec<u8>>,
     has: Option<Vec<u8>>,
+    /// It is of one who learns: it may be at any record, and have some of a shard only.
+    #[serde(skip)]
+    learns: bool,
 }
 
 impl Copied {
     /// What it says, if the leader is at the same record, and at the same write to the shard as far as that can be read here.
     pub fn good_at(self, rotten: &Rotten, members: &[Arc<Brick>], position: LogPosition) -> Option<Good> {
+        if self.learns {
+            return self.meant_by(rotten, members);
+        }
         let record = self.record.map(|record| ShardRecord::from_bytes(record.into())).transpose().ok()?;
         let is_same = match rotten {
             Rotten::Block { ring, shard, .. } => {
@@ -51,6 +57,18 @@ impl Copied {
         };
         let is_there = (self.epoch, self.sequence) == (position.epoch, position.sequence);
         (is_there && is_same).then_some(Good { record, bytes: self.has.map(bytes::Bytes::from) })
+    }
+
+    /// A block of who learns is right if it has the checksum that a member knows for it.
+    fn meant_by(self, rotten: &Rotten, members: &[Arc<Brick>]) -> Option<Good> {
+        let Rotten::Block { ring, shard, block } = rotten else { return None };
+        let bytes = bytes::Bytes::from(self.has?);
+        let record = |member: &Arc<Brick>| {
+            let is_meant = member.is_meant(*ring, *shard, *block, &bytes).unwrap_or(false);
+            if is_meant { member.shard(*ring, *shard).ok()? } else { None }
+        };
+        let record = members.iter().find_map(record)?;
+        Some(Good { record: Some(record), bytes: Some(bytes) })
     }
 }
 
@@ -101,7 +119,8 @@ fn copy(node: &Node, brick: BrickId, rotten: &Rotten) -> Result<Copied> {
     let position = hosted.brick.position(ring.ring, partition);
     let Good { record, bytes } = rotten.read(&hosted.brick)?;
     let record = record.map(|record| record.to_bytes().to_vec());
-    Ok(Copied { epoch: position.epoch, sequence: position.sequence, record, has: bytes.map(|has| has.to_vec()) })
+    let (epoch, sequence, has) = (position.epoch, position.sequence, bytes.map(|has| has.to_vec()));
+    Ok(Copied { epoch, sequence, record, has, learns: false })
 }
 
 /// Has the leader's server mend it.
@@ -110,7 +129,7 @@ pub fn mend_elsewhere(node: &Node, server: ServerId, on: BrickId, rotten: &Rotte
     ask(node, server, request)
 }
 
-/// From a member of another server that can read it, the first that answers.
+/// From the first that can read it: members of other servers, then, of a block, those who learn.
 pub fn copied_from_others(
     node: &Node,
     ring: &HostedRing,
@@ -118,14 +137,19 @@ pub fn copied_from_others(
     on: BrickId,
     rotten: &Rotten,
 ) -> Result<Option<Copied>> {
-    let view = ring.view(at)?;
-    let others = view.members.iter().map(|member| member.brick).filter(|brick| *brick != on);
-    for (brick, server) in others.filter_map(|brick| Some((brick, ring.server_of(brick)?))) {
-        if server == node.registry.server() {
-            continue;
-        }
-        match ask(node, server, RepairRequest::Copy { brick, what: What::of(rotten) }) {
-            Ok(copied) => return Ok(Some(copied)),
+    let (view, here) = (ring.view(at)?, node.registry.server());
+    let members = view.members.iter().map(|member| (member.brick, false));
+    let learners = view.learners.iter().map(|learner| (learner.brick, true));
+    let learners = learners.filter(|_| matches!(rotten, Rotten::Block { .. }));
+    for (brick, learns) in members.chain(learners).filter(|(brick, _)| *brick != on) {
+        let copied = match ring.server_of(brick) {
+            Some(server) if server != here => ask(node, server, RepairRequest::Copy { brick, what: What::of(rotten) }),
+            Some(_) if learns => copy(node, brick, rotten),
+            // A member that is here was looked at.
+            _ => continue,
+        };
+        match copied {
+            Ok(copied) => return Ok(Some(Copied { learns, ..copied })),
             Err(error) => log::warn!("brick {} has no copy to mend with: {error}", brick.text()),
         }
     }

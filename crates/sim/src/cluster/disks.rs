@@ -167,7 +167,8 @@ impl World {
             .filter_map(|id| self.brick(*id)?.shard(RING, shard).ok()?)
             .max_by_key(|one| one.stamp.count)?;
         let others = members.iter().filter(|member| **member != on);
-        let good = others.filter_map(|id| self.brick(*id)?.read_block(RING, shard, block).ok()).next()?;
+        let of_members = others.filter_map(|id| self.brick(*id)?.read_block(RING, shard, block).ok()).next();
+        let good = of_members.or_else(|| self.held_by_learner(partition, at.brick, shard, block).map(Some))?;
         let bytes = good.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
         let stamp = Stamp { count: record.stamp.count + 1, session: SYSTEM_SESSION, op: OpId(0) };
         let run = BlockRun { first: block, checksums: vec![block_checksum(shard, block, &bytes)] };
@@ -176,5 +177,21 @@ impl World {
         trace!(self, "block {block} of {shard:?} on brick {} is mended", on.0);
         self.report.count("damaged blocks that were mended");
         self.act_in(server, None, |process, now| process.change(at, commit, now))
+    }
+
+    /// A block of who learns is right if it has the checksum that the leader knows for it.
+    fn held_by_learner(
+        &self,
+        at: PartitionNumber,
+        leader: BrickId,
+        shard: ShardId,
+        block: u32,
+    ) -> Option<bytes::Bytes> {
+        let leader = self.brick(leader)?;
+        let held = self.coordinator.ring.view(at)?.learners.iter().filter_map(|learner| {
+            let bytes = self.brick(learner.brick)?.read_block(RING, shard, block).ok()??;
+            leader.is_meant(RING, shard, block, &bytes).ok()?.then_some(bytes)
+        });
+        held.into_iter().next()
     }
 }
