@@ -29,7 +29,7 @@ class Cluster:
 
     def __init__(self, store):
         self.store = store
-        self.pids, self.bricks = {}, {}
+        self.pids, self.bricks, self.holders = {}, {}, {}
         self.wires = Wires(store.directory("net"), [COORDINATOR, *SERVERS, *CLIENTS])
 
     def state(self, node):
@@ -53,10 +53,24 @@ class Cluster:
 
     def apart(self, node):
         """What is put before a server's command so that it does not see the others' unix sockets: they would be a way around
-        the network."""
+        the network. It is one mount namespace for all lives of a server: in a new one its disk looks as if mounted anew."""
+        return ["nsenter", f"--mount=/proc/{self.holders[node].pid}/ns/mnt", "--wd=/"] if node in SERVERS else []
+
+    def boot(self, node):
+        """A server's machine starts: what its disk has not synced counts as lost."""
+        self.let_go(node)
         others = [self.store.path(server) for server in SERVERS if server != node]
-        hide = '; '.join(f"mount -t tmpfs none {directory}" for directory in others)
-        return ["unshare", "-m", "--propagation", "slave", "sh", "-c", f'{hide}; exec "$0" "$@"'] if node in SERVERS else []
+        hide = "; ".join(f"mount -t tmpfs none {directory}" for directory in others)
+        words = ["setpriv", "--pdeathsig", "KILL", "unshare", "-m", "--propagation", "slave"]
+        words += ["sh", "-c", f"set -e; {hide}; echo; exec sleep infinity"]
+        self.holders[node] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        assert self.holders[node].stdout.readline() == b"\n", f"{node} has no mount namespace"
+
+    def let_go(self, node):
+        if holder := self.holders.pop(node, None):
+            holder.kill()
+            holder.wait()
+            holder.stdout.close()
 
     def at(self, node, *arguments, **named):
         outcome = self.try_at(node, *arguments, **named)
@@ -71,6 +85,8 @@ class Cluster:
         for server in SERVERS:
             self.store.directory(server)
             self.make_disk(server)
+        for server in SERVERS:
+            self.boot(server)
         self.start(COORDINATOR)
         secret = ["--secret-file", f"{self.state(COORDINATOR)}/secret"]
         for number, server in enumerate(SERVERS):
@@ -104,6 +120,12 @@ class Cluster:
         os.makedirs(directory, exist_ok=True)
         words = ["--json", "--server", f"tcp:{self.address(first)}", "mount", volume, directory]
         self.pids[client, volume] = self.at(client, *words).json()["pid"]
+
+    def mount_again(self):
+        for client in CLIENTS:
+            for volume, *_ in VOLUMES:
+                self.at(client, "umount", self.mounted(client, volume))
+                self.mount(client, volume)
 
     def mounted(self, client, volume):
         return self.store.path(f"mnt-{client}-{volume}")
@@ -213,6 +235,8 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+        for node in list(self.holders):
+            self.let_go(node)
         harness.clean_up(self.store.base)
         self.wires.end()
 

@@ -42,6 +42,9 @@ class Fault:
     def end(self):
         pass
 
+    def over(self):
+        """The cycle is over, and everything was looked at."""
+
     def affects(self, servers):
         """Whether a partition with members on these servers is touched."""
         return self.victim in servers
@@ -117,6 +120,29 @@ class AllDie(Fault):
 
     def affects(self, servers):
         return True
+
+
+class Reboot(Restart):
+    """The same of its machine: what its brick had not synced counts as lost."""
+
+    def end(self):
+        self.cluster.boot(self.victim)
+        self.cluster.start(self.victim)
+
+
+class AllReboot(AllDie):
+    """All machines at once: what was written and not synced may be lost, and who synced it then is told so, once."""
+
+    allowed = ("EIO",)
+
+    def end(self):
+        for server in SERVERS:
+            self.cluster.boot(server)
+        super().end()
+
+    def over(self):
+        # Clients remember what they had not synced before, on all volumes, and say so when it is closed next.
+        self.cluster.mount_again()
 
 
 class CoordinatorDies(AllDie):
@@ -388,7 +414,8 @@ def enumerate_parts(file):
 
 
 KINDS = {
-    "kill": Kill, "restart": Restart, "stop": Stop, "pause": Pause, "nap": Nap, "all-die": AllDie, "coordinator": CoordinatorDies,
+    "kill": Kill, "restart": Restart, "stop": Stop, "pause": Pause, "nap": Nap, "all-die": AllDie,
+    "reboot": Reboot, "all-reboot": AllReboot, "coordinator": CoordinatorDies,
     "cut": Cut, "cut-out": CutOut, "cut-in": CutIn, "split": Split, "apart": Apart, "pair": Pair, "blind": Blind, "loss": Loss,
     "slow": Slow, "full": Full, "rot-up": RotUp, "rot-data": RotDown, "rot-index": RotIndex, "rot-journal": RotJournal,
 }

@@ -100,6 +100,7 @@ class Run:
         result["gaps"] = list(loads.gaps(members, begun))
         self.proves_equal(loads.out)
         self.judge(fault, result)
+        fault.over()
         return result
 
     def members(self, volume):
@@ -203,6 +204,7 @@ class Loads:
                 self.run.cluster.tell_all(self.out)
                 raise Violation(f"{name}: no answer {ANSWER_S} s after the cluster was whole") from None
             if (process.returncode, told) != (0, ""):
+                self.run.cluster.tell_all(self.out)
                 raise Violation(f"{name}: exit {process.returncode}: {told.strip()[-2000:]}")
 
     def kill(self):

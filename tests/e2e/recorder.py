@@ -40,6 +40,15 @@ def now():
     return time.monotonic_ns()
 
 
+def close(fd):
+    """Of a file that lost something it says so, once (ADR 21). MAY_FAIL=EIO: something may be lost."""
+    try:
+        os.close(fd)
+    except OSError as error:
+        if errno.errorcode[error.errno] not in os.environ.get("MAY_FAIL", "").split(","):
+            raise
+
+
 class Recorder:
     """One process on one mount: does calls in a round's directory, and keeps what it was told."""
 
@@ -86,7 +95,7 @@ class Recorder:
     def end(self):
         """-> the round's lines."""
         for fd in [*self.open_files(), *(fd for fd, _ in self.held)]:
-            os.close(fd)
+            close(fd)
         self.held, lines, self.lines = [], self.lines, []
         return lines
 
@@ -113,7 +122,7 @@ class Recorder:
             self.note(inode=number)
             self.held.append((fd, number))
             if len(self.held) > 3:
-                os.close(self.held.pop(0)[0])
+                close(self.held.pop(0)[0])
 
     def unlink(self):
         path, named = self.place(MOVED + LINKED)
