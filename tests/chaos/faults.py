@@ -306,7 +306,11 @@ class RotUp(Fault):
         """-> what no other replica could mend."""
         outcome = self.cluster.try_at(self.victim, "--json", "brick", "scrub", "--wait")
         assert outcome.exit in (0, DAMAGED), f"scrub of {self.victim}: exit {outcome.exit}: {outcome.text.strip()}"
-        found = next(row for row in outcome.json() if row["directory"] == self.cluster.brick(self.victim))["scrub"]["last"]
+        rows = outcome.json()
+        if "error" in rows:
+            # The index is so broken that the brick has stopped itself.
+            return [rows["error"]]
+        found = next(row for row in rows if row["directory"] == self.cluster.brick(self.victim))["scrub"]["last"]
         self.notes.append(f"scrub: {found['mended']} mended, {found['damaged']} not")
         return found["damage"]
 

@@ -283,9 +283,7 @@ impl Leader {
 
     /// An ask of the server's own.
     pub fn ask(&self, at: &Place, around: &Around, volume: VolumeId) -> Ask {
-        let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), around.now);
-        let (durable, early, alone, spread) = (false, false, false, 1);
-        Ask { ring: at.ring, count: at.count, volume, session, op_id, now, durable, early, alone, spread }
+        Ask::new(at.ring, at.count, volume, (SYSTEM_SESSION, OpId(0)), around.now)
     }
 
     /// The others wait until there is a view without it.

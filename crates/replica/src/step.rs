@@ -37,6 +37,12 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// One that is answered once all members have it; more is said in its fields.
+    pub fn new(ring: RingId, count: u32, volume: VolumeId, (session, op_id): (SessionId, OpId), now: Time) -> Self {
+        let (durable, early, alone, spread) = (false, false, false, 1);
+        Self { ring, count, volume, session, op_id, now, durable, early, alone, spread }
+    }
+
     /// The partition that owns a position.
     pub fn partition(&self, position: Position) -> PartitionNumber {
         position.partition(self.count)

@@ -236,19 +236,9 @@ impl TestRing {
     }
 
     fn ask(&self) -> Ask {
-        let (session, op_id, now) = (SessionId(1), OpId(self.op_id), Time(self.op_id as i64));
-        Ask {
-            ring: RING,
-            count: COUNT,
-            volume: VOLUME,
-            session,
-            op_id,
-            now,
-            durable: false,
-            early: false,
-            alone: true,
-            spread: self.spread,
-        }
+        let op_id = OpId(self.op_id);
+        let ask = Ask::new(RING, COUNT, VOLUME, (SessionId(1), op_id), Time(self.op_id as i64));
+        Ask { alone: true, spread: self.spread, ..ask }
     }
 
     fn leader(&self, position: Position) -> Address {

@@ -175,18 +175,13 @@ impl Node {
         let (to, _) = ring.leader(partition)?;
         check_epoch(ring.view(partition)?.epoch, epoch)?;
         let ask = Ask {
-            ring: ring_id,
-            count: ring.count(),
-            volume: session.volume,
-            session: session.id,
-            op_id: request.op_id,
-            now: Self::clock(),
             // Of several they are made durable together, at the end.
             durable: request.durable && is_all,
             early: volume.mode.answers_early(),
             // A session that is not known here may have seen the name on another server.
             alone: ring.is_whole() && self.sessions.count(session.volume) == 1,
             spread: spread_of(&volume, &request.op),
+            ..Ask::new(ring_id, ring.count(), session.volume, (session.id, request.op_id), Self::clock())
         };
         if matches!(request.op, Op::Lock { .. }) {
             return self.lock_op(&ring, &ask, &request.op, to);

@@ -45,18 +45,7 @@ impl Node {
         {
             return answer;
         }
-        let ask = Ask {
-            ring: ring_id,
-            count: ring.count(),
-            volume: session.volume,
-            session: session.id,
-            op_id: request.op_id,
-            now: Self::clock(),
-            durable: false,
-            early: false,
-            alone: false,
-            spread: 1,
-        };
+        let ask = Ask::new(ring_id, ring.count(), session.volume, (session.id, request.op_id), Self::clock());
         let reply = self.ask_replica(&ring, to, &ask, &request.op)?;
         // AFR's changelog is not synced, as there.
         if is_write {

@@ -259,19 +259,7 @@ pub fn start(directory: &std::path::Path) -> Arc<Node> {
 /// An op of the server's own session.
 fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op) {
     let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
-    let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Time(1));
-    let ask = Ask {
-        ring: ring.ring,
-        count: ring.count(),
-        volume,
-        session,
-        op_id,
-        now,
-        durable: false,
-        early: false,
-        alone: false,
-        spread: 1,
-    };
+    let ask = Ask::new(ring.ring, ring.count(), volume, (SYSTEM_SESSION, OpId(0)), Time(1));
     let (to, _) = ring.leader(at).unwrap();
     served.node.ask(ring, to, |token| Event::Request { token, ask, op }).unwrap().unwrap();
 }

@@ -43,20 +43,7 @@ impl Node {
 
     fn make_root(&self, ring: &Arc<HostedRing>, volume: &VolumeInfo, gid: u32) -> Result<()> {
         let at = ROOT.position().partition(ring.count());
-        let (session, op_id, now) = (SYSTEM_SESSION, OpId(0), Self::clock());
-        let (ring_id, count, volume_id) = (ring.ring, ring.count(), volume.volume);
-        let ask = Ask {
-            ring: ring_id,
-            count,
-            volume: volume_id,
-            session,
-            op_id,
-            now,
-            durable: false,
-            early: false,
-            alone: false,
-            spread: 1,
-        };
+        let ask = Ask::new(ring.ring, ring.count(), volume.volume, (SYSTEM_SESSION, OpId(0)), Self::clock());
         let changes = root_directory(&ask, volume.owner_uid, gid);
         self.change(ring, at, Commit { changes, ..Commit::default() })?;
         let (to, _) = ring.leader(at)?;

@@ -56,7 +56,8 @@ impl Brick {
         Ok(())
     }
 
-    /// An IO of a checkpoint. Somebody else may have filled the disk since it began: then the reserve is given up now.
+    /// An IO of a checkpoint. Somebody else may have filled the disk since it began: then the reserve is given up now, and it is
+    /// done once more. A sync is not: that a failed one loses pages is `Poisoned`, not `NoSpace`.
     fn perform_home(&self, id: IoId, io: &Io) -> Result<()> {
         if matches!(io, Io::CommitIndex { .. }) {
             self.make_room()?;

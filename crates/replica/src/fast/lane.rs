@@ -296,15 +296,10 @@ impl FastLane {
         self.due.contains(&shard)
     }
 
-    /// A member's lists, while a leader begins.
+    /// What somebody lists, a member while a leader begins or a learner when it comes, is to be evened.
     pub fn found(&mut self, lists: Vec<FastList>) {
         for FastList { shard, writes } in lists {
             self.found.entry(shard).or_default().add(&writes);
         }
-    }
-
-    /// The same, once it serves.
-    pub fn even(&mut self, lists: Vec<FastList>) {
-        self.found(lists);
     }
 }

@@ -74,18 +74,7 @@ impl Bench {
     }
 
     fn ask(&self, session: SessionId, op: u64) -> Ask {
-        Ask {
-            ring: RING,
-            count: 1,
-            volume: VOLUME,
-            session,
-            op_id: OpId(op << 8 | op & 0xff),
-            now: Time(0),
-            durable: false,
-            early: false,
-            alone: false,
-            spread: 1,
-        }
+        Ask::new(RING, 1, VOLUME, (session, OpId(op << 8 | op & 0xff)), Time(0))
     }
 
     /// Under a given number; `None`: it is not answered now.

@@ -41,19 +41,7 @@ impl Lane {
     }
 
     fn ask(session: SessionId, op: u64) -> Ask {
-        let (op_id, now) = (OpId(op), Time(op as i64));
-        Ask {
-            ring: RING,
-            count: COUNT,
-            volume: VOLUME,
-            session,
-            op_id,
-            now,
-            durable: false,
-            early: false,
-            alone: false,
-            spread: 1,
-        }
+        Ask::new(RING, COUNT, VOLUME, (session, OpId(op)), Time(op as i64))
     }
 
     fn request(&mut self, to: Address, session: SessionId, op_id: u64, op: DataOp) -> Result<Reply> {

@@ -369,17 +369,10 @@ impl Process {
         let Request { session, op_id, durable, op, .. } = request;
         let count = self.views.len() as u32;
         let ask = Ask {
-            ring: RING,
-            count,
-            volume: VOLUME,
-            session,
-            op_id,
-            now: self.time(now),
             // Some are made durable with their record, others afterwards, as in a batch of several.
             durable: durable && waiter.number.is_multiple_of(2),
-            early: false,
-            alone: false,
             spread: spread_of(&op, count.min(self.spread_max)),
+            ..Ask::new(RING, count, VOLUME, (session, op_id), self.time(now))
         };
         if op.is_read() {
             let around =
@@ -409,18 +402,7 @@ impl Process {
         }
         let Request { session, op_id, op, .. } = request;
         let (count, now_there) = (self.views.len() as u32, self.time(now));
-        let ask = Ask {
-            ring: RING,
-            count,
-            volume: VOLUME,
-            session,
-            op_id,
-            now: now_there,
-            durable: false,
-            early: false,
-            alone: false,
-            spread: 1,
-        };
+        let ask = Ask::new(RING, count, VOLUME, (session, op_id), now_there);
         let alone = Some(to.brick);
         let token = self.token(Pending { waiter: Some(waiter), durable: None, reply: None, alone });
         self.event(to, Event::Request { token, ask, op }, now);

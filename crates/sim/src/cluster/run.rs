@@ -79,18 +79,7 @@ pub(super) fn begin(world: &mut World) -> std::result::Result<(), String> {
     (0..world.settings.servers).for_each(|server| world.after(0, Event::Start { server }));
     next(world)?;
     become_whole(world)?;
-    let ask = Ask {
-        ring: RING,
-        count: world.settings.partitions,
-        volume: VOLUME,
-        session: SYSTEM_SESSION,
-        op_id: OpId(0),
-        now: Time(0),
-        durable: false,
-        early: false,
-        alone: false,
-        spread: 1,
-    };
+    let ask = Ask::new(RING, world.settings.partitions, VOLUME, (SYSTEM_SESSION, OpId(0)), Time(0));
     let commit = Commit { changes: root_directory(&ask, 0, 0), ..Commit::default() };
     let root = ROOT.position().partition(world.settings.partitions);
     let Some((server, at)) = world.leader_of(root) else { return Err("the root has no leader".into()) };
