@@ -424,7 +424,7 @@ KINDS = {
     "slow": Slow, "full": Full, "rot-up": RotUp, "rot-data": RotDown, "rot-index": RotIndex, "rot-journal": RotJournal,
 }
 # Of the short form.
-SHORT = ["kill", "stop", "pause", "cut", "cut-in", "split", "pair", "loss", "full", "rot-up"]
+SHORT = ["kill", "stop", "pause", "cut", "cut-out", "split", "pair", "loss", "full", "rot-up"]
 
 
 def deck(draw, kinds):

@@ -179,7 +179,10 @@ impl Follower {
                 self.tell_position(at, around, out)?;
             }
             Message::Fetch { after } => {
-                for (entry, fresh) in copies_after(at, around.brick, after)? {
+                let copies = copies_after(at, around.brick, after)?;
+                let after =
+                    if copies.is_some() { after } else { around.brick.position(at.ring, at.own.partition).sequence };
+                for (entry, fresh) in copies.into_iter().flatten() {
                     at.send_member(out, from.brick, Message::Append { entry, fresh, copied: true });
                 }
                 at.send_member(out, from.brick, Message::FetchEnd { after });
@@ -410,23 +413,26 @@ pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fre
     Ok(brick.append_now(entry, copied)?.is_some())
 }
 
-/// The records after one that the journal still has, with the fresh blocks that are still as the record says: what was
-/// written over them since comes with a later record, what a power cut took is settled afterwards.
-pub(crate) fn copies_after(at: &Place, brick: &Brick, after: Sequence) -> Result<Vec<(LogEntry, Vec<Fresh>)>> {
+/// The records after one, with the fresh blocks that are still as the record says: what was written over them since comes with
+/// a later record, what a power cut took is settled afterwards. None: the journal no longer has all of them.
+pub(crate) fn copies_after(at: &Place, brick: &Brick, after: Sequence) -> Result<Option<Vec<(LogEntry, Vec<Fresh>)>>> {
     let last = brick.position(at.ring, at.own.partition).sequence;
     let records = brick.records_since(at.ring, at.own.partition, after)?;
     if after < last && records.first().is_none_or(|entry| entry.record.sequence.0 != after.0 + 1) {
-        return Err(Error::Damaged {
-            what: format!(
-                "a replica of partition {} of ring {} lacks records after {after} that brick {} no longer has in its \
-                 journal; was its brick restored from an old copy?",
-                at.own.partition,
-                at.ring,
-                at.own.brick.text()
-            ),
-        });
+        return Ok(None);
     }
-    with_fresh(brick, records)
+    with_fresh(brick, records).map(Some)
+}
+
+/// A brick that lacks what another no longer has in its journal has lost what it had told to be on stable storage.
+pub(crate) fn has_lost_records(at: &Place, brick: BrickId, after: Sequence) -> Error {
+    let (number, ring, brick) = (at.own.partition, at.ring, brick.text());
+    Error::Damaged {
+        what: format!(
+            "brick {brick} has lost records of partition {number} of ring {ring} after {after} that were on stable storage, and others no \
+             longer have them in their journals; is its disk damaged, or an old copy?"
+        ),
+    }
 }
 
 /// Records with the fresh blocks that are still as they say.

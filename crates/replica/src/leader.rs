@@ -287,7 +287,7 @@ impl Leader {
     }
 
     /// The others wait until there is a view without it.
-    fn member_failed(&mut self, at: &Place, brick: BrickId, error: &Error, out: &mut Out) {
+    pub fn member_failed(&mut self, at: &Place, brick: BrickId, error: &Error, out: &mut Out) {
         if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.failed) {
             (member.position, member.failed) = (None, true);
             let (number, ring) = (at.own.partition, at.ring);

@@ -6,7 +6,7 @@
 
 use crate::compare::Comparison;
 use crate::drive::Driven;
-use crate::follower::{append, copies_after};
+use crate::follower::{append, copies_after, has_lost_records};
 use crate::heal::Learner;
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
 use crate::legs::undoes;
@@ -151,7 +151,11 @@ impl Leader {
                 }
                 Ok(())
             }
-            Message::FetchEnd { .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
+            Message::FetchEnd { after } if self.phase == (Phase::Fetching { from: from.brick }) => {
+                // Who has given back what comes before that knew that all members had it, this one too.
+                if after > around.brick.position(at.ring, at.own.partition).sequence {
+                    return Err(around.brick.poison(&has_lost_records(at, at.own.brick, after)));
+                }
                 self.decide(at, around, out)
             }
             Message::Block { at: block, bytes } => self.settle_block(at, from.brick, block, bytes, around, out),
@@ -268,8 +272,13 @@ impl Leader {
         if after >= self.last {
             return Ok(());
         }
+        let Some(copies) = copies_after(at, around.brick, after)? else {
+            out.branches.push("levelling: a member has lost records");
+            self.member_failed(at, brick, &has_lost_records(at, brick, after), out);
+            return Ok(());
+        };
         out.branches.push("levelling: a member is fed");
-        for (entry, fresh) in copies_after(at, around.brick, after)? {
+        for (entry, fresh) in copies {
             at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
         }
         Ok(())

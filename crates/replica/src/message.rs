@@ -107,6 +107,7 @@ wire_enum! {
         },
         /// Leader to the member with the longest log: the records after this one. -> `Append`s and `FetchEnd`
         5 = Fetch { after: Sequence },
+        /// All after that record were sent. A greater one than was asked for: those before it are no longer there.
         6 = FetchEnd { after: Sequence },
         /// Leader to member: a block as you have it. -> `Block`
         7 = ReadBlock { at: BlockAt },

@@ -9,6 +9,7 @@ mod compare;
 mod fast;
 mod heal;
 mod lost_blocks;
+mod lost_records;
 mod proof;
 mod room;
 mod starving;
@@ -73,6 +74,11 @@ fn open(storages: &[MemoryStorage]) -> TestRing {
 }
 
 fn open_with(storages: &[MemoryStorage], segment_bytes: u64) -> TestRing {
+    let fresh = storages[0].paths().is_empty();
+    ring_of(bricks_on(storages, segment_bytes), fresh)
+}
+
+fn bricks_on(storages: &[MemoryStorage], segment_bytes: u64) -> Vec<Brick> {
     let settings = BrickSettings { journal_segments: 4, segment_bytes, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     let fresh = storages[0].paths().is_empty();
     let brick = |(number, storage): (usize, &MemoryStorage)| {
@@ -82,15 +88,28 @@ fn open_with(storages: &[MemoryStorage], segment_bytes: u64) -> TestRing {
         }
         Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
     };
-    ring_of(storages.iter().enumerate().map(brick).collect(), fresh)
+    storages.iter().enumerate().map(brick).collect()
 }
 
 /// `fresh`: it has yet to get its root directory.
 fn ring_of(bricks: Vec<Brick>, fresh: bool) -> TestRing {
+    let mut ring = unstarted(bricks);
+    ring.start();
+    if fresh {
+        let changes = root_directory(&ring.ask(), 0, 0);
+        let commit = Commit { changes, ..Commit::default() };
+        let at = ring.leader(ROOT.position());
+        ring.tell(at, Event::Change { token: Token(0), commit: Box::new(commit) });
+        assert_eq!(ring.answers.remove(&Token(0)), Some(Ok(Reply::Done)));
+    }
+    ring
+}
+
+fn unstarted(bricks: Vec<Brick>) -> TestRing {
     let (views, partitions) = (views(), BTreeMap::new());
     let (queue, answers, notes, compared) = Default::default();
     let (opens, wanting, branches, sent_to_learners) = Default::default();
-    let mut ring = TestRing {
+    TestRing {
         bricks,
         views,
         partitions,
@@ -108,16 +127,7 @@ fn ring_of(bricks: Vec<Brick>, fresh: bool) -> TestRing {
         clock: 0,
         spread: 1,
         spreads: HashMap::new(),
-    };
-    ring.start();
-    if fresh {
-        let changes = root_directory(&ring.ask(), 0, 0);
-        let commit = Commit { changes, ..Commit::default() };
-        let at = ring.leader(ROOT.position());
-        ring.tell(at, Event::Change { token: Token(0), commit: Box::new(commit) });
-        assert_eq!(ring.answers.remove(&Token(0)), Some(Ok(Reply::Done)));
     }
-    ring
 }
 
 impl TestRing {

@@ -42,7 +42,7 @@ fn heal(ring: &mut TestRing, number: u32) {
     panic!("partition {number} does not heal: {:?}", healing(ring, number));
 }
 
-fn write(ring: &mut TestRing, data: u128, offset: u32, bytes: Vec<u8>) -> Result<Reply> {
+pub(super) fn write(ring: &mut TestRing, data: u128, offset: u32, bytes: Vec<u8>) -> Result<Reply> {
     let op =
         DataOp::WriteShard { data: DataId(data), index: 0, offset, bytes: bytes.into(), follow: None, fast: false };
     ring.execute(Op::Data { op })
@@ -159,7 +159,7 @@ fn records_that_a_learner_lacks_go_by_and_by_and_new_ones_behind_them() {
 }
 
 /// Its journal goes on far enough that the records from before are no longer in it.
-fn outgrow_journals(ring: &mut TestRing) {
+pub(super) fn outgrow_journals(ring: &mut TestRing) {
     for round in 0..120u32 {
         for data in 10..18 {
             write(ring, data, round % 7 * 4096, vec![round as u8; 20_000]).unwrap();

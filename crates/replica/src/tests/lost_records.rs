@@ -1,0 +1,60 @@
+//! A brick has lost records that others gave back since: nobody goes by it, and what the others have stays.
+
+use super::heal::{form, outgrow_journals, write};
+use super::*;
+
+const DATA: std::ops::Range<u128> = 10..18;
+
+/// Brick 0 is as it was before the others' journals went on.
+fn ring_with_an_older_brick() -> TestRing {
+    let mut storages = storages();
+    let mut ring = open(&storages);
+    let older = storages[0].copy();
+    outgrow_journals(&mut ring);
+    DATA.for_each(|data| drop(write(&mut ring, data, 0, vec![7; 100]).unwrap()));
+    ring.rest();
+    ring.write_home();
+    drop(ring);
+    storages[0] = older;
+    let mut ring = unstarted(bricks_on(&storages, 512 << 10));
+    ring.start_all();
+    ring
+}
+
+fn partition(ring: &TestRing, number: u32) -> &Partition {
+    let (partition, brick) = (PartitionNumber(number), ring.views[number as usize].leader);
+    &ring.partitions[&Address { partition, brick }]
+}
+
+#[test]
+fn who_has_lost_records_does_not_lead_though_the_others_no_longer_have_them() {
+    let mut ring = ring_with_an_older_brick();
+    assert!(ring.branches.contains("levelling: a member has lost records"));
+    let is_of = |view: &View, brick: u128| view.has_member(BrickId(brick));
+    for number in 0..COUNT {
+        let (view, replica) = (ring.views[number as usize].clone(), partition(&ring, number));
+        let first = PartitionNumber(number);
+        match view.leader.0 {
+            // It has stopped, with words that name it.
+            0 => assert!(!replica.serves() && replica.failure().is_some(), "partition {number}"),
+            _ if is_of(&view, 0) => assert_eq!(replica.failed_members(), [BrickId(0)], "partition {number}"),
+            _ => assert!(replica.serves()),
+        }
+        assert!(ring.bricks[1].position(RING, first) >= ring.bricks[0].position(RING, first) || !is_of(&view, 1));
+    }
+    assert!(ring.notes.iter().any(|note| note.contains("has lost records of partition")), "{:?}", ring.notes);
+    assert!(ring.bricks[0].sync(ring.bricks[0].end()).is_err(), "the brick has stopped");
+    // The views that servers form then.
+    for number in 0..COUNT {
+        let stays: Vec<u128> = [number, number + 1]
+            .map(|brick| u128::from(brick % BRICKS))
+            .into_iter()
+            .filter(|brick| *brick != 0)
+            .collect();
+        form(&mut ring, number, stays[0], &stays, &[]);
+    }
+    for data in DATA {
+        let op = DataOp::ReadShard { data: DataId(data), index: 0, offset: 0, length: 100 };
+        assert_eq!(ring.read(Op::Data { op }), Ok(Reply::Data { bytes: vec![7; 100].into() }));
+    }
+}
