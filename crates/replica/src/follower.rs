@@ -413,9 +413,12 @@ pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fre
     Ok(brick.append_now(entry, copied)?.is_some())
 }
 
+/// A record of the journal, with the fresh blocks that it still has.
+type Copied = (LogEntry, Vec<Fresh>);
+
 /// The records after one, with the fresh blocks that are still as the record says: what was written over them since comes with
 /// a later record, what a power cut took is settled afterwards. None: the journal no longer has all of them.
-pub(crate) fn copies_after(at: &Place, brick: &Brick, after: Sequence) -> Result<Option<Vec<(LogEntry, Vec<Fresh>)>>> {
+pub(crate) fn copies_after(at: &Place, brick: &Brick, after: Sequence) -> Result<Option<Vec<Copied>>> {
     let last = brick.position(at.ring, at.own.partition).sequence;
     let records = brick.records_since(at.ring, at.own.partition, after)?;
     if after < last && records.first().is_none_or(|entry| entry.record.sequence.0 != after.0 + 1) {
@@ -436,7 +439,7 @@ pub(crate) fn has_lost_records(at: &Place, brick: BrickId, after: Sequence) -> E
 }
 
 /// Records with the fresh blocks that are still as they say.
-pub(crate) fn with_fresh(brick: &Brick, records: Vec<LogEntry>) -> Result<Vec<(LogEntry, Vec<Fresh>)>> {
+pub(crate) fn with_fresh(brick: &Brick, records: Vec<LogEntry>) -> Result<Vec<Copied>> {
     let with = |entry: LogEntry| Ok((entry.clone(), fresh_of(brick, &entry.record)?));
     records.into_iter().map(with).collect()
 }
