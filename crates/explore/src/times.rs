@@ -75,6 +75,8 @@ pub struct View {
     pub leader: u8,
     pub members: Mask,
     pub open: bool,
+    /// Members that lost power since it was formed.
+    pub void: Mask,
 }
 
 /// Who led before and does not know that it was left out.
@@ -134,7 +136,7 @@ impl World {
         let replica = Replica { up: true, log: Vec::new(), synced: 0, lost: false };
         Self {
             replicas: vec![replica; times.replicas as usize],
-            view: View { leader: 0, members: all, open: true },
+            view: View { leader: 0, members: all, open: true, void: 0 },
             opened: all,
             serves: true,
             noted: None,

@@ -8,8 +8,19 @@ impl World {
         numbers(self.view.members).map(|at| &self.replicas[at as usize])
     }
 
+    /// Whether a replica runs, in the life that the view means (rule 17).
+    pub(super) fn is_there(&self, replica: u8) -> bool {
+        let at = &self.replicas[replica as usize];
+        let is_meant = if self.view.open { !at.lost } else { self.view.void & bit(replica) == 0 };
+        at.up && is_meant
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        self.is_there(self.view.leader)
+    }
+
     pub(super) fn all_present(&self) -> bool {
-        self.members().all(|at| at.up)
+        numbers(self.view.members).all(|at| self.is_there(at))
     }
 
     /// Every member has every record.
@@ -57,7 +68,7 @@ impl World {
 
     pub(super) fn may_order(&self, client: usize) -> bool {
         let at = &self.clients[client];
-        at.works && at.waits.is_none() && self.serves && self.leader().up && self.all_present()
+        at.works && at.waits.is_none() && self.serves && self.leads() && self.all_present()
     }
 
     pub(super) fn order(&mut self, times: &Times, client: usize) {
@@ -89,7 +100,7 @@ impl World {
 
     /// All members have on stable storage what it waits for.
     pub(super) fn may_answer(&self, client: usize) -> bool {
-        self.serves && self.leader().up && self.clients[client].waits.is_some_and(|upto| upto <= self.stable())
+        self.serves && self.leads() && self.clients[client].waits.is_some_and(|upto| upto <= self.stable())
     }
 
     /// A client hears that its op is done.
@@ -109,7 +120,7 @@ impl World {
     }
 
     pub(super) fn may_idle(&self) -> bool {
-        self.serves && self.leader().up && self.all_present() && self.noted.is_some()
+        self.serves && self.leads() && self.all_present() && self.noted.is_some()
     }
 
     /// Nobody has written for a while.
@@ -125,7 +136,7 @@ impl World {
 
     pub(super) fn may_renew(&self, times: &Times) -> bool {
         let may = self.view.open || !times.rules.renewed_late;
-        self.leader().up && may && self.is_level() && self.is_found(times)
+        self.leads() && may && self.is_level() && self.is_found(times)
     }
 
     /// Whether a note was found that somebody before has left.
@@ -143,12 +154,12 @@ impl World {
 
     pub(super) fn may_serve(&self, times: &Times) -> bool {
         let is_due = self.is_found(times) && times.rules.renewed_first;
-        self.view.open && !self.serves && self.leader().up && self.is_level() && !is_due
+        self.view.open && !self.serves && self.leads() && self.is_level() && !is_due
     }
 
     pub(super) fn may_read(&self, times: &Times) -> bool {
         let is_settled = self.is_level() || !times.rules.settled_reads;
-        self.serves && self.leader().up && is_settled && self.is_news(self.inode().mtime)
+        self.serves && self.leads() && is_settled && self.is_news(self.inode().mtime)
     }
 
     pub(super) fn is_news(&self, mtime: u8) -> bool {

@@ -8,7 +8,7 @@ const NO_FAULTS: Budget =
 
 fn times(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -> Times {
     let scripts = scripts.iter().map(|script| script.to_vec()).collect();
-    Times { name, replicas, scripts, faults, rules: Rules::all(), states_max: 2_000_000 }
+    Times { name, replicas, scripts, faults, rules: Rules::all(), states_max: 3_000_000 }
 }
 
 /// What is explored by `cargo test`.

@@ -1,7 +1,6 @@
 //! Everything that can happen next.
 
 use super::*;
-use crate::scope::numbers;
 use crate::search::Model;
 
 /// One step. Faults are those that a budget bounds.
@@ -208,11 +207,11 @@ impl World {
 
     fn replica_actions(&self, replica: u8, found: &mut Vec<Action>) {
         let at = &self.replicas[replica as usize];
-        let is_member = numbers(self.view.members).any(|member| member == replica);
-        if at.up && is_member && self.leader().up && at.held() < self.last() {
+        let is_member = self.view.members & bit(replica) != 0 && self.is_there(replica);
+        if is_member && self.leads() && at.held() < self.last() {
             found.push(Action::Take { replica });
         }
-        if at.up && is_member && at.synced < at.held() {
+        if is_member && at.synced < at.held() {
             found.push(Action::Sync { replica });
         }
         if at.up && self.budget.kills > 0 {

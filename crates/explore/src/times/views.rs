@@ -25,16 +25,10 @@ impl World {
     /// Views that may be formed: members, and whether that is a fault.
     pub(super) fn formable(&self) -> Vec<(Mask, bool)> {
         let mut found = Vec::new();
-        let absent = self.mask(|at| !at.up || at.lost);
         let is_here = |at: &Replica| at.up;
         let away = self.mask(is_here) & !self.view.members;
-        if self.view.members & absent != 0 {
-            found.extend(self.next_members(0, 0).filter(|next| *next != self.view.members || !self.view.open));
-            let is_same = self.view.members & !self.mask(|at| at.up) == 0 && !self.view.open;
-            found.retain(|_| !is_same);
-            if self.view.open && self.opened & !self.mask(|at| at.lost && at.up) == 0 {
-                found = vec![self.opened];
-            }
+        if !self.all_present() {
+            found.extend(self.next_members(0, 0));
         } else if away != 0 && self.serves && self.is_level() {
             found.extend(self.next_members(0, away & away.wrapping_neg()));
         }
@@ -51,7 +45,7 @@ impl World {
     pub(super) fn form(&mut self, times: &Times, members: Mask, is_suspicion: bool) {
         self.budget.suspicions -= u8::from(is_suspicion);
         let before = self.view.clone();
-        let was_serving = self.serves && self.leader().up;
+        let was_serving = self.serves && self.leads();
         let joins = members & !self.opened;
         for at in numbers(joins) {
             let log = self.leader().log.clone();
@@ -72,7 +66,7 @@ impl World {
             self.broken = Some("logs of members differ");
         }
         self.at(leader).log = log;
-        self.view = View { leader, members, open: false };
+        self.view = View { leader, members, open: false, void: 0 };
         self.forget();
     }
 
@@ -83,12 +77,16 @@ impl World {
     }
 
     pub(super) fn may_open(&self) -> bool {
-        !self.view.open && self.leader().up && self.is_level()
+        !self.view.open && self.view.void == 0 && self.leads() && self.is_level()
     }
 
     /// All members have it on stable storage, and who was left out serves no more.
     pub(super) fn open(&mut self, times: &Times) {
         let members = self.view.members;
+        if numbers(self.opened).all(|at| self.replicas[at as usize].lost) {
+            // Times that were seen and not synced may be lost with the memory of all.
+            self.seen.latest = 0;
+        }
         for at in numbers(members) {
             let at = self.at(at);
             (at.synced, at.lost) = (at.held(), false);
@@ -112,11 +110,11 @@ impl World {
         let at = self.at(replica);
         at.log.truncate(if all { at.log.len() } else { at.synced as usize });
         (at.synced, at.lost) = (at.held(), true);
+        // Rule 17: a view that is forming knew another life of it.
+        self.view.void |= if self.view.open { 0 } else { self.view.members & bit(replica) };
     }
 
-    /// Times that were seen and not synced may be lost with the memory of all.
     pub(super) fn blackout(&mut self, kept: Mask) {
         (0..self.replicas.len() as u8).for_each(|at| self.cut(at, kept & bit(at) != 0));
-        self.seen.latest = 0;
     }
 }
