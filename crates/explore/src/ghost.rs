@@ -48,6 +48,21 @@ impl Ghost {
         self.check("a read shows what it must not (stale, lost, done twice, or never written)")
     }
 
+    /// Ops that were done in every order.
+    pub fn done(&self) -> Mask {
+        self.orders.iter().fold(!0, |mask, order| mask & ops_of(*order))
+    }
+
+    /// These bytes are the answer to a read that began when these ops were done, and was under way since.
+    pub fn read_since(&mut self, scope: &Scope, cells: [u8; CELLS], done: Mask) -> Result<(), &'static str> {
+        assert!(scope.power, "orders are kept whole");
+        self.grow(scope, |order, _| {
+            let mut then = beginnings(order).filter(|then| ops_of(*then) & done == done);
+            then.any(|then| cells_of(scope, then) == cells)
+        });
+        self.check("a read shows what it must not (stale, lost, done twice, or never written)")
+    }
+
     /// Whether reading these bytes tells nothing new: an order that shows them shows others with any op more.
     pub fn shows_only(&self, scope: &Scope, cells: [u8; CELLS]) -> bool {
         self.orders.iter().all(|order| cells_of(scope, *order) == cells)
@@ -65,16 +80,7 @@ impl Ghost {
     pub fn lose(&mut self) {
         let mut left = Vec::new();
         for order in &self.orders {
-            let mut order = *order;
-            loop {
-                if ops_of(order) & self.durable == self.durable {
-                    left.push(order);
-                }
-                if order == 0 {
-                    break;
-                }
-                order >>= 4;
-            }
+            left.extend(beginnings(*order).filter(|order| ops_of(*order) & self.durable == self.durable));
         }
         self.orders = left;
         self.kept &= self.durable;
@@ -119,6 +125,11 @@ impl Default for Ghost {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// From all of it to nothing.
+fn beginnings(order: Order) -> impl Iterator<Item = Order> {
+    (0..8).map(move |place| order >> (4 * place)).take_while(|left| *left != 0).chain([0])
 }
 
 fn in_order(order: Order) -> impl Iterator<Item = u8> {

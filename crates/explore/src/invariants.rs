@@ -1,6 +1,8 @@
 //! What must be true in every state; each complaint says what a user would lose.
 
+use crate::actions::Action;
 use crate::scope::{Scope, numbers};
+use crate::search::Model;
 use crate::state::*;
 
 impl State {
@@ -65,8 +67,67 @@ impl State {
     }
 }
 
+impl Model for Scope {
+    type State = State;
+    type Action = Action;
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn states_max(&self) -> usize {
+        self.states_max
+    }
+    fn first(&self) -> State {
+        State::first(self)
+    }
+    fn actions(&self, state: &State, found: &mut Vec<Action>) {
+        state.actions(self, found);
+    }
+    fn step(&self, state: &mut State, action: Action) {
+        state.step(self, action);
+    }
+    fn complaint(&self, state: &State) -> Option<&'static str> {
+        state.complaint(self)
+    }
+    fn is_whole(&self, state: &State) -> bool {
+        state.is_whole(self)
+    }
+    fn is_fault(&self, action: Action) -> bool {
+        action.is_fault()
+    }
+    fn in_words(&self, state: &State) -> String {
+        in_words(state)
+    }
+    fn step_in_words(&self, state: &State, action: Action) -> String {
+        step_in_words(state, action)
+    }
+}
+
+/// A step, with the message that it delivers.
+fn step_in_words(state: &State, action: Action) -> String {
+    let count = state.replicas.len();
+    match action {
+        Action::Arrive { client, replica, at } => {
+            let request = state.front[client as usize * count + replica as usize].get(at as usize);
+            format!(
+                "client {client} to replica {replica}: {}",
+                request.map_or_else(String::new, |it| format!("{it:?}"))
+            )
+        }
+        Action::Take { from, to } => {
+            let message = state.back[from as usize * count + to as usize].first();
+            format!("replica {from} to replica {to}: {}", message.map_or_else(String::new, |it| format!("{it:?}")))
+        }
+        Action::Read { replica, shard } => {
+            format!("{action:?}: {:?}", state.replicas[replica as usize].now.shards[shard as usize].cells)
+        }
+        Action::Begin { client } => format!("{action:?}: line {}", state.clients[client as usize].next + 1),
+        other => format!("{other:?}"),
+    }
+}
+
 /// A state in a few lines.
-pub fn in_words(state: &State) -> String {
+fn in_words(state: &State) -> String {
     use std::fmt::Write;
     let mut text = String::new();
     for (number, at) in state.replicas.iter().enumerate() {

@@ -1,25 +1,24 @@
 //! The rules of `docs/fast-lane.md` that can be switched off, under the same numbers.
 
-/// Declares the rules once: their numbers, names and what each says.
+/// Declares the rules of a model once: their numbers, names and what each says.
 macro_rules! rules {
-    ($($number:literal $name:ident $text:literal;)*) => {
+    ($($number:literal $name:ident $text:literal;)* $(plus $also:ident $what:literal;)?) => {
         /// Rules in force.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Rules {
             $(#[doc = $text] pub $name: bool,)*
-            /// No rule: stamps are nothing but counts, as version numbers are.
-            pub bare_counts: bool,
+            $(#[doc = $what] pub $also: bool,)?
         }
 
         impl Rules {
             /// The protocol as it is to be built.
             pub const fn all() -> Self {
-                Self { $($name: true,)* bare_counts: false }
+                Self { $($name: true,)* $($also: false,)? }
             }
 
             /// All but one.
             pub fn without(name: &str) -> Self {
-                let rules = Self { $($name: stringify!($name) != name,)* bare_counts: false };
+                let rules = Self { $($name: stringify!($name) != name,)* $($also: false,)? };
                 assert_ne!(rules, Self::all(), "there is no rule {name}");
                 rules
             }
@@ -29,6 +28,7 @@ macro_rules! rules {
         pub const RULES: &[(&str, &str, &str)] = &[$(($number, stringify!($name), $text),)*];
     };
 }
+pub(crate) use rules;
 
 rules! {
     "1a" whole_stamp "a write is taken only at exactly the stamp that it follows; counts alone are not enough";
@@ -67,4 +67,5 @@ rules! {
     "22b" fenced_promotion "what is listed for a new member when all are fenced is brought before the view opens";
     "23" synced_promotion "a new member has synced what it was given before the view opens";
     "24" lists_handed_on "a new member is given the lists of those who are still away";
+    plus bare_counts "No rule: stamps are nothing but counts, as version numbers are.";
 }

@@ -19,7 +19,7 @@ const fn led(cell: u8) -> Line {
     Line::Led { shard: 0, cell }
 }
 
-fn scope(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -> Scope {
+pub(crate) fn scope(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -> Scope {
     Scope {
         name,
         replicas,

@@ -4,33 +4,51 @@
 //! doing the steps once more. Why not stateright 0.31: its `eventually` is right on acyclic graphs only, and "from every
 //! state a whole one can be reached" is no property that it knows; see `docs/fast-lane.md`.
 
-use crate::actions::Action;
-use crate::invariants::in_words;
-use crate::scope::Scope;
-use crate::state::State;
 use std::collections::HashMap;
-use std::fmt::Write;
+use std::fmt::{Debug, Write};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::time::{Duration, Instant};
 
+/// A configuration of something that is to be explored: what it begins as, what can happen, and what must not.
+pub trait Model {
+    type State: Clone + Hash;
+    type Action: Copy + Debug;
+
+    fn name(&self) -> &'static str;
+    /// The exploration is stopped, and that is a failure, beyond so many states.
+    fn states_max(&self) -> usize;
+    fn first(&self) -> Self::State;
+    /// What can happen next.
+    fn actions(&self, state: &Self::State, found: &mut Vec<Self::Action>);
+    fn step(&self, state: &mut Self::State, action: Self::Action);
+    /// The first promise that a state breaks.
+    fn complaint(&self, state: &Self::State) -> Option<&'static str>;
+    /// From every state one like this must be within reach, without another fault.
+    fn is_whole(&self, state: &Self::State) -> bool;
+    fn is_fault(&self, action: Self::Action) -> bool;
+    fn in_words(&self, state: &Self::State) -> String;
+    /// A step that is about to be done, with the message that it delivers.
+    fn step_in_words(&self, state: &Self::State, action: Self::Action) -> String;
+}
+
 /// What came of an exploration.
 #[derive(Debug)]
-pub struct Found {
+pub struct Found<A> {
     pub name: &'static str,
     pub states: usize,
     pub steps: usize,
     pub depth: usize,
     pub whole: usize,
     /// Kinds of steps that were taken.
-    pub kinds: Vec<std::mem::Discriminant<Action>>,
+    pub kinds: Vec<std::mem::Discriminant<A>>,
     /// All states were visited; or it was stopped.
     pub is_complete: bool,
     pub took: Duration,
     pub violation: Option<Violation>,
 }
 
-impl Found {
-    fn note(&mut self, action: &Action) {
+impl<A> Found<A> {
+    fn note(&mut self, action: &A) {
         let kind = std::mem::discriminant(action);
         if !self.kinds.contains(&kind) {
             self.kinds.push(kind);
@@ -41,7 +59,7 @@ impl Found {
 #[derive(Debug)]
 pub struct Violation {
     pub complaint: &'static str,
-    pub trace: Vec<Action>,
+    pub steps: usize,
     pub text: String,
 }
 
@@ -79,7 +97,7 @@ impl Hasher for Print {
     }
 }
 
-fn print_of(state: &State) -> u128 {
+fn print_of(state: &impl Hash) -> u128 {
     let mut print = Print::default();
     state.hash(&mut print);
     u128::from(print.0) << 64 | u128::from(print.1)
@@ -99,10 +117,10 @@ impl Hasher for Same {
     }
 }
 
-struct Graph {
+struct Graph<A> {
     known: HashMap<u128, u32, BuildHasherDefault<Same>>,
-    /// How each was reached first.
-    came: Vec<(u32, Action)>,
+    /// How each was reached first; but for the first one.
+    came: Vec<(u32, A)>,
     /// Steps without a fault, from and to.
     edges: Vec<(u32, u32)>,
     whole: Vec<u32>,
@@ -110,14 +128,13 @@ struct Graph {
 
 /// Visits all states of a configuration; `progress`: and checks that from each of them the system can become whole
 /// without another fault.
-pub fn explore(scope: &Scope, progress: bool) -> Found {
+pub fn explore<M: Model>(model: &M, progress: bool) -> Found<M::Action> {
     let began = Instant::now();
-    let first = State::first(scope);
-    let mut graph =
-        Graph { known: HashMap::default(), came: vec![(0, Action::Open)], edges: Vec::new(), whole: Vec::new() };
+    let first = model.first();
+    let mut graph = Graph { known: HashMap::default(), came: Vec::new(), edges: Vec::new(), whole: Vec::new() };
     graph.known.insert(print_of(&first), 0);
     let mut found = Found {
-        name: scope.name,
+        name: model.name(),
         states: 1,
         steps: 0,
         depth: 0,
@@ -132,27 +149,27 @@ pub fn explore(scope: &Scope, progress: bool) -> Found {
     while !layer.is_empty() && found.violation.is_none() {
         let mut next = Vec::new();
         for (number, state) in layer {
-            if progress && state.is_whole(scope) {
+            if progress && model.is_whole(&state) {
                 graph.whole.push(number);
             }
             actions.clear();
-            state.actions(scope, &mut actions);
+            model.actions(&state, &mut actions);
             for action in &actions {
                 found.steps += 1;
                 found.note(action);
                 let mut after = state.clone();
-                after.step(scope, *action);
-                let fresh = graph.came.len() as u32;
+                model.step(&mut after, *action);
+                let fresh = graph.came.len() as u32 + 1;
                 let to = *graph.known.entry(print_of(&after)).or_insert(fresh);
-                if progress && !action.is_fault() {
+                if progress && !model.is_fault(*action) {
                     graph.edges.push((number, to));
                 }
                 if to != fresh {
                     continue;
                 }
                 graph.came.push((number, *action));
-                if let Some(complaint) = after.complaint(scope) {
-                    found.violation = Some(tell(scope, &graph, fresh, complaint));
+                if let Some(complaint) = model.complaint(&after) {
+                    found.violation = Some(tell(model, &graph, fresh, complaint));
                     break;
                 }
                 next.push((fresh, after));
@@ -163,24 +180,24 @@ pub fn explore(scope: &Scope, progress: bool) -> Found {
         }
         found.depth += usize::from(!next.is_empty());
         layer = next;
-        if graph.came.len() > scope.states_max {
+        if graph.came.len() > model.states_max() {
             found.is_complete = false;
             break;
         }
     }
-    found.states = graph.came.len();
+    found.states = graph.came.len() + 1;
     found.whole = graph.whole.len();
     if progress && found.is_complete && found.violation.is_none() {
         let stuck = never_whole(&mut graph);
-        found.violation = stuck.map(|at| tell(scope, &graph, at, "from here it can not become whole again"));
+        found.violation = stuck.map(|at| tell(model, &graph, at, "from here it can not become whole again"));
     }
     found.took = began.elapsed();
     found
 }
 
 /// The first state from which no way without a fault leads to a whole one.
-fn never_whole(graph: &mut Graph) -> Option<u32> {
-    let count = graph.came.len();
+fn never_whole<A>(graph: &mut Graph<A>) -> Option<u32> {
+    let count = graph.came.len() + 1;
     graph.edges.sort_unstable_by_key(|(_, to)| *to);
     let mut starts = vec![0_u32; count + 1];
     graph.edges.iter().for_each(|(_, to)| starts[*to as usize + 1] += 1);
@@ -198,49 +215,26 @@ fn never_whole(graph: &mut Graph) -> Option<u32> {
     good.iter().position(|good| !good).map(|at| at as u32)
 }
 
-fn tell(scope: &Scope, graph: &Graph, at: u32, complaint: &'static str) -> Violation {
+fn tell<M: Model>(model: &M, graph: &Graph<M::Action>, at: u32, complaint: &'static str) -> Violation {
     let mut trace = Vec::new();
     let mut at = at;
     while at != 0 {
-        let (from, action) = graph.came[at as usize];
+        let (from, action) = graph.came[at as usize - 1];
         trace.push(action);
         at = from;
     }
     trace.reverse();
-    let mut state = State::first(scope);
-    let mut text = format!("{}: {complaint}, after {} steps\n", scope.name, trace.len());
+    let mut state = model.first();
+    let mut text = format!("{}: {complaint}, after {} steps\n", model.name(), trace.len());
     for (number, action) in trace.iter().enumerate() {
-        let _ = writeln!(text, "{:3} {}", number + 1, step_in_words(&state, *action));
-        state.step(scope, *action);
+        let _ = writeln!(text, "{:3} {}", number + 1, model.step_in_words(&state, *action));
+        model.step(&mut state, *action);
     }
-    text.push_str(&in_words(&state));
-    Violation { complaint, trace, text }
+    text.push_str(&model.in_words(&state));
+    Violation { complaint, steps: trace.len(), text }
 }
 
-/// A step, with the message that it delivers.
-fn step_in_words(state: &State, action: Action) -> String {
-    let count = state.replicas.len();
-    match action {
-        Action::Arrive { client, replica, at } => {
-            let request = state.front[client as usize * count + replica as usize].get(at as usize);
-            format!(
-                "client {client} to replica {replica}: {}",
-                request.map_or_else(String::new, |it| format!("{it:?}"))
-            )
-        }
-        Action::Take { from, to } => {
-            let message = state.back[from as usize * count + to as usize].first();
-            format!("replica {from} to replica {to}: {}", message.map_or_else(String::new, |it| format!("{it:?}")))
-        }
-        Action::Read { replica, shard } => {
-            format!("{action:?}: {:?}", state.replicas[replica as usize].now.shards[shard as usize].cells)
-        }
-        Action::Begin { client } => format!("{action:?}: line {}", state.clients[client as usize].next + 1),
-        other => format!("{other:?}"),
-    }
-}
-
-impl std::fmt::Display for Found {
+impl<A> std::fmt::Display for Found<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         let took = self.took.as_secs_f64();
         let rate = self.states as f64 / took.max(0.001);

@@ -26,7 +26,7 @@ fn with_bare_version_numbers_two_histories_meet() {
     let scope = Scope { rules: Rules { whole_stamp: false, bare_counts: true, ..scope.rules }, ..scope };
     let violation = broken(&scope);
     assert_eq!(violation.complaint, "equal stamps, different bytes");
-    assert_eq!(violation.trace.len(), 4, "two writes, and one arrival of each");
+    assert_eq!(violation.steps, 4, "two writes, and one arrival of each");
 }
 
 /// A leader that makes followers even at the stamp that it has lets a late message through: the follower has said Done,

@@ -1,0 +1,115 @@
+//! Views, as far as the fast lane sees them: the rules of their own are the other model's.
+
+use super::*;
+use crate::scope::numbers;
+
+impl World {
+    fn up(&self) -> Mask {
+        let is_up = |at: &u8| self.replicas[*at as usize].up;
+        (0..self.replicas.len() as u8).filter(is_up).fold(0, |mask, at| mask | bit(at))
+    }
+
+    /// Views that may be formed, and whether that is a fault.
+    pub(super) fn formable(&self) -> Vec<(View, bool)> {
+        let (now, up) = (self.views.now, self.up());
+        let participants = now.members | now.learners;
+        let mut found = Vec::new();
+        if participants & !up != 0 || now.open && up & !participants != 0 {
+            self.compose(self.views.opened.members & up, up, None, &mut found);
+        } else if let Some(ready) = self.ready_learner() {
+            self.compose(now.members | ready, up, Some(ready), &mut found);
+        }
+        let mut found: Vec<(View, bool)> = found.into_iter().map(|view| (view, false)).collect();
+        if self.budget.suspicions > 0 {
+            for suspect in numbers(now.members & up) {
+                let mut views = Vec::new();
+                let up = up & !bit(suspect);
+                self.compose(self.views.opened.members & up, up, None, &mut views);
+                found.extend(views.into_iter().map(|view| (view, true)));
+            }
+        }
+        found
+    }
+
+    /// Who leads stays, or one who joins leads if it is the first; otherwise anybody.
+    fn compose(&self, members: Mask, up: Mask, joins: Option<Mask>, found: &mut Vec<View>) {
+        let now = self.views.now;
+        let stays = members & bit(now.leader) != 0;
+        let first = members & members.wrapping_neg();
+        let leaders = match stays {
+            _ if joins == Some(first) => first,
+            true => bit(now.leader),
+            false => members,
+        };
+        let view = |leader| View { epoch: now.epoch + 1, leader, members, learners: up & !members, open: false };
+        found.extend(numbers(leaders).map(view));
+    }
+
+    /// As `Leader::healing` says: it has had all, and nothing is being closed.
+    fn ready_learner(&self) -> Option<Mask> {
+        let now = self.views.now;
+        let lead = self.replicas[now.leader as usize].lead.as_ref().filter(|_| now.open)?;
+        self.view_of(now.leader).filter(|view| view.epoch == now.epoch)?;
+        let is_closing = lead.closing.is_some() || lead.due || lead.found.is_some();
+        let ready = lead.known & lead.whole & now.learners;
+        numbers(ready).next().filter(|_| !is_closing).map(bit)
+    }
+
+    pub(super) fn form(&mut self, view: View, is_suspicion: bool) {
+        self.budget.suspicions -= u8::from(is_suspicion);
+        self.views.now = view;
+    }
+
+    pub(super) fn may_adopt(&self, replica: u8) -> bool {
+        let (now, at) = (self.views.now, &self.replicas[replica as usize]);
+        at.up && at.epoch < now.epoch && (now.members | now.learners) & bit(replica) != 0
+    }
+
+    /// A replica learns the view; nothing of an earlier one counts here any more (rule 13).
+    pub(super) fn adopt(&mut self, lane: &Lane, replica: u8) {
+        let now = self.views.now;
+        let at = self.at(replica);
+        (at.epoch, at.lead) = (now.epoch, None);
+        self.forget_queues(replica);
+        if now.leader == replica {
+            self.begin_to_lead(lane, replica);
+        }
+    }
+
+    fn forget_queues(&mut self, to: u8) {
+        self.front[to as usize].clear();
+        (0..self.replicas.len() as u8).for_each(|from| self.back(from, to).clear());
+    }
+
+    pub(super) fn may_open(&self) -> bool {
+        let now = self.views.now;
+        !now.open && self.replicas[now.leader as usize].epoch == now.epoch && self.is_level(now.leader)
+    }
+
+    /// Who was left out serves no more by then (rule 14).
+    pub(super) fn open(&mut self, lane: &Lane) {
+        self.views.now.open = true;
+        self.views.opened = self.views.now;
+        self.go_on(lane, self.views.now.leader);
+    }
+
+    /// A process ends. What it sent may still arrive.
+    pub(super) fn kill(&mut self, replica: u8) {
+        let at = self.at(replica);
+        (at.up, at.term, at.lead) = (false, 0, None);
+        self.forget_queues(replica);
+        for lead in self.replicas.iter_mut().filter_map(|other| other.lead.as_mut()) {
+            (lead.known, lead.whole) = (lead.known & !bit(replica), lead.whole & !bit(replica));
+            lead.reading = lead.reading.take().filter(|reading| reading.missing & bit(replica) == 0);
+        }
+    }
+
+    pub(super) fn start(&mut self, lane: &Lane, replica: u8) {
+        self.at(replica).up = true;
+        (0..self.replicas.len() as u8).for_each(|to| self.back(replica, to).clear());
+        let now = self.views.now;
+        if now.leader == replica && self.at(replica).epoch == now.epoch {
+            self.begin_to_lead(lane, replica);
+        }
+    }
+}
