@@ -91,12 +91,22 @@ enum Stage {
     Stuck,
 }
 
+/// What a learner lists is evened before it gets records: one that evened the shard earlier, without it, takes its list away, and then
+/// only this leader would know.
+#[derive(Debug)]
+enum Lists {
+    Told(Vec<FastList>),
+    Evening,
+    /// With this record, which all members are to have.
+    Evened(Sequence),
+}
+
 /// What a learner says of itself.
 #[derive(Debug)]
 struct Told {
     position: LogPosition,
     /// Fast writes of its that others may not have.
-    lists: Vec<FastList>,
+    lists: Lists,
     /// A power cut took blocks from it.
     has_lost: bool,
     heal: Option<HealRecord>,
@@ -199,6 +209,7 @@ impl Leader {
         heal: Option<HealRecord>,
     ) {
         if let Some(learner) = self.learners.get_mut(&brick).filter(|learner| !learner.is_attached()) {
+            let lists = Lists::Told(if is_planted(40) { Vec::new() } else { lists });
             learner.stage = Stage::Told(Told { position, lists, has_lost: !lost.is_empty(), heal });
         }
     }
@@ -349,17 +360,33 @@ impl Leader {
 
     /// If its log is the beginning of this one, and the rest is still in the journal, it gets that. Otherwise it goes on
     /// from here, and is compared.
-    fn attach(&mut self, at: &Place, brick: BrickId, told: Told, around: &Around, out: &mut Out) -> Result<bool> {
+    fn attach(&mut self, at: &Place, brick: BrickId, mut told: Told, around: &Around, out: &mut Out) -> Result<bool> {
+        if !self.has_evened(&mut told.lists) {
+            self.set_stage(brick, Stage::Told(told));
+            return Ok(false);
+        }
         let missing = if told.has_lost && !is_planted(24) { None } else { missing(at, around.brick, told.position)? };
         let Some(missing) = missing else { return self.restart(at, brick, told, around, out) };
-        let Told { position, heal, lists, .. } = told;
+        let Told { position, heal, .. } = told;
         out.branches.push("a learner goes on with its log");
         self.goes_on_at(brick, position.sequence);
         self.learner_holds(brick, position.sequence);
-        // What is in no log: a write that was on its way to all when it was left out (rule 21).
-        self.fast.found(if is_planted(40) { Vec::new() } else { lists });
         let feeding = Feeding { all: missing.len(), came: 0, records: missing.into(), heal };
         self.feed_learner(at, brick, feeding, around, out)
+    }
+
+    /// What is in no log: writes that were on their way to all when it was left out (rule 21).
+    fn has_evened(&mut self, lists: &mut Lists) -> bool {
+        match lists {
+            Lists::Told(told) if told.is_empty() => return true,
+            Lists::Told(told) => {
+                self.fast.found(std::mem::take(told));
+                *lists = Lists::Evening;
+            }
+            Lists::Evening if !self.fast.is_closing() => *lists = Lists::Evened(self.last),
+            Lists::Evening | Lists::Evened(_) => {}
+        }
+        matches!(lists, Lists::Evened(sequence) if self.settled >= *sequence)
     }
 
     /// As many records as may go now, and never fewer than twice those that have come since: so there is an end to it.

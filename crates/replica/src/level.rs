@@ -80,7 +80,7 @@ impl Leader {
         self.learners = at.learners().map(|brick| (brick, Learner::default())).collect();
         self.may_open = false;
         self.proof = None;
-        self.begin_fast_lane(at, around)?;
+        self.begin_fast_lane(at, around);
         self.ask_members_only(at, out);
         self.ask_positions(at, out);
         self.decide(at, around, out)
@@ -254,6 +254,7 @@ impl Leader {
             return Ok(());
         }
         self.numbers.skip_reserved(around.brick)?;
+        self.find_own_lists(at, around)?;
         self.last = own.sequence;
         self.phase = Phase::Feeding;
         let behind: Vec<_> =

@@ -121,6 +121,9 @@ impl Leader {
                 self.lock_op(at, *token, ask, op, around, out);
                 true
             }
+            Event::Request { ask, op, .. } if self.shows_unsettled(ask, op) && self.fast.is_closing_for(ask, op) => {
+                false
+            }
             Event::Request { token, ask, op } if op.is_read() && self.shows_unsettled(ask, op) => {
                 self.confirm_read(at, (*token, ask, op), around, out)? || self.try_read(at, *token, ask, op, around)
             }

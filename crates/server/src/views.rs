@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(750);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// A member that its leader cannot reach for so long is left out, though its server lives.
-const SILENCE_MAX: Duration = Duration::from_secs(4);
+const SILENCE_MAX: Duration = Duration::from_millis(1500);
 /// Between the turns of those who may form a view.
 const TURN: Duration = Duration::from_secs(1);
 /// A server that has just started gives others that may be starting so long before it goes on without them.

@@ -53,9 +53,19 @@ impl Uneven {
         }
     }
 
+    pub fn forget_own(&mut self) {
+        self.own.clear();
+    }
+
     pub fn add_own(&mut self, writes: &[FastWrite]) {
         self.add(writes);
         self.own.extend(writes.iter().map(|write| write.stamp));
+    }
+}
+
+impl Closing {
+    pub fn has(&self, shard: ShardId) -> bool {
+        self.shards.contains_key(&shard)
     }
 }
 

@@ -119,6 +119,12 @@ impl FastLane {
         }
     }
 
+    /// Members hold the stamp of its closing, whatever they have of the writes before.
+    pub fn is_closing_for(&self, ask: &Ask, op: &Op) -> bool {
+        let is_it = |shard| self.closing.as_ref().is_some_and(|closing| closing.has(shard));
+        read_shard(ask, op).is_some_and(is_it)
+    }
+
     fn is_unsettled(&self, shard: ShardId) -> bool {
         let open = self.open.get(&shard);
         open.is_some_and(|open| open.list.last().is_some_and(|last| open.known != Some(last.stamp))) && !is_planted(29)
@@ -136,16 +142,23 @@ fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
 }
 
 impl Leader {
-    /// A leader begins: nothing is open, and what is listed here is to be evened.
-    pub fn begin_fast_lane(&mut self, at: &Place, around: &Around) -> Result<()> {
+    /// A leader begins: nothing is open.
+    pub fn begin_fast_lane(&mut self, at: &Place, around: &Around) {
         self.tickets += 1;
         self.waiting.extend(self.fast.take_reads());
-        let term = u64::from(around.brick.generation()) << 32 | self.tickets & u64::from(u32::MAX);
-        let mut found: BTreeMap<ShardId, Uneven> = BTreeMap::new();
+        // Of this view, of this life of the brick, and of this beginning in it.
+        let parts = [(at.view.epoch.0, 24), (u64::from(around.brick.generation()), 16), (self.tickets, 24)];
+        let term = parts.iter().fold(0, |term, (part, bits)| term << bits | part & ((1 << bits) - 1));
+        self.fast = FastLane { term, ..FastLane::default() };
+    }
+
+    /// What is listed here is to be evened: as it is once all records are here, since an evening record may be among those that
+    /// were fetched.
+    pub fn find_own_lists(&mut self, at: &Place, around: &Around) -> Result<()> {
+        self.fast.found.values_mut().for_each(Uneven::forget_own);
         for (shard, writes) in read_lists(at, around.brick)? {
-            found.entry(shard).or_default().add_own(&writes);
+            self.fast.found.entry(shard).or_default().add_own(&writes);
         }
-        self.fast = FastLane { term, found, ..FastLane::default() };
         Ok(())
     }
 

@@ -249,3 +249,81 @@ fn a_shard_is_closed_though_a_block_of_it_is_damaged_on_the_leader() {
         .into();
     assert_eq!(blocks, [[Some(1), None, Some(1), Some(4)], [Some(1), Some(2), Some(1), Some(4)]]);
 }
+
+/// A new leader lists a write, and fetches the record that undid it: that write is not done. The explorer found it (rule L13).
+#[test]
+fn a_write_that_was_undone_by_what_a_leader_fetches_is_done_again() {
+    let mut lane = Lane::new();
+    let (leader, follower) = (lane.leader, lane.follower);
+    assert!(lane.fast(follower, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    lane.ring.handle(leader, Event::CloseShards);
+    let mut is_listed = false;
+    while let Some(envelope) = lane.ring.queue.pop_front() {
+        if is_listed && envelope.to == follower {
+            continue;
+        }
+        is_listed |= matches!(envelope.message, Message::FastListed { .. });
+        lane.ring.handle(envelope.to, Event::Message(envelope));
+    }
+    assert!(is_listed && lane.listed(follower) && !lane.listed(leader), "evened at the leader only");
+    let (old, new) = (leader.brick.0, follower.brick.0);
+    super::heal::form(&mut lane.ring, leader.partition.0, new, &[new, old], &[]);
+    (lane.leader, lane.follower) = (follower, leader);
+    assert!(lane.slow(FIRST, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    lane.check_even([2, 1, 1, 1]);
+}
+
+/// A record that evened the shard without the learner takes its list away: by then another one is on all members. The explorer
+/// found it (rule L15).
+#[test]
+fn a_learner_gets_no_records_before_what_it_lists_is_even() {
+    let mut lane = Lane::new();
+    let (leader, follower) = (lane.leader, lane.follower);
+    let third = (0..u128::from(BRICKS)).find(|brick| ![leader.brick.0, follower.brick.0].contains(brick)).unwrap();
+    assert!(lane.fast(follower, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    assert!(lane.fast(leader, 768, BLOCK, bytes(3, BLOCK_BYTES)).is_ok());
+    let (number, first) = (leader.partition.0, leader.brick.0);
+    let form = super::heal::form;
+    form(&mut lane.ring, number, first, &[first], &[]);
+    form(&mut lane.ring, number, first, &[first], &[third]);
+    (0..20).for_each(|_| lane.ring.tick());
+    lane.ring.held_back = Some((follower, Vec::new()));
+    form(&mut lane.ring, number, first, &[first, third], &[follower.brick.0]);
+    let third_at = Address { brick: BrickId(third), ..leader };
+    let (_, asked) = lane.ring.held_back.replace((third_at, Vec::new())).unwrap();
+    lane.ring.queue.extend(asked);
+    (0..20).for_each(|_| lane.ring.tick());
+    assert!(lane.listed(follower), "the third has yet to hear of it");
+    let (_, held) = lane.ring.held_back.take().unwrap();
+    lane.ring.queue.extend(held);
+    (0..20).for_each(|_| lane.ring.tick());
+    assert!(!lane.listed(follower));
+    form(&mut lane.ring, number, first, &[first, follower.brick.0], &[]);
+    lane.check_even([1, 3, 1, 1]);
+}
+
+/// While a shard is closed members hold the stamp of that, whatever they have of the writes before. The explorer found it (rule
+/// L8).
+#[test]
+fn a_read_waits_for_a_shard_that_is_being_closed() {
+    let mut lane = Lane::new();
+    let (leader, follower) = (lane.leader, lane.follower);
+    assert!(lane.fast(leader, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    lane.ring.held_back = Some((follower, Vec::new()));
+    lane.ring.tell(leader, Event::CloseShards);
+    let (_, held) = lane.ring.held_back.replace((follower, Vec::new())).unwrap();
+    // It takes the record that closes the shard, and has not been asked what it lists.
+    let (records, questions) = held.into_iter().partition(|sent| matches!(sent.message, Message::Append { .. }));
+    let records: Vec<Envelope> = records;
+    records.into_iter().for_each(|record| lane.ring.handle(follower, Event::Message(record)));
+    lane.ring.deliver();
+    let op = Op::Data { op: DataOp::ReadShard { data: DATA, index: 0, offset: 0, length: 1 } };
+    let (token, ask) = (Token(77), Lane::ask(SECOND, 256));
+    lane.ring.tell(leader, Event::Request { token, ask, op });
+    let (_, held) = lane.ring.held_back.take().unwrap();
+    assert!(!held.iter().any(|sent| matches!(sent.message, Message::AskFast { .. })));
+    lane.ring.queue.extend(held.into_iter().chain(questions));
+    (0..20).for_each(|_| lane.ring.tick());
+    assert_eq!(lane.ring.answers[&token], Ok(Reply::Data { bytes: bytes(2, 1) }));
+    lane.check_even([2, 1, 1, 1]);
+}

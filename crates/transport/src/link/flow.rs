@@ -34,7 +34,7 @@ impl Default for LinkSettings {
             report_after_messages: 256,
             report_after_bytes: 1 << 20,
             resend_after: None,
-            give_up_after: Duration::from_secs(10),
+            give_up_after: Duration::from_millis(3500),
         }
     }
 }
