@@ -157,7 +157,7 @@ class Run:
     def boot(self, directory, task, early=None, records=True):
         """One guest; killed as the task says, or after so many ticks. -> what it told, last by name, and of `tick` and `done` how many."""
         plan = {"task": task, "seed": f"{self.seed}/{len(self.results)}"}
-        ops, disk = self.draw.randint(*LOAD_OPS), self.draw.choice([None, *range(len(DISKS))])
+        ops, disk = self.draw.randint(*LOAD_OPS), self.draw.choice([None, *range(1, len(DISKS))])
         told = {"tick": 0, "done": 0}
         guest = Guest(directory, self.tests_disk(plan), self.console, self.forgets)
         try:
@@ -245,12 +245,13 @@ class Run:
             subprocess.run(["cp", "--sparse=always", f"{base}/before/{name}.img", self.live], check=True)
         self.note(0, "again", {}, self.boot(self.live, "verify"), time.monotonic())
 
-    def run(self, rounds):
+    def run(self, rounds, end):
         self.make_disks()
         self.round(0, "make")
         for number in range(1, rounds + 1):
-            self.round(number, "go on")
-        self.round(rounds + 1, "end")
+            if time.monotonic() < end:
+                self.round(number, "go on")
+        self.round(number + 1, "end")
 
 
 def is_enough(told, task, early, ops):
@@ -280,6 +281,7 @@ def main():
     parser.add_argument("--seed", default=str(time.time_ns() % 1_000_000))
     parser.add_argument("--images", type=int, default=2, help="how many torn sets of disks of each cut are looked at")
     parser.add_argument("--forgets", default="0", help="the chance that a disk forgets a flush: a run has to find what is missing then")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no round begins later than that, but the last")
     parser.add_argument("--again", metavar="DIR", help="only looks once more at the disks that a run with a violation kept")
     parser.add_argument("--report", help="the results are added to this file, as JSON lines")
     options = parser.parse_args()
@@ -292,7 +294,10 @@ def main():
     base = tempfile.mkdtemp(prefix="hekate-power.", dir=os.environ.get("TMPDIR", "/var/tmp"))
     run = Run(base, options.seed, options.images, options.forgets, lambda text: print(text, flush=True))
     try:
-        run.again(options.again) if options.again else run.run(options.rounds)
+        if options.again:
+            run.again(options.again)
+        else:
+            run.run(options.rounds, time.monotonic() + options.minutes * 60)
     except Violation as violation:
         sys.exit(f"power: round {len(run.results)}, seed {options.seed}: {violation}\npower: disks, record and console are in {base}")
     except BaseException:
