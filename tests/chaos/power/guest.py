@@ -30,6 +30,7 @@ INTERRUPTED = 75
 
 class Port:
     def __init__(self):
+        wait_until(lambda: glob.glob("/dev/vport*"), "a port")
         self.file = os.open(glob.glob("/dev/vport*")[0], os.O_WRONLY)
 
     def say(self, **entry):
@@ -172,7 +173,10 @@ def tick(port):
 def main():
     for module in ("virtio_console", "xfs", "fuse"):
         subprocess.run(["modprobe", module], check=True)
-    time.sleep(0.2)
+    # What is not synced is written soon all the same, and no flush follows: more is pending.
+    for name in ("dirty_writeback_centisecs", "dirty_expire_centisecs"):
+        with open(f"/proc/sys/vm/{name}", "w") as file:
+            file.write("20")
     port = Port()
     subprocess.run(["cp", "-r", "/tests/record", RECORD], check=True)
     with open("/tests/plan.json") as file:

@@ -75,7 +75,8 @@ class Guest:
             drives += ["-drive", f"file=nbd+unix:///?socket={path}.socket,format=raw,if=virtio,cache=writeback"]
         while not all(os.path.exists(f"{directory}/{name}.socket") for name in DISKS):
             time.sleep(0.05)
-        words = ["qemu-system-x86_64", "-machine", "pc", *accelerator(), "-smp", "1", "-m", str(MEMORY_MIB)]
+        # It goes with this process, and the disks with it.
+        words = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-machine", "pc", *accelerator(), "-smp", "1", "-m", str(MEMORY_MIB)]
         words += ["-display", "none", "-no-reboot", "-nic", "none", "-monitor", "none", "-serial", f"file:{console}"]
         words += ["-drive", f"file={GUEST}/disk,format=raw,if=virtio,snapshot=on"]
         words += ["-drive", f"file={tests_disk},format=raw,if=virtio,readonly=on", *drives]
@@ -126,7 +127,7 @@ class Run:
         self.draw = random.Random(f"power/{seed}")
         self.record, self.console = f"{base}/record", f"{base}/console.log"
         self.live, self.other, self.before = (f"{base}/{name}" for name in ("live", "other", "before"))
-        self.results = []
+        self.results, self.last_cut = [], {}
         for directory in (self.record, self.live, self.other):
             os.mkdir(directory)
 
@@ -194,6 +195,7 @@ class Run:
         for name in DISKS:
             writes = disk.pending_of(f"{self.live}/{name}.img")
             told[name] = disk.cut(f"{directory}/{name}.img", writes, f"{self.seed}/{seed}/{name}")
+        self.last_cut = told
         return told
 
     def anything_pending(self):
@@ -299,7 +301,8 @@ def main():
         else:
             run.run(options.rounds, time.monotonic() + options.minutes * 60)
     except Violation as violation:
-        sys.exit(f"power: round {len(run.results)}, seed {options.seed}: {violation}\npower: disks, record and console are in {base}")
+        sys.exit(f"power: after {len(run.results)} guests, seed {options.seed}, disks cut {run.last_cut}: {violation}\n"
+                 f"power: disks, record and console are in {base}")
     except BaseException:
         shutil.rmtree(base, ignore_errors=True)
         raise
