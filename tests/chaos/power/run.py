@@ -250,10 +250,11 @@ class Run:
     def run(self, rounds, end):
         self.make_disks()
         self.round(0, "make")
-        for number in range(1, rounds + 1):
-            if time.monotonic() < end:
-                self.round(number, "go on")
-        self.round(number + 1, "end")
+        number = 1
+        while number <= rounds and time.monotonic() < end:
+            self.round(number, "go on")
+            number += 1
+        self.round(number, "end")
 
 
 def is_enough(told, task, early, ops):
