@@ -40,6 +40,7 @@ soak_programs=(
   smbclient:smbclient
   qemu-system-x86_64:qemu-system-x86  # 43 MB and about 40 MB of libraries: a guest with another kernel
   mmdebstrap:mmdebstrap               # 1 MB    makes its disk
+  mkfs.xfs:xfsprogs                   # 4 MB    makes one of those that lose power
 )
 
 packages=()

@@ -88,11 +88,15 @@ mounts() { # 2,000 rounds of histories of three mounts, half of them while the s
 guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
   tests/guest/run.sh
 }
+power() { # 50 times the power of a guest with a cluster is cut under load, two sets of torn disks each (docs/chaos.md): two hours if it is emulated
+  cargo build --release -p hekate
+  HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/chaos/power/run.py --rounds 50
+}
 package() { # the Debian package: linted, installed, removed, and booted by systemd: five minutes
   tests/package/run.sh
 }
 
-parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts reexport programs posix memory histories fuzz package guest"
+parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts reexport programs posix memory histories fuzz package power guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;
