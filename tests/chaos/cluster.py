@@ -61,6 +61,8 @@ class Cluster:
         self.let_go(node)
         others = [self.store.path(server) for server in SERVERS if server != node]
         hide = "; ".join(f"mount -t tmpfs none {directory}" for directory in others)
+        # What is unmounted outside would go on being mounted here.
+        hide += f"; for directory in {self.store.path('mnt')}-*; do umount -l $directory 2>/dev/null || :; done"
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", "-m", "--propagation", "slave"]
         words += ["sh", "-c", f"set -e; {hide}; echo; exec sleep infinity"]
         self.holders[node] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
