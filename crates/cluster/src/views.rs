@@ -101,6 +101,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let entitled: Vec<BrickId> =
         opened.members.iter().filter(|member| seen.remembers(member)).map(|member| member.brick).collect();
     let mut members: Vec<BrickId> = entitled.iter().copied().filter(|brick| serves(*brick)).collect();
+    keep_left_out(&mut members, now, ring.members_min());
     // Rule 18: without any, all of them must be there.
     let forgetful = entitled.is_empty();
     if forgetful && opened.members.iter().all(|member| serves(member.brick)) {
@@ -153,6 +154,15 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         return Outlook::Fine;
     }
     Outlook::Due(Due { view, servers: in_turn(now.leader, &sources, seen) })
+}
+
+/// Whom a leader did not reach it left out, and nobody else knows why: who may come back by right does so as a learner, once that
+/// view has begun. If it cannot begin, nobody is left out by it.
+fn keep_left_out(members: &mut Vec<BrickId>, now: &View, members_min: usize) {
+    let stay = members.iter().filter(|brick| now.has_member(**brick)).count();
+    if !now.opened && members.contains(&now.leader) && stay >= members_min {
+        members.retain(|brick| now.has_member(*brick));
+    }
 }
 
 /// Orders the members, leaves out whom another brick has replaced. -> the leader.

@@ -104,6 +104,29 @@ fn who_is_not_heard_in_a_life_that_is_over_is_healed_in_its_next() {
     assert!(view.too_few && !view.forgetful);
 }
 
+/// One server knows that it does not reach another one; to all others both are well.
+#[test]
+fn who_was_not_reached_stays_left_out_until_the_view_without_it_begins() {
+    let (mut ring, mut seen) = ring(3);
+    let others = seen.clone();
+    seen.lost.insert((AT, brick(2)));
+    let view = form(&mut ring, &seen);
+    assert_eq!((bricks(&view.members), view.opened), (vec![brick(0), brick(1)], false));
+    let view = form(&mut ring, &others);
+    assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(0), brick(1)], vec![brick(2)]));
+    assert_eq!(outlook(&ring, AT, &others), Outlook::Fine);
+    // Its leader dies before it begins: who was left out may be needed.
+    let mut without = others.clone();
+    without.bricks.get_mut(&brick(0)).unwrap().serves = false;
+    assert_eq!(bricks(&due(&ring, &without).view.members), [brick(1), brick(2)]);
+    // Without another member it would be too few.
+    let mut without = others.clone();
+    without.bricks.get_mut(&brick(1)).unwrap().serves = false;
+    assert_eq!(bricks(&due(&ring, &without).view.members), [brick(0), brick(2)]);
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &others), Outlook::Fine, "until it has everything");
+}
+
 #[test]
 fn a_server_with_a_slow_clock_serves_no_longer_than_its_lease() {
     let (lease, twentieth) = (Duration::from_secs(3), 1.05);

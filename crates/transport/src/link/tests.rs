@@ -251,7 +251,9 @@ fn acknowledged_messages_make_room() {
 #[test]
 fn a_peer_that_acknowledges_nothing_ends_the_generation() {
     for connected in [true, false] {
-        let mut medium = Medium::paired(LinkSettings::default());
+        let settings = LinkSettings::default();
+        let limit = settings.give_up_after;
+        let mut medium = Medium::paired(settings);
         medium.advance(100_000 * MS);
         assert_eq!(medium.downs(LEFT), [], "a silent link without messages is well");
         if !connected {
@@ -259,7 +261,7 @@ fn a_peer_that_acknowledges_nothing_ends_the_generation() {
         }
         medium.send(LEFT, b"1");
         medium.flying.clear();
-        medium.advance(9_999 * MS);
+        medium.advance(limit - MS);
         assert_eq!(medium.downs(LEFT), []);
         medium.advance(MS);
         assert_eq!(medium.downs(LEFT), [Ended::Silence]);
@@ -271,12 +273,14 @@ fn a_peer_that_acknowledges_nothing_ends_the_generation() {
 
 #[test]
 fn a_peer_that_acknowledges_slowly_is_given_time() {
-    let mut medium = Medium::paired(LinkSettings { report_after_messages: 1, ..LinkSettings::default() });
+    let settings = LinkSettings { report_after_messages: 1, ..LinkSettings::default() };
+    let limit = settings.give_up_after;
+    let mut medium = Medium::paired(settings);
     for _ in 0..5 {
         medium.send(LEFT, b"1");
     }
     for _ in 0..5 {
-        medium.advance(9_000 * MS);
+        medium.advance(limit * 9 / 10);
         medium.deliver(0);
         let last = medium.flying.len() - 1;
         medium.deliver(last);
