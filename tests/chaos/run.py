@@ -164,7 +164,10 @@ class Run:
 
     def end(self):
         compared = self.cluster.end()
-        equal((compared["equal"], compared["problem_count"]), (True, 0), "replicas in the end")
+        equal(compared["equal"], True, "replicas in the end")
+        # Of a journal that has gone on what had rotted stays until it is written over; nobody reads it.
+        if not any(result["kind"] == "rot-journal" for result in self.results):
+            equal(compared["problem_count"], 0, "problems of bricks in the end")
 
 
 class Loads:
