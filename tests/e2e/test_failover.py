@@ -315,3 +315,20 @@ def mistakes_with_a_coordinator_are_named(store):
     store.serve_other("s2")
     equal(store.status()["coordinator"], [f"tcp:{address}"], "the coordinator")
     equal(len(store.status()["servers"]), 2, "servers")
+
+
+@test(limit_s=200)
+def a_mount_made_while_a_server_was_away_finds_it_later(store):
+    mnt = three(store, listen=True, apart=True)
+    goes_on(store, mnt, "before")
+    store.kill_other("s2")
+    goes_on(store, mnt, "killed")
+    late = store.mount("late")
+    store.serve_other("s2")
+    has_healed(store)
+    # Nothing was asked of it since, so nobody has told it that others lead now.
+    store.kill_server()
+    goes_on(store, late, "late")
+    store.serve("--listen", store.address)
+    has_healed(store)
+    equal(len(os.listdir(mnt)), 120, "directories")

@@ -38,6 +38,11 @@ pub trait Index: Send + Sync {
         damaged
     }
 
+    /// The first entry of `from..to` that is not found by its key, or does not come behind the one before it.
+    fn lost(&self, _from: &[u8], _to: &[u8]) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+
     /// Takes all changes and `meta` in one durable step. Any order of keys will do, and of a key that comes twice the
     /// later change holds; long ascending runs cost least.
     fn commit(&self, changes: &mut dyn Iterator<Item = IndexChange<'_>>, meta: &[u8]) -> Result<()>;

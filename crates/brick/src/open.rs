@@ -37,6 +37,16 @@ impl Brick {
 
     /// Opens a brick of `cluster`, recovering what a crash left.
     pub fn open(directory: &Path, cluster: &str) -> Result<(Self, RecoveryReport)> {
+        Self::open_if(directory, cluster, &|_, _| Ok(()))
+    }
+
+    /// The same, if `may_open` agrees: it is told which brick it is, and how often it will have been opened then. What it refuses is not counted, or an
+    /// older copy that is tried again and again would catch up with what it is older than.
+    pub fn open_if(
+        directory: &Path,
+        cluster: &str,
+        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+    ) -> Result<(Self, RecoveryReport)> {
         let identity = Identity::read(directory)?;
         if identity.cluster != cluster {
             return Err(Error::Denied {
@@ -51,7 +61,8 @@ impl Brick {
         let life = identity::next_life(directory)?;
         life.begin()?;
         let storage = Arc::new(RealStorage::new(directory));
-        let (mut brick, report) = Self::open_on(storage, &identity, life.incarnation(), life.is_new())?;
+        let (incarnation, is_new) = (life.incarnation(), life.is_new());
+        let (mut brick, report) = Self::open_on_if(storage, &identity, incarnation, is_new, may_open)?;
         brick.hold(lock, life);
         Ok((brick, report))
     }
@@ -63,7 +74,18 @@ impl Brick {
         incarnation: Incarnation,
         reborn: bool,
     ) -> Result<(Self, RecoveryReport)> {
-        let open = || Self::open_checked(storage, identity, incarnation, reborn);
+        Self::open_on_if(storage, identity, incarnation, reborn, &|_, _| Ok(()))
+    }
+
+    /// The same, if `may_open` agrees: see [`Brick::open_if`].
+    pub fn open_on_if(
+        storage: Arc<dyn Storage>,
+        identity: &Identity,
+        incarnation: Incarnation,
+        reborn: bool,
+        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+    ) -> Result<(Self, RecoveryReport)> {
+        let open = || Self::open_checked(storage, identity, incarnation, reborn, may_open);
         // A library that panics on rot is an error like any other.
         catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| {
             Err(Error::Damaged { what: format!("opening the brick: {}; rebuild it from its replicas", words(&*panic)) })
@@ -75,6 +97,7 @@ impl Brick {
         identity: &Identity,
         incarnation: Incarnation,
         reborn: bool,
+        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
     ) -> Result<(Self, RecoveryReport)> {
         let geometry = geometry(identity)?;
         crate::whole::check(&*storage, geometry)?;
@@ -86,6 +109,7 @@ impl Brick {
         let index = Box::new(RedbIndex::open(&*storage, identity.settings.index_cache_bytes)?);
         let disk = Disk::new(storage, geometry, index, identity.settings.reserve_bytes);
         let meta = Meta::read(&*disk.index, geometry)?;
+        may_open(geometry.brick, meta.generation.saturating_add(1))?;
         let (mut machine, mut report) = recover(&disk, geometry, &meta, reborn)?;
         report.stopped = stopped;
         let oldest = settle_log(&disk, geometry, &meta, report.end)?;

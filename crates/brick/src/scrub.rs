@@ -120,7 +120,21 @@ impl Brick {
         };
         let end = [u8::MAX; 64];
         self.guarded(|| self.disk.index.scan_all(from.as_bytes(), &end, &mut visit))?;
+        let to = match &next {
+            Stage::Index(key) | Stage::Shard(key, _) => key.successor(),
+            Stage::Files(_) | Stage::Done => Key::from_bytes(Bytes::copy_from_slice(&end)),
+        };
+        self.finds_all(&from, &to)?;
         Ok(next)
+    }
+
+    /// If a key is damaged that the library looks for others by, any entry may be missing: the brick stops.
+    fn finds_all(&self, from: &Key, to: &Key) -> Result<()> {
+        let lost = self.guarded(|| self.disk.index.lost(from.as_bytes(), to.as_bytes()))?;
+        let lost = lost.map(Key::from_bytes).or_else(|| (to <= from).then(|| to.clone()));
+        let Some(key) = lost else { return Ok(()) };
+        let at = format!("at {key:?} in the index of brick {}", self.id().text());
+        Err(self.poison(&Error::Damaged { what: format!("the order of keys {at}; it is to be replaced") }))
     }
 
     /// Entries of a range that cannot be read now: what the index has of them is damaged, and nothing newer hides it.

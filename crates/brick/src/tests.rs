@@ -529,3 +529,14 @@ fn brick_invariant_2_a_real_brick_is_locked_and_remembers_its_life() {
     assert_eq!(brick.incarnation(), life, "a restarted process keeps its incarnation");
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn an_opening_that_is_refused_is_not_counted() {
+    let storage = new_storage();
+    let refuse = |_, openings: u32| Err(Error::invalid(format!("opening {openings}")));
+    for _ in 0..3 {
+        let refused = Brick::open_on_if(Arc::new(storage.clone()), &identity(), Incarnation(1), false, &refuse);
+        assert!(refused.err().unwrap().to_string().contains("opening 1"));
+    }
+    assert_eq!(open(&storage, false).0.generation(), 1);
+}

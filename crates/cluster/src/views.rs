@@ -126,7 +126,9 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         follows && !opened.has_member(member.brick) && serves(member.brick) && seen.remembers(member)
     };
     let learnt = now.learners.iter().filter(has_learnt);
-    let joining: Vec<BrickId> = learnt.chain(now.members.iter().filter(has_joined)).map(|one| one.brick).collect();
+    let joining = learnt.chain(now.members.iter().filter(has_joined)).map(|one| one.brick);
+    // Who learnt from those who have lost their memory since may have records that they lack, and in no journal: it learns anew.
+    let joining: Vec<BrickId> = joining.filter(|_| !forgetful).collect();
     members.extend(&joining);
     let leader = choose(&mut members, &joining, now.leader, &placed, ring.copies as usize);
     let learners: Vec<BrickId> =

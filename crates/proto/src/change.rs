@@ -238,7 +238,7 @@ wire_struct! {
     /// A write that its client sent to all members at once.
     #[derive(Copy)]
     pub struct FastWrite {
-        /// The shard's stamp after it: it names session and op.
+        /// The shard's stamp after it: it names session and op. Of the system's session: a range that is yet to be made even.
         pub stamp: Stamp,
         /// The first block of which it wrote something.
         pub first: u32,

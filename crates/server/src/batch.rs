@@ -122,7 +122,8 @@ impl Node {
         turn.run();
         for (to, token) in open {
             let answer = turn.take(token).or_else(|| self.patiently(&ring, to, token));
-            answer.unwrap_or_else(|| Err(self.what_it_waits_for(&ring, to)))?;
+            let answer = answer.unwrap_or_else(|| Err(self.what_it_waits_for(&ring, to)));
+            answer.map_err(|error| self.left_to_others(error, ring.ring, to.partition))?;
         }
         Ok(())
     }
@@ -157,7 +158,19 @@ impl Node {
         let until = self.views.check()?;
         let reply = self.leased_op(session, request, place, changed);
         self.views.holds(until)?;
-        reply
+        let (ring, partition, _) = place;
+        reply.map_err(|error| self.left_to_others(error, ring, partition))
+    }
+
+    /// A brick that has stopped is nothing that a client must know of while other members have what it had: whoever leads next answers.
+    fn left_to_others(&self, error: Error, ring: RingId, partition: PartitionNumber) -> Error {
+        let Error::Poisoned { what } = &error else { return error };
+        let Ok(view) = self.ring(ring).and_then(|ring| ring.view(partition)) else { return error };
+        if view.members.iter().all(|member| member.brick == view.leader) {
+            return error;
+        }
+        self.look_at_views();
+        Error::Unavailable { what: format!("partition {partition} of ring {ring} gets another leader: {what}") }
     }
 
     fn leased_op(

@@ -93,7 +93,6 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
         let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
         match open(&info, cluster, progress) {
             Ok((brick, report)) => {
-                check_openings(&info.directory, info.openings, brick.generation())?;
                 registry.opened(info.brick, brick.incarnation(), brick.generation())?;
                 opened.recoveries.insert(info.brick, report);
                 opened.bricks.insert(info.brick, Arc::new(brick));
@@ -110,12 +109,14 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
 
 fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
     let directory = &info.directory;
-    let (brick, report) = Brick::open(Path::new(directory), cluster)?;
-    if brick.id() != info.brick {
-        return Err(Error::Denied {
-            what: format!("{directory} holds brick {}, not {}", brick.id().text(), info.brick.text()),
-        });
-    }
+    let is_it = |brick: BrickId, openings| {
+        if brick != info.brick {
+            let what = format!("{directory} holds brick {}, not {}", brick.text(), info.brick.text());
+            return Err(Error::Denied { what });
+        }
+        check_openings(directory, info.openings, openings)
+    };
+    let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
     if let Some(why) = &report.stopped {
         progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
     }
@@ -255,4 +256,25 @@ fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result
          them over other bricks does not exist yet",
         info.directory
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Served;
+
+    /// Seed 7352 of the simulator: each start counted an opening, so an older copy that was started often enough was taken.
+    #[test]
+    fn an_older_copy_is_refused_as_often_as_it_is_tried() {
+        let served = Served::new("older-copy");
+        let (registry, cluster) = (served.node.registry.clone(), served.node.cluster.clone());
+        let (id, brick) = served.node.bricks.iter().next().unwrap();
+        registry.opened(*id, brick.incarnation(), brick.generation() + 2).unwrap();
+        let directory = served.stopped();
+        for _ in 0..4 {
+            let refused = open_all(&registry, &cluster, &[], &|_| ()).err().unwrap();
+            assert!(refused.to_string().contains("was restored from an older copy"), "{refused}");
+        }
+        std::fs::remove_dir_all(directory).unwrap();
+    }
 }

@@ -297,14 +297,11 @@ impl Node {
 
     /// Ends the housekeeping and writes everything home, so that the next start is short.
     pub fn shut_down(&self) -> Result<()> {
+        self.leave();
         self.stop_housekeeping();
-        // While the coordinator is away others cannot be told; they wait for the lease.
-        if let Err(error) = self.leave() {
-            log::warn!("the cluster is not told that this server stops: {error}");
-        }
-        // What ops have left to be removed is removed, so that nothing changes when it starts again.
+        // What ops have left to be removed is removed, so that nothing changes when it starts again. Of several others do it.
         for _ in 0..REST_ROUNDS {
-            if self.work_left() == 0 {
+            if self.work_left() == 0 || !self.is_alone() {
                 break;
             }
             std::thread::sleep(REST_PAUSE);

@@ -28,6 +28,8 @@ pub enum Mended {
     NotNeeded,
     /// No other replica has it, or it cannot be written now.
     No,
+    /// Nobody has an entry with that key: the key itself is damaged, and which entry is missing for it nobody knows.
+    KeyLost,
 }
 
 /// Something damaged of a partition.
@@ -85,7 +87,7 @@ impl Rotten {
         })
     }
 
-    /// What makes it right on all members. None: it is gone.
+    /// What makes it right on all members. None: they do not have it.
     fn mending(&self, good: Good, stamp: impl FnOnce(u64) -> Stamp) -> Option<Change> {
         match self {
             Self::Block { shard, block, .. } => {
@@ -96,10 +98,7 @@ impl Rotten {
                 let record = ShardRecord { stamp: stamp(record.stamp.count + 1), ..record };
                 Some(Change::WriteBlocks { shard: *shard, record, run, bytes })
             }
-            Self::Entry { key, .. } => Some(match good.bytes {
-                Some(value) => Change::Put { key: key.clone(), value },
-                None => Change::Delete { key: key.clone() },
-            }),
+            Self::Entry { key, .. } => Some(Change::Put { key: key.clone(), value: good.bytes? }),
         }
     }
 }
@@ -127,10 +126,20 @@ fn mend_rotten(node: &Node, on: BrickId, rotten: &Rotten) -> Result<Mended> {
         Err(Error::OtherServer { server }) => mend_elsewhere(node, server, on, rotten),
         Err(error) => Err(error),
     }?;
-    if outcome == Mended::Yes {
-        node.scrubs.note_mended(on);
+    match outcome {
+        Mended::Yes => node.scrubs.note_mended(on),
+        Mended::KeyLost => lose(node, on, rotten),
+        Mended::NotNeeded | Mended::No => {}
     }
     Ok(outcome)
+}
+
+/// What is missing would be answered as what does not exist: the brick stops, others go on.
+fn lose(node: &Node, on: BrickId, rotten: &Rotten) {
+    let Some(brick) = node.bricks.get(&on) else { return };
+    let what = format!("a key in the index of brick {}, with entries that it hides; it is to be replaced", on.text());
+    log::error!("{rotten:?} is of no other replica: {what}");
+    brick.poison(&Error::Damaged { what });
 }
 
 /// Mends the blocks of a range that its leader cannot read. -> whether any was mended.
@@ -175,6 +184,7 @@ pub fn words(outcome: Mended) -> &'static str {
         Mended::Yes => "damaged, mended from another replica",
         Mended::NotNeeded => "was damaged, is right or gone by now",
         Mended::No => "damaged, and no other replica has it",
+        Mended::KeyLost => "damaged, key and all: the brick stops",
     }
 }
 
@@ -200,7 +210,10 @@ fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, rotten: &Rotten) -
                 return Ok(None);
             };
             let stamp = |count| Stamp::of_leader(count, epoch, Sequence(position.sequence.0 + 1));
-            let Some(change) = rotten.mending(good, stamp) else { return Ok(None) };
+            let Some(change) = rotten.mending(good, stamp) else {
+                outcome = Mended::KeyLost;
+                return Ok(None);
+            };
             outcome = Mended::Yes;
             Ok(Some(Commit { changes: vec![change], ..Commit::default() }))
         })?;
@@ -244,13 +257,19 @@ fn while_settled(
         let token = node.tickets.token();
         let (mut out, views) = (Out::default(), ring.views());
         let around = Around { brick: &hosted.brick, views: &views, now: Node::clock() };
-        partition.handle(Event::Change { token, commit: Box::new(commit) }, &around, &mut out);
+        partition.handle(Event::ChangeNow { token, commit: Box::new(commit) }, &around, &mut out);
         let mut turn = Turn::new(node, ring);
         turn.go_on(token, out);
         drop(partition);
         turn.run();
-        let answer = turn.take(token).or_else(|| node.patiently(ring, to, token));
-        return answer
+        let at_once = turn.take(token);
+        if matches!(at_once, Some(Err(Error::Unavailable { .. }))) {
+            // A member is away: what was looked at may be old when it is back.
+            std::thread::sleep(BUSY_PAUSE);
+            continue;
+        }
+        return at_once
+            .or_else(|| node.patiently(ring, to, token))
             .unwrap_or_else(|| Err(Error::Unavailable { what: "a partition that is busy".into() }))
             .map(|_| ());
     }

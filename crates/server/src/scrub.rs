@@ -178,7 +178,7 @@ impl Pass {
             (Finding::Stray { .. }, _) => self.strays += 1,
             (_, Mended::Yes) => self.mended += 1,
             (_, Mended::NotNeeded) => {}
-            (_, Mended::No) => {
+            (_, Mended::No | Mended::KeyLost) => {
                 *self.unmended.entry(volume_of(finding)).or_default() += 1;
                 if self.named.len() < NAMED_MAX {
                     self.named.insert(describe(finding));

@@ -13,6 +13,7 @@ use hekate_cluster::{AliveInfo, LEASE, RingInfo};
 use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, Message};
+use hekate_transport::Peers;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,7 +81,8 @@ impl Views {
     /// have looked at what was true before it woke.
     pub fn holds(&self, until: u64) -> Result<()> {
         let none = || Error::Unavailable { what: "this server cannot reach the coordinator, and has no lease".into() };
-        if clock() < until { Ok(()) } else { Err(none()) }
+        let has_left = self.lease_until.load(Ordering::Acquire) == 0;
+        if !has_left && clock() < until { Ok(()) } else { Err(none()) }
     }
 
     fn extend(&self, from: u64) {
@@ -131,10 +133,24 @@ impl Node {
     }
 
     /// Nobody is served from here any more, and others need not wait for the lease.
-    pub(crate) fn leave(&self) -> Result<()> {
+    pub fn leave(&self) {
+        let mut state = self.views.state.lock();
+        if std::mem::replace(&mut state.ended, true) {
+            return;
+        }
         self.views.lease_until.store(0, Ordering::Release);
-        self.views.state.lock().ended = true;
-        self.registry.leave()
+        drop(state);
+        // While the coordinator is away others cannot be told; they wait for the lease.
+        if let Err(error) = self.registry.leave() {
+            log::warn!("the cluster is not told that this server stops: {error}");
+        }
+        // Whose link ends looks at once.
+        self.peers.get().into_iter().for_each(Peers::stop);
+    }
+
+    /// Whether no other server lives that could go on without this one.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.views.alive.lock().len() <= 1
     }
 
     /// What the coordinator says of the views holds here from now on.
@@ -374,5 +390,14 @@ mod tests {
         views.extend(clock());
         views.check().unwrap();
         assert!(matches!(views.holds(over), Err(Error::Unavailable { .. })));
+    }
+
+    #[test]
+    fn who_has_left_answers_nothing_that_it_found_before() {
+        let views = Views::default();
+        views.extend(clock());
+        let found_under = views.check().unwrap();
+        views.lease_until.store(0, Ordering::Release);
+        assert!(matches!(views.holds(found_under), Err(Error::Unavailable { .. })));
     }
 }

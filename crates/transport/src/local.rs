@@ -3,11 +3,10 @@
 //! Only batches go this way; a session is opened, its map fetched and its waits heard over the server's own socket, as any
 //! other's. [`crate::Server::stop`] refuses new calls and waits for those at work, though not for ever.
 
-use crate::server::Shared;
+use crate::server::{AtWork, Shared};
 use hekate_proto::{Error, Reply, Request, Result, SessionId};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// See the module. Made by [`crate::Server::local`].
 #[derive(Clone)]
@@ -16,23 +15,11 @@ pub struct Local(pub(crate) Arc<Shared>);
 impl Local {
     pub(crate) fn call(&self, session: SessionId, requests: Vec<Request>) -> Result<Vec<Result<Reply>>> {
         let shared = &*self.0;
-        shared.local_calls.fetch_add(1, Ordering::SeqCst);
-        let _at_work = AtWork(shared);
-        if shared.stopping.load(Ordering::SeqCst) {
-            return Err(Error::Unavailable { what: "the server of this process is stopping".into() });
-        }
+        let stopping = || Error::Unavailable { what: "the server of this process is stopping".into() };
+        let _at_work = AtWork::begin(shared).ok_or_else(stopping)?;
         // A bug that a request meets costs this request and nothing else, as on a connection.
         std::panic::catch_unwind(AssertUnwindSafe(|| shared.service.call(session, requests)))
             .map_err(|_| Error::bug("the server of this process met a bug; see its log"))
-    }
-}
-
-/// Counted as long as it lives.
-struct AtWork<'a>(&'a Shared);
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        self.0.local_calls.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -18,15 +18,19 @@ use std::os::unix::net::UnixListener;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// How long a client may take until it has said who it is, and in how many bytes.
-const HELLO_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
 const HELLO_BYTES_MAX: usize = 4096;
 /// What a user that may only look asks has so many bytes at most, and comes so soon after the last answer.
 const STRANGER_BYTES_MAX: usize = 64 << 10;
-const STRANGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(60);
+const STRANGER_PAUSE: Duration = Duration::from_secs(60);
 /// After an accept that failed.
-const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// How long who stops waits for what is being answered, and between two looks.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const FINISH_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a server does with connections.
 pub trait Service: Send + Sync {
@@ -59,9 +63,27 @@ pub(crate) struct Shared {
     streams: Mutex<std::collections::HashMap<u64, OwnedFd>>,
     next_stream: AtomicU64,
     places: Arc<Places>,
-    /// Batches of this process at work.
-    pub(crate) local_calls: AtomicU64,
-    pub(crate) stopping: AtomicBool,
+    /// Batches at work.
+    calls: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// A batch is counted as long as it lives.
+pub(crate) struct AtWork<'a>(&'a Shared);
+
+impl<'a> AtWork<'a> {
+    /// None: the server takes nothing any more.
+    pub fn begin(shared: &'a Shared) -> Option<Self> {
+        shared.calls.fetch_add(1, Ordering::SeqCst);
+        let at_work = Self(shared);
+        (!shared.stopping.load(Ordering::SeqCst)).then_some(at_work)
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Server {
@@ -74,7 +96,7 @@ impl Server {
                 streams: Mutex::default(),
                 next_stream: AtomicU64::new(0),
                 places: Arc::default(),
-                local_calls: AtomicU64::new(0),
+                calls: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
             }),
         }
@@ -130,21 +152,34 @@ impl Server {
         Ok(())
     }
 
-    /// Ends all connections: what is being answered is finished, nothing new is taken.
-    pub fn stop(&self) {
+    /// Takes nothing new from clients. What is being answered goes on, and what servers say to each other.
+    pub fn close(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         for listener in self.shared.listeners.lock().drain(..) {
             // Wakes the thread that accepts.
             let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
         }
+    }
+
+    /// Waits for what is being answered, but no longer than that.
+    pub fn finish(&self, patience: Duration) {
+        let begun = Instant::now();
+        while self.shared.calls.load(Ordering::SeqCst) > 0 && begun.elapsed() < patience {
+            std::thread::sleep(FINISH_PAUSE);
+        }
+    }
+
+    /// Ends all connections: what is being answered is finished, nothing new is taken.
+    pub fn stop(&self) {
+        self.close();
         for stream in self.shared.streams.lock().values() {
             let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Read);
         }
-        let patience = std::time::Instant::now();
-        let is_busy = || self.shared.places.count() > 0 || self.shared.local_calls.load(Ordering::SeqCst) > 0;
-        while is_busy() && patience.elapsed().as_secs() < 10 {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+        let begun = Instant::now();
+        while self.shared.places.count() > 0 && begun.elapsed() < STOP_PATIENCE {
+            std::thread::sleep(FINISH_PAUSE);
         }
+        self.finish(STOP_PATIENCE.saturating_sub(begun.elapsed()));
     }
 }
 
@@ -247,6 +282,7 @@ impl Shared {
             if kind != FrameKind::Requests {
                 return Err(malformed("not a frame of requests"));
             }
+            let Some(_at_work) = AtWork::begin(self) else { return Ok(()) };
             let requests = take_requests(body).map_err(|e| malformed(e.0))?;
             // A connection speaks for its own session and volume only, and never for a driver.
             let foreign = |r: &Request| r.session != session || r.volume != volume || matches!(r.op, Op::Leg { .. });

@@ -148,6 +148,23 @@ impl Index for RedbIndex {
         Ok(())
     }
 
+    fn lost(&self, from: &[u8], to: &[u8]) -> Result<Option<Bytes>> {
+        let snapshot = self.snapshot.read().clone();
+        let mut before = Vec::new();
+        for entry in snapshot.range(from..to).map_err(index_error)? {
+            let (key, sealed) = entry.map_err(index_error)?;
+            let key = key.value();
+            let found = snapshot.get(key).map_err(index_error)?;
+            let is_found = found.is_some_and(|found| found.value() == sealed.value());
+            if !is_found || !before.is_empty() && *before >= *key {
+                return Ok(Some(Bytes::copy_from_slice(key)));
+            }
+            before.clear();
+            before.extend_from_slice(key);
+        }
+        Ok(None)
+    }
+
     fn commit(&self, changes: &mut dyn Iterator<Item = IndexChange<'_>>, meta: &[u8]) -> Result<()> {
         let mut transaction = self.database.begin_write().map_err(index_error)?;
         // Without it, opening after a crash reads every page, and damage to one can pass for an unfinished commit.

@@ -242,6 +242,22 @@ fn if_nobody_remembers_all_must_be_there() {
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
 }
 
+/// It was found by the simulator: the leader had lost records whose effects who had learnt has, and its journal has not.
+#[test]
+fn who_had_learnt_from_somebody_that_lost_its_memory_learns_anew() {
+    let (mut ring, mut seen) = ring(2);
+    seen.bricks.get_mut(&brick(1)).unwrap().incarnation = Incarnation(2);
+    assert_eq!(bricks(&form(&mut ring, &seen).learners), vec![brick(1)]);
+    open(&mut ring);
+    seen.whole.insert((AT, brick(1)));
+    assert_eq!(bricks(&form(&mut ring, &seen).members), vec![brick(0), brick(1)]);
+    seen.whole.clear();
+    seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(2);
+    let view = form(&mut ring, &seen);
+    assert!(view.forgetful && view.losses == 1);
+    assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(0)], vec![brick(1)]));
+}
+
 #[test]
 fn with_three_copies_one_may_be_missing_and_not_two() {
     let (mut ring, mut seen) = ring(3);

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// How long a server waits for a coordinator that is elsewhere.
 const COORDINATOR_PATIENCE: Duration = Duration::from_secs(30);
+/// What a server that stops still answers.
+const SOON: Duration = Duration::from_millis(100);
 const STOP_PAUSE: Duration = Duration::from_millis(50);
 
 pub fn serve(cli: &Cli, options: &Serve) -> Result<(), Failure> {
@@ -178,8 +180,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     let mounts = match Mounts::start(options, paths, &server.local()) {
         Ok(mounts) => mounts,
         Err(failure) => {
-            server.stop();
-            node.shut_down()?;
+            end(&server, &node)?;
             return Err(failure);
         }
     };
@@ -202,6 +203,14 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     notify::stopping("finishing what runs and writing everything home");
     mounts.stop();
     let _ = std::fs::remove_file(&paths.socket);
+    end(&server, &node)
+}
+
+/// What runs is answered if that is done soon: others wait until this server has left. Then everything is written home.
+fn end(server: &Server, node: &Node) -> Result<(), Failure> {
+    server.close();
+    server.finish(SOON);
+    node.leave();
     server.stop();
     Ok(node.shut_down()?)
 }

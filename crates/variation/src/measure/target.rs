@@ -19,6 +19,8 @@ const FILL_BYTES: usize = 1 << 20;
 const ALIGNMENT: usize = 4096;
 /// A share of the file system that stays free: a full one is slow, and others use it too.
 const FREE_SHARE: f64 = 0.05;
+/// More need not stay free.
+const FREE_BYTES: u64 = 1 << 30;
 
 /// Something that operations can be done on.
 pub trait Target: std::marker::Sync {
@@ -297,11 +299,11 @@ fn remove_left_behind(directory: &Path) -> Result<()> {
 pub fn check_room(directory: &Path, bytes: u64) -> Result<()> {
     let found = statvfs(directory).map_err(|error| Error::file("ask for the room of", directory, error.into()))?;
     let (total, free) = (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize);
-    let kept = (total as f64 * FREE_SHARE) as u64;
+    let kept = ((total as f64 * FREE_SHARE) as u64).min(FREE_BYTES);
     if bytes.saturating_add(kept) > free {
         let mib = |bytes: u64| bytes >> 20;
         let text = format!(
-            "{}: {} MiB are free and {} MiB would be written, but {} MiB (5 % of it) must stay free; choose a smaller --size",
+            "{}: {} MiB are free and {} MiB would be written, but {} MiB (5 % of it, at most 1 GiB) must stay free; choose a smaller --size",
             directory.display(),
             mib(free),
             mib(bytes),
