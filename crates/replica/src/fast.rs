@@ -8,6 +8,7 @@
 pub(crate) mod closing;
 pub(crate) mod lane;
 pub(crate) mod times;
+mod uneven;
 
 use crate::data::{block_change, whole_blocks};
 use crate::follower::append;
@@ -54,14 +55,16 @@ impl FastMember {
     }
 
     /// A record of the leader's was taken.
-    pub fn took(&mut self, record: &Record) {
+    pub fn took(&mut self, record: &Record) -> Result<()> {
         for change in &record.changes {
-            if let Change::Delete { key } = change
-                && let Some(shard) = key.as_unsettled()
-            {
-                self.lists.remove(&shard);
+            let (Change::Put { key, .. } | Change::Delete { key }) = change else { continue };
+            let Some(shard) = key.as_unsettled() else { continue };
+            self.lists.remove(&shard);
+            if let Change::Put { value, .. } = change {
+                self.lists.insert(shard, UnsettledRecord::from_bytes(value.clone()).map_err(Error::from)?.writes);
             }
         }
+        Ok(())
     }
 
     /// For one who learns: what it has is compared, and listed no more.
@@ -92,9 +95,7 @@ impl FastMember {
         if brick.shard(at.ring, shard)?.is_some_and(|record| record.stamp == stamp) {
             return Ok(true);
         }
-        let list = self.lists.get(&shard).map(Vec::as_slice).unwrap_or_default();
-        let came_before = |first: &FastWrite| first.stamp.session == stamp.session && first.stamp.count > stamp.count;
-        Ok(list.iter().any(|write| write.stamp == stamp) || list.first().is_some_and(came_before))
+        Ok(self.lists.get(&shard).is_some_and(|list| holds(list, stamp)))
     }
 
     /// A client's write.
@@ -234,6 +235,12 @@ pub(crate) fn append_outside(at: &Place, brick: &Brick, ask: &Ask, changes: Vec<
         Err(Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. }) => Ok(false),
         taken => taken,
     }
+}
+
+/// Whether who lists this has a write: it lists it, or what came after it.
+fn holds(list: &[FastWrite], stamp: Stamp) -> bool {
+    let came_before = |first: &FastWrite| first.stamp.session == stamp.session && first.stamp.count > stamp.count;
+    list.iter().any(|write| write.stamp == stamp) || list.first().is_some_and(came_before)
 }
 
 /// What rests of a partition's unsettled writes.

@@ -133,7 +133,10 @@ impl Follower {
             {
                 out.answers.push((token, crate::raw::take(at, around, &ask, &op)?));
             }
-            Event::Request { token, .. } | Event::Change { token, .. } | Event::Sync { token, .. } => {
+            Event::Request { token, .. }
+            | Event::Change { token, .. }
+            | Event::ChangeNow { token, .. }
+            | Event::Sync { token, .. } => {
                 out.answers.push((token, Err(Error::StaleView { epoch: at.view.epoch })));
             }
             _ => {}
@@ -201,7 +204,7 @@ impl Follower {
             }
             Message::Sync { ticket, sequence, shards } => {
                 self.waiting.push(Asked { ticket, sequence, shards });
-                self.sync(at, out);
+                self.sync(at, around.brick, out);
             }
             other => self.asked(at, other, around, out)?,
         }
@@ -270,14 +273,15 @@ impl Follower {
     fn begin_log(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<bool> {
         let Some(sequence) = self.learning.restart else { return Ok(true) };
         let before = self.learning.record.clone();
-        let entry = self.learning.restarted(at, sequence, self.fast.deletes(at.ring));
+        let also = self.fast.deletes(at.ring).chain(self.learning.doubts(at, around.brick)?);
+        let entry = self.learning.restarted(at, sequence, also);
         let takes_now = around.brick.is_next(at.ring, at.own.partition) && around.brick.takes_now(&entry);
         if !takes_now || !append(around.brick, at.ring, &entry, &[], false)? {
             (self.learning.record, out.wants_room) = (before, true);
             return Ok(false);
         }
         out.branches.push("a learner's log goes on elsewhere");
-        self.fast.took(&entry.record);
+        self.fast.took(&entry.record)?;
         self.learning.restart = None;
         self.last = sequence;
         self.early = self.early.split_off(&Sequence(sequence.0 + 1));
@@ -298,7 +302,7 @@ impl Follower {
             let takes_now = brick.takes_now(&arrived.entry);
             let taken = takes_now && append(brick, at.ring, &arrived.entry, &arrived.fresh, copied)?;
             if taken {
-                self.fast.took(&arrived.entry.record);
+                self.fast.took(&arrived.entry.record)?;
             }
             return Ok(taken);
         }
@@ -378,7 +382,7 @@ impl Follower {
         at.send_member(out, at.view.leader, held);
         self.answer_questions(at, around, out)?;
         self.fast.answer(at, self.last, out);
-        self.sync(at, out);
+        self.sync(at, around.brick, out);
         Ok(())
     }
 
@@ -388,12 +392,13 @@ impl Follower {
         }
     }
 
-    fn sync(&mut self, at: &Place, out: &mut Out) {
+    fn sync(&mut self, at: &Place, brick: &Brick, out: &mut Out) {
         let last = self.last;
         for asked in self.waiting.extract_if(.., |asked| asked.sequence <= last) {
             self.tickets += 1;
             self.jobs.insert(self.tickets, asked.ticket);
-            let shards = if is_planted(35) { Vec::new() } else { asked.shards };
+            let mut shards = if is_planted(35) { Vec::new() } else { asked.shards };
+            shards.extend(at.unsynced(brick));
             out.syncs.push(SyncJob { replica: at.own, ticket: self.tickets, shards });
         }
     }

@@ -6,6 +6,7 @@
 //! nothing else, is sent. A shard that differs gets a fresh stamp on all replicas first, greater than the learner's own:
 //! until it has it, the learner takes nothing for it; then only the blocks that differ are sent.
 
+mod late;
 mod mend;
 
 use crate::compare::sum;
@@ -28,6 +29,9 @@ const BUSY_SHARE: usize = 4;
 const WINDOW_BYTES: usize = 2 << 20;
 /// What a step costs beside what it brings.
 const STEP_BYTES: usize = 256;
+
+/// Who lacks so many records may be a member: it is fed the rest before its view begins.
+const NEAR: u64 = 64;
 
 /// How far a learner is, for who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub(crate) struct Learner {
     stage: Stage,
     /// It has all records up to here.
     held: Sequence,
+    /// It should have all up to here by now.
+    due: Sequence,
     /// What comes before this is not in its journal, or is there as its healing needed it: as long as a member lacks some
     /// of it, it may not lead.
     since: Sequence,
@@ -75,7 +81,7 @@ enum Stage {
     Told(Told),
     /// It gets the records that it lacks, so many with each tick; what is made meanwhile comes behind them.
     Feeding(Feeding),
-    /// With the last of them it is whole.
+    /// Once it is near their end it is whole.
     Following,
     /// From here on it is to be compared.
     Next(Key),
@@ -84,10 +90,10 @@ enum Stage {
         from: Key,
     },
     Mending(Mending),
-    /// With this record it is whole.
+    /// With this record it has what it was compared for.
     Ending(Sequence),
     Whole,
-    /// Something here cannot be read: it is not tried again before that may be mended, or it comes back.
+    /// Something here cannot be read: it is tried again when that was mended, when the learner comes back, and now and then.
     Stuck,
 }
 
@@ -155,16 +161,20 @@ impl Learner {
         matches!(self.stage, Stage::Told(_) | Stage::Feeding(_) | Stage::Next(_) | Stage::Mending(_))
     }
 
-    fn holds(&mut self, sequence: Sequence, last: Sequence) {
+    fn holds(&mut self, sequence: Sequence, (stable, last): (Sequence, Sequence)) {
         self.held = self.held.max(sequence);
         while let Some((_, cost)) = self.window.front().copied().filter(|(step, _)| *step <= self.held) {
             self.window.pop_front();
             self.window_bytes -= cost;
         }
-        match self.stage {
-            Stage::Following if self.held >= last => self.stage = Stage::Whole,
-            Stage::Ending(end) if self.held >= end => (self.stage, self.since) = (Stage::Whole, end),
-            _ => {}
+        if let Stage::Ending(end) = self.stage
+            && self.held >= end
+        {
+            (self.stage, self.since) = (Stage::Following, end);
+        }
+        // What it lacks is in the members' journals, and is soon fed.
+        if matches!(self.stage, Stage::Following) && self.held >= stable && self.held.0 + NEAR >= last.0 {
+            self.stage = Stage::Whole;
         }
     }
 
@@ -185,7 +195,7 @@ impl Leader {
             brick: *brick,
             heard: learner.is_attached(),
             stuck: matches!(learner.stage, Stage::Stuck),
-            whole: matches!(learner.stage, Stage::Whole) && self.settled >= learner.since && !self.fast.is_closing(),
+            whole: self.is_whole(learner) && !self.fast.is_closing(),
             done: match (&learner.stage, &learner.from) {
                 (Stage::Whole | Stage::Following, _) => 10_000,
                 (Stage::Feeding(Feeding { records, all, .. }), _) => {
@@ -199,6 +209,13 @@ impl Leader {
             held: learner.held,
         };
         self.learners.iter().map(of).collect()
+    }
+
+    /// Whether it may be a member, and lead: all others that are, or may be, have what its journal does not have.
+    fn is_whole(&self, learner: &Learner) -> bool {
+        let may_join = |other: &&Learner| matches!(other.stage, Stage::Whole);
+        let joining = self.learners.values().filter(may_join).map(|other| other.held).min();
+        may_join(&learner) && self.settled.min(joining.unwrap_or(self.settled)) >= learner.since
     }
 
     pub fn learner_told(
@@ -215,9 +232,9 @@ impl Leader {
     }
 
     pub fn learner_holds(&mut self, brick: BrickId, sequence: Sequence) {
-        let last = self.last;
+        let ends = (self.stable, self.last);
         if let Some(learner) = self.learners.get_mut(&brick) {
-            learner.holds(sequence, last);
+            learner.holds(sequence, ends);
         }
     }
 
@@ -225,15 +242,6 @@ impl Leader {
     pub fn learner_away(&mut self, brick: BrickId) {
         if let Some(learner) = self.learners.get_mut(&brick) {
             *learner = Learner { sent: learner.sent, ..Learner::default() };
-        }
-    }
-
-    /// What could not be read may be mended by now.
-    pub fn ask_stuck(&mut self, at: &Place, out: &mut Out) {
-        let is_stuck = |(_, learner): &(&BrickId, &mut Learner)| matches!(learner.stage, Stage::Stuck);
-        for (brick, learner) in self.learners.iter_mut().filter(is_stuck) {
-            *learner = Learner { sent: learner.sent, ..Learner::default() };
-            at.send_member(out, *brick, Message::Ask { term: self.fast.term });
         }
     }
 
@@ -380,7 +388,7 @@ impl Leader {
         match lists {
             Lists::Told(told) if told.is_empty() => return true,
             Lists::Told(told) => {
-                self.fast.found(std::mem::take(told));
+                self.fast.found_on_learner(std::mem::take(told));
                 *lists = Lists::Evening;
             }
             Lists::Evening if !self.fast.is_closing() => *lists = Lists::Evened(self.last),
@@ -509,7 +517,7 @@ pub(crate) fn not_healed(at: &Place, brick: BrickId, error: &Error) -> String {
 }
 
 /// The records after a position, if it is one of this log and the journal still has them. Who was made to lead before it was
-/// healed (`hekate partition force`) has none that others could take.
+/// healed (`hekate partition force`) has none that others could take; and who was never a member lacks fast writes, which are in no log.
 fn missing(at: &Place, brick: &Brick, position: LogPosition) -> Result<Option<Vec<LogEntry>>> {
     let own = brick.position(at.ring, at.own.partition);
     if brick.get(&heal_key(at))?.is_some() {
@@ -518,18 +526,15 @@ fn missing(at: &Place, brick: &Brick, position: LogPosition) -> Result<Option<Ve
     if position == own {
         return Ok(Some(Vec::new()));
     }
-    if position.sequence >= own.sequence {
+    if position.sequence >= own.sequence || position.sequence == Sequence(0) {
         return Ok(None);
     }
-    let before = Sequence(position.sequence.0.saturating_sub(1));
-    let mut records = brick.records_since(at.ring, at.own.partition, before)?;
-    if position.sequence > Sequence(0) {
-        let known = records.first().map(|entry| (entry.record.epoch, entry.record.sequence));
-        if known != Some((position.epoch, position.sequence)) && !is_planted(21) {
-            return Ok(None);
-        }
-        records.remove(0);
+    let mut records = brick.records_since(at.ring, at.own.partition, Sequence(position.sequence.0 - 1))?;
+    let known = records.first().map(|entry| (entry.record.epoch, entry.record.sequence));
+    if records.is_empty() || known != Some((position.epoch, position.sequence)) && !is_planted(21) {
+        return Ok(None);
     }
+    records.remove(0);
     let follows = records.first().is_some_and(|entry| entry.record.sequence.0 == position.sequence.0 + 1);
     Ok(follows.then_some(records))
 }

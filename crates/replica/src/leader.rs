@@ -63,6 +63,9 @@ pub(crate) struct Leader {
     pub learners: BTreeMap<BrickId, Learner>,
     /// Bytes that may be sent to learners before the next tick, and whether clients have asked for changes since the last.
     pub heal_bytes: usize,
+    /// No learner was stuck then, or they were tried again.
+    pub stuck_at: Time,
+    pub looked_behind_at: Time,
     pub was_asked: bool,
     /// What the host allows with each tick, who knows of other partitions.
     pub heal_limit: Option<usize>,
@@ -155,6 +158,8 @@ impl Leader {
             members: at.others().map(|brick| (brick, Member::default())).collect(),
             learners: at.learners().map(|brick| (brick, Learner::default())).collect(),
             heal_bytes: 0,
+            stuck_at: Time(0),
+            looked_behind_at: Time(0),
             was_asked: false,
             heal_limit: None,
             may_open: false,
@@ -198,6 +203,7 @@ impl Leader {
             Event::Request { .. } | Event::Change { .. } | Event::Collect { .. } | Event::Accessed { .. } => {
                 self.arrive(at, event, around, out)?;
             }
+            Event::ChangeNow { token, commit } => self.change_now(at, token, *commit, around, out)?,
             Event::Sync { token, shards, own } => {
                 let (answer, alone) = ((token, Ok(Reply::Done)), own && self.may_be_early());
                 match alone {

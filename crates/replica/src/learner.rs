@@ -6,7 +6,7 @@
 //! moves in the same journal record: whatever a crash leaves, it goes on from there.
 //!
 //! Stamps say that shards are equal only where the replica follows all records. So of a portion that was interrupted all
-//! shards are compared by their blocks.
+//! shards are compared by their blocks; where it begins anew they get stamps that no other replica has.
 
 use crate::compare::{LISTED_MAX, add, hashes, sum};
 use crate::message::{BlockHash, Fresh, Hashed, HealStep, HeldShard, Message, Portion};
@@ -52,6 +52,18 @@ impl Learning {
     pub fn forget(&mut self) {
         self.restart = None;
         self.questions.clear();
+    }
+
+    /// Shards of a portion that was being healed have the leader's stamps, and not all of its bytes. Once it is forgotten which
+    /// these were, their stamps are to be nobody else's.
+    pub fn doubts(&self, at: &Place, brick: &Brick) -> Result<Vec<Change>> {
+        let Some(HealRecord { healed, live, .. }) = &self.record else { return Ok(Vec::new()) };
+        let own = OpId(at.own.brick.0 as u64);
+        let doubt = |(shard, record): (ShardId, ShardRecord)| {
+            let stamp = Stamp { session: SYSTEM_SESSION, op: own, ..record.stamp };
+            Change::Restamp { shard, record: ShardRecord { stamp, ..record } }
+        };
+        Ok(brick.shards_between(at.ring, healed, live)?.into_iter().map(doubt).collect())
     }
 
     /// The record with which its log goes on elsewhere. `also`: what goes with that.

@@ -169,7 +169,7 @@ impl Leader {
 
     fn learn_position(
         &mut self,
-        at: &mut Place,
+        at: &Place,
         brick: BrickId,
         (position, room, lost, lists): (LogPosition, u64, Vec<BlockAt>, Vec<FastList>),
         around: &Around,
@@ -182,9 +182,9 @@ impl Leader {
             return Ok(());
         }
         member.held = position.sequence.min(self.last);
-        self.lost_by(at, brick, &lost);
+        self.lost_by(brick, &lost);
         if !self.takes_legs() && !is_planted(36) {
-            self.fast.found(lists);
+            self.fast.found_on(brick, lists);
         }
         match self.phase {
             Phase::Silent => Ok(()),
@@ -225,11 +225,8 @@ impl Leader {
         Ok(())
     }
 
-    fn lost_by(&mut self, at: &mut Place, brick: BrickId, lost: &[BlockAt]) {
+    fn lost_by(&mut self, brick: BrickId, lost: &[BlockAt]) {
         for block in lost {
-            if !at.lost.contains(block) {
-                at.lost.push(*block);
-            }
             self.lost_on.entry(*block).or_default().insert(brick);
         }
     }
@@ -291,7 +288,7 @@ impl Leader {
         if is_even && !at.view.opened {
             out.branches.push("levelling: a view is to begin");
             self.phase = Phase::Opening;
-            self.round(at, self.last, Vec::new(), vec![Then::Open(at.view.epoch)], out);
+            self.round(at, self.last, at.unsynced(around.brick), vec![Then::Open(at.view.epoch)], out);
         } else if is_even && self.fast.evens_found() {
             self.go_on_closing(at, around, out)?;
         } else if is_even && self.is_to_compare(at, around) {

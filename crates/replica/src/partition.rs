@@ -76,6 +76,9 @@ pub enum Event {
     Request { token: Token, ask: Ask, op: Op },
     /// The host's own change: recovery and housekeeping, as one record.
     Change { token: Token, commit: Box<Commit> },
+    /// The same, made of what was looked at while nothing was under way: it is refused rather than that it waits, since what it says
+    /// would be over what came before it.
+    ChangeNow { token: Token, commit: Box<Commit> },
     /// An orphan that no session has open any more.
     Collect { volume: VolumeId, inode: InodeId },
     /// An inode was read: its time of access moves, if it is due.
@@ -129,6 +132,8 @@ pub(crate) struct Place {
     pub life: Incarnation,
     /// Blocks that a power cut took from this brick, until the members have agreed on them.
     pub lost: Vec<BlockAt>,
+    /// It was no member before: what it was given is to be on stable storage before the view begins (rule 23).
+    pub joins: bool,
 }
 
 #[derive(Debug)]
@@ -161,6 +166,16 @@ impl Place {
         self.view.leader == self.own.brick && self.is_meant()
     }
 
+    /// Shards of which a new member may have bytes that no sync has covered. Others have synced what was asked of them.
+    pub fn unsynced(&self, brick: &Brick) -> Vec<ShardId> {
+        if !self.joins || is_planted(44) {
+            return Vec::new();
+        }
+        let mut shards = brick.unsynced_shards();
+        shards.retain(|shard| shard.position().partition(self.count) == self.own.partition);
+        shards
+    }
+
     /// Whether the view means this life of its brick, if it names the brick at all: who lost power is no member (rule 17).
     pub fn is_meant(&self) -> bool {
         self.view.all().all(|one| one.brick != self.own.brick || one.incarnation == self.life)
@@ -173,7 +188,8 @@ impl Partition {
         let count = around.views.len() as u32;
         let view = around.views.get(own.partition.0 as usize);
         let view = view.ok_or_else(|| Error::bug(format!("partition {} of ring {ring} has no view", own.partition)))?;
-        let at = Place { ring, own, count, view: view.clone(), life: around.brick.incarnation(), lost };
+        let (life, joins) = (around.brick.incarnation(), !view.opened);
+        let at = Place { ring, own, count, view: view.clone(), life, lost, joins };
         let role = match at.leads() {
             true => Role::Leader(Box::new(Leader::new(&at, around.brick)?)),
             false => Role::Follower(Box::new(Follower::new(&at, around.brick)?)),
@@ -223,6 +239,7 @@ impl Partition {
 
     /// Tickets that the host still works on are not given again.
     fn goes_on_from(&mut self, before: &Self) {
+        self.at.joins &= before.at.joins || !before.at.view.has_member(self.at.own.brick);
         let tickets = match &before.role {
             Role::Leader(leader) => leader.tickets,
             Role::Follower(follower) => follower.tickets,
@@ -257,6 +274,7 @@ impl Partition {
             return Ok(());
         }
         let before = std::mem::replace(&mut self.at.view, view.clone());
+        self.at.joins = !view.opened && (self.at.joins || !before.has_member(self.at.own.brick));
         match &mut self.role {
             Role::Leader(leader) if before.epoch == view.epoch => leader.opened(&mut self.at, around, out),
             Role::Follower(_) if before.epoch == view.epoch => Ok(()),
@@ -441,7 +459,11 @@ impl Partition {
 }
 
 fn refuse(event: Event, error: &Error, out: &mut Out) {
-    if let Event::Request { token, .. } | Event::Change { token, .. } | Event::Sync { token, .. } = event {
+    if let Event::Request { token, .. }
+    | Event::Change { token, .. }
+    | Event::ChangeNow { token, .. }
+    | Event::Sync { token, .. } = event
+    {
         out.answers.push((token, Err(error.clone())));
     }
 }

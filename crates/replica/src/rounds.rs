@@ -83,8 +83,9 @@ impl Leader {
     fn end_round(&mut self, at: &Place, ticket: u64, out: &mut Out) {
         let Some(round) = self.rounds.remove(&ticket) else { return };
         out.answers.extend(round.alone);
-        if round.sequence > self.stable {
-            self.stable = round.sequence;
+        let upto = self.kept_by_learners().map_or(round.sequence, |kept| kept.min(round.sequence));
+        if upto > self.stable {
+            self.stable = upto;
             for brick in self.members.keys() {
                 at.send_member(out, *brick, Message::Stable { sequence: self.stable });
             }

@@ -169,6 +169,22 @@ impl Leader {
         Ok(true)
     }
 
+    /// The same, at once or not at all.
+    pub fn change_now(
+        &mut self,
+        at: &Place,
+        token: Token,
+        commit: Commit,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let may = self.serves() && !at.view.too_few && self.all_present() && self.is_settled() && self.fast.is_idle();
+        if !may || !self.change(at, token, commit, around, out)? {
+            out.answers.push((token, Err(Error::Unavailable { what: "a partition that is busy".into() })));
+        }
+        Ok(())
+    }
+
     /// Answers a read at once, if what it depends on is settled and nobody holds it.
     pub fn read(&self, at: &Place, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
         if let Err(stray) = check_place(at, ask, op) {
@@ -503,6 +519,8 @@ impl Leader {
         self.look_after_fast_lane(around.now);
         self.end_idle_times(at, around, out)?;
         self.allow_healing();
+        self.ask_stuck_again(at, around.now, out);
+        self.leave_behind(around.now, out);
         if self.may_open && !at.view.opened {
             out.open = Some((at.own.partition, at.view.epoch));
         }

@@ -1,6 +1,8 @@
 //! Closing shards: the leader's copy rules (rule 8), and what members took of fast writes becomes as it is there (rule 9).
 
+use super::FAST_BYTES_MAX;
 use super::lane::FastLane;
+use super::uneven::Uneven;
 use crate::data::block_change;
 use crate::leader::{Draft, Leader, Unmade};
 use crate::message::{FastList, Message};
@@ -9,12 +11,12 @@ use crate::step::Commit;
 use bytes::BytesMut;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Shards that are closed together.
 const SHARDS_AT_ONCE: usize = 64;
-/// Blocks that one record evens.
-const BLOCKS: u32 = 8;
+/// Blocks that one record evens: those of the longest write, wherever it begins.
+const BLOCKS: u32 = (FAST_BYTES_MAX / BLOCK_BYTES) as u32 + 1;
 
 /// Shards that nobody can write on the fast lane any more.
 #[derive(Debug)]
@@ -24,43 +26,6 @@ pub(crate) struct Closing {
     /// Members that have not said what they list.
     missing: BTreeSet<BrickId>,
     shards: BTreeMap<ShardId, Uneven>,
-}
-
-/// What is to be made even of a shard.
-#[derive(Debug, Default)]
-pub(crate) struct Uneven {
-    /// First block, and how many.
-    ranges: VecDeque<(u32, u32)>,
-    /// The greatest of the stamps.
-    count: u64,
-    /// Writes that the leader has: their sessions may ask for them again.
-    own: Vec<Stamp>,
-    /// Some replica lists it.
-    is_listed: bool,
-    /// Some of it cannot be read here.
-    is_damaged: bool,
-}
-
-impl Uneven {
-    pub fn add(&mut self, writes: &[FastWrite]) {
-        for write in writes {
-            self.is_listed = true;
-            self.count = self.count.max(write.stamp.count);
-            let range = (write.first, write.blocks);
-            if !self.ranges.contains(&range) {
-                self.ranges.push_back(range);
-            }
-        }
-    }
-
-    pub fn forget_own(&mut self) {
-        self.own.clear();
-    }
-
-    pub fn add_own(&mut self, writes: &[FastWrite]) {
-        self.add(writes);
-        self.own.extend(writes.iter().map(|write| write.stamp));
-    }
 }
 
 impl Closing {
@@ -75,7 +40,7 @@ impl FastLane {
         let Some(closing) = self.closing.as_mut().filter(|closing| closing.sequence == sequence) else { return };
         if closing.missing.remove(&from) {
             for FastList { shard, writes } in lists {
-                closing.shards.entry(shard).or_default().add(&writes);
+                closing.shards.entry(shard).or_default().add_member(from, writes);
             }
         }
     }
@@ -160,21 +125,25 @@ impl Leader {
             return Ok(true);
         }
         let mut commit = Commit::default();
-        let range = uneven.ranges.front().copied();
+        let found = around.brick.shard(at.ring, shard)?;
+        let range = uneven.next_range(found.map_or(0, |record| record.home_blocks));
         let mut evened = BLOCKS;
-        if let Some((first, blocks)) = range
-            && let Some(before) = around.brick.shard(at.ring, shard)?
-        {
+        if let Some(before) = found {
             let count = uneven.count.max(before.stamp.count) + 1;
             let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, ..before };
-            let bytes = self.blocks_here(at, shard, (first, blocks.min(BLOCKS)), around)?;
-            evened = (bytes.len() / BLOCK_BYTES) as u32;
-            if evened > 0 {
-                commit.changes.push(block_change(shard, record, first, bytes));
-            } else {
-                // It is mended from a member, on all: to wait for that would be for ever, as that waits for this.
-                out.branches.push("a damaged block is not made even");
-                (uneven.is_damaged, evened) = (true, 1);
+            match range {
+                None => commit.changes.push(Change::Restamp { shard, record }),
+                Some((first, blocks)) => {
+                    let bytes = self.blocks_here(at, shard, (first, blocks.min(BLOCKS)), around)?;
+                    evened = (bytes.len() / BLOCK_BYTES) as u32;
+                    if evened > 0 {
+                        commit.changes.push(block_change(shard, record, first, bytes));
+                    } else {
+                        // It is mended from a member, on all: to wait for that would be for ever, as that waits for this.
+                        out.branches.push("a damaged block is not made even");
+                        (uneven.is_damaged, evened) = (true, 1);
+                    }
+                }
             }
         }
         let is_last = range.is_none_or(|(_, blocks)| blocks <= evened) && uneven.ranges.len() <= 1;
@@ -184,17 +153,17 @@ impl Leader {
             if !uneven.is_damaged {
                 self.remember_writes(at, &uneven.own, &mut commit, around)?;
             }
+        } else {
+            commit.put(Key::unsettled(at.ring, shard), &uneven.rest(evened, at.others().count()));
         }
         let made = self.append_closing(at, &commit, around, out)?;
         if made.is_some() {
-            if let Some((first, blocks)) = uneven.ranges.pop_front().filter(|(_, blocks)| *blocks > evened) {
-                uneven.ranges.push_front((first + evened, blocks - evened));
-            }
+            uneven.evened(evened);
             if is_last {
                 out.branches.push("a shard is made even");
-                for own in &uneven.own {
+                for FastWrite { stamp, .. } in &uneven.own {
                     // What is known of the slot is read again.
-                    self.slots.remove(&(own.session, own.op.0 as u8));
+                    self.slots.remove(&(stamp.session, stamp.op.0 as u8));
                 }
                 self.fast.closed(shard);
                 return Ok(true);
@@ -227,8 +196,8 @@ impl Leader {
     }
 
     /// What a session may ask for again, though nobody lists it any more (rule 10a).
-    fn remember_writes(&self, at: &Place, own: &[Stamp], commit: &mut Commit, around: &Around) -> Result<()> {
-        for stamp in own {
+    fn remember_writes(&self, at: &Place, own: &[FastWrite], commit: &mut Commit, around: &Around) -> Result<()> {
+        for FastWrite { stamp, .. } in own {
             let slot = stamp.op.0 as u8;
             let key = Key::session(at.ring, at.own.partition.first_position(at.count), stamp.session, u16::from(slot));
             let known = around.brick.get(&key)?.map(SessionRecord::from_bytes).transpose().map_err(Error::from)?;

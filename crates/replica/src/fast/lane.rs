@@ -1,6 +1,7 @@
 //! The leader's fast lane: which shards are open, and reads of what is not settled.
 
-use super::closing::{Closing, Uneven};
+use super::closing::Closing;
+use super::uneven::Uneven;
 use super::{FastOp, read_lists};
 use crate::leader::Leader;
 use crate::message::{FastList, Message};
@@ -309,8 +310,15 @@ impl FastLane {
         self.due.contains(&shard)
     }
 
-    /// What somebody lists, a member while a leader begins or a learner when it comes, is to be evened.
-    pub fn found(&mut self, lists: Vec<FastList>) {
+    /// What a member lists when a leader begins is to be evened.
+    pub fn found_on(&mut self, brick: BrickId, lists: Vec<FastList>) {
+        for FastList { shard, writes } in lists {
+            self.found.entry(shard).or_default().add_member(brick, writes);
+        }
+    }
+
+    /// What one who learns lists when it comes.
+    pub fn found_on_learner(&mut self, lists: Vec<FastList>) {
         for FastList { shard, writes } in lists {
             self.found.entry(shard).or_default().add(&writes);
         }
