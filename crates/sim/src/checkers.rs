@@ -63,4 +63,4 @@ impl fmt::Display for Complaint {
 }
 
 #[cfg(test)]
-mod scenario;
+pub(crate) mod scenario;

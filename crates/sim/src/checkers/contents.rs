@@ -6,7 +6,8 @@
 //! - A truncate is seen by all that come after it; what it cut off is zeros when the file grows again.
 //! - Sizes that other answers tell (look-up, getattr) are those of some moment of the call.
 //! - A file that is gone (`Stale`) was removed before, and stays gone.
-//! - After a power cut: what was secured is there, of the rest a tail may be lost ([`model`]).
+//! - After a power cut: what was secured is there, of the rest a tail may be lost ([`model`]). A read meanwhile may show bytes from before
+//!   and end where the file ends after it.
 //!
 //! Files are empty when they are made. Answers that say that something is away count as unknown: the write may have
 //! happened, or may happen later, or never.

@@ -2,6 +2,7 @@
 
 use hekate_brick::storage::{PowerCutStorage, Random, Storage, StorageFile, Survivors};
 use hekate_brick::{Brick, Identity, RecoveryReport};
+use hekate_cluster::check_openings;
 use hekate_proto::{BLOCK_BYTES, Error, Incarnation, Result};
 use parking_lot::Mutex;
 use std::io;
@@ -25,7 +26,7 @@ pub struct Disk {
     recorded: (u64, u64),
     /// The boot of the machine.
     boot: u64,
-    /// How often it was opened.
+    /// Of its openings the last one that the cluster has seen.
     openings: u32,
     copy: Option<Copy>,
     /// What was there when an older copy was put back.
@@ -63,8 +64,9 @@ impl Disk {
         Ok(Self { identity, medium, state, recorded: (1, 0), boot, openings, copy, newer })
     }
 
-    /// Opens the brick. What had stopped itself trusts nothing that was not synced, and loses some of it.
-    pub fn open(&mut self, seed: u64) -> Result<(Brick, RecoveryReport)> {
+    /// Opens the brick. What had stopped itself trusts nothing that was not synced, and loses some of it. `seen`: openings that the
+    /// cluster knows of.
+    pub fn open(&mut self, seed: u64, seen: u32) -> Result<(Brick, RecoveryReport)> {
         let struck = std::mem::take(&mut self.state.lock().struck);
         if struck && let Some(note) = self.stopped_note()? {
             // What a failed sync takes is bytes, no names.
@@ -74,9 +76,12 @@ impl Disk {
         }
         let storage = DiskStorage { inner: self.medium.clone(), state: self.state.clone() };
         let is_new = self.is_new_life();
-        self.openings += 1;
         self.recorded.0 += u64::from(is_new);
-        Brick::open_on(Arc::new(storage), &self.identity, Incarnation(self.recorded.0), is_new)
+        let (brick, incarnation) = (self.identity.brick.clone(), Incarnation(self.recorded.0));
+        let is_newest = |_, openings| check_openings(&brick, seen, openings);
+        let opened = Brick::open_on_if(Arc::new(storage), &self.identity, incarnation, is_new, &is_newest)?;
+        self.openings = opened.0.generation();
+        Ok(opened)
     }
 
     fn has_stopped(&self) -> bool {
@@ -144,6 +149,11 @@ impl Disk {
         let medium = self.medium.after_power_cut(Survivors::Everything);
         self.newer = Some(Copy { medium, recorded: self.recorded, openings: self.openings });
         self.put(copy);
+    }
+
+    /// Whether an older copy is in its place.
+    pub fn is_older_copy(&self) -> bool {
+        self.newer.is_some()
     }
 
     /// Puts the newer one back, if an older one was put in its place.

@@ -119,7 +119,8 @@ impl World {
             return;
         }
         if self.is_scrubbed(brick) == Some(true) {
-            self.rotten = None;
+            trace!(self, "nothing of brick {} is damaged any more", brick.0);
+            (self.rotten, self.mended_at) = (None, self.now);
         } else {
             self.after(SCRUB_AGAIN, Event::Scrub { brick });
         }
@@ -162,6 +163,9 @@ impl World {
             return self.act_in(server, None, |process, now| process.event(at, close, now));
         }
         let members: Vec<BrickId> = leader.view().members.iter().map(|member| member.brick).collect();
+        if !members.contains(&on) {
+            return None;
+        }
         let record = members
             .iter()
             .filter_map(|id| self.brick(*id)?.shard(RING, shard).ok()?)
@@ -176,7 +180,7 @@ impl World {
         let commit = Commit { changes, ..Commit::default() };
         trace!(self, "block {block} of {shard:?} on brick {} is mended", on.0);
         self.report.count("damaged blocks that were mended");
-        self.act_in(server, None, |process, now| process.change(at, commit, now))
+        self.act_in(server, None, |process, now| process.change_now(at, commit, now))
     }
 
     /// A block of who learns is right if it has the checksum that the leader knows for it.
@@ -188,10 +192,9 @@ impl World {
         block: u32,
     ) -> Option<bytes::Bytes> {
         let leader = self.brick(leader)?;
-        let held = self.coordinator.ring.view(at)?.learners.iter().filter_map(|learner| {
+        self.coordinator.ring.view(at)?.learners.iter().find_map(|learner| {
             let bytes = self.brick(learner.brick)?.read_block(RING, shard, block).ok()??;
             leader.is_meant(RING, shard, block, &bytes).ok()?.then_some(bytes)
-        });
-        held.into_iter().next()
+        })
     }
 }

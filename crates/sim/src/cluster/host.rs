@@ -434,6 +434,12 @@ impl Process {
         self.event(address, Event::Change { token, commit: Box::new(commit) }, now);
     }
 
+    /// The same, of what was just looked at.
+    pub fn change_now(&mut self, address: Address, commit: hekate_replica::Commit, now: u64) {
+        let token = self.token(Pending { waiter: None, durable: None, reply: None, alone: None });
+        self.event(address, Event::ChangeNow { token, commit: Box::new(commit) }, now);
+    }
+
     /// Whether nothing is under way in it.
     pub fn is_idle(&self) -> bool {
         self.partitions.values().all(|partition| partition.is_idle() && partition.failure().is_none())

@@ -10,6 +10,12 @@ use hekate_proto::*;
 /// A client waits up to so long before it tries again.
 const RETRY_MAX: u64 = 30_000;
 
+/// Visitors think so many times as long as others.
+const VISIT: u64 = 20;
+
+/// An answer takes at most so long: its server may stand still before it sends it.
+const ANSWER_MAX: u64 = 300_000;
+
 impl World {
     /// A client joins.
     pub fn join(&mut self, calls_left: u32, examines: bool) -> u32 {
@@ -30,9 +36,14 @@ impl World {
             examines,
         });
         let number = self.people.len() as u32 - 1;
-        let delay = self.delay(self.settings.think_max);
-        self.after(delay, Event::Next { client: number });
+        self.thinks(number);
         number
+    }
+
+    fn thinks(&mut self, number: u32) {
+        let is_visitor = self.settings.visitors && number > 0 && !self.people[number as usize].examines;
+        let delay = self.delay(self.settings.think_max * if is_visitor { VISIT } else { 1 });
+        self.after(delay, Event::Next { client: number });
     }
 
     /// Its next call.
@@ -122,6 +133,7 @@ impl World {
         trace!(self, "client {} gets {}", waiter.client, briefly(&reply));
         self.note(&reply.to_bytes_for_digest());
         self.check_reply(&waiter, &reply);
+        let may_be_damaged = self.may_be_damaged();
         let person = &mut self.people[waiter.client as usize];
         let client = waiter.client;
         let is_fast = person.client.is_fast();
@@ -136,7 +148,7 @@ impl World {
         }
         match &reply {
             // It is mended: the server finds it as a scrub does.
-            Err(Error::Damaged { .. }) if self.rotten.is_some() => {
+            Err(Error::Damaged { .. }) if may_be_damaged => {
                 self.report.count("branch: a damaged block is asked for");
                 self.again_later(client);
             }
@@ -160,9 +172,14 @@ impl World {
         }
     }
 
+    /// Whether something is damaged, or was when an answer was sent that comes now.
+    fn may_be_damaged(&self) -> bool {
+        self.rotten.is_some() || self.mended_at > 0 && self.now < self.mended_at + ANSWER_MAX
+    }
+
     /// Answers that there is never a reason for.
     fn check_reply(&mut self, waiter: &Waiter, reply: &Result<Reply>) {
-        if self.rotten.is_some() && matches!(reply, Err(Error::Damaged { .. })) {
+        if self.may_be_damaged() && matches!(reply, Err(Error::Damaged { .. })) {
             return;
         }
         if let Err(error @ (Error::Bug { .. } | Error::Damaged { .. } | Error::Protocol { .. })) = reply {
@@ -208,11 +225,13 @@ impl World {
     pub fn lose_connections(&mut self, server: u32) {
         for client in 0..self.people.len() as u32 {
             let person = &self.people[client as usize];
-            let number = person.at.iter().find(|(_, at)| **at == server).map(|(number, _)| *number);
-            if let Some(number) = number.filter(|_| person.call.is_some()) {
-                let waiter = Waiter { client, connection: person.connection, number };
+            let (connection, is_asking) = (person.connection, person.call.is_some());
+            let asked = person.at.iter().filter(|(_, at)| is_asking && **at == server);
+            // Any of them may have been answered by then, on its way before the server died.
+            let lost: Vec<u64> = asked.map(|(number, _)| *number).collect();
+            for number in lost {
                 let delay = self.delay(RETRY_MAX);
-                self.after(delay, Event::Lost { waiter });
+                self.after(delay, Event::Lost { waiter: Waiter { client, connection, number } });
             }
         }
     }
@@ -236,8 +255,7 @@ impl World {
         person.client = Client::new(session, self.coordinator.ring.views.clone());
         (person.call, person.op) = (None, None);
         person.connection += 1;
-        let delay = self.delay(self.settings.think_max);
-        self.after(delay, Event::Next { client: number });
+        self.thinks(number);
     }
 
     fn finished(&mut self, number: u32, outcome: Result<Reply>) {
@@ -262,8 +280,7 @@ impl World {
             self.history.answer(call, at, outcome);
         }
         trace!(self, "client {number} done {}", self.history.describe(call));
-        let delay = self.delay(self.settings.think_max);
-        self.after(delay, Event::Next { client: number });
+        self.thinks(number);
     }
 
     /// Whether all clients have made all their calls.

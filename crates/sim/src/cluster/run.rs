@@ -40,8 +40,10 @@ pub fn run(settings: Settings, trace: bool) -> Result<Outcome> {
 
 fn whole_run(world: &mut World) -> std::result::Result<(), String> {
     begin(world)?;
-    for _ in 0..world.settings.clients {
-        world.join(world.settings.calls_per_client, false);
+    for client in 0..world.settings.clients {
+        let is_visitor = world.settings.visitors && client > 0;
+        let calls = world.settings.calls_per_client / if is_visitor { 8 } else { 1 };
+        world.join(calls, false);
     }
     world.faults_on = world.settings.faults.every > 0;
     if world.faults_on {

@@ -6,7 +6,6 @@ use super::keeper::Lease;
 use super::world::{Event, World, trace};
 use hekate_brick::Brick;
 use hekate_brick::storage::Survivors;
-use hekate_cluster::check_openings;
 use hekate_proto::*;
 use hekate_replica::{Address, Around, BlockAt, Partition, Retention, SyncJob};
 use hekate_transport::link::{Boot, LinkSettings};
@@ -59,9 +58,11 @@ impl World {
         let (mut bricks, mut retention, mut lives) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for id in self.servers[server as usize].bricks.clone() {
             let seed = self.random.number();
-            let (brick, report) = self.disk(id).open(seed)?;
             let seen = self.coordinator.openings.get(&id).copied().unwrap_or_default();
-            check_openings(&id.text(), seen, brick.generation())?;
+            let (brick, report) = self.disk(id).open(seed, seen)?;
+            if self.disk(id).is_older_copy() {
+                self.wrong.push(format!("an older copy of brick {} is served", id.0));
+            }
             self.coordinator.openings.insert(id, brick.generation());
             retention.insert(id, Retention::of(&brick)?);
             if report.stopped.is_some() {

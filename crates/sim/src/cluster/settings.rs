@@ -1,5 +1,7 @@
 //! What a run is like; all of it follows from its seed.
 
+mod narrow;
+
 use hekate_brick::BrickSettings;
 use hekate_brick::storage::Random;
 
@@ -69,7 +71,11 @@ pub struct Settings {
     pub durable_share: u64,
     /// Of 100 calls so many are a client's at the bytes of its own file, mostly durable overwrites.
     pub overwrites: u64,
+    /// Blocks of a file that these begin in.
+    pub blocks: u64,
     pub think_max: Micros,
+    /// All clients but the first ask seldom, so that it is mostly alone with its file; nearly all that it overwrites is durable.
+    pub visitors: bool,
     pub network: NetworkSettings,
     /// A message inside of a server takes up to so long, a sync, a checkpoint.
     pub inside_max: Micros,
@@ -127,7 +133,9 @@ impl Settings {
             data_share,
             durable_share: pick(random, &[0, 10, 50, 100]),
             overwrites,
+            blocks: 5,
             think_max: pick(random, &[200, 2_000, 20_000]),
+            visitors: false,
             network: NetworkSettings {
                 delay_max: pick(random, &[50, 500, 3_000]),
                 lost: pick(random, &[0, 0, 10, 100]),

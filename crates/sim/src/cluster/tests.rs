@@ -7,9 +7,9 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs a seed; what is wrong, a panic included.
-fn try_seed(seed: u64, trace: bool) -> (Option<Outcome>, Vec<String>) {
-    let ran = std::panic::catch_unwind(|| run(Settings::of(seed), trace));
+/// Runs; what is wrong, a panic included.
+fn try_run(settings: Settings, trace: bool) -> (Option<Outcome>, Vec<String>) {
+    let ran = std::panic::catch_unwind(|| run(settings, trace));
     match ran {
         Ok(Ok(outcome)) => {
             let wrong = outcome.wrong.clone();
@@ -27,7 +27,8 @@ fn try_seed(seed: u64, trace: bool) -> (Option<Outcome>, Vec<String>) {
 #[test]
 fn one_seed_gives_the_same_bytes_twice() {
     for seed in [3, 17, 29] {
-        let (first, second) = (try_seed(seed, false).0.unwrap(), try_seed(seed, false).0.unwrap());
+        let once = || try_run(Settings::of(seed), false).0.unwrap();
+        let (first, second) = (once(), once());
         assert_eq!(first.digest, second.digest, "seed {seed}");
         assert_eq!(first.report, second.report, "seed {seed}");
     }
@@ -102,24 +103,38 @@ const REACHED: [&str; 60] = [
 /// full when replicas are levelled.
 const REACHED_IN_1000: [&str; 2] = ["branch: levelling: no room for what is fetched", "branch: a read closes a shard"];
 
-/// Runs of a test run.
+/// Runs of a test run, and of narrow ones.
 const SEEDS: u64 = 300;
+const NARROW_SEEDS: u64 = 300;
 
-/// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one.
 #[test]
 fn faults_stop_and_it_becomes_whole() {
+    let Some((sum, count)) = try_seeds(Settings::of, SEEDS) else { return };
+    let rare = REACHED_IN_1000.into_iter().filter(|_| count >= 1000);
+    let missed: Vec<&str> = REACHED.into_iter().chain(rare).filter(|what| sum.of(what) == 0).collect();
+    assert!(count < 300 || missed.is_empty(), "never reached: {missed:?}");
+}
+
+#[test]
+fn narrow_runs_become_whole() {
+    try_seeds(Settings::narrow, NARROW_SEEDS);
+}
+
+/// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one. -> what they
+/// reached, and how many there were; none: it was one.
+fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)> {
     if let Some(seed) = number("HEKATE_SEED") {
-        let (outcome, wrong) = try_seed(seed, true);
+        let (outcome, wrong) = try_run(settings(seed), true);
         if let Some(outcome) = &outcome {
             println!("digest {:016x}\n{}", outcome.digest, outcome.report);
         }
         assert!(wrong.is_empty(), "seed {seed}: {}", wrong.join("\n"));
-        return;
+        return None;
     }
-    let (first, count) = (number("HEKATE_FIRST").unwrap_or(0), number("HEKATE_SEEDS").unwrap_or(SEEDS));
+    let (first, count) = (number("HEKATE_FIRST").unwrap_or(0), number("HEKATE_SEEDS").unwrap_or(count));
     let (mut sum, mut failed) = (Report::default(), Vec::new());
     for seed in first..first + count {
-        let (outcome, wrong) = try_seed(seed, false);
+        let (outcome, wrong) = try_run(settings(seed), false);
         if let Some(outcome) = outcome {
             sum.merge(&outcome.report);
         }
@@ -129,21 +144,16 @@ fn faults_stop_and_it_becomes_whole() {
             failed.push(seed);
         }
     }
-    println!(
-        "{count} seeds
-{sum}"
-    );
-    let rare = REACHED_IN_1000.into_iter().filter(|_| count >= 1000);
-    let missed: Vec<&str> = REACHED.into_iter().chain(rare).filter(|what| sum.of(what) == 0).collect();
-    assert!(count < 300 || missed.is_empty(), "never reached: {missed:?}");
+    println!("{count} seeds\n{sum}");
     let undecided = sum.of(UNDECIDED);
     assert!(undecided <= 2 + count / 25, "{undecided} searches gave up in {count} seeds");
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
+    Some((sum, count))
 }
 
 /// What each planted bug is.
 #[cfg(feature = "planted")]
-const PLANTED: [&str; 43] = [
+const PLANTED: [&str; 44] = [
     "answers before the members have the record",
     "a retry is done again",
     "a leg that was taken is taken again",
@@ -187,6 +197,7 @@ const PLANTED: [&str; 43] = [
     "a block that does not match its checksum is shown",
     "times are answered before all members have the note",
     "times of files that were being written stay as they are",
+    "a new member has not synced the bytes that it was given",
 ];
 
 #[cfg(feature = "planted")]
@@ -195,20 +206,25 @@ const STARTS: [u64; 5] = [0, 1_000, 2_000, 3_000, 4_000];
 #[cfg(feature = "planted")]
 const SEEDS_MAX: u64 = 1000;
 
-/// So many seeds until a checker complains, and what of. A seed that it complains of without the bug too says nothing.
+/// So many seeds until a checker complains, of a narrow run or a wide one, and what of. What it complains of without the bug too
+/// says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
+    let kinds: [(&str, fn(u64) -> Settings); 2] = [("narrow seed", Settings::narrow), ("seed", Settings::of)];
     for tried in 1..=SEEDS_MAX {
-        hekate_proto::planted::plant(bug);
-        let wrong = try_seed(start + tried, false).1;
-        hekate_proto::planted::plant(0);
-        let Some(first) = wrong.first() else { continue };
-        let complaint: String = first.chars().take(90).collect();
-        if try_seed(start + tried, false).1.is_empty() {
-            println!("bug {bug} from {start}: seed {}: {complaint}", start + tried);
-            return Some((tried, complaint));
+        for (kind, settings) in kinds {
+            let settings = settings(start + tried);
+            hekate_proto::planted::plant(bug);
+            let wrong = try_run(settings.clone(), false).1;
+            hekate_proto::planted::plant(0);
+            let Some(first) = wrong.first() else { continue };
+            let complaint: String = first.chars().take(90).collect();
+            if try_run(settings, false).1.is_empty() {
+                println!("bug {bug} from {start}: {kind} {}: {complaint}", start + tried);
+                return Some((tried, complaint));
+            }
+            println!("{kind} {} is wrong without the bug too: {complaint}", start + tried);
         }
-        println!("seed {} is wrong without the bug too: {complaint}", start + tried);
     }
     None
 }

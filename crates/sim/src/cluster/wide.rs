@@ -87,8 +87,21 @@ fn together(home: Attr, views: &[StubView]) -> Attr {
     views.iter().fold(home, |sum, view| Attr {
         nlink: sum.nlink + view.directories,
         mtime: sum.mtime.max(view.mtime),
-        ctime: sum.ctime.max(view.mtime),
+        ctime: sum.ctime.max(view.ctime),
         change: sum.change + view.change,
         ..sum
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::scenario::{FILE, attr};
+
+    #[test]
+    fn a_part_whose_mtime_was_set_back_keeps_the_directorys_ctime() {
+        let (mtime, ctime) = (Time(1), Time(9));
+        let part = StubView { spread: 2, entries: 1, directories: 0, mtime, ctime, change: 3 };
+        assert_eq!(together(attr(FILE, NodeKind::Directory), &[part]).ctime, ctime);
+    }
 }

@@ -72,7 +72,9 @@ fn name(settings: &Settings, random: &mut Random) -> Name {
 pub fn next_op(settings: &Settings, known: &Known, client: u32, random: &mut Random) -> (Op, bool) {
     if settings.overwrites > 0 && random.below(100) < settings.overwrites {
         return match known.file_of(client, random) {
-            Some(inode) => (overwrite(inode, random), random.below(100) < 85),
+            Some(inode) => {
+                (overwrite(settings, inode, random), random.below(100) < if settings.visitors { 97 } else { 85 })
+            }
             None => (Op::Name { op: create(ROOT, name(settings, random), NewNode::File, random) }, false),
         };
     }
@@ -81,16 +83,16 @@ pub fn next_op(settings: &Settings, known: &Known, client: u32, random: &mut Ran
     (op, durable)
 }
 
-fn overwrite(inode: InodeId, random: &mut Random) -> Op {
-    let (offset, length) = match random.below(20) {
+fn overwrite(settings: &Settings, inode: InodeId, random: &mut Random) -> Op {
+    let (offset, length) = match random.below(if settings.visitors { 60 } else { 20 }) {
         0 => return Op::Inode { op: inode_op(inode, random) },
         1 => return Op::Data { op: DataOp::Fsync { inode } },
         2..=5 => {
-            let (offset, length) = (random.below(5) * 4096, 4096 * (1 + random.below(4) as u32));
+            let (offset, length) = (random.below(settings.blocks) * 4096, 4096 * (1 + random.below(4) as u32));
             return Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
         }
-        6 | 7 => (0, 24_576),
-        8..=17 => (random.below(5) * 4096, 4096 * (1 + random.below(2))),
+        6 | 7 | 20..=24 => (0, 24_576),
+        8..=17 | 25.. => (random.below(settings.blocks) * 4096, 4096 * (1 + random.below(2))),
         _ => (random.below(20_000), 1 + random.below(4_000)),
     };
     Op::Data { op: write_at(inode, offset, length, random) }

@@ -125,6 +125,8 @@ pub struct World {
     pub wiped: BTreeMap<u32, BrickId>,
     /// A brick on which something may be damaged, until a scrub finds nothing.
     pub rotten: Option<BrickId>,
+    /// When the last one was whole again.
+    pub mended_at: Micros,
     /// What must never happen, and did.
     pub wrong: Vec<String>,
     pub trace: bool,
@@ -194,6 +196,7 @@ impl World {
             clocks,
             wiped: BTreeMap::new(),
             rotten: None,
+            mended_at: 0,
             wrong: Vec::new(),
             trace,
             boots: 0,

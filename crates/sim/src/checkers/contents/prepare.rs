@@ -75,7 +75,8 @@ impl<'a> Draft<'a> {
         let end_max = self.said.iter().map(|(_, said)| said.end()).max().unwrap_or(0);
         for (call, said) in writes.into_iter().chain(others) {
             let shards = end_max > INLINE_MAX;
-            let own = windows(self.history, *call, || action(&grid, &mut palette, *call, said));
+            let is_cut = self.comes_through_a_power_cut(*call);
+            let own = windows(self.history, *call, || action(&grid, &mut palette, (*call, is_cut), said));
             let all = |rounds, own: Vec<Operation<Action>>, change: fn(Action) -> Action| {
                 own.into_iter()
                     .map(move |own| Candidate { operation: Operation { action: change(own.action), ..own }, rounds })
@@ -89,7 +90,7 @@ impl<'a> Draft<'a> {
                 Said::Write { .. } | Said::Truncate { .. } if self.may_be_lost_meanwhile(*call) => {
                     candidates.extend(all(ALL, own, maybe));
                 }
-                Said::Write { .. } if shards && self.is_read_meanwhile(*call) => {
+                Said::Write { .. } if shards && self.is_seen_meanwhile(*call) => {
                     candidates.extend(all(AGAIN, own.clone(), bytes_only).map(Candidate::optional));
                     candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
                     candidates.extend(all(SPLIT, own.clone(), split));
@@ -102,15 +103,15 @@ impl<'a> Draft<'a> {
         (File { grid, palette, secured_at, power_cuts, end_max }, candidates)
     }
 
-    /// Whether bytes were read while the call was under way.
-    fn is_read_meanwhile(&self, call: CallNumber) -> bool {
+    /// Whether bytes were read, or a size, while the call was under way.
+    fn is_seen_meanwhile(&self, call: CallNumber) -> bool {
         let writer = self.history.call(call);
         let overlaps = |reader: &Call| {
             reader.returned().is_none_or(|returned| returned >= writer.invoked)
                 && writer.returned().is_none_or(|returned| returned >= reader.invoked)
         };
-        let reads = self.said.iter().filter(|(_, said)| matches!(said, Said::Read { .. }));
-        reads.into_iter().any(|(reader, _)| overlaps(self.history.call(*reader)))
+        let mut seen = self.said.iter().filter(|(_, said)| matches!(said, Said::Read { .. } | Said::Size(_)));
+        seen.any(|(reader, _)| overlaps(self.history.call(*reader)))
     }
 
     /// Whether the power failed while the answer was on its way, or between a write to shards and the word to the inode's
@@ -118,10 +119,14 @@ impl<'a> Draft<'a> {
     /// fsync (DESIGN section 6).
     fn may_be_lost_meanwhile(&self, call: CallNumber) -> bool {
         let writer = self.history.call(call);
-        let in_flight =
-            |cut: &Moment| writer.invoked <= *cut && writer.returned().is_none_or(|returned| *cut <= returned);
         let is_sure = writer.durable && writer.returned().is_some();
-        !is_sure && self.history.power_cuts().iter().any(in_flight)
+        !is_sure && self.comes_through_a_power_cut(call)
+    }
+
+    fn comes_through_a_power_cut(&self, call: CallNumber) -> bool {
+        let call = self.history.call(call);
+        let in_flight = |cut: &Moment| call.invoked <= *cut && call.returned().is_none_or(|returned| *cut <= returned);
+        self.history.power_cuts().iter().any(in_flight)
     }
 
     /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of great writes do.
@@ -277,7 +282,8 @@ fn unsure(action: Action) -> Action {
     }
 }
 
-fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> Action {
+/// `is_cut`: the power failed meanwhile.
+fn action(grid: &Grid, palette: &mut Palette, (call, is_cut): (CallNumber, bool), said: &Said) -> Action {
     match said {
         Said::Truncate { size } => Action::Truncate { call, size: *size },
         Said::Size(size) => Action::Size(*size),
@@ -299,7 +305,12 @@ fn action(grid: &Grid, palette: &mut Palette, call: CallNumber, said: &Said) -> 
                 let cells = if seen > from { grid.cells(from, seen) } else { 0..0 };
                 let slice = bytes.slice((from.min(seen) - offset).min(bytes.len() as u64) as usize..);
                 let contents = palette.contents(grid, cells.clone(), &slice, None);
-                ReadPart { cells, contents, size: size_seen(from, seen, to) }
+                let size = match is_cut {
+                    // The bytes may be from before and the size from after it.
+                    true => SizeSeen::AtLeast(if seen > from { seen } else { 0 }),
+                    false => size_seen(from, seen, to),
+                };
+                ReadPart { cells, contents, size }
             };
             Action::Read { parts: in_shards(*offset, offset.saturating_add(*length)).map(part).collect() }
         }

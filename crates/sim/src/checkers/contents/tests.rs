@@ -123,6 +123,20 @@ fn other_answers_tell_the_size_too() {
     assert!(complaint(&sized(4)).contains("the file has [3] bytes then, not 4"));
 }
 
+/// Others see the size that a write overtook, and cover its bytes, before its own size comes (seed 1682).
+#[test]
+fn bytes_may_be_covered_before_their_size_is_told() {
+    let far = 100_000;
+    let mut scenario = Scenario::default();
+    scenario.wrote(0, 1, far, b"x");
+    scenario.wrote(2, 9, far + 1, b"aaaa");
+    scenario.wrote(3, 4, far + 1, b"b");
+    let op = Op::Inode { op: InodeOp::GetAttr { inode: FILE } };
+    scenario.did(5, 6, op, node(Attr { size: far + 2, ..attr(FILE, NodeKind::File) }));
+    scenario.read(10, 11, far, 9, b"xbaaa");
+    assert_right(&scenario);
+}
+
 #[test]
 fn a_file_goes_only_if_somebody_removed_it_and_stays_gone() {
     let read = || Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 3, touch: false } };
@@ -138,6 +152,35 @@ fn a_file_goes_only_if_somebody_removed_it_and_stays_gone() {
     assert_right(&back);
     back.read(6, 7, 0, 3, b"abc");
     assert!(complaint(&back).contains("the file is gone then"));
+}
+
+/// Seed 3843. Its bytes were in the shard when the inode's leader said that there is no such file any more.
+#[test]
+fn bytes_of_a_write_that_met_no_file_are_seen_by_who_reads_meanwhile() {
+    for (seen, right) in [(b"abc", true), (b"xyz", true), (b"xbc", false)] {
+        let mut scenario = Scenario::default();
+        scenario.wrote(0, 1, 0, b"abc");
+        let unlink = NameOp::Unlink { dir: ROOT, name: name("f"), open_here: None };
+        scenario.did(2, 3, Op::Name { op: unlink }, Ok(Reply::Done));
+        scenario.did(4, 8, write(0, b"xyz"), Err(Error::Stale));
+        scenario.read(5, 9, 0, 3, seen);
+        assert_eq!(check(&scenario.history).is_empty(), right, "{seen:?}");
+    }
+}
+
+/// Seed 9920. Bytes are asked for before the size is.
+#[test]
+fn a_read_over_a_power_cut_ends_where_the_file_does_after_it() {
+    for (meanwhile, after, right) in [(&b"aX"[..], &b"ab"[..], true), (b"aXY", b"ab", true), (b"ab", b"aX", false)] {
+        let mut scenario = Scenario::default();
+        scenario.wrote(0, 1, 0, b"ab");
+        scenario.synced(2, 3, FILE);
+        scenario.wrote(4, 5, 1, b"XY");
+        scenario.read(8, 12, 0, 9, meanwhile);
+        scenario.history.power_cut(10);
+        scenario.read(13, 14, 0, 9, after);
+        assert_eq!(check(&scenario.history).is_empty(), right, "{meanwhile:?} then {after:?}");
+    }
 }
 
 #[test]

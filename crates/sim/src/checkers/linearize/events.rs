@@ -5,7 +5,7 @@ use crate::history::Moment;
 use std::rc::Rc;
 
 /// In this order at the same moment: what opens overlaps what closes then, and what closes with a power cut may come before
-/// it.
+/// it. What need not have happened closes last: one call may be both that and what it led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Open(usize),
@@ -20,7 +20,8 @@ pub fn in_order<A>(operations: &[Operation<A>], power_cuts: &[Moment]) -> Vec<(M
         events.push((operation.opens, Event::Open(index)));
         events.extend(operation.closes.map(|at| (at, Event::Close(index))));
     }
-    events.sort();
+    let is_optional = |event: &Event| matches!(event, Event::Close(index) if !operations[*index].required);
+    events.sort_by_key(|(at, event)| (*at, is_optional(event), *event));
     events
 }
 

@@ -68,3 +68,20 @@ fn journals_that_are_full_while_shards_are_to_be_synced_get_room() {
     asked.into_iter().for_each(|asked| assert_eq!(stage.answer(asked), Ok(Reply::Done)));
     stage.whole_and_judged();
 }
+
+/// Seed 7352. An opening was counted before it was asked whether the brick is an older copy: one whose openings failed, or that was started
+/// again after it had been refused, had soon been opened as often as the cluster knew.
+#[test]
+fn an_older_copy_is_refused_though_its_openings_fail() {
+    for syncs in 0..8 {
+        let mut stage = Stage::new(&[&[0]]);
+        let ann = stage.client();
+        stage.does_durably(ann, file(ROOT, "f"));
+        stage.copy_disk(0);
+        stage.restart(&[0]);
+        stage.does_durably(ann, file(ROOT, "g"));
+        stage.put_copy_back(0);
+        stage.fail_sync_after(0, syncs);
+        stage.whole_and_judged();
+    }
+}

@@ -199,7 +199,12 @@ impl Stage {
 
     /// A brick's next sync fails.
     pub fn fail_sync(&mut self, brick: u32) {
-        self.world.disk(brick_id(brick)).fail_sync(0);
+        self.fail_sync_after(brick, 0);
+    }
+
+    /// One fails after so many.
+    pub fn fail_sync_after(&mut self, brick: u32, syncs: u64) {
+        self.world.disk(brick_id(brick)).fail_sync(syncs);
     }
 
     /// Whether a brick trusts its disk no more; its process ends with the next tick.
@@ -213,6 +218,19 @@ impl Stage {
         servers.iter().for_each(|server| self.world.kill(*server));
         self.down.extend(servers);
         self.come_back(servers);
+    }
+
+    /// A disk is copied as it is now, and the copy may be put back later.
+    pub fn copy_disk(&mut self, brick: u32) {
+        self.world.disk(brick_id(brick)).copy(0);
+    }
+
+    /// Its process ends, and begins anew with the copy.
+    pub fn put_copy_back(&mut self, brick: u32) {
+        self.world.kill(brick);
+        self.world.disk(brick_id(brick)).put_back_older();
+        self.down.insert(brick);
+        self.come_back(&[brick]);
     }
 
     /// Machines lose their power at the same moment, and with it all that is not on stable storage.
@@ -348,7 +366,9 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         data_share: 0,
         durable_share: 0,
         overwrites: 0,
+        blocks: 5,
         think_max: 1,
+        visitors: false,
         network: NetworkSettings { delay_max: 1, lost: 0, doubled: 0, slow: 0 },
         inside_max: 1,
         sync_max: 1,

@@ -1,0 +1,78 @@
+//! Narrow runs: one partition, one file or two, and a few kinds of faults, so that what seldom meets does. A run that leaves most
+//! things out finds what a run of everything does not (Groce, Zhang, Eide, Chen and Regehr, *Swarm Testing*, ISSTA 2012).
+
+use super::{FaultSettings, Micros, Settings, pick};
+use hekate_brick::storage::Random;
+
+/// What a narrow run is about: seed modulo so many.
+const THEMES: u64 = 4;
+
+impl Settings {
+    /// Those of a seed's narrow run.
+    pub fn narrow(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_0e00);
+        let wide = Self::of(seed);
+        let servers = pick(random, &[2, 2, 3]);
+        let drift = if random.once_in(2) { wide.drift } else { 0 };
+        let (names, clients) = (pick(random, &[1, 1, 2]), pick(random, &[1, 2, 2, 3]));
+        let visitors = !random.once_in(4);
+        Self {
+            machines: servers,
+            servers,
+            bricks_per_server: 1,
+            copies: if random.once_in(4) { 2 } else { servers },
+            partitions: pick(random, &[1, 1, 1, 2]),
+            spread_max: 1,
+            clients,
+            visitors,
+            calls_per_client: 80,
+            names,
+            directories: 1,
+            data_share: 80,
+            durable_share: 100,
+            overwrites: pick(random, &[90, 95, 98]),
+            blocks: pick(random, &[1, 2, 5]),
+            think_max: pick(random, &[200, 2_000, 10_000]),
+            lease: pick(random, &[60_000, 60_000, 150_000]),
+            drift,
+            faults: faults(seed % THEMES, random),
+            ..wide
+        }
+    }
+}
+
+/// One in two of those that the theme is about, and seldom one that it is not.
+fn faults(theme: u64, random: &mut Random) -> FaultSettings {
+    let every: Micros = pick(random, &[40_000, 100_000, 200_000, 400_000]);
+    let mut weight = |themes: &[u64]| {
+        let share = if themes.contains(&theme) { 2 } else { 12 };
+        if random.once_in(share) { 1 + random.below(3) } else { 0 }
+    };
+    let mut faults = FaultSettings {
+        every,
+        kill: weight(&[0, 1, 2, 3]),
+        power_cut: weight(&[1, 3]),
+        power_cut_all: weight(&[1]),
+        network_cut: weight(&[0, 3]),
+        link_reset: weight(&[0, 2]),
+        full_disk: weight(&[3]),
+        failed_sync: weight(&[1]),
+        client_death: weight(&[2]),
+        connection_cut: weight(&[0, 2]),
+        coordinator_cut: weight(&[0, 3]),
+        pause: weight(&[0, 2]),
+        one_way_cut: weight(&[0]),
+        clock_jump: weight(&[]),
+        rot: weight(&[1]),
+        older_copy: weight(&[1]),
+        wipe: weight(&[3]),
+    };
+    // One at least.
+    match theme {
+        0 => faults.kill += 1,
+        1 => faults.power_cut += 1,
+        2 => faults.connection_cut += 1,
+        _ => faults.coordinator_cut += 1,
+    }
+    faults
+}
