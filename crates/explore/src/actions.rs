@@ -98,20 +98,6 @@ pub enum Action {
     Open,
 }
 
-impl Action {
-    pub fn is_fault(&self) -> bool {
-        match self {
-            Action::Die { .. }
-            | Action::Kill { .. }
-            | Action::Cut { .. }
-            | Action::Blackout { .. }
-            | Action::TimeOut { .. } => true,
-            Action::Form { is_suspicion, .. } => *is_suspicion,
-            _ => false,
-        }
-    }
-}
-
 impl State {
     pub fn first(scope: &Scope) -> Self {
         let count = scope.replicas as usize;

@@ -92,8 +92,8 @@ impl Model for Scope {
     fn is_whole(&self, state: &State) -> bool {
         state.is_whole(self)
     }
-    fn is_fault(&self, action: Action) -> bool {
-        action.is_fault()
+    fn budget<'a>(&self, state: &'a State) -> &'a Budget {
+        &state.budget
     }
     fn in_words(&self, state: &State) -> String {
         in_words(state)

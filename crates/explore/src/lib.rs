@@ -6,6 +6,7 @@
 //! `hekate-replica` could only find that the code does what the code does. The simulator (`hekate-sim`) runs that.
 
 pub mod actions;
+pub mod check;
 pub mod client;
 pub mod ghost;
 pub mod invariants;

@@ -4,6 +4,7 @@
 //! doing the steps once more. Why not stateright 0.31: its `eventually` is right on acyclic graphs only, and "from every
 //! state a whole one can be reached" is no property that it knows; see `docs/fast-lane.md`.
 
+use crate::state::Budget;
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -25,7 +26,8 @@ pub trait Model {
     fn complaint(&self, state: &Self::State) -> Option<&'static str>;
     /// From every state one like this must be within reach, without another fault.
     fn is_whole(&self, state: &Self::State) -> bool;
-    fn is_fault(&self, action: Self::Action) -> bool;
+    /// What may still go wrong. A step that takes of it is a fault.
+    fn budget<'a>(&self, state: &'a Self::State) -> &'a Budget;
     fn in_words(&self, state: &Self::State) -> String;
     /// A step that is about to be done, with the message that it delivers.
     fn step_in_words(&self, state: &Self::State, action: Self::Action) -> String;
@@ -161,7 +163,8 @@ pub fn explore<M: Model>(model: &M, progress: bool) -> Found<M::Action> {
                 model.step(&mut after, *action);
                 let fresh = graph.came.len() as u32 + 1;
                 let to = *graph.known.entry(print_of(&after)).or_insert(fresh);
-                if progress && !model.is_fault(*action) {
+                let is_fault = model.budget(&after).faults() < model.budget(&state).faults();
+                if progress && !is_fault {
                     graph.edges.push((number, to));
                 }
                 if to != fresh {

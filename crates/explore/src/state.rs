@@ -196,7 +196,7 @@ pub enum Message {
 }
 
 /// Faults that may still happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Budget {
     /// Clients that die.
     pub deaths: u8,
@@ -212,6 +212,15 @@ pub struct Budget {
     pub timeouts: u8,
     /// Reads that do not wait for a write that is under way, but have the leader settle it. (No fault, but bounded.)
     pub hasty_reads: u8,
+}
+
+impl Budget {
+    pub const NONE: Self =
+        Self { deaths: 0, kills: 0, cuts: 0, blackouts: 0, suspicions: 0, timeouts: 0, hasty_reads: 0 };
+
+    pub fn faults(&self) -> u8 {
+        self.deaths + self.kills + self.cuts + self.blackouts + self.suspicions + self.timeouts
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

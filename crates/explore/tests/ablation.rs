@@ -1,13 +1,12 @@
 //! Each rule is needed: without it the explorer finds a state in which a promise is broken, and tells the shortest way
 //! to it (`cargo test -p hekate-explore --test ablation -- --nocapture` prints all of them).
 
+use hekate_explore::check::{self, Missed};
 use hekate_explore::rules::{RULES, Rules};
 use hekate_explore::scope::Scope;
 use hekate_explore::scopes::named;
-use hekate_explore::search::explore;
 
-/// A rule, the configuration in which it is missed, and a word of what is lost.
-const MISSED: &[(&str, &str, &str)] = &[
+const MISSED: &[Missed] = &[
     ("whole_stamp", "pipelined", "different bytes"),
     ("leader_stamps", "pipelined", "different bytes"),
     ("epoch_in_stamps", "kill", "different bytes"),
@@ -48,26 +47,10 @@ const NOT_SHOWN: &[&str] = &["longest_leads", "level_unsettled", "lists_handed_o
 
 #[test]
 fn each_rule_is_needed() {
-    let mut unexpected = Vec::new();
-    for (rule, scope, word) in MISSED {
-        let scope = Scope { rules: Rules::without(rule), ..named(scope) };
-        let found = explore(&scope, true);
-        let number = RULES.iter().find(|(_, name, _)| name == rule).map_or("", |(number, _, _)| number);
-        match found.violation {
-            Some(violation) if violation.complaint.contains(word) => {
-                println!("rule {number}, {rule}; {} states; {}", found.states, violation.text);
-            }
-            Some(violation) => unexpected.push(format!("{rule}: {}", violation.text)),
-            None => unexpected.push(format!("{rule} is not missed in {} ({} states)", scope.name, found.states)),
-        }
-    }
-    assert!(unexpected.is_empty(), "{}", unexpected.join("\n"));
+    check::each_is_missed(MISSED, RULES, |rule, name| Scope { rules: Rules::without(rule), ..named(name) });
 }
 
 #[test]
 fn no_rule_is_forgotten() {
-    let tried: Vec<&str> = MISSED.iter().map(|(rule, _, _)| *rule).chain(NOT_SHOWN.iter().copied()).collect();
-    let all: Vec<&str> = RULES.iter().map(|(_, name, _)| *name).collect();
-    assert!(all.iter().all(|rule| tried.contains(rule)), "a rule without a line here");
-    assert_eq!(all.len(), tried.len());
+    check::none_is_forgotten(RULES, MISSED, NOT_SHOWN);
 }

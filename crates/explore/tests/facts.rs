@@ -19,7 +19,7 @@ fn broken(scope: &Scope) -> Violation {
 /// other, and both shards are at version 1.
 #[test]
 fn with_bare_version_numbers_two_histories_meet() {
-    let faults = Budget::default();
+    let faults = Budget::NONE;
     let scripts = vec![vec![Line::Fast { shard: 0, cell: 0 }], vec![Line::Fast { shard: 0, cell: 1 }]];
     let scope = Scope { name: "bare version numbers", scripts, faults, ..named("two clients") };
     // A stamp names who wrote; it is left out of the comparison by the rule, and equal counts are all that is left.

@@ -1,11 +1,10 @@
 //! With all rules on no promise is broken in any state of these configurations, and from each state the system becomes
 //! whole again if nothing else fails. `HEKATE_EXPLORE=large` explores the larger ones, and its name one of them.
 
+use hekate_explore::check;
 use hekate_explore::rules::Rules;
 use hekate_explore::scope::Scope;
 use hekate_explore::scopes::{large, small};
-use hekate_explore::search::explore;
-use std::collections::HashSet;
 use std::sync::Mutex;
 
 /// Kinds of steps, all of which the small configurations have together.
@@ -17,18 +16,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Explores one after the other, with all output and at least so many states.
 fn explore_all(scopes: &[Scope], states_min: usize) -> usize {
     let _alone = ALONE.lock();
-    let (mut states, mut kinds) = (0, HashSet::new());
-    for scope in scopes {
-        let found = explore(scope, true);
-        println!("{found}");
-        let text = found.violation.map_or_else(String::new, |violation| violation.text);
-        assert!(text.is_empty(), "{text}");
-        assert!(found.is_complete, "{}: more than {} states", scope.name, scope.states_max);
-        assert!(found.whole > 0, "{}: never whole", scope.name);
-        states += found.states;
-        kinds.extend(found.kinds);
-    }
-    println!("{states} states of {} configurations; steps of {} kinds", scopes.len(), kinds.len());
+    let (states, kinds) = check::all_hold(scopes);
     assert!(scopes.len() < 10 || kinds.len() == KINDS, "of some kinds there was no step");
     assert!(states > states_min, "a step that can not happen any more makes a model small");
     states
@@ -36,13 +24,12 @@ fn explore_all(scopes: &[Scope], states_min: usize) -> usize {
 
 #[test]
 fn all_promises_hold_in_every_state() {
-    let wanted = std::env::var("HEKATE_EXPLORE").unwrap_or_default();
-    let (scopes, states_min) = match wanted.as_str() {
-        "" => (small(), 1_000_000),
-        "large" => (large(), 5_000_000),
-        name => (small().into_iter().chain(large()).filter(|scope| scope.name == name).collect(), 1),
+    let states_min = match std::env::var("HEKATE_EXPLORE").unwrap_or_default().as_str() {
+        "" => 1_000_000,
+        "large" => 5_000_000,
+        _ => 1,
     };
-    explore_all(&scopes, states_min);
+    explore_all(&check::wanted(small(), large()), states_min);
 }
 
 /// Rule 16b is for speed: without it what is unsettled is settled when it is read or written next. Rule 15c is for logs,

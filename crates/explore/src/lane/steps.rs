@@ -127,12 +127,8 @@ impl Model for Lane {
             && world.replicas.iter().all(|at| at.up && at.list.is_none() && at.epoch == now.epoch)
     }
 
-    fn is_fault(&self, action: Action) -> bool {
-        match action {
-            Action::Die { .. } | Action::Kill { .. } | Action::TimeOut { .. } => true,
-            Action::Form { is_suspicion, .. } => is_suspicion,
-            _ => false,
-        }
+    fn budget<'a>(&self, world: &'a World) -> &'a Budget {
+        &world.budget
     }
 
     fn in_words(&self, world: &World) -> String {

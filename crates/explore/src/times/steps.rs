@@ -3,50 +3,25 @@
 use super::*;
 use crate::search::Model;
 
-/// One step. Faults are those that a budget bounds.
+/// One step. Faults are those that a budget bounds. `StaleAnswer`: who was left out answers times at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    Begin {
-        client: u8,
-    },
-    Order {
-        client: u8,
-    },
-    Answer {
-        client: u8,
-    },
-    /// Who was left out answers times at once.
-    StaleAnswer {
-        client: u8,
-    },
+    Begin { client: u8 },
+    Order { client: u8 },
+    Answer { client: u8 },
+    StaleAnswer { client: u8 },
     StaleRead,
     Read,
     Idle,
     Renew,
     Serve,
-    Take {
-        replica: u8,
-    },
-    Sync {
-        replica: u8,
-    },
-    Kill {
-        replica: u8,
-    },
-    Cut {
-        replica: u8,
-        all: bool,
-    },
-    Blackout {
-        kept: Mask,
-    },
-    Start {
-        replica: u8,
-    },
-    Form {
-        members: Mask,
-        is_suspicion: bool,
-    },
+    Take { replica: u8 },
+    Sync { replica: u8 },
+    Kill { replica: u8 },
+    Cut { replica: u8, all: bool },
+    Blackout { kept: Mask },
+    Start { replica: u8 },
+    Form { members: Mask, is_suspicion: bool },
     Open,
 }
 
@@ -143,12 +118,8 @@ impl Model for Times {
             && !world.inode().noted
     }
 
-    fn is_fault(&self, action: Action) -> bool {
-        match action {
-            Action::Kill { .. } | Action::Cut { .. } | Action::Blackout { .. } => true,
-            Action::Form { is_suspicion, .. } => is_suspicion,
-            _ => false,
-        }
+    fn budget<'a>(&self, world: &'a World) -> &'a Budget {
+        &world.budget
     }
 
     fn in_words(&self, world: &World) -> String {
