@@ -14,5 +14,5 @@ if [ -z "${HEKATE:-}" ]; then
   HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate")
 fi
 for without in 0 27 28 101 102 103; do
-  HEKATE=$HEKATE HEKATE_PLANTED=$without bench/lanes.py --delays "$DELAY" --modes leader,hsr --jobs 1,8 --seconds "$SECONDS_EACH" --out "$OUT"
+  HEKATE=$HEKATE HEKATE_PLANTED=$without python3 -B bench/lanes.py --delays "$DELAY" --modes leader,hsr --jobs 1,8 --seconds "$SECONDS_EACH" --out "$OUT"
 done
