@@ -200,6 +200,10 @@ impl Disk {
         self.state.lock().syncs_left = Some(after);
     }
 
+    pub fn is_to_fail(&self) -> bool {
+        self.state.lock().syncs_left.is_some()
+    }
+
     /// Whether a sync has failed since the brick was opened.
     pub fn take_failed(&self) -> bool {
         std::mem::take(&mut self.state.lock().failed)

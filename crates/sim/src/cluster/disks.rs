@@ -92,7 +92,9 @@ impl World {
             !placed.contains(&brick) || placed.len() > 1 && placed.iter().all(|one| even.contains(one))
         };
         let Some(server) = server_of(&self.servers, brick) else { return };
-        if self.rotten.is_some() || !self.wiped.is_empty() || !numbers.into_iter().all(is_even) {
+        // A sync that fails takes what is not on the disk yet.
+        let is_second = self.rotten.is_some() || !self.wiped.is_empty() || self.disks.values().any(Disk::is_to_fail);
+        if is_second || !numbers.into_iter().all(is_even) {
             return;
         }
         let goes_astray = self.random.once_in(2);

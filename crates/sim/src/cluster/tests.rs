@@ -120,6 +120,11 @@ fn narrow_runs_become_whole() {
     try_seeds(Settings::narrow, NARROW_SEEDS);
 }
 
+#[test]
+fn narrow_names_become_whole() {
+    try_seeds(Settings::narrow_names, NARROW_SEEDS);
+}
+
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one. -> what they
 /// reached, and how many there were; none: it was one.
 fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)> {
@@ -210,7 +215,8 @@ const SEEDS_MAX: u64 = 1000;
 /// says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
-    let kinds: [(&str, fn(u64) -> Settings); 2] = [("narrow seed", Settings::narrow), ("seed", Settings::of)];
+    let kinds: [(&str, fn(u64) -> Settings); 3] =
+        [("narrow seed", Settings::narrow), ("narrow names seed", Settings::narrow_names), ("seed", Settings::of)];
     for tried in 1..=SEEDS_MAX {
         for (kind, settings) in kinds {
             let settings = settings(start + tried);

@@ -8,7 +8,27 @@ use hekate_brick::storage::Random;
 const THEMES: u64 = 4;
 
 impl Settings {
-    /// Those of a seed's narrow run.
+    /// Those of a seed's narrow run about names: few of them, in few directories that lie on several partitions, so that most changes
+    /// have legs, meet others, and are asked for again.
+    pub fn narrow_names(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_4a3e);
+        let narrow = Self::narrow(seed);
+        Self {
+            partitions: pick(random, &[2, 2, 4]),
+            spread_max: pick(random, &[1, 2, 2]),
+            clients: pick(random, &[2, 3, 4]),
+            visitors: false,
+            calls_per_client: 60,
+            names: pick(random, &[2, 2, 3]),
+            directories: pick(random, &[1, 2, 3]),
+            data_share: pick(random, &[0, 10, 40]),
+            durable_share: pick(random, &[0, 50, 100]),
+            overwrites: 0,
+            ..narrow
+        }
+    }
+
+    /// Those of a seed's narrow run about bytes.
     pub fn narrow(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_0e00);
         let wide = Self::of(seed);
