@@ -19,9 +19,10 @@ fuzz() { # libFuzzer for an hour, all decoders
 replica() { # random name ops, and crashes after any record, 5,000 cases each
   PROPTEST_CASES=5000 cargo test --release -p hekate-replica
 }
-seeds() { # 5,000 simulated clusters under faults, and the planted bugs: about half an hour
-  HEKATE_SEEDS=5000 cargo test -p hekate-sim faults_stop -- --nocapture
-  cargo test -p hekate-sim --features planted planted_bugs_are_found -- --nocapture
+seeds() { # 10,000 simulated clusters under faults, 10,000 narrow ones of each kind, and the planted bugs: three hours
+  HEKATE_SEEDS=10000 cargo test --release -p hekate-sim faults_stop -- --nocapture
+  HEKATE_SEEDS=10000 cargo test --release -p hekate-sim narrow_ -- --nocapture --test-threads 1
+  cargo test --release -p hekate-sim --features planted planted_bugs_are_found -- --nocapture
 }
 explore() { # all states of the larger models of the protocol, up to 4 GiB of memory: ten minutes
   HEKATE_EXPLORE=large cargo test --release -p hekate-explore -- --nocapture --test-threads 1

@@ -129,19 +129,17 @@ impl<'a> Draft<'a> {
         self.history.power_cuts().iter().any(in_flight)
     }
 
-    /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of great writes do.
+    /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of writes do: a power cut takes some of
+    /// what was not synced, of a small write too where a learner had been given a part of its blocks.
     fn borders(&self, blocks: bool) -> BTreeSet<u64> {
         let mut borders = BTreeSet::from([0]);
         for (_, said) in &self.said {
             let (from, to) = said.range();
             borders.extend([from, to]);
             borders.extend((from / SHARD_BYTES..to.div_ceil(SHARD_BYTES)).skip(1).map(|shard| shard * SHARD_BYTES));
-            match said {
-                Said::Write { data, .. } if blocks && data.len() > JOURNALED_BYTES_MAX => {
-                    let block = BLOCK_BYTES as u64;
-                    borders.extend((from / block..to.div_ceil(block)).skip(1).map(|number| number * block));
-                }
-                _ => {}
+            if blocks && matches!(said, Said::Write { .. }) {
+                let block = BLOCK_BYTES as u64;
+                borders.extend((from / block..to.div_ceil(block)).skip(1).map(|number| number * block));
             }
         }
         borders
