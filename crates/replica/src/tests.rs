@@ -5,14 +5,18 @@
 //! both replicas of every partition hold the same.
 
 mod clocks;
+mod closing;
 mod compare;
 mod fast;
 mod heal;
+mod lane;
+mod level;
 mod lost_blocks;
 mod lost_records;
 mod proof;
 mod room;
 mod starving;
+mod stuck;
 mod times;
 
 use crate::*;

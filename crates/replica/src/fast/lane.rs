@@ -120,9 +120,11 @@ impl FastLane {
         }
     }
 
-    /// Members hold the stamp of its closing, whatever they have of the writes before.
+    /// Members hold the stamp of its closing, whatever they have of the writes before. Where it is only due, and cannot begin, they
+    /// would give the same answer again and again.
     pub fn is_closing_for(&self, ask: &Ask, op: &Op) -> bool {
-        let is_it = |shard| self.closing.as_ref().is_some_and(|closing| closing.has(shard));
+        let is_it =
+            |shard| self.due.contains(&shard) || self.closing.as_ref().is_some_and(|closing| closing.has(shard));
         read_shard(ask, op).is_some_and(is_it)
     }
 

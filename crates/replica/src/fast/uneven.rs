@@ -106,4 +106,21 @@ mod tests {
         next.add_own(&uneven.rest(1, 1).writes);
         assert_eq!((next.own, next.ranges, next.count), (vec![write(5, 0, 2)], VecDeque::from([(0, 2), (5, 1)]), 7));
     }
+
+    #[test]
+    fn who_lists_only_what_followed_a_write_has_it() {
+        let mut uneven = Uneven::default();
+        uneven.add_own(&[write(5, 0, 1), write(6, 1, 1)]);
+        uneven.add_member(BrickId(1), vec![write(6, 1, 1)]);
+        let own = |writes: Vec<FastWrite>| writes.into_iter().filter(|write| write.stamp.session != SYSTEM_SESSION);
+        assert_eq!(own(uneven.rest(1, 1).writes).collect::<Vec<_>>(), [write(5, 0, 1), write(6, 1, 1)]);
+    }
+
+    /// A range of no blocks would pass for one that cannot be read, and the writes of the shard not be remembered.
+    #[test]
+    fn a_range_that_begins_where_the_shard_ends_is_none() {
+        let mut uneven = Uneven::default();
+        uneven.add_own(&[write(5, 4, 2)]);
+        assert_eq!(uneven.next_range(4), None);
+    }
 }

@@ -3,30 +3,30 @@
 use super::*;
 use hekate_brick::storage::Storage;
 
-const DATA: DataId = DataId(9);
-const FIRST: SessionId = SessionId(1);
-const SECOND: SessionId = SessionId(2);
+pub(super) const DATA: DataId = DataId(9);
+pub(super) const FIRST: SessionId = SessionId(1);
+pub(super) const SECOND: SessionId = SessionId(2);
 
 /// A ring with one shard of four blocks of ones, which the first session may write on the fast lane.
-struct Lane {
-    ring: TestRing,
+pub(super) struct Lane {
+    pub ring: TestRing,
     storages: Vec<MemoryStorage>,
-    leader: Address,
-    follower: Address,
-    stamp: Stamp,
-    term: u64,
+    pub leader: Address,
+    pub follower: Address,
+    pub stamp: Stamp,
+    pub term: u64,
 }
 
-fn shard() -> ShardId {
+pub(super) fn shard() -> ShardId {
     ShardId { volume: VOLUME, data: DATA, index: 0 }
 }
 
-fn bytes(byte: u8, count: usize) -> Bytes {
+pub(super) fn bytes(byte: u8, count: usize) -> Bytes {
     vec![byte; count].into()
 }
 
 impl Lane {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let storages = storages();
         let ring = open(&storages);
         let leader = ring.leader(shard().position());
@@ -40,11 +40,11 @@ impl Lane {
         lane
     }
 
-    fn ask(session: SessionId, op: u64) -> Ask {
+    pub fn ask(session: SessionId, op: u64) -> Ask {
         Ask::new(RING, COUNT, VOLUME, (session, OpId(op)), Time(op as i64))
     }
 
-    fn request(&mut self, to: Address, session: SessionId, op_id: u64, op: DataOp) -> Result<Reply> {
+    pub fn request(&mut self, to: Address, session: SessionId, op_id: u64, op: DataOp) -> Result<Reply> {
         let token = Token(1 << 40 | session.0 << 32 | op_id);
         let event = Event::Request { token, ask: Self::ask(session, op_id), op: Op::Data { op } };
         self.ring.tell(to, event);
@@ -58,7 +58,7 @@ impl Lane {
     }
 
     /// On the leader's lane.
-    fn slow(&mut self, session: SessionId, op_id: u64, offset: u32, bytes: Bytes) -> Result<Reply> {
+    pub fn slow(&mut self, session: SessionId, op_id: u64, offset: u32, bytes: Bytes) -> Result<Reply> {
         let op = DataOp::WriteShard { data: DATA, index: 0, offset, bytes, follow: None, fast: true };
         let reply = self.request(self.leader, session, op_id, op);
         if let Ok(Reply::Written { stamp, fast: Some(term) }) = reply {
@@ -68,13 +68,13 @@ impl Lane {
     }
 
     /// At one member.
-    fn fast(&mut self, to: Address, op_id: u64, offset: u32, bytes: Bytes) -> Result<Reply> {
+    pub fn fast(&mut self, to: Address, op_id: u64, offset: u32, bytes: Bytes) -> Result<Reply> {
         let (follow, settled, term) = (self.stamp, true, self.term);
         let op = DataOp::FastWrite { data: DATA, index: 0, offset, bytes, follow, settled, term };
         self.request(to, FIRST, op_id, op)
     }
 
-    fn fast_stamp(&self, op_id: u64) -> Stamp {
+    pub fn fast_stamp(&self, op_id: u64) -> Stamp {
         Stamp { count: self.stamp.count + 1, session: FIRST, op: OpId(op_id) }
     }
 
@@ -85,19 +85,19 @@ impl Lane {
     }
 
     /// As the replica has it.
-    fn held(&self, at: Address) -> (Stamp, Bytes) {
+    pub fn held(&self, at: Address) -> (Stamp, Bytes) {
         let brick = &self.ring.bricks[at.brick.0 as usize];
         let record = brick.shard(RING, shard()).unwrap().unwrap();
         (record.stamp, brick.read_shard(RING, shard(), 0, record.length).unwrap())
     }
 
-    fn listed(&self, at: Address) -> bool {
+    pub fn listed(&self, at: Address) -> bool {
         let brick = &self.ring.bricks[at.brick.0 as usize];
         brick.get(&Key::unsettled(RING, shard())).unwrap().is_some()
     }
 
     /// Both replicas have this, and nothing is unsettled.
-    fn check_even(&mut self, blocks: [u8; 4]) {
+    pub fn check_even(&mut self, blocks: [u8; 4]) {
         self.ring.rest();
         let expected: Vec<u8> = blocks.iter().flat_map(|byte| vec![*byte; BLOCK_BYTES]).collect();
         let (ours, theirs) = (self.held(self.leader), self.held(self.follower));
@@ -108,7 +108,7 @@ impl Lane {
     }
 }
 
-const BLOCK: u32 = BLOCK_BYTES as u32;
+pub(super) const BLOCK: u32 = BLOCK_BYTES as u32;
 
 #[test]
 fn what_all_members_have_is_read_and_remembered() {
@@ -404,4 +404,41 @@ fn a_write_that_was_undone_in_part_is_done_again() {
     (0..20).for_each(|_| lane.ring.tick());
     super::heal::form(&mut lane.ring, leader.partition.0, new, &[new, old], &[]);
     lane.check_even([2, 2, 1, 1]);
+}
+
+/// Each answer made two more questions (seed 7487 of the simulator).
+#[test]
+fn a_read_asks_once_though_the_closing_of_its_shard_has_to_wait() {
+    let mut lane = Lane::new();
+    let (leader, follower) = (lane.leader, lane.follower);
+    let at = |data| ShardId { volume: VOLUME, data, index: 0 }.position().partition(COUNT);
+    let data = (10..).map(DataId).find(|data| at(*data) == leader.partition).unwrap();
+    let other = |bytes| DataOp::WriteShard { data, index: 0, offset: 0, bytes, follow: None, fast: true };
+    assert!(lane.request(leader, FIRST, 257, other(bytes(1, BLOCK_BYTES))).is_ok());
+    assert!(lane.fast(leader, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    lane.ring.held_back = Some((follower, Vec::new()));
+    let rival = Event::Request {
+        token: Token(76),
+        ask: Lane::ask(SECOND, 256),
+        op: Op::Data { op: other(bytes(3, BLOCK_BYTES)) },
+    };
+    lane.ring.tell(leader, rival);
+    let op = Op::Data { op: DataOp::ReadShard { data: DATA, index: 0, offset: 0, length: 1 } };
+    lane.ring.tell(leader, Event::Request { token: Token(77), ask: Lane::ask(SECOND, 257), op });
+    for _ in 0..3 {
+        let (_, held) = lane.ring.held_back.as_ref().unwrap();
+        let questions: Vec<&Envelope> =
+            held.iter().filter(|sent| matches!(sent.message, Message::AskFast { .. })).collect();
+        let [question] = questions[..] else { panic!("{} questions", questions.len()) };
+        let Message::AskFast { shard, stamp } = question.message else { unreachable!() };
+        let answer = Message::FastHeld { shard, stamp, held: false };
+        let answer = Envelope { from: question.to, to: question.from, message: answer, ..question.clone() };
+        lane.ring.handle(leader, Event::Message(answer));
+        lane.ring.deliver();
+    }
+    let (_, held) = lane.ring.held_back.take().unwrap();
+    lane.ring.queue.extend(held);
+    (0..20).for_each(|_| lane.ring.tick());
+    assert_eq!(lane.ring.answers[&Token(77)], Ok(Reply::Data { bytes: bytes(2, 1) }));
+    lane.check_even([2, 1, 1, 1]);
 }

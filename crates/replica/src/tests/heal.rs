@@ -20,7 +20,7 @@ pub(super) fn form(ring: &mut TestRing, number: u32, leader: u128, members: &[u1
     panic!("partition {number} does not come to a new view: {:?}", ring.partitions);
 }
 
-fn set_view(ring: &mut TestRing, number: u32, view: View) {
+pub(super) fn set_view(ring: &mut TestRing, number: u32, view: View) {
     ring.views[number as usize] = view;
     ring.host_all();
     let addresses: Vec<Address> = ring.partitions.keys().copied().collect();
@@ -48,7 +48,7 @@ pub(super) fn write(ring: &mut TestRing, data: u128, offset: u32, bytes: Vec<u8>
     ring.execute(Op::Data { op })
 }
 
-fn allocate(ring: &mut TestRing, data: u128, offset: u32, length: u32, fill: Fill) -> Result<Reply> {
+pub(super) fn allocate(ring: &mut TestRing, data: u128, offset: u32, length: u32, fill: Fill) -> Result<Reply> {
     let shard = ShardId { volume: VOLUME, data: DataId(data), index: 0 };
     let op = DataOp::AllocateShard { data: shard.data, index: 0, offset, length, fill };
     ring.execute_at(ring.leader(shard.position()), Op::Data { op })
@@ -158,6 +158,30 @@ fn records_that_a_learner_lacks_go_by_and_by_and_new_ones_behind_them() {
     are_equal(&ring);
 }
 
+/// With each tick it gets more than come.
+#[test]
+fn a_learner_comes_to_its_end_though_clients_go_on() {
+    let mut ring = open(&storages());
+    let number = ShardId { volume: VOLUME, data: DataId(1), index: 0 }.position().partition(COUNT).0;
+    let [first, second, _] = bricks_of(number);
+    form(&mut ring, number, first, &[first], &[]);
+    (0..20).for_each(|turn| drop(write(&mut ring, 1, 5000 * turn, vec![turn as u8; 9000]).unwrap()));
+    let leader = Address { partition: PartitionNumber(number), brick: BrickId(first) };
+    ring.partitions.get_mut(&leader).unwrap().limit_healing(1);
+    form(&mut ring, number, first, &[first], &[second]);
+    let is_feeding = |ring: &TestRing| !healing(ring, number)[0].whole;
+    for tick in 0.. {
+        if !is_feeding(&ring) {
+            break;
+        }
+        assert!(tick < 60, "it has no end: {:?}", healing(&ring, number));
+        (0..2).for_each(|_| drop(write(&mut ring, 1, 777, vec![tick; 3000]).unwrap()));
+        ring.tick();
+    }
+    form(&mut ring, number, first, &[first, second], &[]);
+    are_equal(&ring);
+}
+
 /// Its journal goes on far enough that the records from before are no longer in it.
 pub(super) fn outgrow_journals(ring: &mut TestRing) {
     for round in 0..120u32 {
@@ -243,6 +267,41 @@ fn a_healing_that_begins_anew_trusts_no_stamps_of_the_one_before() {
     heal(&mut ring, number);
     form(&mut ring, number, first, &[first, second], &[]);
     are_equal(&ring);
+}
+
+/// As much as may be on its way to it, several times, by records and by comparing.
+#[test]
+fn a_learner_that_answers_late_is_sent_no_more_than_a_window_and_becomes_whole() {
+    for compared in [false, true] {
+        // Journals that keep all of it.
+        let mut ring = open_with(&storages(), 4 << 20);
+        let number = ShardId { volume: VOLUME, data: DataId(77), index: 0 }.position().partition(COUNT).0;
+        let [first, second, _] = bricks_of(number);
+        form(&mut ring, number, first, &[first], &[]);
+        (0..60).for_each(|part| drop(write(&mut ring, 77, part * 60_000, vec![part as u8 + 1; 60_000]).unwrap()));
+        if compared {
+            (0..8).for_each(|_| outgrow_journals(&mut ring));
+        }
+        let [leader, learner] =
+            [first, second].map(|brick| Address { partition: PartitionNumber(number), brick: BrickId(brick) });
+        ring.partitions.get_mut(&leader).unwrap().limit_healing(1);
+        form(&mut ring, number, first, &[first], &[second]);
+        while healing(&ring, number)[0].sent == 0 {
+            ring.tick();
+        }
+        ring.partitions.get_mut(&leader).unwrap().limit_healing(1 << 20);
+        ring.held_back = Some((learner, Vec::new()));
+        let before = healing(&ring, number)[0].sent;
+        (0..20).for_each(|_| ring.tick());
+        let sent = healing(&ring, number)[0].sent - before;
+        assert!(sent < (2 << 20) + 100_000, "{sent} bytes that it has not heard of");
+        let (_, held) = ring.held_back.take().unwrap();
+        ring.queue.extend(held);
+        heal(&mut ring, number);
+        assert!(healing(&ring, number)[0].sent > 3 << 20, "{compared}: {:?}", healing(&ring, number));
+        form(&mut ring, number, first, &[first, second], &[]);
+        are_equal(&ring);
+    }
 }
 
 /// The host's own.

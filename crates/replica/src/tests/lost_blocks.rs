@@ -131,6 +131,62 @@ fn what_no_member_has_is_zeros() {
     assert_eq!((led.settled(), led.content()), (1, 0));
 }
 
+#[test]
+fn what_no_member_has_is_zeros_though_nobody_is_heard_twice() {
+    let mut led = Led::new();
+    led.levelled();
+    led.answers(1, None);
+    led.answers(2, None);
+    (0..3).for_each(|_| drop(led.tell(Event::Tick)));
+    assert_eq!((led.settled(), led.content()), (1, 0));
+}
+
+/// It may be that of a write whose bytes are gone: who repeats it has it done again.
+#[test]
+fn no_slot_says_that_a_write_is_done_once_all_have_lost_some_bytes() {
+    let mut led = Led::new();
+    let key = Key::session(RING, NUMBER.first_position(1), SessionId(1), 3);
+    let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(3) };
+    let op_id = OpId(3 + 2 * SESSION_SLOTS as u64);
+    let record = SessionRecord { op_id, reply: Reply::Written { stamp, fast: None }.to_bytes() };
+    let (session, epoch, sequence) = (SessionId(1), Epoch(1), Sequence(0));
+    let changes = vec![Change::Put { key: key.clone(), value: record.to_bytes() }];
+    let record = Record { ring: RING, partition: NUMBER, epoch, sequence, session, op_id, changes };
+    led.brick.append(&LogEntry::new(record)).unwrap();
+    led.levelled();
+    led.answers(1, None);
+    led.answers(2, None);
+    let slot = SessionRecord::from_bytes(led.brick.get(&key).unwrap().unwrap()).unwrap();
+    assert_eq!(slot, SessionRecord { op_id: OpId(3 + SESSION_SLOTS as u64), reply: Reply::Done.to_bytes() });
+    assert_eq!(led.content(), 9, "its bytes become zeros after that");
+}
+
+#[test]
+fn what_a_member_has_lost_it_gets_from_the_leader() {
+    let mut led = Led::having_lost(Vec::new());
+    led.tell(Event::Start);
+    assert_eq!([led.hear(1, Led::position(vec![LOST])), led.hear(2, Led::position(Vec::new()))].concat(), []);
+    let records = led.brick.records_since(RING, NUMBER, Sequence(1)).unwrap();
+    let brings = |change: &Change| matches!(change, Change::WriteBlocks { bytes, .. } if *bytes == block(9));
+    assert!(records.iter().any(|entry| entry.record.changes.iter().any(brings)), "{records:?}");
+}
+
+/// A member comes back while another one is fed: what is settled would be over a record that this one lacks.
+#[test]
+fn a_lost_block_is_settled_once_all_members_have_all_records() {
+    let mut led = Led::new();
+    led.tell(Event::Start);
+    led.hear(1, Led::position(Vec::new()));
+    let (epoch, sequence, room, lost, lists) = (Epoch(1), Sequence(0), 1 << 30, Vec::new(), Vec::new());
+    led.hear(2, Message::Position { epoch, sequence, room, lost, heal: None, lists });
+    led.tell(Event::Up { bricks: vec![BrickId(1)] });
+    assert_eq!(led.hear(1, Led::position(Vec::new())), []);
+    let held = Message::Held { sequence: Sequence(1), room };
+    assert_eq!(led.hear(2, held), [BrickId(1)], "it is asked for");
+    led.answers(1, Some(block(5)));
+    assert_eq!(led.content(), 5);
+}
+
 /// Who had lost it dies before that is settled: in the next view nobody lacks it (seed 2702 of the simulator).
 #[test]
 fn what_a_member_had_lost_the_leader_has_still() {

@@ -63,3 +63,12 @@ fn a_proof_that_is_asked_for_while_one_runs_sees_no_difference() {
         assert!(proof.ended && proof.differing.is_empty(), "{proof:?}");
     }
 }
+
+/// What some members have of a shard that is open, and others not yet, is no difference.
+#[test]
+fn a_shard_that_is_written_on_the_fast_lane_is_left_out() {
+    let mut lane = super::fast::Lane::new();
+    assert!(lane.fast(lane.follower, 512, 0, vec![2; BLOCK_BYTES].into()).is_ok());
+    let proof = prove(&mut lane.ring, lane.leader.partition.0);
+    assert!(proof.differing.is_empty() && proof.left_out == 1, "{proof:?}");
+}

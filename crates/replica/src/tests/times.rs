@@ -132,3 +132,19 @@ fn a_file_that_nobody_writes_is_noted_no_more() {
     assert!(!written.is_noted(written.leader) && !written.is_noted(follower));
     assert_eq!(written.tell_alone(true, 100_000), None, "noted anew, which all must have");
 }
+
+/// If it never begins others lead, without that record.
+#[test]
+fn no_note_is_taken_away_before_the_view_begins() {
+    let mut written = Written::new();
+    let (leader, number) = (written.leader, written.leader.partition.0);
+    let before = written.ring.views[number as usize].clone();
+    super::heal::set_view(&mut written.ring, number, View { epoch: Epoch(2), opened: false, ..before.clone() });
+    let last = |ring: &TestRing| ring.bricks[leader.brick.0 as usize].position(RING, leader.partition);
+    let position = last(&written.ring);
+    (0..20).for_each(|_| written.ring.tick());
+    assert_eq!(last(&written.ring), position);
+    super::heal::set_view(&mut written.ring, number, View { epoch: Epoch(2), ..before });
+    written.ring.rest();
+    assert!(!written.is_noted(leader));
+}

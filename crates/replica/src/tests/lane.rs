@@ -1,0 +1,163 @@
+//! What opens a shard for the fast lane, and what members and leader refuse on it.
+
+use super::fast::{BLOCK, DATA, FIRST, Lane, SECOND, bytes, shard};
+use super::heal::{allocate, form, set_view};
+use super::*;
+
+fn conflicts(outcome: &Result<Reply>) -> bool {
+    matches!(outcome, Err(Error::Conflict { .. }))
+}
+
+/// At both; of what they refuse the leader is asked on its own lane.
+fn are_refused(lane: &mut Lane, offset: u32, count: usize) {
+    for at in [lane.leader, lane.follower] {
+        let outcome = lane.fast(at, 1 << 20, offset, bytes(2, count));
+        assert!(conflicts(&outcome), "{count} bytes at {offset}: {outcome:?}");
+    }
+}
+
+/// By the first session, until it may write on the fast lane again.
+fn open_again(lane: &mut Lane) {
+    let is_open = |reply| matches!(reply, Ok(Reply::Written { fast: Some(_), .. }));
+    assert!((0..10).any(|turn| is_open(lane.slow(FIRST, (1000 + turn) * 256, 3 * BLOCK, bytes(1, BLOCK_BYTES)))));
+}
+
+#[test]
+fn the_greatest_write_and_the_end_of_a_full_shard_are_no_faults_of_the_client() {
+    let mut lane = Lane::new();
+    are_refused(&mut lane, 0, FAST_BYTES_MAX);
+    are_refused(&mut lane, (SHARD_BYTES - 1) as u32, 1);
+    let beyond = lane.fast(lane.leader, 1 << 20, (SHARD_BYTES - 1) as u32, bytes(2, 2));
+    assert!(matches!(beyond, Err(Error::Invalid { .. })), "{beyond:?}");
+}
+
+/// Of two sessions' first writes each could be on one replica, under one count (rule 1).
+#[test]
+fn a_write_that_follows_another_stamp_of_the_same_count_is_refused() {
+    let mut lane = Lane::new();
+    let stamp = lane.stamp;
+    for other in [Stamp { op: OpId(stamp.op.0 + 1), ..stamp }, Stamp { session: SECOND, ..stamp }] {
+        lane.stamp = other;
+        are_refused(&mut lane, 0, BLOCK_BYTES);
+    }
+    lane.check_even([1; 4]);
+}
+
+/// It needs room, which may be wanting on one of them.
+#[test]
+fn a_write_into_a_hole_is_the_leaders() {
+    let mut lane = Lane::new();
+    lane.ring.op_id = 600 * 256;
+    allocate(&mut lane.ring, DATA.0, 0, BLOCK, Fill::Nothing).unwrap();
+    open_again(&mut lane);
+    are_refused(&mut lane, 0, BLOCK_BYTES);
+    are_refused(&mut lane, BLOCK - 1, 2);
+}
+
+/// Else what waits there for room would wait as long as somebody writes on the fast lane.
+#[test]
+fn a_fast_write_takes_no_room_before_what_waits_for_it() {
+    let mut lane = Lane::new();
+    for at in [lane.leader, lane.follower] {
+        let starves = |lane: &Lane, starves| {
+            lane.ring.bricks[at.brick.0 as usize].note_starving(RING, PartitionNumber(COUNT), starves);
+        };
+        starves(&lane, true);
+        assert!(conflicts(&lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES))));
+        starves(&lane, false);
+        assert!(lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    }
+}
+
+#[test]
+fn who_is_left_out_takes_no_fast_writes_of_the_view_before() {
+    let mut lane = Lane::new();
+    let first = lane.leader.brick.0;
+    form(&mut lane.ring, lane.leader.partition.0, first, &[first], &[]);
+    are_refused(&mut lane, 0, BLOCK_BYTES);
+}
+
+/// Who is away, or learns, would find nothing of what comes past the log.
+#[test]
+fn shards_are_opened_only_where_all_replicas_are_members() {
+    let third = |lane: &Lane| {
+        let known = [lane.leader.brick, lane.follower.brick];
+        (0..u128::from(BRICKS)).find(|brick| !known.contains(&BrickId(*brick))).unwrap()
+    };
+    let is_opened = |lane: &mut Lane| {
+        let reply = lane.slow(FIRST, 512, 0, bytes(1, BLOCK_BYTES));
+        let Ok(Reply::Written { fast, .. }) = reply else { panic!("{reply:?}") };
+        fast.is_some()
+    };
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    assert!(is_opened(&mut lane));
+    let mut lane = Lane::new();
+    let learns = third(&lane);
+    form(&mut lane.ring, number, first, &[first, second], &[learns]);
+    assert!(!is_opened(&mut lane), "one learns");
+    let mut lane = Lane::new();
+    form(&mut lane.ring, number, first, &[first], &[]);
+    assert!(!is_opened(&mut lane), "one is left out");
+    let mut lane = Lane::new();
+    let view = View { epoch: Epoch(2), whole: false, ..lane.ring.views[number as usize].clone() };
+    set_view(&mut lane.ring, number, view);
+    assert!(!is_opened(&mut lane), "one is away that nobody names");
+}
+
+#[test]
+fn a_term_says_of_which_epoch_it_is() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    for epoch in 2..5 {
+        form(&mut lane.ring, number, first, &[first, second], &[]);
+        lane.term = 0;
+        assert!(lane.slow(FIRST, 256 * epoch, 0, bytes(1, BLOCK_BYTES)).is_ok());
+        let generation = u64::from(lane.ring.bricks[first as usize].generation());
+        assert_eq!((lane.term >> 40, lane.term >> 24 & 0xffff), (epoch, generation), "{:#x}", lane.term);
+    }
+}
+
+#[test]
+fn a_session_that_has_ended_writes_no_more() {
+    let mut lane = Lane::new();
+    lane.ring.tell(lane.leader, Event::SessionEnded { session: SECOND });
+    for at in [lane.leader, lane.follower] {
+        assert!(lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES)).is_ok(), "another one has");
+    }
+    lane.stamp = lane.fast_stamp(512);
+    lane.ring.tell(lane.leader, Event::SessionEnded { session: FIRST });
+    are_refused(&mut lane, 0, BLOCK_BYTES);
+    lane.check_even([2, 1, 1, 1]);
+}
+
+/// Who compares or mends replicas by themselves goes by that.
+#[test]
+fn a_partition_with_an_open_shard_is_not_settled() {
+    let mut lane = Lane::new();
+    assert!(lane.fast(lane.follower, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    assert!(!lane.ring.partitions[&lane.leader].is_settled());
+    lane.ring.tell(lane.leader, Event::CloseShards);
+    assert!(lane.ring.partitions[&lane.leader].is_settled());
+}
+
+/// A copy must not show what a reader of the shard would not be shown yet.
+#[test]
+fn what_is_copied_from_a_shard_is_on_all_members() {
+    for is_here in [true, false] {
+        let mut lane = Lane::new();
+        let (leader, follower) = (lane.leader, lane.follower);
+        assert!(lane.fast(leader, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+        let at = |data| ShardId { data: DataId(data), ..shard() }.position();
+        let data = (100..).find(|data| (at(*data).partition(COUNT) == leader.partition) == is_here).unwrap();
+        let from = ShardRange { data: DATA, index: 0, offset: 0, length: BLOCK };
+        let copy = DataOp::CopyShard { from, data: DataId(data), index: 0, offset: 0 };
+        let to = lane.ring.leader(at(data));
+        assert!(matches!(lane.request(to, SECOND, 256, copy), Ok(Reply::Written { .. })));
+        assert_eq!(lane.held(follower).1[0], 2, "the other member has it as well");
+        let copied = ShardId { data: DataId(data), ..shard() };
+        assert_eq!(lane.ring.bricks[to.brick.0 as usize].read_shard(RING, copied, 0, 1).unwrap(), bytes(2, 1));
+        lane.check_even([2, 1, 1, 1]);
+    }
+}
