@@ -4,7 +4,8 @@
 `build` asks cargo-mutants for its list and writes a copy of the workspace in which each function begins with a switch
 on HEKATE_MUTANT: number n takes the function's body with the change of mutant n, any other the body as it is. What the
 compiler refuses is taken out again ("unviable"). `run` gives each mutant to the tests that reach its function, the
-quickest first, until one fails. Both go on where they were ended; while the file $HEKATE_QUIET exists `run` waits.
+quickest first, until one fails. Both go on where they were ended; while the file $HEKATE_QUIET exists `run` waits. With
+HEKATE_MISSED=1 it tries only what another program's tests have missed.
 """
 
 import collections
@@ -198,6 +199,8 @@ def run(program, names):
     tests, suite = reached_by(program, names), suite_of(program, names)
     done = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     over = {line["number"] for line in done if line["outcome"] != "missed" or line["suite"] == suite}
+    if "HEKATE_MISSED" in os.environ:
+        over |= {mutant["number"] for mutant in mutants} - {line["number"] for line in done}
     kills = collections.Counter(line["test"] for line in done)
     with RESULTS.open("a") as results:
         for mutant in sorted(mutants, key=lambda mutant: (rank(mutant["file"]), mutant["number"])):

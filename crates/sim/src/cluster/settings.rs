@@ -73,6 +73,8 @@ pub struct Settings {
     pub overwrites: u64,
     /// Blocks of a file that these begin in.
     pub blocks: u64,
+    /// Of 100 of these so many are reads instead.
+    pub reads: u64,
     pub think_max: Micros,
     /// All clients but the first ask seldom, so that it is mostly alone with its file; nearly all that it overwrites is durable.
     pub visitors: bool,
@@ -134,6 +136,7 @@ impl Settings {
             durable_share: pick(random, &[0, 10, 50, 100]),
             overwrites,
             blocks: 5,
+            reads: 0,
             think_max: pick(random, &[200, 2_000, 20_000]),
             visitors: false,
             network: NetworkSettings {

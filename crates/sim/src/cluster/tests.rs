@@ -125,6 +125,11 @@ fn narrow_names_become_whole() {
     try_seeds(Settings::narrow_names, NARROW_SEEDS);
 }
 
+#[test]
+fn narrow_rivals_become_whole() {
+    try_seeds(Settings::narrow_rivals, NARROW_SEEDS);
+}
+
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one. -> what they
 /// reached, and how many there were; none: it was one.
 fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)> {
@@ -215,10 +220,14 @@ const SEEDS_MAX: u64 = 1000;
 /// says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
-    let kinds: [(&str, fn(u64) -> Settings); 3] =
-        [("narrow seed", Settings::narrow), ("narrow names seed", Settings::narrow_names), ("seed", Settings::of)];
+    let kinds: [(&str, fn(u64) -> Settings); 4] = [
+        ("narrow seed", Settings::narrow),
+        ("narrow names seed", Settings::narrow_names),
+        ("narrow rivals seed", Settings::narrow_rivals),
+        ("seed", Settings::of),
+    ];
     for tried in 1..=SEEDS_MAX {
-        for (kind, settings) in kinds {
+        for (kind, settings) in kinds.into_iter().filter(|(kind, _)| is_wanted(kind)) {
             let settings = settings(start + tried);
             hekate_proto::planted::plant(bug);
             let wrong = try_run(settings.clone(), false).1;
@@ -235,15 +244,22 @@ fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
     None
 }
 
-/// `HEKATE_BUG=n`: this one only.
+/// `HEKATE_KIND=narrow`: no others.
+#[cfg(feature = "planted")]
+fn is_wanted(kind: &str) -> bool {
+    std::env::var("HEKATE_KIND").map_or(true, |wanted| kind.starts_with(&wanted))
+}
+
+/// `HEKATE_BUG=n`: this one only; `HEKATE_FIRST=n`: beginning there only.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_bugs_are_found() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
-    let only = number("HEKATE_BUG");
+    let (only, first) = (number("HEKATE_BUG"), number("HEKATE_FIRST"));
+    let starts = first.map_or(STARTS.to_vec(), |first| vec![first]);
     for (bug, what) in (1..).zip(PLANTED).filter(|(bug, _)| only.is_none_or(|only| only == u64::from(*bug))) {
-        let found: Vec<_> = STARTS.iter().map(|start| seeds_until_found(bug, *start)).collect();
+        let found: Vec<_> = starts.iter().map(|start| seeds_until_found(bug, *start)).collect();
         let mut seeds: Vec<u64> = found.iter().flatten().map(|(seeds, _)| *seeds).collect();
         seeds.sort_unstable();
         if seeds.is_empty() {

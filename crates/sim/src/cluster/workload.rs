@@ -84,6 +84,10 @@ pub fn next_op(settings: &Settings, known: &Known, client: u32, random: &mut Ran
 }
 
 fn overwrite(settings: &Settings, inode: InodeId, random: &mut Random) -> Op {
+    if settings.reads > 0 && random.below(100) < settings.reads {
+        let (offset, length) = (random.below(settings.blocks) * 4096, 4096);
+        return Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
+    }
     let (offset, length) = match random.below(if settings.visitors { 60 } else { 20 }) {
         0 => return Op::Inode { op: inode_op(inode, random) },
         1 => return Op::Data { op: DataOp::Fsync { inode } },

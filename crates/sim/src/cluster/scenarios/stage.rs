@@ -366,6 +366,7 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         data_share: 0,
         durable_share: 0,
         overwrites: 0,
+        reads: 0,
         blocks: 5,
         think_max: 1,
         visitors: false,

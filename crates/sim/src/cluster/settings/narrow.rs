@@ -28,6 +28,26 @@ impl Settings {
         }
     }
 
+    /// Those of a seed's narrow run about rivals: who comes by reads and writes the same few blocks, so that what is late or
+    /// asked for again meets what others have seen since.
+    pub fn narrow_rivals(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_71fa);
+        let narrow = Self::narrow(seed);
+        Self {
+            partitions: 1,
+            clients: pick(random, &[2, 3, 4]),
+            visitors: true,
+            calls_per_client: 160,
+            names: 1,
+            overwrites: 98,
+            blocks: pick(random, &[1, 1, 2]),
+            reads: pick(random, &[20, 40, 60]),
+            think_max: pick(random, &[200, 1_000, 4_000]),
+            faults: FaultSettings { connection_cut: narrow.faults.connection_cut + 2, ..narrow.faults },
+            ..narrow
+        }
+    }
+
     /// Those of a seed's narrow run about bytes.
     pub fn narrow(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_0e00);
