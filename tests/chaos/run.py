@@ -110,7 +110,7 @@ class Run:
 
     def becomes_whole(self, loads):
         begun = time.monotonic()
-        while lacking := self.cluster.lacking():
+        while lacking := self.lacking(loads):
             took = time.monotonic() - begun
             if took > GIVE_UP_S:
                 self.cluster.tell_all(loads.out)
@@ -121,6 +121,13 @@ class Run:
         if took > limit:
             raise Violation(f"whole {took:.1f} s after all was healed, not within {limit:.1f} s")
         return round(took, 2)
+
+    def lacking(self, loads):
+        try:
+            return self.cluster.lacking()
+        except subprocess.TimeoutExpired as error:
+            self.cluster.tell_all(loads.out)
+            raise Violation(f"no answer within {error.timeout} s: {' '.join(error.cmd)}") from error
 
     def proves_equal(self, out):
         for _ in range(20):
