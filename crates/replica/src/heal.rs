@@ -42,7 +42,7 @@ pub struct Healing {
     pub heard: bool,
     /// Something that it is to get cannot be read here.
     pub stuck: bool,
-    /// It has everything.
+    /// It may be a member: of the last records it lacks a few at most (`NEAR`).
     pub whole: bool,
     /// Of its part of the ring so much was gone through, of 10,000.
     pub done: u32,

@@ -164,7 +164,17 @@ impl Node {
 
     /// A brick that has stopped is nothing that a client must know of while other members have what it had: whoever leads next answers.
     fn left_to_others(&self, error: Error, ring: RingId, partition: PartitionNumber) -> Error {
-        let Error::Poisoned { what } = &error else { return error };
+        // Who met the damage that has stopped it has another error.
+        let has_stopped = || {
+            let leader =
+                self.ring(ring).and_then(|ring| ring.leader(partition).map(|(_, hosted)| hosted.brick.status()));
+            leader.is_ok_and(|status| status.is_ok_and(|status| status.poisoned.is_some()))
+        };
+        let what = match &error {
+            Error::Poisoned { what } => what,
+            Error::Damaged { what } if has_stopped() => what,
+            _ => return error,
+        };
         let Ok(view) = self.ring(ring).and_then(|ring| ring.view(partition)) else { return error };
         if view.members.iter().all(|member| member.brick == view.leader) {
             return error;

@@ -28,7 +28,8 @@ pub enum Mended {
     NotNeeded,
     /// No other replica has it, or it cannot be written now.
     No,
-    /// Nobody has an entry with that key: the key itself is damaged, and which entry is missing for it nobody knows.
+    /// No other replica has an entry with that key, or the block's shard: the key itself is damaged, and which entry is missing for
+    /// it nobody knows.
     KeyLost,
 }
 
@@ -126,20 +127,27 @@ fn mend_rotten(node: &Node, on: BrickId, rotten: &Rotten) -> Result<Mended> {
         Err(Error::OtherServer { server }) => mend_elsewhere(node, server, on, rotten),
         Err(error) => Err(error),
     }?;
-    match outcome {
-        Mended::Yes => node.scrubs.note_mended(on),
-        Mended::KeyLost => lose(node, on, rotten),
-        Mended::NotNeeded | Mended::No => {}
+    match (outcome, node.bricks.get(&on)) {
+        (Mended::Yes, _) => node.scrubs.note_mended(on),
+        (Mended::KeyLost, Some(brick)) => return Ok(lose(brick, rotten)),
+        _ => {}
     }
     Ok(outcome)
 }
 
-/// What is missing would be answered as what does not exist: the brick stops, others go on.
-fn lose(node: &Node, on: BrickId, rotten: &Rotten) {
-    let Some(brick) = node.bricks.get(&on) else { return };
-    let what = format!("a key in the index of brick {}, with entries that it hides; it is to be replaced", on.text());
+/// No other replica has it. It may have gone while they were asked; and where the shard's own record is whole its key is too,
+/// and another replica's is not. Otherwise what is missing would be answered as what does not exist: the brick stops, others go on.
+fn lose(brick: &Brick, rotten: &Rotten) -> Mended {
+    match rotten {
+        _ if rotten.read(brick).is_ok() => return Mended::NotNeeded,
+        Rotten::Block { ring, shard, .. } if brick.shard(*ring, *shard).is_ok() => return Mended::No,
+        _ => {}
+    }
+    let id = brick.id().text();
+    let what = format!("a key in the index of brick {id}, with entries that it hides; it is to be replaced");
     log::error!("{rotten:?} is of no other replica: {what}");
     brick.poison(&Error::Damaged { what });
+    Mended::KeyLost
 }
 
 /// Mends the blocks of a range that its leader cannot read. -> whether any was mended.
