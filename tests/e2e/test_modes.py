@@ -120,7 +120,7 @@ def raw_writes_are_refused_where_a_volume_is_not_made_for_them(store):
     store.serve()
     store.cli("volume", "create", "afr", "--mode", "afr")
     conflict = 22
-    for volume, wanted in [("v", "mode leader"), ("afr", None)]:
+    for volume, wanted in [("v", "mode hsr"), ("afr", None)]:
         session = Session(f"{store.state}/server.sock", volume)
         for partition in range(len(session.views)):
             told = session.refusal(session.member(partition), raw_write(5 << 64, 0, 0, b"x" * 4096), durable=1)

@@ -45,6 +45,8 @@ pub struct Seen {
     pub bricks: BTreeMap<BrickId, BrickSeen>,
     /// Members that a leader here has not reached for too long, or that have failed.
     pub lost: BTreeSet<(PartitionNumber, BrickId)>,
+    /// Partitions whose view without memory is to have its leader for its only member, as that says.
+    pub alone: BTreeSet<PartitionNumber>,
     /// Learners that have everything, as a leader here says.
     pub whole: BTreeSet<(PartitionNumber, BrickId)>,
 }
@@ -86,6 +88,13 @@ impl Seen {
         self.incarnation(member.brick) == member.incarnation || is_planted(17)
     }
 
+    /// Whether its leader may have a lease in it still: in another life it has not.
+    pub fn remembers_leader(&self, view: &View) -> bool {
+        view.members
+            .iter()
+            .any(|member| member.brick == view.leader && self.incarnation(view.leader) == member.incarnation)
+    }
+
     fn member(&self, brick: BrickId) -> Member {
         Member { brick, incarnation: self.incarnation(brick) }
     }
@@ -106,6 +115,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let forgetful = entitled.is_empty();
     if forgetful && opened.members.iter().all(|member| serves(member.brick)) {
         members = opened.members.iter().map(|member| member.brick).collect();
+        goes_on_alone(&mut members, (now, opened), partition, seen);
     }
     if members.is_empty() {
         let missing = |member: &&Member| !serves(member.brick) && (forgetful || entitled.contains(&member.brick));
@@ -164,6 +174,18 @@ fn keep_left_out(members: &mut Vec<BrickId>, now: &View, members_min: usize) {
     let stay = members.iter().filter(|brick| now.has_member(**brick)).count();
     if !now.opened && members.contains(&now.leader) && stay >= members_min {
         members.retain(|brick| now.has_member(*brick));
+    }
+}
+
+/// Rule L20: replicas that lost their memory may differ in what no log has. The leader that found so decides, and the others learn
+/// from it; until its view has begun all of them are needed, if it loses its memory again. (A forced view lacks some of them.)
+fn goes_on_alone(members: &mut Vec<BrickId>, (now, opened): (&View, &View), partition: PartitionNumber, seen: &Seen) {
+    let is_in = |member: &Member| now.has_member(member.brick) || now.has_learner(member.brick);
+    let is_alone = now.members.len() == 1 && opened.members.iter().all(is_in);
+    let is_wanted = now.forgetful && !now.opened && (is_alone || seen.alone.contains(&partition));
+    let is_meant = || now.members.iter().any(|member| member.brick == now.leader && seen.remembers(member));
+    if is_wanted && members.contains(&now.leader) && is_meant() {
+        *members = vec![now.leader];
     }
 }
 

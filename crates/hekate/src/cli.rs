@@ -330,7 +330,7 @@ pub struct VolumeCreate {
     #[arg(long, default_value_t = 1, value_name = "PARTITIONS")]
     pub spread: u32,
     /// How bytes are replicated.
-    #[arg(long, value_enum, default_value_t = VolumeMode::Leader)]
+    #[arg(long, value_enum, default_value_t = VolumeMode::Hsr)]
     pub mode: VolumeMode,
     /// Mode afr: a lock is kept for the next write.
     #[arg(long, requires = "mode")]
@@ -354,8 +354,8 @@ pub struct VolumeCreate {
 pub enum VolumeMode {
     /// Each write goes to the leader of its partition, and from there to the others.
     Leader,
-    /// High Speed Replication: overwrites with O_SYNC or O_DSYNC of up to 64 KiB go to all replicas at once, one round trip
-    /// instead of two, as long as all replicas are there and one client writes. Promises are the same.
+    /// High Speed Replication: overwrites of up to 64 KiB go to all replicas at once, one round trip instead of two, as long as all
+    /// replicas are there and one client writes. Promises are the same.
     Hsr,
     /// UNSAFE: the leader answers alone, the others follow. What was acknowledged goes with the leader's machine.
     Async,

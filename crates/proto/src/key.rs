@@ -44,6 +44,8 @@ pub enum Kind {
     Hold = 22,
     /// Work: a file whose times may be behind what was answered; id: the inode.
     Writing = 23,
+    /// Work: fast writes of the partition may not be on stable storage.
+    Loose = 24,
     /// The replica's own: `HealRecord`.
     Heal = 32,
     /// The replica's own: `UnsettledRecord` of a shard; rest: index (8).
@@ -167,6 +169,11 @@ impl Key {
         Self::build(WORK, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Writing, &[])
     }
 
+    /// Fast writes that may not be on stable storage, in the partition that starts at `position`.
+    pub fn loose(ring: RingId, position: Position) -> Self {
+        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Loose, &[])
+    }
+
     /// A data id that was given up; it rests with the inode that had it.
     pub fn garbage(ring: RingId, volume: VolumeId, position: Position, data: DataId) -> Self {
         Self::build(WORK, Place { ring, position, volume }, data.0, Kind::Garbage, &[])
@@ -203,7 +210,7 @@ impl Key {
         use Kind::*;
         let all = [
             Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage,
-            Hold, Writing, Heal, Unsettled,
+            Hold, Writing, Loose, Heal, Unsettled,
         ];
         let byte = *self.0.get(KIND_AT)?;
         all.into_iter().find(|k| *k as u8 == byte)
@@ -256,7 +263,7 @@ impl Key {
             Xattr | Name => (OBJECTS, 1..=NAME_BYTES_MAX),
             Shard => (OBJECTS, 8..=8),
             Checksums => (OBJECTS, 10..=10),
-            Partition | Intent | Orphan | Garbage | Writing => (WORK, 0..=0),
+            Partition | Intent | Orphan | Garbage | Writing | Loose => (WORK, 0..=0),
             LegDone => (WORK, 2..=2),
             Session => (WORK, 10..=10),
             Hold => (WORK, 0..=NAME_BYTES_MAX),

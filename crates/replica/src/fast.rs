@@ -1,5 +1,6 @@
 //! The fast lane: writes of bytes that a client sends to all members at once (High Speed Replication, rules 1 to 12 of
-//! `docs/fast-lane.md`). Here is what a member does with one; `fast/lane.rs`, `fast/closing.rs` and `fast/times.rs` are the leader's.
+//! `docs/fast-lane.md`). Here is what a member does with one; `fast/lane.rs`, `fast/closing.rs`, `fast/loose.rs` and
+//! `fast/times.rs` are the leader's.
 //!
 //! A member takes a write only if the shard's last one has exactly the stamp that it follows, and lists it, in one journal
 //! record: until it is known that every member has it, it is *unsettled*. A leader *opens* a shard for a session when it
@@ -7,6 +8,7 @@
 
 pub(crate) mod closing;
 pub(crate) mod lane;
+pub(crate) mod loose;
 pub(crate) mod times;
 mod uneven;
 

@@ -373,7 +373,11 @@ impl Leader {
             self.set_stage(brick, Stage::Told(told));
             return Ok(false);
         }
-        let missing = if told.has_lost && !is_planted(24) { None } else { missing(at, around.brick, told.position)? };
+        // What it lacks of loose writes is in no log, and records that follow these would hide that (rule L19). Who is being compared
+        // already has got none since.
+        let is_loose = self.fast.loose.is_noted() && told.heal.is_none() && !is_planted(46);
+        let lacks_more = told.has_lost && !is_planted(24) || is_loose;
+        let missing = if lacks_more { None } else { missing(at, around.brick, told.position)? };
         let Some(missing) = missing else { return self.restart(at, brick, told, around, out) };
         let Told { position, heal, .. } = told;
         out.branches.push("a learner goes on with its log");

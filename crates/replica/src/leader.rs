@@ -52,6 +52,8 @@ pub(crate) enum Then {
     Reserved(u64),
     /// The members of the view are level: it may begin.
     Open(Epoch),
+    /// Fast writes of this term that were loose are on stable storage of all members.
+    LooseSynced(u64),
 }
 
 /// See the module.
@@ -341,6 +343,7 @@ impl Leader {
             && self.garbage.is_empty()
             && self.fast.is_idle()
             && self.times.is_idle()
+            && !self.fast.loose.is_noted()
     }
 
     pub fn wants_tick(&self) -> bool {
@@ -555,9 +558,11 @@ impl Leader {
             Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
             Then::Open(epoch) if epoch == at.view.epoch && !at.view.opened => {
                 self.may_open = true;
+                self.fast.loose.view_begins();
                 out.open = Some((at.own.partition, epoch));
             }
             Then::Open(_) => {}
+            Then::LooseSynced(term) => self.loose_synced(term),
         }
     }
 

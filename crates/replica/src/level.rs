@@ -253,6 +253,7 @@ impl Leader {
         self.numbers.skip_reserved(around.brick)?;
         self.find_own_lists(at, around)?;
         self.last = own.sequence;
+        self.find_loose_note(at, around)?;
         self.phase = Phase::Feeding;
         let behind: Vec<_> =
             self.members.iter().filter_map(|(brick, member)| Some((*brick, member.position?.sequence))).collect();
@@ -285,10 +286,14 @@ impl Leader {
     /// From phase to phase, as far as it goes.
     pub fn go_on_levelling(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
         let is_even = self.phase == Phase::Feeding && self.all_present() && self.is_settled();
-        if is_even && !at.view.opened {
+        if is_even && !at.view.opened && self.goes_on_alone(at, out) {
+            // The coordinator is told by who hosts it.
+        } else if is_even && !at.view.opened {
             out.branches.push("levelling: a view is to begin");
             self.phase = Phase::Opening;
             self.round(at, self.last, at.unsynced(around.brick), vec![Then::Open(at.view.epoch)], out);
+        } else if is_even && self.syncs_found(at, out) {
+            // Records about them follow.
         } else if is_even && self.fast.evens_found() {
             self.go_on_closing(at, around, out)?;
         } else if is_even && self.is_to_compare(at, around) {

@@ -365,6 +365,11 @@ impl Partition {
         }
     }
 
+    /// Whether its view, which is without memory, is to have one member only, who decides what is kept (rule L20).
+    pub fn wants_alone(&self) -> bool {
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.fast.loose.wants_alone)
+    }
+
     /// Whether members have agreed on the blocks that power cuts took from them.
     pub fn has_settled_lost(&self) -> bool {
         self.at.lost.is_empty()

@@ -369,17 +369,23 @@ impl Leader {
         }
         let times = commit.times_of.map(|inode| (ask.volume, inode));
         let note = times.and_then(|file| self.times.note(at.ring, file));
-        let also = self.session_change(at, ask, &reply).into_iter().chain(note).collect();
+        let loose = self.loose_note(at, ask, op);
+        let is_noted = loose.is_some();
+        let also = self.session_change(at, ask, &reply).into_iter().chain(note).chain(loose).collect();
         self.was_asked = true;
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
         let draft = Draft { session, op_id, commit: &commit, also, must: false, step, closes };
         match self.append(at, draft, around, out)? {
             Ok(sequence) => {
                 self.remember_slot(ask);
+                if is_noted {
+                    self.loosely_noted(sequence, around.now);
+                }
                 if let Reply::Written { fast, .. } = &mut reply {
                     *fast = self.open_shard(at, ask, op, around);
                 }
-                let has_safe_times = times.is_some_and(|file| self.times.is_safe(file, self.stable));
+                let noted_by = if ask.loose { self.settled } else { self.stable };
+                let has_safe_times = times.is_some_and(|file| self.times.is_safe(file, noted_by));
                 times.iter().for_each(|file| self.times.noted(*file, sequence, around.now));
                 let early = ask.early && self.may_be_early();
                 // With the record itself: the members need not be told twice.
@@ -518,6 +524,7 @@ impl Leader {
         self.ticks += 1;
         self.look_after_fast_lane(around.now);
         self.end_idle_times(at, around, out)?;
+        self.end_loose_note(at, around, out)?;
         self.allow_healing();
         self.ask_stuck_again(at, around.now, out);
         self.leave_behind(around.now, out);

@@ -28,6 +28,8 @@ pub struct Ask {
     pub now: Time,
     /// Answered once it is on stable storage of every member.
     pub durable: bool,
+    /// It need never be on stable storage. (What is made so behind the last op of a batch is neither this nor `durable`.)
+    pub loose: bool,
     /// Answered once the leader alone has it (unsafe: modes `async` and `bypass`).
     pub early: bool,
     /// No other session uses the volume, so nobody else can have an inode open.
@@ -39,8 +41,8 @@ pub struct Ask {
 impl Ask {
     /// One that is answered once all members have it; more is said in its fields.
     pub fn new(ring: RingId, count: u32, volume: VolumeId, (session, op_id): (SessionId, OpId), now: Time) -> Self {
-        let (durable, early, alone, spread) = (false, false, false, 1);
-        Self { ring, count, volume, session, op_id, now, durable, early, alone, spread }
+        let (durable, loose, early, alone, spread) = (false, false, false, false, 1);
+        Self { ring, count, volume, session, op_id, now, durable, loose, early, alone, spread }
     }
 
     /// The partition that owns a position.

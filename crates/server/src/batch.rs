@@ -200,6 +200,7 @@ impl Node {
         let ask = Ask {
             // Of several they are made durable together, at the end.
             durable: request.durable && is_all,
+            loose: !request.durable,
             early: volume.mode.answers_early(),
             // A session that is not known here may have seen the name on another server.
             alone: ring.is_whole() && self.sessions.count(session.volume) == 1,

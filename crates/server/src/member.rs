@@ -10,7 +10,7 @@ use hekate_proto::*;
 use hekate_replica::{Address, Ask};
 
 impl Node {
-    /// This member answers for itself alone, once it is on stable storage here. No lease is needed: who is in another view refuses.
+    /// This member answers for itself alone, once it is in its journal here, on stable storage if that was asked for. No lease is needed: who is in another view refuses.
     pub(crate) fn member_op(
         &self,
         session: &Session,
@@ -31,8 +31,11 @@ impl Node {
             }
             _ => return Err(Error::Protocol { what: "a replica is asked for writes past the log only".into() }),
         };
-        if volume.ring != ring_id || is_write && !request.durable {
-            return Err(Error::Denied { what: "writes past the log are durable ones, to the volume's ring".into() });
+        let is_raw = volume.mode.is_raw();
+        if volume.ring != ring_id || is_write && is_raw && !request.durable {
+            return Err(Error::Denied {
+                what: "writes past the log are of the volume's ring, raw ones durable".into(),
+            });
         }
         let shard = ShardId { volume: session.volume, data: *data, index: *index };
         let ring = self.ring(ring_id)?;
@@ -45,10 +48,11 @@ impl Node {
         {
             return answer;
         }
-        let ask = Ask::new(ring_id, ring.count(), session.volume, (session.id, request.op_id), Self::clock());
+        let mut ask = Ask::new(ring_id, ring.count(), session.volume, (session.id, request.op_id), Self::clock());
+        ask.loose = !request.durable;
         let reply = self.ask_replica(&ring, to, &ask, &request.op)?;
         // AFR's changelog is not synced, as there.
-        if is_write {
+        if is_write && request.durable {
             needs.journal(&hosted.brick, hosted.brick.end());
             needs.shards(&hosted.brick, &[shard]);
         }

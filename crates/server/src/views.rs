@@ -235,6 +235,7 @@ impl Node {
         let at = (ring.ring, address.partition);
         let partition = hosted.partition.read();
         let (away, failed) = (partition.away(), partition.failed_members());
+        seen.alone.extend(partition.wants_alone().then_some(address.partition));
         let healing = partition.healing();
         for one in &healing {
             // So that an estimate begins when the healing does, not when somebody asks.
@@ -342,7 +343,9 @@ impl Node {
             };
             let is_here = info.view(number).is_some_and(|view| view.has_member(before.leader));
             let server = seen.bricks.get(&before.leader).map(|brick| brick.server);
-            let lives = seen.bricks.values().any(|brick| Some(brick.server) == server && brick.serves);
+            // Another life of its brick says that the one that led is over.
+            let lives = seen.remembers_leader(before)
+                && seen.bricks.values().any(|brick| Some(brick.server) == server && brick.serves);
             let waited = state.formed.get(&(at, epoch)).is_some_and(|since| since.elapsed() >= waits_for(LEASE));
             if is_here || !lives || waited {
                 opened.push((number, epoch));

@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "3fc7ff5d27b7d0eceb173891e427bc6b6600421e09be0e490abe621f287cc1f8".into(),
-                "3f90386ecd7487b5f4a7cbbabd6c990a2009b62a3d93ef9d570099be7ae8b2c0".into()
+                "7d70be87fdb09d24dd497e320fa5f3cc90b6c2d90af5cad830529876a8dfa307".into(),
+                "ff7196ddbafef099e8fc1670f9f4df36565a8461619f4601d10f0eb588a0295e".into()
             )
         );
     }

@@ -177,6 +177,7 @@ impl Survey<'_, '_> {
             | Entry::Session { .. }
             | Entry::Hold { .. }
             | Entry::Writing { .. }
+            | Entry::Loose
             | Entry::Unsettled { .. }
             | Entry::Heal { .. } => {}
         }

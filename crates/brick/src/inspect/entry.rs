@@ -34,6 +34,8 @@ pub enum Entry {
     Orphan { inode: InodeId },
     /// A file whose times may be behind what was answered.
     Writing { inode: InodeId },
+    /// Fast writes of the partition may not be on stable storage.
+    Loose,
     /// A data id that was given up.
     Garbage { data: DataId, record: GarbageRecord },
     /// What a rename of another partition holds; without a name: the volume's moves of directories.
@@ -169,6 +171,11 @@ impl Entry {
                 check(place.position == inode.position(), "the inode's position is another")?;
                 Ok(Self::Writing { inode })
             }
+            Kind::Loose => {
+                check(rest.is_empty(), "the key goes on behind its kind")?;
+                check(value[..] == [0], "the value of a note of fast writes is one byte, 0")?;
+                Ok(Self::Loose)
+            }
             Kind::Hold => {
                 check(rest.len() <= XATTR_NAME_MAX, "a name of more than 255 bytes")?;
                 Ok(Self::Hold { directory: InodeId::from_bits(id), name: rest, intent: whole(value)? })
@@ -193,6 +200,7 @@ impl Entry {
             Self::Session { .. } => Kind::Session,
             Self::Orphan { .. } => Kind::Orphan,
             Self::Writing { .. } => Kind::Writing,
+            Self::Loose => Kind::Loose,
             Self::Garbage { .. } => Kind::Garbage,
             Self::Hold { .. } => Kind::Hold,
             Self::Heal { .. } => Kind::Heal,

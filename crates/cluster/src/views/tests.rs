@@ -63,6 +63,35 @@ fn what_all_have_lost_is_counted_once_it_is_led_again() {
     assert_eq!((view.losses, view.forgetful), (1, false));
 }
 
+/// It found that the others may lack what no log has.
+#[test]
+fn one_decides_for_all_who_lost_their_memory_if_it_says_so() {
+    let (mut ring, mut seen) = ring(3);
+    for number in 0..3 {
+        seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
+    }
+    let others = seen.clone();
+    assert_eq!(form(&mut ring, &seen).members.len(), 3);
+    seen.alone.insert(AT);
+    let view = form(&mut ring, &seen);
+    assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(0)], vec![brick(1), brick(2)]));
+    assert_eq!((view.forgetful, view.losses, view.too_few), (true, 1, true));
+    assert_eq!(outlook(&ring, AT, &others), Outlook::Fine, "though nobody else was told");
+    // It dies first: all are needed again. Or its memory goes: they begin anew.
+    let mut without = others.clone();
+    without.bricks.get_mut(&brick(0)).unwrap().serves = false;
+    assert_eq!(outlook(&ring, AT, &without), Outlook::Waits(vec![brick(0)]));
+    let mut anew = others.clone();
+    anew.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(3);
+    assert_eq!(due(&ring, &anew).view.members.len(), 3);
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &others), Outlook::Fine, "until they have everything");
+    let mut healed = others.clone();
+    healed.whole.extend([(AT, brick(1)), (AT, brick(2))]);
+    let view = due(&ring, &healed).view;
+    assert_eq!((view.members.len(), view.forgetful, view.losses), (3, false, 1));
+}
+
 #[test]
 fn who_is_not_entitled_leads_only_if_it_is_forced() {
     let (mut ring, mut seen) = ring(2);

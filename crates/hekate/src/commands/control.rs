@@ -199,7 +199,7 @@ fn mode_words(mode: Mode) -> &'static str {
             "each write goes to its partition's leader, and from there to the other replicas: two round trips"
         }
         Mode::Hsr => {
-            "durable overwrites of up to 64 KiB go to all replicas at once: one round trip; all else as in mode leader"
+            "overwrites of up to 64 KiB go to all replicas at once: one round trip; all else as in mode leader"
         }
         Mode::Async | Mode::Bypass => "UNSAFE: each write is answered by its partition's leader alone: one round trip",
         Mode::Afr { .. } => {

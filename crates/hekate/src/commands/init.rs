@@ -7,6 +7,7 @@ use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
+use hekate_proto::map::Mode;
 use hekate_server::membership::{is_coordinator, is_member};
 use hekate_server::{Membership, NewBrick, Node, NodeSettings, RemoteCoordinator, VolumeRequest};
 use hekate_transport::Endpoint;
@@ -107,7 +108,7 @@ fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure>
         allowed_uids: Vec::new(),
         owner_uid: Some(rustix::process::geteuid().as_raw()),
         spread: 1,
-        mode: Default::default(),
+        mode: Mode::Hsr,
         led_by: None,
     });
     node.shut_down()?;

@@ -79,6 +79,9 @@ impl Leader {
             return Ok(false);
         }
         let shards: Vec<ShardId> = self.fast.due.iter().take(SHARDS_AT_ONCE).copied().collect();
+        if self.syncs_due(at, &shards, out) {
+            return Ok(false);
+        }
         let mut commit = Commit::default();
         let mut closing: BTreeMap<ShardId, Uneven> = BTreeMap::new();
         for shard in &shards {

@@ -1,6 +1,7 @@
 //! The leader's fast lane: which shards are open, and reads of what is not settled.
 
 use super::closing::Closing;
+use super::loose::Loose;
 use super::uneven::Uneven;
 use super::{FastOp, read_lists};
 use crate::leader::Leader;
@@ -33,6 +34,7 @@ pub(crate) struct FastLane {
     pub(super) closing: Option<Closing>,
     /// What members list when a leader begins.
     pub(super) found: BTreeMap<ShardId, Uneven>,
+    pub loose: Loose,
     /// Who wrote a shard last on the leader's lane, and how often it has to do so again before the shard is opened for it.
     writers: BTreeMap<ShardId, (SessionId, u32)>,
     reads: Vec<Reading>,
@@ -47,6 +49,8 @@ pub(super) struct Open {
     /// All members are known to have this one.
     known: Option<Stamp>,
     used_at: Time,
+    /// Some write was taken that need not be on stable storage.
+    pub loose: bool,
 }
 
 /// A read whose answer is told when all members are known to have what it shows.
@@ -236,13 +240,14 @@ impl Leader {
         out: &mut Out,
     ) -> Result<()> {
         let conflict = Err(Error::Conflict { stamp: None });
-        let serves = self.serves() && at.view.whole && !at.view.too_few;
+        let serves = self.serves() && at.view.whole && !at.view.too_few && self.may_be_loose(ask);
         let reply = match op {
             Op::Data { op } if serves => match FastOp::of(ask, op) {
                 Some(write) if write.term == self.fast.term && !self.fast.is_due(write.shard) => {
                     match self.fast.open.get_mut(&write.shard).filter(|open| open.session == ask.session) {
                         Some(open) => {
                             open.used_at = around.now;
+                            open.loose |= ask.loose;
                             write.take(at, around.brick, ask, &mut open.list)?
                         }
                         None => conflict,
@@ -252,7 +257,14 @@ impl Leader {
             },
             _ => conflict,
         };
-        out.branches.push(if reply.is_ok() { "a fast write" } else { "a fast write is refused by the leader" });
+        if reply.is_ok() && ask.loose {
+            self.used_loosely(around.now);
+        }
+        out.branches.push(match (&reply, ask.loose) {
+            (Ok(_), false) => "a fast write",
+            (Ok(_), true) => "a loose fast write",
+            _ => "a fast write is refused by the leader",
+        });
         out.answers.push((token, reply));
         Ok(())
     }
@@ -261,14 +273,19 @@ impl Leader {
     pub fn open_shard(&mut self, at: &Place, ask: &Ask, op: &Op, around: &Around) -> Option<u64> {
         let Op::Data { op: DataOp::WriteShard { data, index, fast: true, .. } } = op else { return None };
         let shard = ShardId { volume: ask.volume, data: *data, index: *index };
-        let is_whole = at.view.whole && at.learners().next().is_none() && at.others().next().is_some();
+        let may_open = self.opens_shards(at) && self.may_be_loose(ask);
         let lane = &mut self.fast;
-        if !is_whole || lane.open.len() >= OPEN_MAX || !lane.is_alone(shard, ask.session) {
+        if !may_open || lane.open.len() >= OPEN_MAX || !lane.is_alone(shard, ask.session) {
             return None;
         }
         let (session, used_at) = (ask.session, around.now);
-        lane.open.insert(shard, Open { session, list: Vec::new(), known: None, used_at });
+        lane.open.insert(shard, Open { session, list: Vec::new(), known: None, used_at, loose: false });
         Some(lane.term)
+    }
+
+    /// Only where nobody is missing: what goes over the fast lane is in no log (rule L16).
+    pub fn opens_shards(&self, at: &Place) -> bool {
+        at.view.whole && at.learners().next().is_none() && at.others().next().is_some()
     }
 
     /// Whether an op copies what may not be on every member: then the shard is closed first.

@@ -56,9 +56,10 @@ impl Times {
         !self.found.is_empty()
     }
 
-    /// Whether all members have the note on stable storage.
-    pub fn is_safe(&self, file: File, stable: Sequence) -> bool {
-        self.noted.get(&file).is_some_and(|noted| noted.by <= stable || is_planted(42))
+    /// Whether all members have the note, as all of them have what is in the log up to here: on stable storage, or, for a write that
+    /// need not be there itself, in memory.
+    pub fn is_safe(&self, file: File, upto: Sequence) -> bool {
+        self.noted.get(&file).is_some_and(|noted| noted.by <= upto || is_planted(42))
     }
 
     /// What a record of the file's times has in it as well.

@@ -104,6 +104,8 @@ pub struct Client {
     /// What the views had lost when the first change was sent that no fsync has covered, a partition.
     losses: BTreeMap<u32, u32>,
     allowed: BTreeMap<ShardId, Allowed>,
+    /// What need not be on stable storage goes on the fast lane too.
+    pub loose: bool,
 }
 
 type Sent = (Stage, Whom, Op);
@@ -119,6 +121,7 @@ impl Client {
             call: None,
             losses: BTreeMap::new(),
             allowed: BTreeMap::new(),
+            loose: false,
         }
     }
 
@@ -173,9 +176,7 @@ impl Client {
             && !durable
             && !inner.is_read()
         {
-            let partition = position.partition(self.views.len() as u32);
-            let view = &self.views[partition.0 as usize];
-            self.losses.entry(partition.0).or_insert(view.losses);
+            self.changes(position);
         }
         let op_id = if inner.is_read() { OpId(0) } else { self.next_op() };
         let (volume, session, retry) = (VOLUME, self.session, false);
@@ -183,6 +184,12 @@ impl Client {
         self.call = Some(Call { op, durable, stage, whom, request, flight: None });
         self.wish_for_fast_lane();
         self.begin_flight().unwrap_or_else(|| self.outstanding())
+    }
+
+    /// Something is changed there that is not synced.
+    fn changes(&mut self, position: Position) {
+        let partition = position.partition(self.views.len() as u32);
+        self.losses.entry(partition.0).or_insert(self.views[partition.0 as usize].losses);
     }
 
     /// Four slots, so that they are used again soon.

@@ -94,7 +94,8 @@ impl World {
         let Some(server) = server_of(&self.servers, brick) else { return };
         // A sync that fails takes what is not on the disk yet.
         let is_second = self.rotten.is_some() || !self.wiped.is_empty() || self.disks.values().any(Disk::is_to_fail);
-        if is_second || !numbers.into_iter().all(is_even) {
+        let may_be_alone = self.settings.loose && !self.is_everybody_here();
+        if is_second || may_be_alone || !numbers.into_iter().all(is_even) {
             return;
         }
         let goes_astray = self.random.once_in(2);
@@ -113,6 +114,13 @@ impl World {
         self.rotten = Some(brick);
         let delay = self.delay(SCRUB_MAX);
         self.after(delay, Event::Scrub { brick });
+    }
+
+    /// Nothing is written that has one copy.
+    fn is_everybody_here(&self) -> bool {
+        let is_whole = |view: &hekate_proto::map::View| view.whole && view.opened && view.learners.is_empty();
+        let is_away = self.servers.iter().any(|server| server.process.is_none()) || !self.paused.is_empty();
+        !is_away && self.coordinator.ring.views.iter().all(is_whole)
     }
 
     /// All of a damaged brick is read, and what is wrong mended from another member.

@@ -371,6 +371,7 @@ impl Process {
         let ask = Ask {
             // Some are made durable with their record, others afterwards, as in a batch of several.
             durable: durable && waiter.number.is_multiple_of(2),
+            loose: !durable,
             spread: spread_of(&op, count.min(self.spread_max)),
             ..Ask::new(RING, count, VOLUME, (session, op_id), self.time(now))
         };
@@ -400,10 +401,10 @@ impl Process {
                 .effects
                 .push(Effect::Answer(waiter, Err(Error::StaleView { epoch: known.unwrap_or_default() })));
         }
-        let Request { session, op_id, op, .. } = request;
+        let Request { session, op_id, op, durable, .. } = request;
         let (count, now_there) = (self.views.len() as u32, self.time(now));
-        let ask = Ask::new(RING, count, VOLUME, (session, op_id), now_there);
-        let alone = Some(to.brick);
+        let ask = Ask { loose: !durable, ..Ask::new(RING, count, VOLUME, (session, op_id), now_there) };
+        let alone = durable.then_some(to.brick);
         let token = self.token(Pending { waiter: Some(waiter), durable: None, reply: None, alone });
         self.event(to, Event::Request { token, ask, op }, now);
     }

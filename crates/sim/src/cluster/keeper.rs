@@ -62,7 +62,7 @@ impl World {
         }
         let seen = self.look_around(server);
         self.form_views(server, &seen);
-        self.open_views(server);
+        self.open_views(server, &seen);
         self.take_views(server, boot);
     }
 
@@ -89,6 +89,7 @@ impl World {
                 }
             }
             seen.lost.extend(partition.failed_members().into_iter().map(|brick| (at.partition, brick)));
+            seen.alone.extend(partition.wants_alone().then_some(at.partition));
             let whole = partition.healing().into_iter().filter(|one| one.whole);
             seen.whole.extend(whole.map(|one| (at.partition, one.brick)));
         }
@@ -131,7 +132,7 @@ impl World {
         }
     }
 
-    fn open_views(&mut self, server: u32) {
+    fn open_views(&mut self, server: u32, seen: &Seen) {
         let (now, lease) = (self.now, self.settings.lease);
         let Some(process) = self.servers[server as usize].process.as_mut() else { return };
         let clock = process.clock;
@@ -139,16 +140,16 @@ impl World {
         for (number, epoch) in process.lease.ready.clone() {
             let info = &mut self.coordinator.ring;
             let is_due = info.view(number).is_some_and(|view| view.epoch == epoch && !view.opened);
-            let Some(before) = info.opened(number).filter(|_| is_due).map(|before| before.leader) else {
+            let Some(before) = info.opened(number).filter(|_| is_due).cloned() else {
                 process.lease.ready.remove(&(number, epoch));
                 continue;
             };
-            let is_here = info.view(number).is_some_and(|view| view.has_member(before));
-            let lives = server_number(&self.settings, before)
+            let is_here = info.view(number).is_some_and(|view| view.has_member(before.leader));
+            let alive = server_number(&self.settings, before.leader)
                 .is_some_and(|server| self.coordinator.alive.get(&server).is_some_and(|until| *until > now));
             let waited =
                 process.lease.formed.get(&(number, epoch)).is_some_and(|since| now >= clock.after(*since, waits));
-            if is_here || !lives || waited {
+            if is_here || !(alive && seen.remembers_leader(&before)) || waited {
                 info.open(number, epoch);
                 process.lease.ready.remove(&(number, epoch));
                 trace!(self, "view {epoch} of partition {number} begins");

@@ -19,7 +19,8 @@ const ANSWER_MAX: u64 = 300_000;
 impl World {
     /// A client joins.
     pub fn join(&mut self, calls_left: u32, examines: bool) -> u32 {
-        let client = Client::new(self.coordinator.begin_session(), self.coordinator.ring.views.clone());
+        let mut client = Client::new(self.coordinator.begin_session(), self.coordinator.ring.views.clone());
+        client.loose = self.settings.loose;
         let script = Default::default();
         let (call, op, number, connection, at, beside, tries) = (None, None, 0, 0, Default::default(), None, 0);
         self.people.push(Person {
@@ -253,6 +254,7 @@ impl World {
         let session = self.coordinator.begin_session();
         let person = &mut self.people[number as usize];
         person.client = Client::new(session, self.coordinator.ring.views.clone());
+        person.client.loose = self.settings.loose;
         (person.call, person.op) = (None, None);
         person.connection += 1;
         self.thinks(number);

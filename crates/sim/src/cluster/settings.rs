@@ -75,6 +75,11 @@ pub struct Settings {
     pub blocks: u64,
     /// Of 100 of these so many are reads instead.
     pub reads: u64,
+    /// Overwrites that need not be durable are on the fast lane too. Where views change with lives only, they cannot: who lost its
+    /// power stays a member there.
+    pub loose: bool,
+    /// Of 100 overwrites so many are durable.
+    pub durable_overwrites: u64,
     pub think_max: Micros,
     /// All clients but the first ask seldom, so that it is mostly alone with its file; nearly all that it overwrites is durable.
     pub visitors: bool,
@@ -114,6 +119,9 @@ impl Settings {
         let (clock_jump, drift) = (pick(disks, &[0, 0, 2]), pick(disks, &[0, DRIFT_MAX]));
         let (rot, older_copy, wipe) = (pick(disks, &[0, 4, 12]), pick(disks, &[0, 0, 3]), pick(disks, &[0, 0, 3]));
         let overwrites = pick(&mut Random::new(seed ^ 0xfa57_1a9e), &[0, 0, 50, 90]);
+        // Of its own, so that the rest of a seed is what it was before there were leases.
+        let lease = pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]);
+        let (loose, durable_overwrites) = loose(seed, lease, 85);
         Self {
             seed,
             machines,
@@ -137,6 +145,8 @@ impl Settings {
             overwrites,
             blocks: 5,
             reads: 0,
+            loose,
+            durable_overwrites,
             think_max: pick(random, &[200, 2_000, 20_000]),
             visitors: false,
             network: NetworkSettings {
@@ -151,10 +161,16 @@ impl Settings {
             tick: pick(random, &[5_000, 10_000]),
             faults: FaultSettings { pause, one_way_cut, clock_jump, rot, older_copy, wipe, ..fault_settings(random) },
             drift,
-            // Of its own, so that the rest of a seed is what it was before there were leases.
-            lease: pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]),
+            lease,
         }
     }
+}
+
+/// Whether overwrites may be loose, and how many are not: one run of two has none.
+fn loose(seed: u64, lease: Micros, durable: u64) -> (bool, u64) {
+    let random = &mut Random::new(seed ^ 0x0010_05e0);
+    let loose = lease > 0 && random.once_in(2);
+    (loose, if loose { pick(random, &[15, 50, durable]) } else { durable })
 }
 
 fn fault_settings(random: &mut Random) -> FaultSettings {

@@ -72,9 +72,7 @@ fn name(settings: &Settings, random: &mut Random) -> Name {
 pub fn next_op(settings: &Settings, known: &Known, client: u32, random: &mut Random) -> (Op, bool) {
     if settings.overwrites > 0 && random.below(100) < settings.overwrites {
         return match known.file_of(client, random) {
-            Some(inode) => {
-                (overwrite(settings, inode, random), random.below(100) < if settings.visitors { 97 } else { 85 })
-            }
+            Some(inode) => (overwrite(settings, inode, random), random.below(100) < settings.durable_overwrites),
             None => (Op::Name { op: create(ROOT, name(settings, random), NewNode::File, random) }, false),
         };
     }

@@ -5,6 +5,7 @@ use crate::replicate::{Flight, Whom};
 use crate::unsynced::Losses;
 use bytes::{Bytes, BytesMut};
 use hekate_graph::Context;
+use hekate_proto::map::VolumeMap;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 
@@ -144,11 +145,15 @@ impl Distribute {
         let runs = layout.shard_runs(self.replicate.map().volume, offset, data.len());
         // What makes the file longer is the leader's.
         let is_within = self.known_shape(inode).is_some_and(|shape| offset + data.len() as u64 <= shape.size);
-        let fast = is_within && runs.len() == 1 && self.replicate.may_be_fast(context, data.len());
+        let before = self.replicate.map();
+        let fast = is_within && matches!(&runs[..], [(shard, ..)] if self.replicate.may_be_fast(*shard, data.len()));
         if let (true, [(shard, from, _)]) = (fast, &runs[..])
             && let Some(flight) = self.replicate.begin_fast(context, *shard, *from as u32, data)
         {
-            return self.tell_beside(context, (inode, layout), (flight, *from as u32), offset, data, drop_set_id);
+            let done = self.tell_beside(context, (inode, layout), (flight, *from as u32), offset, data, drop_set_id);
+            self.note_unsynced(context, inode, &[*shard], &before);
+            self.limit_unsynced(context)?;
+            return done;
         }
         if let (true, [(shard, from, _)]) = (is_within, &runs[..])
             && self.replicate.write_raw(context, *shard, *from as u32, data)?
@@ -209,11 +214,7 @@ impl Distribute {
         batch.push((Whom::Leader(home), Op::Data { op: wrote }));
         let before = self.replicate.map();
         let replies = self.replicate.send_all(context, batch)?;
-        if !context.durable {
-            let (mut unsynced, losses) = (self.unsynced.lock(), Losses(&before));
-            shards.iter().for_each(|shard| unsynced.wrote(inode, *shard, losses.of(losses.place(*shard))));
-            unsynced.changed(home, [inode], losses.of(home));
-        }
+        self.note_unsynced(context, inode, &shards, &before);
         for (index, reply) in replies.into_iter().enumerate() {
             match reply {
                 Ok(reply) => {
@@ -226,10 +227,22 @@ impl Distribute {
             }
         }
         self.grow(inode, layout, end);
-        if self.unsynced.lock().is_full() {
-            self.sync_everything(context)?;
-        }
+        self.limit_unsynced(context)?;
         Ok(true)
+    }
+
+    /// What an fsync has to cover: a write that was sent under this map, whatever became of it.
+    fn note_unsynced(&self, context: &Context, inode: InodeId, shards: &[ShardId], before: &VolumeMap) {
+        if context.durable {
+            return;
+        }
+        let (mut unsynced, losses, home) = (self.unsynced.lock(), Losses(before), self.home(inode));
+        shards.iter().for_each(|shard| unsynced.wrote(inode, *shard, losses.of(losses.place(*shard))));
+        unsynced.changed(home, [inode], losses.of(home));
+    }
+
+    fn limit_unsynced(&self, context: &Context) -> Result<()> {
+        if self.unsynced.lock().is_full() { self.sync_everything(context) } else { Ok(()) }
     }
 }
 

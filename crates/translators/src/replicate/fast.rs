@@ -1,5 +1,5 @@
-//! The fast lane (High Speed Replication): a durable overwrite goes from here to all members of its partition's view at
-//! once, and is done when all have answered.
+//! The fast lane (High Speed Replication): an overwrite goes from here to all members of its partition's view at once, and is
+//! done when all have answered.
 //!
 //! A leader allows it with its answer to a write of the same shard: from then on each write names the stamp that it
 //! follows. Only one is on its way for a shard. Whatever does not end well goes to the leader under the same id, which
@@ -99,8 +99,10 @@ pub(crate) struct Flight<'a> {
 
 impl Replicate {
     /// Whether a write may end up on the fast lane: the volume wants it, and it is worth it.
-    pub(crate) fn may_be_fast(&self, context: &Context, bytes: usize) -> bool {
-        context.durable && bytes <= FAST_BYTES_MAX && self.map().mode == Mode::Hsr
+    pub(crate) fn may_be_fast(&self, shard: ShardId, bytes: usize) -> bool {
+        let map = self.map();
+        let is_wanted = bytes <= FAST_BYTES_MAX && map.mode == Mode::Hsr;
+        is_wanted && servers_of(&map, map.partition_of(shard.position())).is_some()
     }
 
     /// Sends a write to all members, if the leader of its shard has allowed that.
@@ -134,7 +136,8 @@ impl Replicate {
         let request = |brick: BrickId| {
             let target = Target::Replica { ring: map.ring, partition, epoch: allowed.epoch, brick };
             let (volume, session, op_id) = (map.volume, self.session, ticket.op_id);
-            Request { volume, target, session, op_id, durable: true, retry: false, op: Op::Data { op: op.clone() } }
+            let (durable, op) = (context.durable, Op::Data { op: op.clone() });
+            Request { volume, target, session, op_id, durable, retry: false, op }
         };
         let gave_up = || self.gave_up(context);
         let (mut sent, mut failed) = (Vec::with_capacity(servers.len()), false);

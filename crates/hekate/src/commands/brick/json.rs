@@ -52,6 +52,7 @@ fn entry_fields(entry: &Entry) -> Map<String, Value> {
         Entry::Session { session, slot, record } => {
             json!({ "session": session, "slot": slot, "op": record.op_id, "reply_bytes": record.reply.len() })
         }
+        Entry::Loose => json!({}),
         Entry::Orphan { inode } | Entry::Writing { inode } => json!({ "inode": id(*inode) }),
         Entry::Heal { record } => {
             let differing: Vec<Value> = record.differing.iter().map(|shard| shard_id(*shard)).collect();

@@ -41,6 +41,7 @@ pub fn entry(place: Place, entry: &Entry) -> String {
             format!("session {session} slot {slot}: op {:#x}, a reply of {} bytes", record.op_id.0, record.reply.len())
         }
         Entry::Orphan { inode } => format!("orphan {inode:?} of {of}"),
+        Entry::Loose => "fast writes that may not be on stable storage".into(),
         Entry::Writing { inode } => format!("{inode:?} of {of} is being written"),
         Entry::Heal { record } => {
             let HealRecord { healed, live, differing } = record;

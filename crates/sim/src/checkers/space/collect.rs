@@ -72,6 +72,7 @@ fn put(
         }
         Kind::LegDone => return Err("the mark of a leg is left".into()),
         Kind::Hold => return Err("a hold is left".into()),
+        Kind::Loose => return Err("a note of fast writes that may be lost is left".into()),
         _ => {}
     }
     let found = volumes.entry(place.volume).or_default();
@@ -104,6 +105,7 @@ fn put(
         | Kind::LegDone
         | Kind::Hold
         | Kind::Writing
+        | Kind::Loose
         | Kind::Heal
         | Kind::Unsettled => {}
     }

@@ -1,4 +1,4 @@
-//! The fast lane, as `translators/replicate/fast.rs` and `distribute/bytes.rs` have it: a durable overwrite goes to all
+//! The fast lane, as `translators/replicate/fast.rs` and `distribute/bytes.rs` have it: an overwrite goes to all
 //! members at once, and beside it the inode's leader is told. What does not end well goes to the shard's leader under the same
 //! id, at the first answer that is not `Written`: sooner than the real client, which waits for all of them.
 
@@ -30,14 +30,14 @@ pub(super) struct Flight {
 }
 
 impl Client {
-    /// Of a durable write to one shard, within the size that the file has.
+    /// Of a write to one shard, within the size that the file has.
     pub(super) fn wish_for_fast_lane(&mut self) {
         let Some(call) = &mut self.call else { return };
         let Op::Data { op: DataOp::Write { inode, offset, data, .. } } = &call.op else { return };
         let within = self.shapes.get(inode).is_some_and(|shape| offset + data.len() as u64 <= shape.size);
         if let Op::Data { op: DataOp::WriteShard { fast, bytes, .. } } = &mut call.request.op {
             let is_one = bytes.len() == data.len();
-            *fast = call.durable && within && is_one && bytes.len() <= FAST_BYTES_MAX;
+            *fast = (call.durable || self.loose) && within && is_one && bytes.len() <= FAST_BYTES_MAX;
         }
     }
 
@@ -69,6 +69,9 @@ impl Client {
             *fast = true;
         }
         let (left, after, op_id) = (requests.len(), Allowed { stamp, ..allowed }, self.next_op());
+        if let Whom::Leader(home) = whom {
+            self.changes(home);
+        }
         let call = self.call.as_mut()?;
         let request = Request { op_id, op: told, ..call.request.clone() };
         let write = (

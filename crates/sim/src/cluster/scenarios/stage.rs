@@ -369,6 +369,8 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         reads: 0,
         blocks: 5,
         think_max: 1,
+        loose: false,
+        durable_overwrites: 0,
         visitors: false,
         network: NetworkSettings { delay_max: 1, lost: 0, doubled: 0, slow: 0 },
         inside_max: 1,

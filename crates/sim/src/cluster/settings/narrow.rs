@@ -1,7 +1,7 @@
 //! Narrow runs: one partition, one file or two, and a few kinds of faults, so that what seldom meets does. A run that leaves most
 //! things out finds what a run of everything does not (Groce, Zhang, Eide, Chen and Regehr, *Swarm Testing*, ISSTA 2012).
 
-use super::{FaultSettings, Micros, Settings, pick};
+use super::{FaultSettings, Micros, Settings, loose, pick};
 use hekate_brick::storage::Random;
 
 /// What a narrow run is about: seed modulo so many.
@@ -33,7 +33,10 @@ impl Settings {
     pub fn narrow_rivals(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_71fa);
         let narrow = Self::narrow(seed);
+        let (loose, durable_overwrites) = loose(seed, 1, 97);
         Self {
+            loose,
+            durable_overwrites,
             partitions: 1,
             clients: pick(random, &[2, 3, 4]),
             visitors: true,
@@ -56,6 +59,7 @@ impl Settings {
         let drift = if random.once_in(2) { wide.drift } else { 0 };
         let (names, clients) = (pick(random, &[1, 1, 2]), pick(random, &[1, 2, 2, 3]));
         let visitors = !random.once_in(4);
+        let (loose, durable_overwrites) = loose(seed, 1, if visitors { 97 } else { 85 });
         Self {
             machines: servers,
             servers,
@@ -65,6 +69,8 @@ impl Settings {
             spread_max: 1,
             clients,
             visitors,
+            loose,
+            durable_overwrites,
             calls_per_client: 80,
             names,
             directories: 1,
