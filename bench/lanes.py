@@ -10,6 +10,7 @@ of two copies for each mode, one file of 256 MiB that is written once, then fio:
 
 Modes are those of `hekate volume create`, afr-optimised (with --eager-lock and --piggyback), and gluster, gluster-eager: GlusterFS's
 own replication on the same wires, eager lock off and on (needs glusterfs-server). --fight: two mounts write the same 4 MiB, one job each.
+--loose: leader-loose and hsr-loose, the same writes without O_SYNC (which strict mounts pass on one by one all the same).
 
 Connections of Hekate are loopback or unix until they are encrypted, so the addresses are of 127.0.0.0/8, routed between the namespaces
 (route_localnet). Needs root, fio, gcc and HEKATE=PROGRAM (else target/release/hekate). Everything that it made is removed at the end.
@@ -171,19 +172,19 @@ class Cluster:
 PERCENTILES = "1:5:10:25:50:75:90:95:99:99.5:99.9:99.99"
 
 
-def fio(machines, *jobs, seconds):
+def fio(machines, *jobs, seconds, sync=1):
     """-> what each of these jobs was told"""
-    words = ["fio", "--rw=randwrite", "--bs=4k", "--ioengine=psync", "--sync=1", "--overwrite=1", "--thread", "--time_based", "--ramp_time=2",
+    words = ["fio", "--rw=randwrite", "--bs=4k", "--ioengine=psync", f"--sync={sync}", "--overwrite=1", "--thread", "--time_based", "--ramp_time=2",
              f"--runtime={seconds}", "--output-format=json", f"--percentile_list={PERCENTILES}", *(word for job in jobs for word in job)]
     told = [job["write"] for job in json.loads(machines.at("hlc", *words))["jobs"]]
     return [{"iops": one["iops"], "mean_us": one["clat_ns"]["mean"] / 1000,
              "percentiles_us": {name: value / 1000 for name, value in one["clat_ns"]["percentile"].items()}} for one in told]
 
 
-def measure(machines, path, jobs, seconds):
+def measure(machines, path, jobs, seconds, sync=1):
     share = 256 // jobs
     job = ["--name=w", f"--filename={path}", f"--size={share}m", f"--offset_increment={share}m", f"--numjobs={jobs}", "--group_reporting"]
-    return fio(machines, job, seconds=seconds)[0]
+    return fio(machines, job, seconds=seconds, sync=sync)[0]
 
 
 def fight(machines, paths, seconds):
@@ -218,6 +219,8 @@ def measure_all(options, about, cluster, gluster):
     for jobs in map(int, options.jobs.split(",")):
         for mode in modes:
             tell(mode=mode, jobs=jobs, **measure(machines, files[mode], jobs, options.seconds))
+            if options.loose and mode in ("leader", "hsr"):
+                tell(mode=f"{mode}-loose", jobs=jobs, **measure(machines, files[mode], jobs, options.seconds, sync=0))
     own = [mode for mode in modes if not mode.startswith("gluster")]
     for mode in own if options.fight else []:
         paths = [files[mode], f"{cluster.mount(mode, '-2')}/file"]
@@ -234,6 +237,7 @@ def main():
     parser.add_argument("--jobs", default="1,8")
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--fight", action="store_true")
+    parser.add_argument("--loose", action="store_true", help="leader and hsr without O_SYNC as well")
     parser.add_argument("--out")
     options = parser.parse_args()
     os.mkdir(BASE)

@@ -67,11 +67,30 @@ def overwrites_go_to_all_replicas(store):
         taken = [now - then for now, then in zip(fast_writes(store, "s1", "s2", "s3"), before)]
         # One shard, two replicas: each of them takes nearly all.
         equal(sorted(count > 100 for count in taken), [False, True, True], f"fast writes {taken}, flags {flags}")
+    seen_inside(store)
     store.umount("fast")
     store.mount("fast", volume="fast")
     holds(path, 16)
     store.umount("fast")
     ends_equal_of(store)
+
+
+def seen_inside(store):
+    """What the servers tell of lanes and partitions, with a shard open and once nobody writes any more"""
+    status = store.status()
+    fast = [row for row in status["lanes"] if row["lane"] == "fast" and row["writes"] > 100]
+    equal(len(fast), 2, f"servers with fast writes: {status['lanes']}")
+    equal(all(0 < row["p50_us"] <= row["p99_us"] for row in fast), True, f"latencies: {fast}")
+    shown = store.cli("status").out
+    equal("with all replicas; greatest epoch" in shown and "LANE" in shown, True, shown)
+    equal("UNSETTLED" in store.cli("partition", "list").out, True, "the heads of partition list")
+    rows = store.cli("--json", "partition", "list").json()
+    equal(any(row["loose"] for row in rows), True, "a partition with writes that are not on stable storage")
+
+    def is_quiet():
+        rows = store.cli("--json", "partition", "list").json()
+        return all(row["open_shards"] == row["unsettled"] == 0 and not row["loose"] for row in rows)
+    wait_until(is_quiet, "all shards are closed", limit_s=30)
 
 
 @test(limit_s=300)

@@ -25,6 +25,7 @@ mod names;
 mod numbers;
 mod partition;
 mod places;
+mod progress;
 mod proof;
 mod raw;
 mod read;
@@ -50,6 +51,7 @@ pub use message::{
     Address, BlockAt, BlockHash, Envelope, FastList, Fresh, Hashed, HealStep, HeldShard, Message, Outcome, Portion,
 };
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
+pub use progress::Progress;
 pub use proof::Proof;
 pub use read::answer;
 pub use retention::Retention;

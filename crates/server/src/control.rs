@@ -506,6 +506,8 @@ fn status(node: &Node) -> Result<Value> {
         "waiting_partitions": waiting,
         "lacking_copies": lacking,
         "servers": reports.rows(),
+        "partitions": partitions::rows(node, &reports)?,
+        "lanes": reports.lanes(),
         "bricks": bricks(node, &reports)?,
         "volumes": volume_rows(node, &reports)?,
         "orphans": reports.sum("orphans"),

@@ -64,6 +64,18 @@ impl OpCounters {
         Value::Object(OP_LABELS.iter().zip(&self.0).filter_map(row).collect::<Map<_, _>>())
     }
 
+    /// Writes of shards by the lane that they took here: by the leader's, counted where it is; by the fast one, at each replica.
+    pub fn lanes(&self) -> Vec<Value> {
+        let all = self.to_json();
+        let lane = |(lane, label): (&str, &str)| {
+            let row = all.get(label)?;
+            Some(json!({
+                "lane": lane, "writes": row["done"], "refused": row["failed"], "p50_us": row["p50_us"], "p99_us": row["p99_us"],
+            }))
+        };
+        [("leader", "write-shard"), ("fast", "fast-write"), ("raw", "raw-write")].into_iter().filter_map(lane).collect()
+    }
+
     /// The same for Prometheus.
     pub fn add_to(&self, page: &mut Page) {
         for (label, counter) in OP_LABELS.iter().zip(&self.0) {

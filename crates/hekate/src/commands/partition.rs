@@ -45,13 +45,50 @@ fn bricks(members: &Value) -> String {
     rows(members).iter().map(|member| short(&member["brick"])).collect::<Vec<_>>().join(" ")
 }
 
+/// Records that the member lacks that is furthest behind.
+fn lag(row: &Value) -> String {
+    let lags = rows(&row["lags"]);
+    let is_away = lags.iter().any(|lag| lag["records"].is_null());
+    let most = lags.iter().filter_map(|lag| lag["records"].as_u64()).max();
+    match (row["records"].is_null(), is_away, most) {
+        (true, ..) => "-".into(),
+        (_, true, _) => "away".into(),
+        (.., most) => most.unwrap_or(0).to_string(),
+    }
+}
+
 fn print_all(all: &Value) {
     let row = |row: &Value| {
         let waits_for = row["waits_for"].as_str().map_or("-".into(), String::from);
         let (members, learners) = (bricks(&row["members"]), bricks(&row["learners"]));
-        vec![name(row), text(&row["epoch"]), short(&row["leader"]), members, learners, text(&row["losses"]), waits_for]
+        let of_leader = |name: &str| if row[name].is_null() { "-".into() } else { text(&row[name]) };
+        vec![
+            name(row),
+            text(&row["epoch"]),
+            short(&row["leader"]),
+            members,
+            learners,
+            lag(row),
+            of_leader("unsettled"),
+            of_leader("unstable"),
+            of_leader("open_shards"),
+            text(&row["losses"]),
+            waits_for,
+        ]
     };
-    let heads = ["PARTITION", "EPOCH", "LEADER", "MEMBERS", "BEING HEALED", "LOSSES", "WAITS FOR"];
+    let heads = [
+        "PARTITION",
+        "EPOCH",
+        "LEADER",
+        "MEMBERS",
+        "BEING HEALED",
+        "LAG",
+        "UNSETTLED",
+        "UNSTABLE",
+        "OPEN SHARDS",
+        "LOSSES",
+        "WAITS FOR",
+    ];
     table(&heads, &rows(all).iter().map(row).collect::<Vec<_>>());
 }
 

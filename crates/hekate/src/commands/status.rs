@@ -102,6 +102,9 @@ fn print(status: &Value) {
     println!();
     print_servers(&status["servers"]);
     println!();
+    print_partitions(&status["partitions"]);
+    print_lanes(&status["lanes"]);
+    println!();
     print_bricks(&status["bricks"]);
     println!();
     print_volumes(&status["volumes"]);
@@ -124,6 +127,46 @@ fn print_servers(servers: &Value) {
     };
     let heads = ["SERVER", "STATE", "PROCESS", "OPS AT WORK", "OLDEST", "SLOW SO FAR", "LISTENS AT"];
     table(&heads, &rows(servers).iter().map(row).collect::<Vec<_>>());
+}
+
+/// All views in short; `hekate partition list` has a row for each.
+fn print_partitions(partitions: &Value) {
+    let all = rows(partitions);
+    let sum = |name: &str| all.iter().filter_map(|row| row[name].as_u64()).sum::<u64>();
+    let lag = |row: &Value| rows(&row["lags"]).iter().filter_map(|lag| lag["records"].as_u64()).max().unwrap_or(0);
+    let led = all.iter().filter(|row| !row["records"].is_null()).count();
+    let whole = all.iter().filter(|row| row["whole"] == true).count();
+    let epochs = all.iter().filter_map(|row| row["epoch"].as_u64());
+    println!(
+        "{} partitions: {led} led, {whole} with all replicas; greatest epoch {}; records: {} unsettled (one replica lacks {} at most), \
+         {} unstable; fast lane: {} shards open, {} writes unsettled",
+        all.len(),
+        epochs.max().unwrap_or(0),
+        sum("unsettled"),
+        all.iter().map(lag).max().unwrap_or(0),
+        sum("unstable"),
+        sum("open_shards"),
+        sum("unsettled_fast_writes"),
+    );
+}
+
+fn print_lanes(lanes: &Value) {
+    let row = |lane: &Value| {
+        let us = |name: &str| format!("{} us", lane[name].as_f64().unwrap_or(0.0));
+        vec![
+            text(&lane["server"]),
+            text(&lane["lane"]),
+            text(&lane["writes"]),
+            text(&lane["refused"]),
+            us("p50_us"),
+            us("p99_us"),
+        ]
+    };
+    let lanes: Vec<_> = rows(lanes).iter().map(row).collect();
+    if !lanes.is_empty() {
+        println!();
+        table(&["SERVER", "LANE", "WRITES", "REFUSED", "P50", "P99"], &lanes);
+    }
 }
 
 /// What the server that answers has done since an earlier look, or since it started.

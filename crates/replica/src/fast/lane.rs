@@ -69,6 +69,15 @@ impl FastLane {
         self.open.is_empty() && self.reads.is_empty() && !self.is_closing()
     }
 
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Writes that some member may lack, of all open shards.
+    pub fn unsettled_count(&self) -> usize {
+        self.open.values().map(|open| open.list.len()).sum()
+    }
+
     /// Whether it waits for room, or for members.
     pub fn wants_tick(&self) -> bool {
         !self.reads.is_empty() || self.is_closing()

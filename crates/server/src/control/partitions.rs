@@ -12,7 +12,11 @@ use std::sync::Arc;
 
 /// A row for each partition.
 pub fn list(node: &Node) -> Result<Value> {
-    let reports = Reports::gather(node)?;
+    rows(node, &Reports::gather(node)?)
+}
+
+/// The same, of what all servers have said.
+pub fn rows(node: &Node, reports: &Reports) -> Result<Value> {
     let waiting = reports.waiting(node);
     let volumes = node.registry.volumes()?;
     let mut rows = Vec::new();
@@ -29,6 +33,10 @@ pub fn list(node: &Node) -> Result<Value> {
             row["placed"] = super::json(&ring.placed(number))?;
             row["waits_for"] = waits_for.unwrap_or_default();
             row["min_replicas"] = ring.members_min().into();
+            let led = reports.led(ring.ring, number);
+            for name in ["records", "lags", "unsettled", "unstable", "open_shards", "unsettled_fast_writes", "loose"] {
+                row[name] = led.map(|led| led[name].clone()).unwrap_or_default();
+            }
             rows.push(row);
         }
     }

@@ -96,6 +96,24 @@ impl Reports {
         rows
     }
 
+    /// What the leader of a partition says of it.
+    pub fn led(&self, ring: RingId, partition: PartitionNumber) -> Option<&Value> {
+        self.lists("led").find(|row| row["ring"] == ring.0 && row["partition"] == partition.0)
+    }
+
+    /// Writes of bytes by lane, a row for each lane of each server that has had some.
+    pub fn lanes(&self) -> Vec<Value> {
+        let of_server = |(info, report): &(ServerInfo, std::result::Result<Value, String>)| {
+            let lanes = report.as_ref().ok().and_then(|said| said["lanes"].as_array().cloned()).unwrap_or_default();
+            let name = info.name.clone();
+            lanes.into_iter().map(move |mut row| {
+                row["server"] = name.clone().into();
+                row
+            })
+        };
+        self.0.iter().flat_map(of_server).collect()
+    }
+
     /// How much of a partition a brick that learns has gone through, of 1.
     pub fn healed(&self, ring: RingId, partition: PartitionNumber, brick: BrickId) -> f64 {
         let is_it = |row: &&Value| {
@@ -157,6 +175,7 @@ pub fn own_report(node: &Node) -> Result<Value> {
             }
         }
     }
+    let led = own_partitions(node);
     let volumes: Vec<VolumeId> = node.volumes.read().keys().copied().collect();
     let space = |volume: VolumeId| {
         let space = node.volume_space(volume).ok()?;
@@ -174,6 +193,8 @@ pub fn own_report(node: &Node) -> Result<Value> {
         "uptime_seconds": node.started.elapsed().as_secs(),
         "waiting_partitions": waiting,
         "healing": healing,
+        "led": led,
+        "lanes": node.counters.lanes(),
         "proofs": super::heal::proofs_here(node),
         "damaged": node.scrubs.damaged(),
         "bricks": own_bricks(node)?,
@@ -181,6 +202,27 @@ pub fn own_report(node: &Node) -> Result<Value> {
         "orphans": node.orphans.lock().len(),
         "garbage": node.work_left(),
     }))
+}
+
+/// How far the partitions are that this server leads. A record is unsettled that some replica lacks, and unstable as long as not every
+/// replica has it on stable storage.
+fn own_partitions(node: &Node) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for ring in node.rings.read().values() {
+        for address in ring.leaders() {
+            let Some(hosted) = ring.replica(address) else { continue };
+            let Some(found) = hosted.partition.read().progress() else { continue };
+            let lag = |(brick, lag): &(BrickId, Option<u64>)| json!({ "brick": brick, "records": lag });
+            rows.push(json!({
+                "ring": ring.ring, "partition": address.partition, "records": found.last,
+                "lags": found.lags.iter().map(lag).collect::<Vec<_>>(),
+                "unsettled": found.last.0.saturating_sub(found.settled.0),
+                "unstable": found.last.0.saturating_sub(found.stable.0),
+                "open_shards": found.open_shards, "unsettled_fast_writes": found.unsettled_writes, "loose": found.loose,
+            }));
+        }
+    }
+    rows
 }
 
 fn own_bricks(node: &Node) -> Result<Vec<Value>> {

@@ -94,8 +94,7 @@ impl World {
         let Some(server) = server_of(&self.servers, brick) else { return };
         // A sync that fails takes what is not on the disk yet.
         let is_second = self.rotten.is_some() || !self.wiped.is_empty() || self.disks.values().any(Disk::is_to_fail);
-        let may_be_alone = self.settings.loose && !self.is_everybody_here();
-        if is_second || may_be_alone || !numbers.into_iter().all(is_even) {
+        if is_second || !self.is_everybody_here() || !numbers.into_iter().all(is_even) {
             return;
         }
         let goes_astray = self.random.once_in(2);

@@ -39,8 +39,8 @@ impl World {
         });
         // With a block damaged, what takes the other copies is loss.
         let takes_copies = matches!(chosen, Some(1 | 2 | 6 | 14 | 15));
-        // What is written while another is away has one copy, and is not fed from the journal where there are loose writes.
-        let leaves_one = self.settings.loose && matches!(chosen, Some(0 | 3 | 9 | 10 | 11));
+        // So is what is written while another is away, and rots.
+        let leaves_one = matches!(chosen, Some(0 | 3 | 9 | 10 | 11));
         let is_second = (takes_copies || leaves_one) && self.rotten.is_some();
         match chosen.filter(|_| !is_second) {
             Some(0) => self.kill_one(),
