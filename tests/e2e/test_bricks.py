@@ -215,12 +215,12 @@ def mistakes_with_bricks(store):
     assert "panicked" not in piped.stderr, piped.stderr
 
 
-def damage(path, offset, count=1):
+def damage(path, offset, count=1, bits=0x55):
     with open(path, "r+b") as file:
         file.seek(offset)
         old = file.read(count)
         file.seek(offset)
-        file.write(bytes(byte ^ 0x55 for byte in old))
+        file.write(bytes(byte ^ bits for byte in old))
 
 
 def stopped_brick(store):

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The version of everything in a brick. Version 1, never released, ordered the keys of the index otherwise
 /// (`docs/adr/0007-key-order.md`); its bricks are refused.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
 
 /// How a brick is laid out; fixed when it is made.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use super::log::{self, LogBody, LogEnd, LogRecord, Segment};
 use super::{Problem, StoppedBrick, guarded};
 use crate::checksum::block_checksum;
-use crate::index::{Index, RedbIndex};
+use crate::index::{INDEX_BLOCK_BYTES, Index, Reading, RedbIndex};
 use crate::journal::Lsn;
 use crate::machine::{LogPosition, follows};
 use crate::meta::Meta;
@@ -69,7 +69,7 @@ impl Contents {
         let (storage, geometry) = (stopped.view(), stopped.geometry);
         let mut journal = Beyond::default();
         let cache_bytes = stopped.identity.settings.index_cache_bytes;
-        let index = guarded("opening the index", || RedbIndex::open(&*storage, cache_bytes));
+        let index = guarded("opening the index", || RedbIndex::open(&*storage, cache_bytes, Reading::Salvage));
         let index = index.map_err(|error| journal.problems.push(Problem::index(error.to_string()))).ok();
         let meta = index.as_ref().and_then(|index| {
             let meta = guarded("reading the meta record", || Meta::read(index, geometry));
@@ -210,14 +210,27 @@ impl Contents {
         (Key::from_bytes(Bytes::new()), Key::from_bytes(Bytes::from_static(&[u8::MAX])))
     }
 
-    /// Whether each page of the index's file has the checksum that its parent says; reads all of the file.
-    pub fn check_index_pages(&self) -> std::result::Result<(), Problem> {
+    /// Which blocks of the index's file do not match their sums, and whether each page has the checksum that its parent says;
+    /// reads all of the file.
+    pub fn check_index_pages(&self) -> Vec<Problem> {
         let view = CopyOnWriteStorage::new(self.below.clone());
-        match guarded("checking the pages", || RedbIndex::check_pages(&view, self.cache_bytes)) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Problem::index("a page has another checksum than its parent says")),
-            Err(error) => Err(Problem::index(error.to_string())),
-        }
+        let pages = match guarded("checking the pages", || RedbIndex::check_pages(&view, self.cache_bytes)) {
+            Ok(pages) => pages,
+            Err(error) => return vec![Problem::index(error.to_string())],
+        };
+        let at = |block: &u64| Some(block * INDEX_BLOCK_BYTES as u64);
+        let problem = |block: &u64, what| Problem::new(crate::index::FILE, at(block), what);
+        let flipped = pages
+            .flipped
+            .iter()
+            .map(|block| problem(block, format!("block {block} has a flipped bit; it is put right when it is read")));
+        let wrong = pages.wrong.iter().map(|block| problem(block, format!("block {block} does not match its sum")));
+        let tree = match pages.tree {
+            Ok(true) => None,
+            Ok(false) => Some(Problem::index("a page has another checksum than its parent says")),
+            Err(error) => Some(Problem::index(error.to_string())),
+        };
+        flipped.chain(wrong).chain(tree).collect()
     }
 }
 
