@@ -239,7 +239,7 @@ def a_brick_with_a_flipped_journal_is_replaced(store):
 
 
 @test(limit_s=200)
-def flipped_bits_of_an_index_are_put_right_by_the_brick_itself(store):
+def a_brick_puts_flipped_bits_of_its_index_right(store):
     mnt = store.up()
     large = os.urandom(3 * SHARD)
     write(f"{mnt}/large", large, os.O_SYNC)
@@ -292,31 +292,37 @@ def stops_and_others_answer(store, harm):
     rests = read(index)
     harmed = [block for block in index_sums.live(brick) if harm(index, block, rests[block * BLOCK:(block + 1) * BLOCK])]
     assert harmed, "nothing was damaged"
-    store.serve_other("s2")
-    # In whatever order it is met: by who compares, by a scrub, by a read.
-    store.try_cli("scrub", "start", "--wait")
-    same_bytes(read(f"{mnt}/large"), large, "large")
-
-    def found():
-        return next(row for row in store.cli("--json", "brick", "list").json() if row["directory"] == brick)
-
-    wait_until(lambda: found()["state"] == "poisoned", "the brick stops", limit_s=20)
-    for words in ("of index/index.redb does not match its sum", "to be replaced"):
-        assert words in found()["reason"], found()["reason"]
-    assert store.status()["health"] != "good", "nobody says so"
+    # Whoever meets it first: the opening, who compares, a read, the scrub.
+    started = store.try_cli("--json", "serve", "--detach", state=store.path("s2"))
+    if started.exit == 0:
+        store.other_pids["s2"] = started.json()["pid"]
+        store.try_cli("scrub", "start", "--wait")
+        same_bytes(read(f"{mnt}/large"), large, "large")
+        found = lambda: next(row for row in store.cli("--json", "brick", "list").json() if row["directory"] == brick)
+        wait_until(lambda: found()["state"] == "poisoned", "the brick stops", limit_s=20)
+        said = found()["reason"]
+        assert store.status()["health"] != "good", "nobody says so"
+    else:
+        said = started.text
+        assert "--without" in said, said
+    assert "of index/index.redb does not match its sum; the brick is to be replaced" in said, said
     goes_on(store, mnt, "without it")
     equal(sorted(set(os.listdir(mnt)) & set(names)), sorted(names), "names")
     for name in names:
         same_bytes(read(f"{mnt}/{name}"), name.encode(), name)
     same_bytes(read(f"{mnt}/large"), large, "large, without it")
-    store.stop_other("s2")
+    if started.exit == 0:
+        store.stop_other("s2")
     is_replaced(store, brick)
+    print(f"{len(harmed)} blocks; the server {'stopped it' if started.exit == 0 else 'did not open it'}")
 
 
 @test(limit_s=200)
 def a_brick_with_a_damaged_index_stops_and_others_answer(store):
     def harm(index, block, rests):
+        # A few may be what an unused end of another page has.
         places = keys_of_checksums(rests)
+        places = places if len(places) > 4 else []
         for at in places:
             # The index of the shard: its blocks would be those of another one, and zeros.
             damage(index, block * BLOCK + at + 35)
@@ -326,7 +332,7 @@ def a_brick_with_a_damaged_index_stops_and_others_answer(store):
 
 
 @test(limit_s=200)
-def a_brick_with_a_damaged_branch_of_its_index_stops_and_others_answer(store):
+def a_brick_with_a_damaged_branch_stops_and_others_answer(store):
     def harm(index, block, rests):
         is_branch = rests[0] == 2
         if is_branch:

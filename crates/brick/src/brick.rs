@@ -135,6 +135,11 @@ impl Brick {
         })
     }
 
+    /// Blocks of the index's file that were read though they do not match their sums: none but in a stopped brick.
+    pub(crate) fn wrong_index_blocks(&self) -> Vec<u64> {
+        self.disk.index.wrong_blocks()
+    }
+
     /// Blocks of the index's file that had a flipped bit and were put right since this was last asked.
     pub fn take_mended_index_blocks(&self) -> Vec<u64> {
         self.disk.index.take_mended()

@@ -12,7 +12,7 @@ pub(crate) mod pages_tests;
 mod redb;
 mod sums;
 
-pub use self::backend::{FILE, Reading};
+pub use self::backend::{FILE, Found, Reading};
 pub use self::memory::MemoryIndex;
 pub use self::redb::{Pages, RedbIndex};
 pub use self::sums::{BLOCK_BYTES as INDEX_BLOCK_BYTES, FILE as SUMS_FILE};
@@ -60,6 +60,11 @@ pub trait Index: Send + Sync {
     /// Why it cannot be read any more, if that is so: every answer but an error is right, but there will be few.
     fn broken(&self) -> Option<String> {
         None
+    }
+
+    /// Blocks of its file that do not match their sums and were read all the same ([`Reading::Salvage`]): what is missing may have been there.
+    fn wrong_blocks(&self) -> Vec<u64> {
+        Vec::new()
     }
 
     /// Blocks of its file that were put right, one bit in each, since this was last asked.

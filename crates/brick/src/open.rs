@@ -125,12 +125,24 @@ impl Brick {
         if stopped.is_some() {
             stopped::distrust_cache(&*storage, geometry)?;
         }
-        let index = Box::new(RedbIndex::open(&*storage, identity.settings.index_cache_bytes, reading)?);
-        let disk = Disk::new(storage, geometry, index, identity.settings.reserve_bytes);
+        let index = RedbIndex::open(&*storage, identity.settings.index_cache_bytes, reading)?;
+        let found = index.found();
+        let disk = Disk::new(storage, geometry, Box::new(index), identity.settings.reserve_bytes);
+        let opened = Self::open_disk(disk, geometry, (incarnation, reborn), may_open);
+        let (brick, mut report) = opened.map_err(|error| found.explain(error))?;
+        report.stopped = stopped;
+        Ok((brick, report))
+    }
+
+    fn open_disk(
+        disk: Disk,
+        geometry: Geometry,
+        (incarnation, reborn): (Incarnation, bool),
+        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+    ) -> Result<(Self, RecoveryReport)> {
         let meta = Meta::read(&*disk.index, geometry)?;
         may_open(geometry.brick, meta.generation.saturating_add(1))?;
-        let (mut machine, mut report) = recover(&disk, geometry, &meta, reborn)?;
-        report.stopped = stopped;
+        let (mut machine, report) = recover(&disk, geometry, &meta, reborn)?;
         let oldest = settle_log(&disk, geometry, &meta, report.end)?;
         next_generation(&*disk.index, geometry, meta, report.end)?;
         machine.resume(report.end, oldest, reborn && report.records > 0);

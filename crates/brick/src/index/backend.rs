@@ -40,6 +40,11 @@ impl Found {
         self.broken.get().cloned()
     }
 
+    /// Of an error, the reason of it that is known here.
+    pub fn explain(&self, error: Error) -> Error {
+        self.broken().map_or(error, |what| Error::Damaged { what })
+    }
+
     /// Blocks that had a flipped bit and were put right since this was last asked.
     pub fn take_mended(&self) -> Vec<u64> {
         std::mem::take(&mut self.mended.lock())

@@ -45,8 +45,13 @@ impl RedbIndex {
     /// Opens the index of a brick; at most `cache_bytes` of it are kept in memory.
     pub fn open(storage: &dyn Storage, cache_bytes: usize, reading: Reading) -> Result<Self> {
         let (database, found) = open_database(storage, cache_bytes, reading)?;
-        let snapshot = RwLock::new(Arc::new(snapshot_of(&database)?));
-        Ok(Self { database, snapshot, found })
+        let snapshot = snapshot_of(&database).map_err(|error| found.explain(error))?;
+        Ok(Self { database, snapshot: RwLock::new(Arc::new(snapshot)), found })
+    }
+
+    /// What reading it finds, also once it is given away.
+    pub fn found(&self) -> Arc<Found> {
+        self.found.clone()
     }
 
     /// Reads the pages that the last commit refers to, and compares them with what their parents say.
@@ -73,10 +78,7 @@ fn open_database(storage: &dyn Storage, cache_bytes: usize, reading: Reading) ->
     let mut builder = Database::builder();
     builder.set_cache_size(cache_bytes);
     let opened = builder.create_with_backend(backend);
-    let database = opened.map_err(|error| match found.broken() {
-        Some(what) => Error::Damaged { what },
-        None => index_error(error),
-    })?;
+    let database = opened.map_err(|error| found.explain(index_error(error)))?;
     Ok((database, found))
 }
 
@@ -200,6 +202,10 @@ impl Index for RedbIndex {
 
     fn broken(&self) -> Option<String> {
         self.found.broken()
+    }
+
+    fn wrong_blocks(&self) -> Vec<u64> {
+        self.found.wrong()
     }
 
     fn take_mended(&self) -> Vec<u64> {

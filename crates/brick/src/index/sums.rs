@@ -300,7 +300,7 @@ mod tests {
         let (_, file) = at_rest();
         file.write_at(&[&[0xaa; 600]], PAIR_BYTES as u64 + 100).unwrap();
         let known = right(&read(&*file));
-        let others = |number: &u64| number % 5 != 0 && !(63..126).contains(number);
+        let others = |number: &u64| !number.is_multiple_of(5) && !(63..126).contains(number);
         assert_eq!(known, (0..BLOCKS).filter(others).collect::<Vec<_>>());
         // As a power cut leaves a file that was growing.
         file.set_length(PAIR_BYTES as u64 + 17).unwrap();
