@@ -215,12 +215,12 @@ def mistakes_with_bricks(store):
     assert "panicked" not in piped.stderr, piped.stderr
 
 
-def damage(path, offset, count=1):
+def damage(path, offset, count=1, bits=0x55):
     with open(path, "r+b") as file:
         file.seek(offset)
         old = file.read(count)
         file.seek(offset)
-        file.write(bytes(byte ^ 0x55 for byte in old))
+        file.write(bytes(byte ^ bits for byte in old))
 
 
 def stopped_brick(store):
@@ -285,6 +285,10 @@ def a_damaged_index_is_named_and_never_a_panic(store):
     brick = store.path("brick0")
     index = f"{brick}/index/index.redb"
     shutil.copy(index, store.path("sound"))
+    files_in = lambda top: sorted(name for _, _, names in os.walk(top) for name in names if name.isdigit())
+    store.try_cli("brick", "export", brick, store.path("out"))
+    all_files = files_in(store.path("out"))
+    assert len(all_files) > 100, f"{len(all_files)} files on this brick"
     named = 0
     for page in range(1, os.path.getsize(index) // 4096, 7):
         shutil.copy(store.path("sound"), index)
@@ -297,6 +301,8 @@ def a_damaged_index_is_named_and_never_a_panic(store):
         if checked.exit == DAMAGED:
             named += 1
             assert "index/index.redb" in checked.out, checked.out
+        if exported.exit == 0:
+            equal(files_in(out), all_files, f"files of an export that says that it has all, page {page}")
         for directory, _, names in os.walk(out):
             for name in names:
                 if name.isdigit() and exported.exit == 0:

@@ -1,7 +1,9 @@
 """Bits flipped on one server's disk: answered from another server's replica, mended, counted, and never spread."""
 
 import os
+import re
 
+import index_sums
 from harness import equal, free_port, read, same_bytes, test, wait_until, write
 from test_bricks import DAMAGED, SHARD, damage
 from test_compare import different
@@ -37,6 +39,16 @@ def flip(paths, wanted):
         while (at := whole.find(wanted, at + 1)) >= 0:
             damage(path, at + len(wanted) // 2)
             found += 1
+    return found
+
+
+def flip_in_memory(brick, wanted):
+    """The same in a brick's index, with its sums made of what is wrong, as if it had been before it was written. -> how often they were found"""
+    path = index_sums.paths(brick)[0]
+    sound, before = index_sums.live(brick), read(path)
+    found, after = flip([path], wanted), read(path)
+    changed = {at // BLOCK for at in range(0, len(before), BLOCK) if before[at:at + BLOCK] != after[at:at + BLOCK]}
+    index_sums.take_for_right(brick, changed & sound)
     return found
 
 
@@ -83,11 +95,10 @@ def flipped_bits_are_mended_from_another_server(store):
             damage(path, block * BLOCK + 5)
             blocks += 1
     equal(blocks, 9, "damaged blocks")
-    index = files_of(brick, "index")
     # A file's content, and the attribute of another.
-    entries = {name: flip(index, contents[name]) for name in ("3", "10", "20", "30", "40", "50")}
+    entries = {name: flip_in_memory(brick, contents[name]) for name in ("3", "10", "20", "30", "40", "50")}
     assert all(entries.values()), f"not found in the index: {entries}"
-    entries = {name: flip(index, b"about " + contents[name]) for name in ("5", "15", "25", "35", "45", "55")}
+    entries = {name: flip_in_memory(brick, b"about " + contents[name]) for name in ("5", "15", "25", "35", "45", "55")}
     assert all(entries.values()), f"not found in the index: {entries}"
     store.serve("--listen", store.address)
     store.serve_other("s2")
@@ -180,7 +191,7 @@ def a_brick_with_a_flipped_key_stops_and_others_answer(store):
     # In order, so that everything is in the index.
     store.stop_other("s2")
     brick = store.path("s2-brick")
-    assert flip(files_of(brick, "index"), names[3].encode()), "the name is not in the index"
+    assert flip_in_memory(brick, names[3].encode()), "the name is not in the index"
     store.serve_other("s2")
     # Who compares or lists may meet it before.
     store.try_cli("scrub", "start", "--wait")
@@ -225,3 +236,107 @@ def a_brick_with_a_flipped_journal_is_replaced(store):
     os.close(file)
     store.serve("--listen", store.address)
     has_healed(store)
+
+
+@test(limit_s=200)
+def a_brick_puts_flipped_bits_of_its_index_right(store):
+    mnt = store.up()
+    large = os.urandom(3 * SHARD)
+    write(f"{mnt}/large", large, os.O_SYNC)
+    contents = {f"{number:03}": b"what is in file %d: " % number + os.urandom(100) for number in range(400)}
+    for name, content in contents.items():
+        write(f"{mnt}/{name}", content)
+    store.umount()
+    store.stop()
+    brick = store.path("brick0")
+    index, blocks = index_sums.paths(brick)[0], index_sums.live(brick)
+    kinds = {read(index)[block * BLOCK] for block in blocks}
+    equal(kinds >= {1, 2}, True, f"there are leaves and branches: {kinds}")
+    # One in each block, and in the header.
+    for block in sorted(blocks | {0}):
+        damage(index, block * BLOCK + int.from_bytes(os.urandom(2), "big") % (BLOCK if block else 320), bits=1 << block % 8)
+    told = store.try_cli("--json", "brick", "inspect", "--check", brick)
+    assert "flipped bit" in told.out, told.text[-500:]
+    store.serve()
+    mnt = store.mount()
+    equal(sorted(os.listdir(mnt)), sorted([*contents, "large"]), "names")
+    for name, content in contents.items():
+        same_bytes(read(f"{mnt}/{name}"), content, name)
+    same_bytes(read(f"{mnt}/large"), large, "large")
+    done = store.cli("--json", "scrub", "start", "--wait").json()
+    equal(sum(row["scrub"]["last"]["damaged"] for row in done), 0, "what nobody could mend")
+    wait_until(lambda: scrubbed(store)["brick0"]["mended_since_start"] > 10, "what the brick has put right is counted")
+    equal(store.status()["health"], "good", "health")
+    store.umount()
+    store.stop()
+    equal(store.try_cli("brick", "inspect", "--check", brick).exit, 0, "what is left of it")
+
+
+def keys_of_checksums(block):
+    """Where in a block of an index keys of checksums are (docs/format/index.md)."""
+    key = rb"\x01\x00.{5}\x00\x00\x00.{17}\x07\x00{7}[\x00-\x0f]\x00[\x00-\x0f]"
+    return [found.start() for found in re.finditer(key, block, re.DOTALL)]
+
+
+def stops_and_others_answer(store, harm):
+    """`harm`: damages a block of the index of a stopped brick, if it is one that it is about. -> whether it was"""
+    mnt = apart(store)
+    large = os.urandom(3 * SHARD)
+    write(f"{mnt}/large", large, os.O_SYNC)
+    names = [f"{os.urandom(20).hex()}-{number}" for number in range(200)]
+    for name in names:
+        write(f"{mnt}/{name}", name.encode())
+    store.stop_other("s2")
+    brick = store.path("s2-brick")
+    index = index_sums.paths(brick)[0]
+    rests = read(index)
+    harmed = [block for block in index_sums.live(brick) if harm(index, block, rests[block * BLOCK:(block + 1) * BLOCK])]
+    assert harmed, "nothing was damaged"
+    # Whoever meets it first: the opening, who compares, a read, the scrub.
+    started = store.try_cli("--json", "serve", "--detach", state=store.path("s2"))
+    if started.exit == 0:
+        store.other_pids["s2"] = started.json()["pid"]
+        store.try_cli("scrub", "start", "--wait")
+        same_bytes(read(f"{mnt}/large"), large, "large")
+        found = lambda: next(row for row in store.cli("--json", "brick", "list").json() if row["directory"] == brick)
+        wait_until(lambda: found()["state"] == "poisoned", "the brick stops", limit_s=20)
+        said = found()["reason"]
+        assert store.status()["health"] != "good", "nobody says so"
+    else:
+        said = started.text
+        assert "--without" in said, said
+    assert "of index/index.redb does not match its sum; the brick is to be replaced" in said, said
+    goes_on(store, mnt, "without it")
+    equal(sorted(set(os.listdir(mnt)) & set(names)), sorted(names), "names")
+    for name in names:
+        same_bytes(read(f"{mnt}/{name}"), name.encode(), name)
+    same_bytes(read(f"{mnt}/large"), large, "large, without it")
+    if started.exit == 0:
+        store.stop_other("s2")
+    is_replaced(store, brick)
+    print(f"{len(harmed)} blocks; the server {'stopped it' if started.exit == 0 else 'did not open it'}")
+
+
+@test(limit_s=200)
+def a_brick_with_a_damaged_index_stops_and_others_answer(store):
+    def harm(index, block, rests):
+        # A few may be what an unused end of another page has.
+        places = keys_of_checksums(rests)
+        places = places if len(places) > 4 else []
+        for at in places:
+            # The index of the shard: its blocks would be those of another one, and zeros.
+            damage(index, block * BLOCK + at + 35)
+        return bool(places)
+
+    stops_and_others_answer(store, harm)
+
+
+@test(limit_s=200)
+def a_brick_with_a_damaged_branch_stops_and_others_answer(store):
+    def harm(index, block, rests):
+        is_branch = rests[0] == 2
+        if is_branch:
+            damage(index, block * BLOCK + 200, 40)
+        return is_branch
+
+    stops_and_others_answer(store, harm)

@@ -124,11 +124,25 @@ impl Brick {
         self.incarnation
     }
 
-    /// Runs with panics turned into the end of this brick.
+    /// Runs with panics turned into the end of this brick, and so what cannot be read of its index.
     pub(crate) fn guarded<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
+        let outcome = catch_unwind(AssertUnwindSafe(act));
+        if let Some(what) = self.disk.index.broken() {
+            return Err(self.poison(&Error::Damaged { what: format!("brick {}: {what}", self.id.text()) }));
+        }
+        outcome.unwrap_or_else(|panic| {
             Err(self.poison(&Error::Poisoned { what: format!("brick {}: {}", self.id.text(), words(&*panic)) }))
         })
+    }
+
+    /// Blocks of the index's file that were read though they do not match their sums: none but in a stopped brick.
+    pub(crate) fn wrong_index_blocks(&self) -> Vec<u64> {
+        self.disk.index.wrong_blocks()
+    }
+
+    /// Blocks of the index's file that had a flipped bit and were put right since this was last asked.
+    pub fn take_mended_index_blocks(&self) -> Vec<u64> {
+        self.disk.index.take_mended()
     }
 
     /// Stops the brick: nothing is appended, acknowledged or read any more. -> why it stopped first.

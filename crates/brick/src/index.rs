@@ -2,13 +2,20 @@
 //!
 //! A trait of a few methods with two implementations: [`RedbIndex`] on a brick's storage, and [`MemoryIndex`] in memory.
 //! Which library and why: `docs/adr/0002-index.md`. Every value rests with a CRC32C of key and value behind it, checked
-//! whenever it is read, since the library checks none.
+//! whenever it is read; and below the library every block of its file has a sum, checked before the library sees it
+//! (`docs/adr/0025-index-pages.md`), since itself it checks none.
 
+mod backend;
 mod memory;
+#[cfg(test)]
+pub(crate) mod pages_tests;
 mod redb;
+mod sums;
 
+pub use self::backend::{FILE, Found, Reading};
 pub use self::memory::MemoryIndex;
-pub use self::redb::{FILE, RedbIndex};
+pub use self::redb::{Pages, RedbIndex};
+pub use self::sums::{BLOCK_BYTES as INDEX_BLOCK_BYTES, FILE as SUMS_FILE};
 
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
@@ -49,6 +56,21 @@ pub trait Index: Send + Sync {
 
     /// What the last commit said.
     fn meta(&self) -> Result<Option<Bytes>>;
+
+    /// Why it cannot be read any more, if that is so: every answer but an error is right, but there will be few.
+    fn broken(&self) -> Option<String> {
+        None
+    }
+
+    /// Blocks of its file that do not match their sums and were read all the same ([`Reading::Salvage`]): what is missing may have been there.
+    fn wrong_blocks(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// Blocks of its file that were put right, one bit in each, since this was last asked.
+    fn take_mended(&self) -> Vec<u64> {
+        Vec::new()
+    }
 }
 
 /// A value with its checksum behind it.
@@ -120,17 +142,17 @@ mod tests {
     fn the_redb_index_conforms() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
-        conforms(&RedbIndex::open(&storage, 1 << 20).unwrap());
+        conforms(&RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap());
     }
 
     #[test]
     fn a_commit_of_the_redb_index_survives_a_power_cut() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
-        let index = RedbIndex::open(&storage, 1 << 20).unwrap();
+        let index = RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap();
         let changes: [IndexChange; 1] = [(b"key", Some(b"value"))];
         index.commit(&mut changes.into_iter(), b"meta").unwrap();
-        let after = RedbIndex::open(&storage.after_power_cut(), 1 << 20).unwrap();
+        let after = RedbIndex::open(&storage.after_power_cut(), 1 << 20, Reading::Strict).unwrap();
         assert_eq!(after.get(b"key").unwrap().unwrap(), "value");
     }
 
@@ -139,7 +161,7 @@ mod tests {
     fn runs_of_new_keys_and_changes_among_them_leave_what_the_twin_has() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
-        let (index, twin) = (RedbIndex::open(&storage, 1 << 20).unwrap(), MemoryIndex::default());
+        let (index, twin) = (RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap(), MemoryIndex::default());
         let mut state = 1u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -176,7 +198,7 @@ mod tests {
     fn ascending_sequences_one_after_the_other_are_taken_whatever_lies_between_their_keys() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
-        let (index, twin) = (RedbIndex::open(&storage, 1 << 20).unwrap(), MemoryIndex::default());
+        let (index, twin) = (RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap(), MemoryIndex::default());
         let value = |number: u64| vec![number as u8; 200];
         let keys: Vec<u64> =
             (0..300).step_by(2).chain((1..300).step_by(2)).chain(50..150).chain(std::iter::once(7)).collect();

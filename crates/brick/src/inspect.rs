@@ -138,7 +138,7 @@ impl StoppedBrick {
             self.forget_behind_damage(&*storage)?;
         }
         let Life { incarnation, reborn, .. } = self.life;
-        guarded("opening the brick", || Brick::open_on(storage, &self.identity, incarnation, reborn))
+        guarded("opening the brick", || Brick::open_to_salvage(storage, &self.identity, (incarnation, reborn)))
     }
 
     /// The brick's files, with writes of its own.

@@ -4,7 +4,7 @@ use crate::brick::{Brick, words};
 use crate::disk::Disk;
 use crate::home::Home;
 use crate::identity::{self, BrickSettings, Identity};
-use crate::index::{Index, RedbIndex};
+use crate::index::{Index, Reading, RedbIndex};
 use crate::journal::{self, Geometry, Lsn};
 use crate::meta::Meta;
 use crate::recovery::{RecoveryReport, recover};
@@ -85,7 +85,26 @@ impl Brick {
         reborn: bool,
         may_open: &dyn Fn(BrickId, u32) -> Result<()>,
     ) -> Result<(Self, RecoveryReport)> {
-        let open = || Self::open_checked(storage, identity, incarnation, reborn, may_open);
+        Self::open_reading(storage, identity, (incarnation, reborn), may_open, Reading::Strict)
+    }
+
+    /// The same, for who takes from a damaged brick what is left: blocks of the index are read as they are.
+    pub(crate) fn open_to_salvage(
+        storage: Arc<dyn Storage>,
+        identity: &Identity,
+        life: (Incarnation, bool),
+    ) -> Result<(Self, RecoveryReport)> {
+        Self::open_reading(storage, identity, life, &|_, _| Ok(()), Reading::Salvage)
+    }
+
+    fn open_reading(
+        storage: Arc<dyn Storage>,
+        identity: &Identity,
+        life: (Incarnation, bool),
+        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+        reading: Reading,
+    ) -> Result<(Self, RecoveryReport)> {
+        let open = || Self::open_checked(storage, identity, life, may_open, reading);
         // A library that panics on rot is an error like any other.
         catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| {
             Err(Error::Damaged { what: format!("opening the brick: {}; rebuild it from its replicas", words(&*panic)) })
@@ -95,9 +114,9 @@ impl Brick {
     fn open_checked(
         storage: Arc<dyn Storage>,
         identity: &Identity,
-        incarnation: Incarnation,
-        reborn: bool,
+        (incarnation, reborn): (Incarnation, bool),
         may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+        reading: Reading,
     ) -> Result<(Self, RecoveryReport)> {
         let geometry = geometry(identity)?;
         crate::whole::check(&*storage, geometry)?;
@@ -106,12 +125,24 @@ impl Brick {
         if stopped.is_some() {
             stopped::distrust_cache(&*storage, geometry)?;
         }
-        let index = Box::new(RedbIndex::open(&*storage, identity.settings.index_cache_bytes)?);
-        let disk = Disk::new(storage, geometry, index, identity.settings.reserve_bytes);
+        let index = RedbIndex::open(&*storage, identity.settings.index_cache_bytes, reading)?;
+        let found = index.found();
+        let disk = Disk::new(storage, geometry, Box::new(index), identity.settings.reserve_bytes);
+        let opened = Self::open_disk(disk, geometry, (incarnation, reborn), may_open);
+        let (brick, mut report) = opened.map_err(|error| found.explain(error))?;
+        report.stopped = stopped;
+        Ok((brick, report))
+    }
+
+    fn open_disk(
+        disk: Disk,
+        geometry: Geometry,
+        (incarnation, reborn): (Incarnation, bool),
+        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+    ) -> Result<(Self, RecoveryReport)> {
         let meta = Meta::read(&*disk.index, geometry)?;
         may_open(geometry.brick, meta.generation.saturating_add(1))?;
-        let (mut machine, mut report) = recover(&disk, geometry, &meta, reborn)?;
-        report.stopped = stopped;
+        let (mut machine, report) = recover(&disk, geometry, &meta, reborn)?;
         let oldest = settle_log(&disk, geometry, &meta, report.end)?;
         next_generation(&*disk.index, geometry, meta, report.end)?;
         machine.resume(report.end, oldest, reborn && report.records > 0);

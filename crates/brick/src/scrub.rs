@@ -347,6 +347,7 @@ mod tests {
         places.iter().for_each(|at| storage.flip_bit(path, at + 1));
         // What was read before is in the library's memory.
         drop(brick);
+        crate::index::pages_tests::take_for_right(&storage);
         let identity = Identity::new(
             BrickId(7),
             "c",

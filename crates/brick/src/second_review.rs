@@ -67,6 +67,7 @@ fn rot_checksums(s: &MemoryStorage, sums: &[u32]) {
     assert!(!places.is_empty());
     // In the place of a block that nobody writes.
     places.iter().for_each(|at| s.flip_bit(path, at + value.len() - 1));
+    crate::index::pages_tests::take_for_right(s);
 }
 
 /// a rotten `Checksums` entry, then one write (or what `mend_block` does) in its group.
@@ -104,6 +105,7 @@ fn a_rotten_shard_entry_of_a_follower_does_not_end_the_partition() {
     let value: Vec<u8> = [1u64, 1, 1].iter().flat_map(|part| part.to_le_bytes()).collect();
     let places: Vec<usize> = (0..bytes.len() - 24).filter(|at| bytes[*at..*at + 24] == value).collect();
     places.iter().for_each(|at| s.flip_bit("index/index.redb", at + 1));
+    crate::index::pages_tests::take_for_right(&s);
     let follower = open(s.clone(), 1 << 20, false);
     // The record as the leader made it from its own good copy; at a start `level` does the same with `append_copied`.
     let stamp = Stamp { count: 2, session: SessionId(1), op: OpId(2) };

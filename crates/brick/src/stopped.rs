@@ -48,6 +48,7 @@ pub fn distrust_cache(storage: &dyn Storage, geometry: Geometry) -> Result<()> {
     };
     (0..geometry.segments).try_for_each(|number| forget(&geometry.path_of(number)))?;
     forget(crate::index::FILE)?;
+    forget(crate::index::SUMS_FILE)?;
     for number in 0..Home::DIRECTORIES {
         let directory = Home::directory_of(number);
         let names = storage.list(&directory).map_err(|e| Error::io(format!("list {directory}"), e))?;

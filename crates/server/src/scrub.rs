@@ -210,11 +210,20 @@ pub fn round(node: &Node) -> Result<()> {
     let is_busy = node.scrubs.ops.swap(ops, Ordering::Relaxed) != ops;
     let bytes = if is_busy { BUSY_BYTES } else { ROUND_BYTES };
     for brick in node.bricks.values() {
+        note_index_blocks(node, brick);
         if brick.status()?.poisoned.is_none() {
             round_of(node, brick, bytes)?;
         }
     }
     Ok(())
+}
+
+/// Whoever reads a block of the index puts a flipped bit right.
+fn note_index_blocks(node: &Node, brick: &Brick) {
+    for block in brick.take_mended_index_blocks() {
+        log::warn!("block {block} of the index of brick {}: a bit had flipped, it is right again", brick.id().text());
+        node.scrubs.note_mended(brick.id());
+    }
 }
 
 fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {

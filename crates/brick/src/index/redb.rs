@@ -2,20 +2,19 @@
 //!
 //! Reads use a snapshot that each commit replaces, so they neither wait for a checkpoint nor see half of one.
 
+use super::backend::{Backend, Found, Reading};
 use super::{Index, IndexChange, seal, unseal};
-use crate::storage::{Storage, StorageFile};
+use crate::storage::Storage;
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
 use parking_lot::RwLock;
-use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, Table, TableDefinition};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, Table, TableDefinition};
 use std::ops::Bound;
 use std::sync::Arc;
 
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
 const META_KEY: &[u8] = b"checkpoint";
-/// The file of the index, in a brick.
-pub const FILE: &str = "index/index.redb";
 
 type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 type Entries<'a> = Table<'a, &'static [u8], &'static [u8]>;
@@ -24,6 +23,7 @@ type Entries<'a> = Table<'a, &'static [u8], &'static [u8]>;
 pub struct RedbIndex {
     database: Database,
     snapshot: RwLock<Arc<Snapshot>>,
+    found: Arc<Found>,
 }
 
 impl RedbIndex {
@@ -32,9 +32,9 @@ impl RedbIndex {
     pub fn create(storage: &dyn Storage) -> Result<()> {
         let failed = |e: std::io::Error| Error::io("make the index", e);
         storage.create_directory("index").map_err(failed)?;
-        let file = storage.open(FILE, true).map_err(failed)?;
+        let backend = Backend::open(storage, true, Reading::Strict)?;
         storage.sync_directory("index").map_err(failed)?;
-        let database = Database::builder().create_with_backend(Backend(file)).map_err(index_error)?;
+        let database = Database::builder().create_with_backend(backend).map_err(index_error)?;
         let mut transaction = database.begin_write().map_err(index_error)?;
         transaction.set_quick_repair(true);
         transaction.open_table(ENTRIES).map_err(index_error)?;
@@ -43,25 +43,43 @@ impl RedbIndex {
     }
 
     /// Opens the index of a brick; at most `cache_bytes` of it are kept in memory.
-    pub fn open(storage: &dyn Storage, cache_bytes: usize) -> Result<Self> {
-        let file = storage.open(FILE, false).map_err(|e| Error::io("open the index", e))?;
-        let mut builder = Database::builder();
-        builder.set_cache_size(cache_bytes);
-        let database = builder.create_with_backend(Backend(file)).map_err(index_error)?;
-        let snapshot = RwLock::new(Arc::new(snapshot_of(&database)?));
-        Ok(Self { database, snapshot })
+    pub fn open(storage: &dyn Storage, cache_bytes: usize, reading: Reading) -> Result<Self> {
+        let (database, found) = open_database(storage, cache_bytes, reading)?;
+        let snapshot = snapshot_of(&database).map_err(|error| found.explain(error))?;
+        Ok(Self { database, snapshot: RwLock::new(Arc::new(snapshot)), found })
+    }
+
+    /// What reading it finds, also once it is given away.
+    pub fn found(&self) -> Arc<Found> {
+        self.found.clone()
+    }
+
+    /// Reads the pages that the last commit refers to, and compares them with what their parents say.
+    pub fn check_pages(storage: &dyn Storage, cache_bytes: usize) -> Result<Pages> {
+        let (mut database, found) = open_database(storage, cache_bytes, Reading::Salvage)?;
+        let tree = database.check_integrity().map_err(index_error);
+        Ok(Pages { tree, flipped: found.take_mended(), wrong: found.wrong() })
     }
 }
 
-impl RedbIndex {
-    /// Whether every page of the file has the checksum that its parent says.
-    pub fn check_pages(storage: &dyn Storage, cache_bytes: usize) -> Result<bool> {
-        let file = storage.open(FILE, false).map_err(|e| Error::io("open the index", e))?;
-        let mut builder = Database::builder();
-        builder.set_cache_size(cache_bytes);
-        let mut database = builder.create_with_backend(Backend(file)).map_err(index_error)?;
-        database.check_integrity().map_err(index_error)
-    }
+/// What [`RedbIndex::check_pages`] found.
+pub struct Pages {
+    /// Whether each page has the checksum that its parent says, flipped bits put right.
+    pub tree: Result<bool>,
+    /// Blocks with a flipped bit.
+    pub flipped: Vec<u64>,
+    /// Blocks that differ more from what was written.
+    pub wrong: Vec<u64>,
+}
+
+fn open_database(storage: &dyn Storage, cache_bytes: usize, reading: Reading) -> Result<(Database, Arc<Found>)> {
+    let backend = Backend::open(storage, false, reading)?;
+    let found = backend.found();
+    let mut builder = Database::builder();
+    builder.set_cache_size(cache_bytes);
+    let opened = builder.create_with_backend(backend);
+    let database = opened.map_err(|error| found.explain(index_error(error)))?;
+    Ok((database, found))
 }
 
 fn snapshot_of(database: &Database) -> Result<Snapshot> {
@@ -182,39 +200,21 @@ impl Index for RedbIndex {
         Ok(())
     }
 
+    fn broken(&self) -> Option<String> {
+        self.found.broken()
+    }
+
+    fn wrong_blocks(&self) -> Vec<u64> {
+        self.found.wrong()
+    }
+
+    fn take_mended(&self) -> Vec<u64> {
+        self.found.take_mended()
+    }
+
     fn meta(&self) -> Result<Option<Bytes>> {
         let table = self.database.begin_read().map_err(index_error)?.open_table(META).map_err(index_error)?;
         let sealed = table.get(META_KEY).map_err(index_error)?;
         sealed.map(|sealed| unseal(META_KEY, sealed.value())).transpose()
-    }
-}
-
-/// redb's storage on ours.
-struct Backend(Arc<dyn StorageFile>);
-
-impl std::fmt::Debug for Backend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(FILE)
-    }
-}
-
-impl StorageBackend for Backend {
-    fn len(&self) -> std::io::Result<u64> {
-        self.0.length()
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        if self.0.read_at(out, offset)? < out.len() {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(())
-    }
-    fn set_len(&self, length: u64) -> std::io::Result<()> {
-        self.0.set_length(length)
-    }
-    fn sync_data(&self) -> std::io::Result<()> {
-        self.0.sync()
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.0.write_at(&[data], offset)
     }
 }

@@ -43,9 +43,7 @@ pub fn check(contents: &Contents, blocks: bool, watch: &mut Watch) -> Result<Cou
     let shards = contents.shards();
     counts.shards = shards.len() as u64;
     if blocks {
-        if let Err(problem) = contents.check_index_pages() {
-            (watch.problem)(problem);
-        }
+        contents.check_index_pages().into_iter().for_each(&mut *watch.problem);
         for (number, (ring, shard)) in shards.iter().enumerate() {
             (watch.progress)(&format!("shard {} of {}", number + 1, shards.len()));
             match contents.shard_blocks(*ring, *shard) {

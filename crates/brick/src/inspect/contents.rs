@@ -5,15 +5,16 @@
 
 use super::log::{self, LogBody, LogEnd, LogRecord, Segment};
 use super::{Problem, StoppedBrick, guarded};
+use crate::brick::Brick;
 use crate::checksum::block_checksum;
-use crate::index::{Index, RedbIndex};
+use crate::index::{INDEX_BLOCK_BYTES, Index, Reading, RedbIndex};
 use crate::journal::Lsn;
 use crate::machine::{LogPosition, follows};
 use crate::meta::Meta;
 use crate::storage::{CopyOnWriteStorage, Storage};
 use bytes::Bytes;
 use hekate_proto::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ impl Contents {
         let (storage, geometry) = (stopped.view(), stopped.geometry);
         let mut journal = Beyond::default();
         let cache_bytes = stopped.identity.settings.index_cache_bytes;
-        let index = guarded("opening the index", || RedbIndex::open(&*storage, cache_bytes));
+        let index = guarded("opening the index", || RedbIndex::open(&*storage, cache_bytes, Reading::Salvage));
         let index = index.map_err(|error| journal.problems.push(Problem::index(error.to_string()))).ok();
         let meta = index.as_ref().and_then(|index| {
             let meta = guarded("reading the meta record", || Meta::read(index, geometry));
@@ -210,15 +211,39 @@ impl Contents {
         (Key::from_bytes(Bytes::new()), Key::from_bytes(Bytes::from_static(&[u8::MAX])))
     }
 
-    /// Whether each page of the index's file has the checksum that its parent says; reads all of the file.
-    pub fn check_index_pages(&self) -> std::result::Result<(), Problem> {
-        let view = CopyOnWriteStorage::new(self.below.clone());
-        match guarded("checking the pages", || RedbIndex::check_pages(&view, self.cache_bytes)) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Problem::index("a page has another checksum than its parent says")),
-            Err(error) => Err(Problem::index(error.to_string())),
-        }
+    /// Blocks of the index that this or `brick`, which was [opened to read](StoppedBrick::open_to_read), has read as they are though they do
+    /// not match their sums: what they had may be missing in all that was read.
+    pub fn wrong_index_blocks(&self, brick: &Brick) -> Vec<Problem> {
+        let own = self.index.as_ref().map_or_else(Vec::new, RedbIndex::wrong_blocks);
+        let all: BTreeSet<u64> = own.into_iter().chain(brick.wrong_index_blocks()).collect();
+        all.into_iter().map(wrong_block).collect()
     }
+
+    /// Which blocks of the index's file do not match their sums, and whether each page has the checksum that its parent says;
+    /// reads all of the file.
+    pub fn check_index_pages(&self) -> Vec<Problem> {
+        let view = CopyOnWriteStorage::new(self.below.clone());
+        let pages = match guarded("checking the pages", || RedbIndex::check_pages(&view, self.cache_bytes)) {
+            Ok(pages) => pages,
+            Err(error) => return vec![Problem::index(error.to_string())],
+        };
+        let flipped = pages.flipped.iter().map(|block| {
+            let what = format!("block {block} has a flipped bit; it is put right when it is read");
+            Problem::new(crate::index::FILE, Some(block * INDEX_BLOCK_BYTES as u64), what)
+        });
+        let wrong = pages.wrong.into_iter().map(wrong_block);
+        let tree = match pages.tree {
+            Ok(true) => None,
+            Ok(false) => Some(Problem::index("a page has another checksum than its parent says")),
+            Err(error) => Some(Problem::index(error.to_string())),
+        };
+        flipped.chain(wrong).chain(tree).collect()
+    }
+}
+
+fn wrong_block(block: u64) -> Problem {
+    let what = format!("block {block} does not match its sum; what it had may be missing");
+    Problem::new(crate::index::FILE, Some(block * INDEX_BLOCK_BYTES as u64), what)
 }
 
 /// Positions that are left out behind a damaged page, at first; doubled until the scan goes on.

@@ -294,6 +294,7 @@ fn index_invariant_3_a_value_rests_under_its_seal() {
     let name = b"sealed-name-to-look-for";
     let found: Vec<usize> = (0..bytes.len() - name.len()).filter(|at| bytes[*at..].starts_with(name)).collect();
     found.iter().for_each(|at| storage.flip_bit("index/index.redb", *at));
+    crate::index::pages_tests::take_for_right(&storage);
     let brick = open(&storage, false).unwrap();
     let all = brick.scan(&Key::from_bytes(Bytes::new()), &Key::from_bytes(Bytes::from_static(&[255; 40])), 99);
     assert!(matches!(all, Err(Error::Damaged { .. })), "index invariant 3: {all:?}");
@@ -308,6 +309,60 @@ fn index_invariant_4_keys_are_well_formed() {
     {
         refused(&brick, "index invariant 4", append(&brick, vec![Change::Delete { key: Key::from_bytes(key) }]));
     }
+}
+
+/// What a brick answers whose index has these bytes changed: all blocks of its shard and its name as they are, or an error, and then it has
+/// stopped. -> how it ended
+fn read_with_damage(sound: &MemoryStorage, at: usize, count: usize, bits: u8) -> Result<()> {
+    let storage = sound.copy();
+    let file = storage.open("index/index.redb", false).unwrap();
+    let mut bytes = vec![0; count];
+    file.read_at(&mut bytes, at as u64).unwrap();
+    bytes.iter_mut().for_each(|byte| *byte ^= bits);
+    file.write_at(&[&bytes], at as u64).unwrap();
+    let brick = open(&storage, false)?;
+    let read = || {
+        for block in 0..200 {
+            let bytes = brick.read_shard(RING, shard(), block * BLOCK, BLOCK)?;
+            assert!(bytes.len() == BLOCK_BYTES && bytes.iter().all(|byte| *byte == 5), "byte {at}: block {block}");
+        }
+        let Change::Put { key, .. } = put("name 77") else { unreachable!() };
+        assert_eq!(brick.get(&key)?, Some(Bytes::from_static(b"1")), "byte {at}");
+        Ok(())
+    };
+    let ended = read();
+    let stopped = brick.status().unwrap().poisoned;
+    assert_eq!(ended.is_err(), stopped.is_some(), "byte {at}: {ended:?}");
+    let block =
+        format!("block {} of index/index.redb does not match its sum; the brick is to be replaced", at / BLOCK_BYTES);
+    assert!(stopped.is_none_or(|why| why.contains(&block)), "byte {at}: {ended:?}");
+    assert!(
+        brick.get(&Key::shard(RING, shard())).is_ok() == ended.is_ok() && brick.checkpoint().is_ok() == ended.is_ok()
+    );
+    ended
+}
+
+#[test]
+fn index_invariant_5_no_block_is_read_but_as_it_was_written() {
+    let (storage, brick) = new();
+    for part in 0..20 {
+        let end = (part + 1) * 10;
+        append(&brick, vec![write(part * 10, 10, record(u64::from(end), end * BLOCK, end))]).unwrap();
+        brick.checkpoint().unwrap();
+    }
+    for number in 0..300 {
+        append(&brick, vec![put(&format!("name {number}"))]).unwrap();
+    }
+    brick.checkpoint().unwrap();
+    drop(brick);
+    let length = storage.open("index/index.redb", false).unwrap().length().unwrap() as usize;
+    let mut stopped = 0;
+    // In steps that fall on other places of each block.
+    for at in (BLOCK_BYTES..length - 40).step_by(1021) {
+        read_with_damage(&storage, at, 1, 1 << (at % 8)).unwrap();
+        stopped += usize::from(read_with_damage(&storage, at, 40, 0x55).is_err());
+    }
+    assert!(stopped > 20, "index invariant 5: {stopped}");
 }
 
 #[test]

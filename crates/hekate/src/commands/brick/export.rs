@@ -70,6 +70,9 @@ fn copy(cli: &Cli, options: &BrickExport, source: &Source, progress: &mut Progre
         report.begin_volume(volume, &name);
         walk::volume(source, &catalog, volume, &target.make_top(&name)?, progress, &mut report)?;
     }
+    for problem in source.contents.wrong_index_blocks(source.brick) {
+        report.find(Finding::Damaged, None, &[], &problem.to_string());
+    }
     Ok(report)
 }
 

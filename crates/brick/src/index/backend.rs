@@ -1,0 +1,216 @@
+//! redb's storage on ours, and a sum of each block: no page reaches redb but as it was written.
+//!
+//! redb never writes over a block that its last durable commit refers to, so neither does its sum change before the
+//! next one. What no commit refers to may differ from its sum after a power cut; redb does not read it. The exception is
+//! the header, which is written in place: it is less than a sector, and rests as a pair with its check.
+//! `docs/adr/0025-index-pages.md` has the cases.
+
+use super::sums::{self, BLOCK_BYTES, CHECKED_BYTES, PAIR_BYTES, Pair, PairState, Sums};
+use crate::storage::{Storage, StorageFile};
+use hekate_proto::{Error, Result};
+use parking_lot::{Mutex, RwLock};
+use redb::StorageBackend;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+/// The file of the index, in a brick.
+pub const FILE: &str = "index/index.redb";
+
+/// What becomes of a block that does not match its sum, and is more than a bit away from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// The read fails: for whoever answers.
+    Strict,
+    /// It is told and read as it is: for who looks at a stopped brick and takes what is left.
+    Salvage,
+}
+
+/// What reading has found, told to who has the index.
+#[derive(Default)]
+pub struct Found {
+    broken: OnceLock<String>,
+    mended: Mutex<Vec<u64>>,
+    wrong: Mutex<BTreeSet<u64>>,
+}
+
+impl Found {
+    /// Why nothing can be read any more.
+    pub fn broken(&self) -> Option<String> {
+        self.broken.get().cloned()
+    }
+
+    /// Of an error, the reason of it that is known here.
+    pub fn explain(&self, error: Error) -> Error {
+        self.broken().map_or(error, |what| Error::Damaged { what })
+    }
+
+    /// Blocks that had a flipped bit and were put right since this was last asked.
+    pub fn take_mended(&self) -> Vec<u64> {
+        std::mem::take(&mut self.mended.lock())
+    }
+
+    /// Blocks that were read as they are.
+    pub fn wrong(&self) -> Vec<u64> {
+        self.wrong.lock().iter().copied().collect()
+    }
+}
+
+/// See the module.
+pub struct Backend {
+    file: Arc<dyn StorageFile>,
+    sums_file: Arc<dyn StorageFile>,
+    sums: RwLock<Sums>,
+    reading: Reading,
+    found: Arc<Found>,
+}
+
+impl Backend {
+    /// On the two files of an index, made if asked.
+    pub fn open(storage: &dyn Storage, create: bool, reading: Reading) -> Result<Self> {
+        let file = storage.open(FILE, create).map_err(|e| Error::io("open the index", e))?;
+        let sums_file = storage.open(sums::FILE, create).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => Error::Damaged {
+                what: format!("{}: {e} (brick invariant 1); rebuild this brick from its replicas", sums::FILE),
+            },
+            _ => Error::io(format!("open {}", sums::FILE), e),
+        })?;
+        let length = file.length().map_err(|e| Error::io("open the index", e))?;
+        let sums = Sums::read(&*sums_file, length).map_err(|e| Error::io(format!("read {}", sums::FILE), e))?;
+        Ok(Self { file, sums_file, sums: RwLock::new(sums), reading, found: Arc::default() })
+    }
+
+    /// What reading it finds.
+    pub fn found(&self) -> Arc<Found> {
+        self.found.clone()
+    }
+
+    fn read_all(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        match self.file.read_at(out, offset)? {
+            count if count < out.len() => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// redb's header is less than a sector, and alone in its block.
+    fn read_header(&self, out: &mut [u8]) -> io::Result<()> {
+        let mut rests = [0; PAIR_BYTES];
+        self.read_all(&mut rests, 0)?;
+        let (pair, state) = Pair::read(Pair::HEADER_SEED, rests);
+        match state {
+            PairState::Whole => {}
+            // The one that is not read must not come back.
+            PairState::Uneven => self.file.write_at(&[pair.bytes()], 0)?,
+            PairState::Mended => self.mend(0, pair.bytes()),
+            PairState::Damaged => self.refuse(0)?,
+        }
+        out.copy_from_slice(&pair.content()[..out.len()]);
+        Ok(())
+    }
+
+    /// At rest too. If it cannot be written, it is put right at the next read again.
+    fn mend(&self, block: u64, bytes: &[u8]) {
+        let _ = self.file.write_at(&[bytes], block * BLOCK_BYTES as u64);
+        self.found.mended.lock().push(block);
+    }
+
+    fn refuse(&self, block: u64) -> io::Result<()> {
+        if self.reading == Reading::Salvage {
+            self.found.wrong.lock().insert(block);
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("block {block} of {FILE} does not match its sum")))
+    }
+
+    /// Puts right what was read at a block's offset if one bit is wrong.
+    fn check(&self, block: u64, bytes: &mut [u8], is_right: impl Fn(&[u8]) -> bool) -> io::Result<()> {
+        if is_right(bytes) {
+            return Ok(());
+        }
+        if sums::put_bit_right(bytes, is_right) {
+            self.mend(block, bytes);
+            return Ok(());
+        }
+        self.refuse(block)
+    }
+
+    fn read_checked(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if offset == 0 && out.len() <= CHECKED_BYTES {
+            return self.read_header(out);
+        }
+        self.check_aligned(offset, out.len())?;
+        self.read_all(out, offset)?;
+        for (block, bytes) in (offset / BLOCK_BYTES as u64..).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
+            let sum = self.sums.read().of(block);
+            self.check(block, bytes, |bytes| sum == Some(sums::sum_of(block, bytes)))?;
+        }
+        Ok(())
+    }
+
+    /// Block 0 has nothing but the header.
+    fn check_aligned(&self, offset: u64, length: usize) -> io::Result<()> {
+        let is_aligned = offset > 0 && offset.is_multiple_of(BLOCK_BYTES as u64) && length.is_multiple_of(BLOCK_BYTES);
+        let what = || format!("{length} bytes at offset {offset} of {FILE} are no blocks (index invariant 5)");
+        is_aligned.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, what()))
+    }
+}
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(FILE)
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read_checked(offset, out).inspect_err(|error| {
+            // redb reads nothing from the file any more after an error.
+            let what = match error.kind() {
+                io::ErrorKind::InvalidData => format!("{error}; the brick is to be replaced"),
+                _ => format!("{FILE} cannot be read at offset {offset}: {error}"),
+            };
+            self.found.broken.get_or_init(|| what);
+        })
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.file.set_length(length)?;
+        self.sums.write().resize(length);
+        // Their room is taken before a commit needs it.
+        let (has, needs) = (self.sums_file.length()?, sums::file_bytes(length));
+        if needs > has {
+            self.sums_file.set_length(needs)?;
+            self.sums_file.allocate(has, needs - has)?;
+        }
+        Ok(())
+    }
+
+    /// Sums first or pages first: nothing refers to the pages before both are there.
+    fn sync_data(&self) -> io::Result<()> {
+        let changed = self.sums.write().take_changed();
+        for (offset, run) in &changed {
+            self.sums_file.write_at(&[run], *offset)?;
+        }
+        if !changed.is_empty() {
+            self.sums_file.sync()?;
+        }
+        self.file.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if offset == 0 && data.len() <= CHECKED_BYTES {
+            return self.file.write_at(&[Pair::new(Pair::HEADER_SEED, data).bytes()], 0);
+        }
+        self.check_aligned(offset, data.len())?;
+        let mut sums = self.sums.write();
+        for (block, bytes) in (offset / BLOCK_BYTES as u64..).zip(data.chunks_exact(BLOCK_BYTES)) {
+            sums.put(block, bytes);
+        }
+        drop(sums);
+        self.file.write_at(&[data], offset)
+    }
+}
