@@ -11,6 +11,7 @@ mod fast;
 mod heal;
 mod lane;
 mod level;
+mod loose;
 mod lost_blocks;
 mod lost_records;
 mod proof;

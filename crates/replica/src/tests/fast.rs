@@ -10,7 +10,7 @@ pub(super) const SECOND: SessionId = SessionId(2);
 /// A ring with one shard of four blocks of ones, which the first session may write on the fast lane.
 pub(super) struct Lane {
     pub ring: TestRing,
-    storages: Vec<MemoryStorage>,
+    pub storages: Vec<MemoryStorage>,
     pub leader: Address,
     pub follower: Address,
     pub stamp: Stamp,
@@ -45,8 +45,12 @@ impl Lane {
     }
 
     pub fn request(&mut self, to: Address, session: SessionId, op_id: u64, op: DataOp) -> Result<Reply> {
-        let token = Token(1 << 40 | session.0 << 32 | op_id);
-        let event = Event::Request { token, ask: Self::ask(session, op_id), op: Op::Data { op } };
+        self.request_as(Self::ask(session, op_id), to, op)
+    }
+
+    pub fn request_as(&mut self, ask: Ask, to: Address, op: DataOp) -> Result<Reply> {
+        let token = Token(1 << 40 | ask.session.0 << 32 | ask.op_id.0);
+        let event = Event::Request { token, ask, op: Op::Data { op } };
         self.ring.tell(to, event);
         for _ in 0..50 {
             if let Some(answer) = self.ring.answers.remove(&token) {
