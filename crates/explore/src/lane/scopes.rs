@@ -12,13 +12,25 @@ const fn write(cell: u8) -> Line {
 const TWO: &[&[Line]] = &[&[write(0), write(0)]];
 const THREE: &[&[Line]] = &[&[write(0), write(0), write(1)]];
 const RIVALS: &[&[Line]] = &[&[write(1), write(0)], &[write(0)]];
+/// The second one settles the one before, in another cell.
+const SYNCED: &[&[Line]] = &[&[write(0), write(0), Line::Sync]];
+const THREE_SYNCED: &[&[Line]] = &[&[write(0), write(0), write(1), Line::Sync]];
 const HASTY: Budget = Budget { hasty_reads: 1, ..Budget::NONE };
+const CUT: Budget = Budget { cuts: 1, ..Budget::NONE };
+const BLACKOUT: Budget = Budget { blackouts: 1, ..Budget::NONE };
 
 fn lane(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -> Lane {
     Lane {
         scope: Scope { power: true, states_max: 2_000_000, ..scope(name, replicas, scripts, faults) },
         rules: Rules::all(),
+        loose: false,
+        durable: 0,
     }
+}
+
+/// Its fast writes are answered before they are on stable storage.
+fn loose(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -> Lane {
+    Lane { loose: true, ..lane(name, replicas, scripts, faults) }
 }
 
 /// What is explored by `cargo test`.
@@ -32,6 +44,10 @@ pub fn small() -> Vec<Lane> {
         lane("lane, two suspicions", 2, TWO, Budget { suspicions: 2, ..Budget::NONE }),
         lane("lane, three replicas", 3, TWO, Budget { timeouts: 1, ..HASTY }),
         lane("lane, three replicas, suspicion", 3, TWO, Budget { suspicions: 1, ..Budget::NONE }),
+        loose("loose, power cut", 2, THREE, CUT),
+        loose("loose, blackout", 2, THREE, BLACKOUT),
+        loose("loose, power cut and fsync", 2, SYNCED, CUT),
+        loose("loose, blackout and fsync", 2, SYNCED, BLACKOUT),
     ]
 }
 
@@ -45,9 +61,23 @@ pub fn large() -> Vec<Lane> {
         lane("lane, two kills", 2, THREE, Budget { kills: 2, ..Budget::NONE }),
         lane("lane, three replicas, kill", 3, TWO, Budget { kills: 1, ..Budget::NONE }),
         lane("lane, three replicas, rivals", 3, RIVALS, Budget { deaths: 1, timeouts: 1, ..HASTY }),
+        loose("loose, three writes, power cut and fsync", 2, THREE_SYNCED, CUT),
+        loose("loose, three writes, blackout and fsync", 2, THREE_SYNCED, BLACKOUT),
+        loose("loose, power cut and kill", 2, THREE, Budget { kills: 1, ..CUT }),
+        loose("loose, blackout and kill", 2, THREE, Budget { kills: 1, ..BLACKOUT }),
+        loose("loose, power cut and suspicion", 2, THREE, Budget { suspicions: 1, ..CUT }),
+        loose("loose, blackout and suspicion", 2, THREE, Budget { suspicions: 1, ..BLACKOUT }),
+        loose("loose, power cut and time-out", 2, THREE, Budget { timeouts: 1, ..CUT }),
+        loose("loose, two power cuts", 2, TWO, Budget { cuts: 2, ..CUT }),
+        loose("loose, two writes, blackout and two kills", 2, TWO, Budget { kills: 2, ..BLACKOUT }),
+        loose("loose, rivals, power cut", 2, RIVALS, CUT),
+        loose("loose, rivals, blackout", 2, RIVALS, BLACKOUT),
+        loose("loose, three replicas, power cut", 3, TWO, CUT),
+        loose("loose, three replicas, blackout", 3, TWO, BLACKOUT),
+        loose("loose, three replicas, blackout and kill", 3, TWO, Budget { kills: 1, ..BLACKOUT }),
     ];
     for lane in &mut lanes {
-        lane.scope.states_max = 12_000_000;
+        lane.scope.states_max = 16_000_000;
     }
     lanes
 }
