@@ -42,11 +42,14 @@ rules! {
     "L17" partial_lists "a record that evens a part of a shard strikes from all lists what not all members have";
     "17" lives "who lost power is no member any more";
     "19" losses_told "an fsync fails if memory was lost since the view in which the write was answered";
+    "D6" one_view_syncs "an fsync is of one view: a new one begins it anew";
     "23" opened_synced "all members have synced what they have before a view opens";
     "L18" closing_syncs "closing a shard that was written loosely begins with a round of syncs";
+    "L18" due_refuses "from when it is due, its leader takes no fast write for it";
     "L18" found_syncs "and so does evening what a leader finds";
     "L19" learners_compared "while the note is there a learner is compared, whatever its log";
     "L20" alone "a leader that finds the note in a view without memory goes on alone";
+    "L20" stays_forgetful "and so does who leads next, if it did not come to that";
     "L21" note_settled "the note is on all members before the first loose write";
     "L22" note_closed "the note is taken away only when nothing is open";
     "L22" note_whole "and only when nobody is missing";
@@ -60,6 +63,10 @@ pub struct Lane {
     /// Fast writes are answered once they are in a member's journal, but for these ops; else once they are on stable storage.
     pub loose: bool,
     pub durable: Mask,
+    /// It begins with the first write of client 0 done, and synced by all.
+    pub warm: bool,
+    /// And so.
+    pub after: Vec<Action>,
 }
 
 impl Lane {
@@ -363,7 +370,23 @@ impl World {
             let (_, ask) = world.back(0, to).remove(0);
             world.hear(lane, 0, to, ask);
         }
+        if lane.warm {
+            world.warm_up(lane);
+        }
+        lane.after.iter().for_each(|action| crate::search::Model::step(lane, &mut world, *action));
         world
+    }
+
+    fn warm_up(&mut self, lane: &Lane) {
+        self.begin(lane, 0);
+        self.order(lane, 0, lane.scope.number(0, 0));
+        for to in 1..self.replicas.len() as u8 {
+            for (_, message) in std::mem::take(self.back(0, to)) {
+                self.hear(lane, 0, to, message);
+            }
+        }
+        self.ack(lane, 0);
+        self.replicas.iter_mut().for_each(Replica::sync);
     }
 
     pub fn back(&mut self, from: u8, to: u8) -> &mut Vec<(u8, Message)> {

@@ -67,12 +67,11 @@ impl World {
         at.work = at.work.map(|(op, _)| (op, Work::Led));
     }
 
-    pub(super) fn refresh(&mut self, client: usize) {
+    pub(super) fn refresh(&mut self, lane: &Lane, client: usize) {
         let opened = self.views.opened;
         let at = &mut self.clients[client];
         (at.epoch, at.members, at.losses) = (opened.epoch, opened.members, opened.losses);
-        // In one view: it begins anew.
-        at.syncing = at.syncing.map(|_| 0);
+        at.syncing = at.syncing.map(|done| if lane.rules.one_view_syncs { 0 } else { done });
         if let Some((_, Work::Fast { .. })) = self.clients[client].work {
             self.go_to_leader(client);
         }

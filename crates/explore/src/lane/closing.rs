@@ -37,7 +37,7 @@ impl World {
         let at = self.at(replica);
         let is_allowed = match &at.lead {
             Some(lead) => {
-                let is_open = lead.open == Some(client as u8) && !lead.due;
+                let is_open = lead.open == Some(client as u8) && !(lead.due && lane.rules.due_refuses);
                 lead.phase == Phase::Serving && is_open && is_whole && lead.term == allowed.term
             }
             None => at.term == allowed.term || !lane.rules.terms_hold,

@@ -253,7 +253,7 @@ impl World {
             lead.round = lead.round.filter(|_| found.is_none());
             lead.closing = found.map(|uneven| Closing { sequence: 0, missing: 0, uneven });
         }
-        if goes_on && is_level && lead.phase == Phase::Feeding && lead.closing.is_none() {
+        if goes_on && is_level && lead.phase == Phase::Feeding && lead.closing.is_none() && lead.found.is_none() {
             lead.phase = Phase::Serving;
         }
         let (term, epoch) = (lead.term, view.epoch);

@@ -140,7 +140,7 @@ impl Model for Lane {
                 world.budget.timeouts -= 1;
                 world.go_to_leader(client as usize);
             }
-            Action::Refresh { client } => world.refresh(client as usize),
+            Action::Refresh { client } => world.refresh(self, client as usize),
             Action::Die { client } => {
                 world.budget.deaths -= 1;
                 let at = &mut world.clients[client as usize];

@@ -33,11 +33,11 @@ impl World {
         let participants = now.members | now.learners;
         let mut found = Vec::new();
         if participants & !self.mask(Replica::is_in) != 0 || now.open && up & !participants != 0 {
-            self.compose(self.survivors(), up, None, &mut found);
+            self.compose(lane, self.survivors(), up, None, &mut found);
         } else if now.open && self.goes_alone(lane, now.leader) {
-            self.compose(bit(now.leader), up, None, &mut found);
+            self.compose(lane, bit(now.leader), up, None, &mut found);
         } else if let Some(ready) = self.ready_learner() {
-            self.compose(now.members | ready, up, Some(ready), &mut found);
+            self.compose(lane, now.members | ready, up, Some(ready), &mut found);
         }
         let mut found: Vec<(View, bool)> = found.into_iter().map(|view| (view, false)).collect();
         if self.budget.suspicions > 0 {
@@ -45,7 +45,7 @@ impl World {
                 let mut views = Vec::new();
                 let up = up & !bit(suspect);
                 let members = if self.all_lost() { 0 } else { self.survivors() & up };
-                self.compose(members, up, None, &mut views);
+                self.compose(lane, members, up, None, &mut views);
                 found.extend(views.into_iter().map(|view| (view, true)));
             }
         }
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// Who leads stays, or one who joins leads if it is the first; otherwise anybody.
-    fn compose(&self, members: Mask, up: Mask, joins: Option<Mask>, found: &mut Vec<View>) {
+    fn compose(&self, lane: &Lane, members: Mask, up: Mask, joins: Option<Mask>, found: &mut Vec<View>) {
         let now = self.views.now;
         let stays = members & bit(now.leader) != 0;
         let first = members & members.wrapping_neg();
@@ -62,8 +62,9 @@ impl World {
             true => bit(now.leader),
             false => members,
         };
-        let forgetful = self.all_lost();
-        let losses = self.views.opened.losses + u8::from(forgetful);
+        let (opened, is_loss) = (self.views.opened, self.all_lost());
+        let forgets_still = opened.forgetful && members.count_ones() > 1 && lane.rules.stays_forgetful;
+        let (losses, forgetful) = (opened.losses + u8::from(is_loss), is_loss || forgets_still);
         let learners = up & !members;
         let view = |leader| View { epoch: now.epoch + 1, leader, members, learners, losses, forgetful, open: false };
         found.extend(numbers(leaders).map(view));
