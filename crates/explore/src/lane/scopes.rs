@@ -99,11 +99,8 @@ pub fn large() -> Vec<Lane> {
         loose("loose, one write, blackout, suspicion and fsync", 2, ONE_SYNCED, Budget { suspicions: 1, ..BLACKOUT }),
         after_kill("loose, after a kill, power cut", CUT),
         after_kill("loose, after a kill, blackout", BLACKOUT),
-        warm("loose, rivals, power cut", 2, RIVALS, CUT),
         warm("loose, rivals, blackout", 2, RIVALS, BLACKOUT),
         loose("loose, three replicas, power cut", 3, TWO, CUT),
-        after_blackout("loose, three replicas, after a blackout", [0, 2, 0]),
-        after_blackout("loose, three replicas, after another blackout", [1, 0, 2]),
     ];
     for lane in &mut lanes {
         lane.scope.states_max = 16_000_000;
@@ -111,8 +108,17 @@ pub fn large() -> Vec<Lane> {
     lanes
 }
 
+/// Too large to be visited whole: their nearest states only, and what a rule is for.
+fn beyond() -> Vec<Lane> {
+    vec![
+        warm("loose, rivals, power cut", 2, RIVALS, CUT),
+        after_blackout("loose, three replicas, after a blackout", [0, 2, 0]),
+        after_blackout("loose, three replicas, after another blackout", [1, 0, 2]),
+    ]
+}
+
 /// One of them, by name.
 pub fn named(name: &str) -> Lane {
-    let found = small().into_iter().chain(large()).find(|lane| lane.scope.name == name);
+    let found = small().into_iter().chain(large()).chain(beyond()).find(|lane| lane.scope.name == name);
     found.unwrap_or_else(|| unreachable!("there is no configuration {name}"))
 }
