@@ -99,6 +99,7 @@ pub fn large() -> Vec<Lane> {
         loose("loose, one write, blackout, suspicion and fsync", 2, ONE_SYNCED, Budget { suspicions: 1, ..BLACKOUT }),
         after_kill("loose, after a kill, power cut", CUT),
         after_kill("loose, after a kill, blackout", BLACKOUT),
+        warm("loose, rivals, power cut", 2, RIVALS, CUT),
         warm("loose, rivals, blackout", 2, RIVALS, BLACKOUT),
         loose("loose, three replicas, power cut", 3, TWO, CUT),
     ];
@@ -111,7 +112,6 @@ pub fn large() -> Vec<Lane> {
 /// Too large to be visited whole: their nearest states only, and what a rule is for.
 fn beyond() -> Vec<Lane> {
     vec![
-        warm("loose, rivals, power cut", 2, RIVALS, CUT),
         after_blackout("loose, three replicas, after a blackout", [0, 2, 0]),
         after_blackout("loose, three replicas, after another blackout", [1, 0, 2]),
     ]
