@@ -1,12 +1,14 @@
 //! The fast lane as `crates/replica` does it (`docs/adr/0022-fast-lane-in-code.md`): a leader opens a shard for a session
 //! under its term, closes it in steps before it changes it, and all that is evened is a record of its log.
 //!
-//! One shard, whose writes are durable at once: power cuts are of the other model, and so is what a view is for. An answer is
-//! known at once to who asked, who acts on it at any later moment. Healing is one step.
+//! One shard. An answer is known at once to who asked, who acts on it at any later moment. Healing is one step. `power.rs` has
+//! what a power cut leaves of a journal, `loose.rs` fast writes that are answered before they are on stable storage.
 
 mod client;
 mod closing;
 mod leader;
+mod loose;
+mod power;
 pub mod scopes;
 mod steps;
 mod views;
@@ -15,6 +17,7 @@ use crate::ghost::Ghost;
 use crate::rules::rules;
 use crate::scope::{Scope, bit};
 use crate::state::{Budget, CELLS, Mask};
+use std::rc::Rc;
 pub use steps::Action;
 
 rules! {
@@ -36,6 +39,20 @@ rules! {
     "L14" learner_lists "what a learner lists is evened with its log";
     "L15" listed_ends "it takes away no list of writes that the leader was not told of";
     "L16" whole_views "shards are opened only in views in which nobody is missing";
+    "L17" partial_lists "a record that evens a part of a shard strikes from all lists what not all members have";
+    "17" lives "who lost power is no member any more";
+    "19" losses_told "an fsync fails if memory was lost since the view in which the write was answered";
+    "D6" one_view_syncs "an fsync is of one view: a new one begins it anew";
+    "23" opened_synced "all members have synced what they have before a view opens";
+    "L18" closing_syncs "closing a shard that was written loosely begins with a round of syncs";
+    "L18" due_refuses "from when it is due, its leader takes no fast write for it";
+    "L18" found_syncs "and so does evening what a leader finds";
+    "L19" learners_compared "while the note is there a learner is compared, whatever its log";
+    "L20" alone "a leader that finds the note in a view without memory goes on alone";
+    "L20" stays_forgetful "and so does who leads next, if it did not come to that";
+    "L21" note_settled "the note is on all members before the first loose write";
+    "L22" note_closed "the note is taken away only when nothing is open";
+    "L22" note_whole "and only when nobody is missing";
 }
 
 /// A configuration. Each line of a script is a write: on the fast lane if a leader has allowed it, otherwise on its own.
@@ -43,6 +60,19 @@ rules! {
 pub struct Lane {
     pub scope: Scope,
     pub rules: Rules,
+    /// Fast writes are answered once they are in a member's journal, but for these ops; else once they are on stable storage.
+    pub loose: bool,
+    pub durable: Mask,
+    /// It begins with the first write of client 0 done, and synced by all.
+    pub warm: bool,
+    /// And so.
+    pub after: Vec<Action>,
+}
+
+impl Lane {
+    pub fn is_loose(&self, op: u8) -> bool {
+        self.loose && self.durable & bit(op) == 0
+    }
 }
 
 /// Every write has one of its own.
@@ -61,14 +91,18 @@ pub enum Change {
         op: u8,
     },
     Restamp,
-    /// Some of the leader's bytes; `own`: writes that go into the slots. The last one of a closing ends the lists of
-    /// the writes `listed`.
+    /// Some of the leader's bytes; `own`: writes that go into the slots. Of the writes `listed` the lists have `rest` from
+    /// then on, which is nothing with the last one of a closing.
     Even {
         cells: Mask,
         bytes: [u8; CELLS],
         own: Mask,
-        last: bool,
         listed: Mask,
+        rest: List,
+    },
+    /// Some shard of the partition may be written loosely; or none any more.
+    Note {
+        there: bool,
     },
 }
 
@@ -78,18 +112,44 @@ pub struct Record {
     pub change: Change,
 }
 
+/// What a replica does not know to be settled: cells that may differ, and writes that it has. A session sends one only when all have
+/// the one before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct List {
+    pub cells: Mask,
+    pub ops: Mask,
+}
+
+impl List {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a replica's journal makes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Replica {
-    pub up: bool,
-    /// Of the view that it knows.
-    pub epoch: u8,
+pub struct Content {
     pub log: Vec<Record>,
     pub stamp: Stamp,
     pub cells: [u8; CELLS],
-    /// The fast write that it does not know to be settled. A session sends one only when all have the one before.
-    pub list: Option<u8>,
+    pub list: List,
     /// Writes that the sessions' slots have.
     pub ids: Mask,
+    pub noted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Replica {
+    pub up: bool,
+    /// It lost power since it was a member of a view that opened.
+    pub lost: bool,
+    /// It lost power since the view was formed that knows it.
+    pub outside: bool,
+    /// Of the view that it knows.
+    pub epoch: u8,
+    pub now: Rc<Content>,
+    /// What it was since it synced last, while power cuts may come: each may be what one leaves.
+    pub tail: Option<Vec<Rc<Content>>>,
     /// That it heard last; memory.
     pub term: u8,
     /// How often it began to lead.
@@ -118,6 +178,10 @@ pub struct Lead {
     pub open: Option<u8>,
     /// Its last write is not known to be everywhere.
     pub unsettled: bool,
+    /// It took a loose write since then.
+    pub loose: bool,
+    /// All are to sync before something is closed: who has not.
+    pub round: Option<Mask>,
     pub due: bool,
     pub closing: Option<Closing>,
     pub found: Option<Uneven>,
@@ -135,13 +199,17 @@ pub struct Closing {
     pub uneven: Uneven,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Uneven {
     pub cells: Mask,
     /// Writes that some replica lists.
     pub listed: Mask,
     /// Writes that the leader has.
     pub own: Mask,
+    /// Of these those that each member has that has told.
+    pub everywhere: Mask,
+    /// Who has told.
+    pub told: Mask,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -161,6 +229,9 @@ pub struct View {
     pub leader: u8,
     pub members: Mask,
     pub learners: Mask,
+    /// Views that began without any member's memory, and whether this is one.
+    pub losses: u8,
+    pub forgetful: bool,
     pub open: bool,
 }
 
@@ -176,7 +247,7 @@ pub struct Views {
 pub enum Work {
     Fast { members: Mask, done: Mask, failed: bool },
     Led,
-    Answered { allows: Option<(u8, Stamp)> },
+    Answered { allows: Option<(u8, Stamp)>, losses: u8 },
 }
 
 /// What a leader has allowed.
@@ -192,6 +263,12 @@ pub struct Client {
     pub up: bool,
     /// Of the view that it knows.
     pub epoch: u8,
+    pub members: Mask,
+    pub losses: u8,
+    /// Members that have synced for it, while an fsync is under way.
+    pub syncing: Option<Mask>,
+    /// Writes that were acknowledged and not synced since, and the losses of the view in which the first of them was.
+    pub unsynced: (Mask, u8),
     pub allowed: Option<Allowed>,
     pub next: u8,
     /// One at a time, as for each shard of a session.
@@ -220,6 +297,8 @@ pub enum Message {
     List {
         sequence: u8,
     },
+    /// On stable storage what you have.
+    Sync,
     /// Do you have it?
     AskFast {
         stamp: Stamp,
@@ -243,20 +322,39 @@ pub struct World {
 impl World {
     pub fn first(lane: &Lane) -> Self {
         let count = lane.scope.replicas as usize;
-        let view = View { epoch: 1, leader: 0, members: bit(count as u8) - 1, learners: 0, open: true };
-        let replica = Replica {
-            up: true,
-            epoch: 1,
+        let members = bit(count as u8) - 1;
+        let view = View { epoch: 1, leader: 0, members, learners: 0, losses: 0, forgetful: false, open: true };
+        let now = Content {
             log: Vec::new(),
             stamp: Stamp::Start,
             cells: [0; CELLS],
-            list: None,
+            list: List::default(),
             ids: 0,
+            noted: false,
+        };
+        let may_lose = lane.scope.faults.cuts + lane.scope.faults.blackouts > 0;
+        let replica = Replica {
+            up: true,
+            lost: false,
+            outside: false,
+            epoch: 1,
+            now: Rc::new(now),
+            tail: may_lose.then(Vec::new),
             term: 0,
             lives: 0,
             lead: None,
         };
-        let client = Client { up: true, epoch: 1, allowed: None, next: 0, work: None };
+        let client = Client {
+            up: true,
+            epoch: 1,
+            members,
+            losses: 0,
+            syncing: None,
+            unsynced: (0, 0),
+            allowed: None,
+            next: 0,
+            work: None,
+        };
         let mut world = Self {
             replicas: vec![replica; count],
             clients: vec![client; lane.scope.scripts.len()],
@@ -272,7 +370,23 @@ impl World {
             let (_, ask) = world.back(0, to).remove(0);
             world.hear(lane, 0, to, ask);
         }
+        if lane.warm {
+            world.warm_up(lane);
+        }
+        lane.after.iter().for_each(|action| crate::search::Model::step(lane, &mut world, *action));
         world
+    }
+
+    fn warm_up(&mut self, lane: &Lane) {
+        self.begin(lane, 0);
+        self.order(lane, 0, lane.scope.number(0, 0));
+        for to in 1..self.replicas.len() as u8 {
+            for (_, message) in std::mem::take(self.back(0, to)) {
+                self.hear(lane, 0, to, message);
+            }
+        }
+        self.ack(lane, 0);
+        self.replicas.iter_mut().for_each(Replica::sync);
     }
 
     pub fn back(&mut self, from: u8, to: u8) -> &mut Vec<(u8, Message)> {
@@ -290,28 +404,48 @@ impl World {
 }
 
 impl Replica {
+    /// It runs, in the life that its view means.
+    pub fn is_in(&self) -> bool {
+        self.up && !self.outside
+    }
+
+    /// Something comes into its journal.
+    pub fn write(&mut self) -> &mut Content {
+        if let Some(tail) = &mut self.tail {
+            tail.push(Rc::clone(&self.now));
+        }
+        Rc::make_mut(&mut self.now)
+    }
+
     /// A record is taken, by its leader or by another.
     pub fn take(&mut self, lane: &Lane, record: Record) {
-        self.log.push(record);
-        self.stamp = Stamp::Led(record.epoch, self.log.len() as u8);
+        let now = self.write();
+        now.log.push(record);
+        let stamp = Stamp::Led(record.epoch, now.log.len() as u8);
         match record.change {
-            Change::Restamp => {}
+            Change::Note { there } => now.noted = there,
+            Change::Restamp => now.stamp = stamp,
             Change::Write { op } => {
-                self.cells[lane.scope.target(op).1] = op;
-                self.ids |= bit(op);
+                now.stamp = stamp;
+                now.cells[lane.scope.target(op).1] = op;
+                now.ids |= bit(op);
             }
-            Change::Even { cells, bytes, own, last, listed } => {
-                crate::scope::numbers(cells).for_each(|cell| self.cells[cell as usize] = bytes[cell as usize]);
-                self.ids |= own;
-                let is_ended = |op: &u8| listed & bit(*op) != 0 || !lane.rules.listed_ends;
-                self.list = self.list.filter(|op| !(last && lane.rules.lists_end && is_ended(op)));
+            Change::Even { cells, bytes, own, listed, rest } => {
+                now.stamp = stamp;
+                crate::scope::numbers(cells).for_each(|cell| now.cells[cell as usize] = bytes[cell as usize]);
+                now.ids |= own;
+                let is_told = now.list.ops & !listed == 0 || !lane.rules.listed_ends;
+                let ends = if rest.cells == 0 { lane.rules.lists_end } else { lane.rules.partial_lists };
+                if is_told && ends {
+                    now.list = rest;
+                }
             }
         }
     }
 
     /// Epoch and sequence of its last record.
     pub fn position(&self) -> (u8, u8) {
-        (self.log.last().map_or(0, |record| record.epoch), self.log.len() as u8)
+        (self.now.log.last().map_or(0, |record| record.epoch), self.now.log.len() as u8)
     }
 
     pub fn serves(&self) -> bool {

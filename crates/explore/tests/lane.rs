@@ -23,10 +23,24 @@ const MISSED: &[Missed] = &[
     ("fetched_lists", "lane, three replicas, suspicion", "read"),
     ("listed_ends", "lane, three writes, suspicion and kill", "differ"),
     ("whole_views", "lane, three writes, suspicion", "differ"),
+    ("partial_lists", "lane, two records, suspicion", "read"),
+    ("learner_lists", "loose, power cut", "different bytes"),
+    ("lives", "loose, power cut", "read"),
+    ("losses_told", "loose, blackout and fsync", "read"),
+    ("opened_synced", "loose, one write, blackout, suspicion and fsync", "differ"),
+    ("closing_syncs", "loose, blackout", "different bytes"),
+    ("due_refuses", "loose, blackout", "different bytes"),
+    ("found_syncs", "loose, after a kill, blackout", "different bytes"),
+    ("learners_compared", "loose, power cut", "different bytes"),
+    ("alone", "loose, blackout", "different bytes"),
+    ("stays_forgetful", "loose, three replicas, after a blackout", "different bytes"),
+    ("note_settled", "loose, blackout, from the beginning", "different bytes"),
+    ("note_closed", "loose, blackout", "different bytes"),
+    ("note_whole", "loose, power cut", "different bytes"),
 ];
 
-/// What a learner lists it still lists when it becomes a member, and is evened then.
-const NOT_SHOWN: &[&str] = &["learner_lists"];
+/// All members sync before a view opens, so what they had before is durable by then.
+const NOT_SHOWN: &[&str] = &["one_view_syncs"];
 
 #[test]
 fn all_promises_hold_in_every_state() {

@@ -1,25 +1,29 @@
 //! A session: it writes on the fast lane what a leader has allowed, and goes to the leader with all that does not end well.
 
 use super::*;
-use crate::scope::numbers;
+use crate::scope::{Line, numbers};
 
 impl World {
     pub(super) fn can_begin(&self, lane: &Lane, client: usize) -> bool {
         let at = &self.clients[client];
-        at.up && at.work.is_none() && (at.next as usize) < lane.scope.scripts[client].len()
+        at.up && at.work.is_none() && at.syncing.is_none() && (at.next as usize) < lane.scope.scripts[client].len()
     }
 
     pub(super) fn begin(&mut self, lane: &Lane, client: usize) {
         let at = &mut self.clients[client];
-        let op = lane.scope.number(client, at.next as usize);
+        let line = at.next as usize;
         at.next += 1;
+        if lane.scope.scripts[client][line] == Line::Sync {
+            at.syncing = Some(0);
+            return;
+        }
+        let op = lane.scope.number(client, line);
         self.ghost.sent(op);
         let Some(allowed) = at.allowed.take().filter(|allowed| allowed.epoch == at.epoch) else {
             at.work = Some((op, Work::Led));
             return;
         };
-        let opened = self.views.opened;
-        let members = if opened.epoch == at.epoch { opened.members } else { bit(self.replicas.len() as u8) - 1 };
+        let members = at.members;
         at.work = Some((op, Work::Fast { members, done: 0, failed: false }));
         at.allowed = Some(Allowed { stamp: Stamp::Fast(op), ..allowed });
         for to in numbers(members).filter(|to| self.replicas[*to as usize].up).collect::<Vec<_>>() {
@@ -40,13 +44,13 @@ impl World {
     pub(super) fn ack(&mut self, lane: &Lane, client: usize) {
         let at = &mut self.clients[client];
         let Some((op, work)) = at.work.take() else { return };
-        if let Work::Answered { allows } = work {
+        let mut losses = at.losses;
+        if let Work::Answered { allows, losses: then } = work {
             let epoch = at.epoch;
             at.allowed = allows.map(|(term, stamp)| Allowed { epoch, term, stamp });
+            losses = then;
         }
-        if let Err(complaint) = self.ghost.ack(&lane.scope, op, true) {
-            self.broken = Some(complaint);
-        }
+        self.acked(lane, client, op, losses);
     }
 
     /// It was refused, or a message of it is lost.
@@ -63,8 +67,11 @@ impl World {
         at.work = at.work.map(|(op, _)| (op, Work::Led));
     }
 
-    pub(super) fn refresh(&mut self, client: usize) {
-        self.clients[client].epoch = self.views.opened.epoch;
+    pub(super) fn refresh(&mut self, lane: &Lane, client: usize) {
+        let opened = self.views.opened;
+        let at = &mut self.clients[client];
+        (at.epoch, at.members, at.losses) = (opened.epoch, opened.members, opened.losses);
+        at.syncing = at.syncing.map(|done| if lane.rules.one_view_syncs { 0 } else { done });
         if let Some((_, Work::Fast { .. })) = self.clients[client].work {
             self.go_to_leader(client);
         }

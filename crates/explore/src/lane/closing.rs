@@ -1,18 +1,29 @@
 //! Fast writes at replicas, ops at the leader, closing, and reads that ask.
 
 use super::*;
+use crate::scope::numbers;
 
 impl Uneven {
-    /// What a member lists.
-    pub(super) fn add(&mut self, lane: &Lane, op: u8) {
-        self.cells |= bit(lane.scope.target(op).1 as u8);
-        self.listed |= bit(op);
-        self.own |= if lane.rules.own_ids { 0 } else { bit(op) };
+    pub(super) fn new() -> Self {
+        Self { cells: 0, listed: 0, own: 0, everywhere: 0, told: 0 }
     }
 
-    pub(super) fn add_own(&mut self, lane: &Lane, op: u8) {
-        self.add(lane, op);
-        self.own |= bit(op);
+    /// What a member lists.
+    pub(super) fn add(&mut self, lane: &Lane, from: u8, list: List) {
+        self.cells |= list.cells;
+        self.listed |= list.ops;
+        self.own |= if lane.rules.own_ids { 0 } else { list.ops };
+        // Who lists what followed a write of the same session has that, too.
+        let holds = |op: &u8| numbers(list.ops).any(|one| one >= *op && lane.scope.op(one).0 == lane.scope.op(*op).0);
+        self.everywhere &= numbers(self.everywhere).filter(holds).fold(0, |mask, op| mask | bit(op));
+        self.told |= bit(from);
+    }
+
+    pub(super) fn add_own(&mut self, list: List) {
+        self.cells |= list.cells;
+        self.listed |= list.ops;
+        self.own |= list.ops;
+        self.everywhere |= list.ops;
     }
 }
 
@@ -22,20 +33,30 @@ impl World {
         let (client, all) = (lane.scope.op(op).0, self.all());
         let is_whole = self.view_of(replica).is_none_or(|view| view.members == all && view.learners == 0);
         let is_whole = is_whole || !lane.rules.whole_views;
+        let is_loose = lane.is_loose(op);
         let at = self.at(replica);
         let is_allowed = match &at.lead {
             Some(lead) => {
-                let is_open = lead.open == Some(client as u8) && !lead.due;
+                let is_open = lead.open == Some(client as u8) && !(lead.due && lane.rules.due_refuses);
                 lead.phase == Phase::Serving && is_open && is_whole && lead.term == allowed.term
             }
             None => at.term == allowed.term || !lane.rules.terms_hold,
         };
-        let takes = at.epoch == allowed.epoch && is_allowed && at.stamp == allowed.stamp;
+        let takes = at.is_in() && at.epoch == allowed.epoch && is_allowed && at.now.stamp == allowed.stamp;
         if takes {
-            at.cells[lane.scope.target(op).1] = op;
-            at.stamp = Stamp::Fast(op);
-            at.list = if lane.rules.listed { Some(op) } else { at.list };
-            at.lead.iter_mut().for_each(|lead| lead.unsettled = true);
+            let (cell, now) = (lane.scope.target(op).1, at.write());
+            now.cells[cell] = op;
+            now.stamp = Stamp::Fast(op);
+            if lane.rules.listed {
+                now.list = List { cells: bit(cell as u8), ops: bit(op) };
+            }
+            if let Some(lead) = &mut at.lead {
+                lead.unsettled = true;
+                lead.loose |= is_loose;
+            }
+            if !is_loose {
+                at.sync();
+            }
         }
         if let Some((known, Work::Fast { done, failed, .. })) = &mut self.clients[client].work
             && *known == op
@@ -51,7 +72,7 @@ impl World {
         let Some(view) = self.view_of(leader) else { return };
         let client = lane.scope.op(op).0 as u8;
         let at = self.at(leader);
-        let (has_id, last) = (at.ids & bit(op) != 0, at.log.len() as u8);
+        let (has_id, last, noted) = (at.now.ids & bit(op) != 0, at.now.log.len() as u8, at.now.noted);
         let Some(lead) = at.lead.as_mut() else { return };
         if has_id {
             lead.pending.push((op, last, false));
@@ -59,20 +80,28 @@ impl World {
             lead.due = true;
         } else {
             let opens = view.members == all && view.learners == 0 || !lane.rules.whole_views;
+            let notes = lane.loose && opens && !noted;
+            if notes && lane.rules.note_settled {
+                self.append(lane, leader, Change::Note { there: true });
+            }
             let sequence = self.append(lane, leader, Change::Write { op });
+            if notes && !lane.rules.note_settled {
+                self.append(lane, leader, Change::Note { there: true });
+            }
             if let Some(lead) = self.at(leader).lead.as_mut() {
                 lead.pending.push((op, sequence, opens));
-                (lead.open, lead.unsettled) = (opens.then_some(client), false);
+                (lead.open, lead.unsettled, lead.loose) = (opens.then_some(client), false, false);
             }
         }
         self.go_on(lane, leader);
     }
 
-    pub(super) fn may_restamp(&self, leader: u8) -> bool {
+    pub(super) fn may_restamp(&self, lane: &Lane, leader: u8) -> bool {
         let (Some(view), at) = (self.view_of(leader), &self.replicas[leader as usize]) else { return false };
         at.lead.as_ref().is_some_and(|lead| {
             let all_known = view.members & !bit(leader) & !lead.known == 0;
-            at.serves() && lead.due && lead.open.is_some() && lead.closing.is_none() && all_known
+            let all_synced = !self.is_round_due(lane, leader) && lead.round.is_none_or(|round| round == 0);
+            at.serves() && lead.due && lead.open.is_some() && lead.closing.is_none() && all_known && all_synced
         })
     }
 
@@ -81,9 +110,9 @@ impl World {
         let Some(view) = self.view_of(leader) else { return };
         let others = view.members & !bit(leader);
         let at = self.at(leader);
-        let sequence = at.log.len() as u8 + u8::from(lane.rules.restamped);
-        let mut uneven = Uneven::default();
-        at.list.into_iter().for_each(|op| uneven.add_own(lane, op));
+        let sequence = at.now.log.len() as u8 + u8::from(lane.rules.restamped);
+        let mut uneven = Uneven::new();
+        uneven.add_own(at.now.list);
         let missing = if lane.rules.members_asked { others } else { 0 };
         if !lane.rules.asked_behind {
             self.send_known(leader, missing, Message::List { sequence });
@@ -95,7 +124,7 @@ impl World {
             self.send_known(leader, missing, Message::List { sequence });
         }
         if let Some(lead) = self.at(leader).lead.as_mut() {
-            lead.due = false;
+            (lead.due, lead.loose, lead.round) = (false, false, None);
             lead.closing = Some(Closing { sequence, missing, uneven });
         }
         self.go_on(lane, leader);
@@ -104,7 +133,7 @@ impl World {
     /// The second step: a member says what it lists.
     pub(super) fn told_list(&mut self, lane: &Lane, leader: u8, from: u8, sequence: u8) {
         let other = &self.replicas[from as usize];
-        let (list, has_it) = (other.list, other.log.len() as u8 >= sequence);
+        let (list, has_it) = (other.now.list, other.now.log.len() as u8 >= sequence);
         if !self.is_heard(leader, from) || !has_it && lane.rules.asked_behind {
             return;
         }
@@ -112,7 +141,7 @@ impl World {
         let Some(closing) = closing.filter(|closing| closing.sequence == sequence) else { return };
         if closing.missing & bit(from) != 0 {
             closing.missing &= !bit(from);
-            list.into_iter().for_each(|op| closing.uneven.add(lane, op));
+            closing.uneven.add(lane, from, list);
         }
     }
 
@@ -124,11 +153,13 @@ impl World {
 
     /// The third step: a record evens one range; the last one is the end of it.
     pub(super) fn even(&mut self, lane: &Lane, leader: u8) {
+        let Some(view) = self.view_of(leader) else { return };
+        let others = view.members & !bit(leader);
         let at = self.at(leader);
-        let bytes = at.cells;
+        let bytes = at.now.cells;
         let Some(lead) = at.lead.as_mut() else { return };
         let Some(closing) = lead.closing.as_mut() else { return };
-        let Uneven { cells, listed, own } = closing.uneven;
+        let Uneven { cells, listed, own, everywhere, told } = closing.uneven;
         let first = cells & cells.wrapping_neg();
         closing.uneven.cells &= !first;
         let last = closing.uneven.cells == 0;
@@ -137,7 +168,9 @@ impl World {
         }
         if cells != 0 {
             let own = if last && lane.rules.ids_in_slots { own } else { 0 };
-            self.append(lane, leader, Change::Even { cells: first, bytes, own, last, listed });
+            let ops = if others & !told == 0 && !last { everywhere } else { 0 };
+            let rest = List { cells: cells & !first, ops };
+            self.append(lane, leader, Change::Even { cells: first, bytes, own, listed, rest });
         }
         self.go_on(lane, leader);
     }
@@ -158,15 +191,15 @@ impl World {
             let is_closing = lead.closing.is_some() && lane.rules.closing_reads;
             return self.budget.hasty_reads > 0 && lead.reading.is_none() && !is_closing;
         }
-        let is_new = !self.ghost.shows_only(&lane.scope, at.cells) && {
+        let is_new = !self.ghost.shows_only(&lane.scope, at.now.cells) && {
             let mut ghost = self.ghost.clone();
-            ghost.read(&lane.scope, at.cells).is_err() || ghost != self.ghost
+            ghost.read(&lane.scope, at.now.cells).is_err() || ghost != self.ghost
         };
-        self.settled(leader) as usize == at.log.len() && is_new
+        self.settled(leader) as usize == at.now.log.len() && is_new
     }
 
     pub(super) fn read(&mut self, lane: &Lane, leader: u8) {
-        let (cells, stamp) = (self.at(leader).cells, self.at(leader).stamp);
+        let (cells, stamp) = (self.at(leader).now.cells, self.at(leader).now.stamp);
         let done = self.ghost.done();
         if !self.reads_ask(lane, leader) {
             return self.show(lane, cells, done);
@@ -184,14 +217,14 @@ impl World {
     pub(super) fn told_held(&mut self, lane: &Lane, leader: u8, from: u8, stamp: Stamp) {
         let other = &self.replicas[from as usize];
         let owner = |op: u8| lane.scope.op(op).0;
-        let came_before = match (stamp, other.list) {
-            (Stamp::Fast(op), Some(listed)) => owner(op) == owner(listed) && listed > op,
+        let came_before = match stamp {
+            Stamp::Fast(op) => numbers(other.now.list.ops).any(|listed| owner(op) == owner(listed) && listed > op),
             _ => false,
         };
-        let holds = other.stamp == stamp || came_before;
+        let holds = other.now.stamp == stamp || came_before;
         let is_heard = self.is_heard(leader, from);
         let at = self.at(leader);
-        let (last, list) = (at.log.len() as u8, at.list);
+        let (last, list) = (at.now.log.len() as u8, at.now.list.ops);
         let Some(lead) = at.lead.as_mut().filter(|_| is_heard) else { return };
         let Some(reading) = lead.reading.as_mut().filter(|reading| reading.stamp == stamp) else { return };
         if !holds {
@@ -202,7 +235,7 @@ impl World {
         reading.missing &= !bit(from);
         if reading.missing == 0 {
             reading.upto = Some(last);
-            lead.unsettled &= list.map(Stamp::Fast) != Some(stamp);
+            lead.unsettled &= !numbers(list).any(|op| Stamp::Fast(op) == stamp);
         }
     }
 }

@@ -9,8 +9,10 @@ impl World {
         let at = self.at(leader);
         at.lives += 1;
         let term = if lane.rules.terms_differ { at.lives * 4 + leader } else { at.lives };
-        let mut found = Uneven::default();
-        at.list.filter(|_| lane.rules.own_found).into_iter().for_each(|op| found.add_own(lane, op));
+        let mut found = Uneven::new();
+        if lane.rules.own_found {
+            found.add_own(at.now.list);
+        }
         at.lead = Some(Box::new(Lead {
             phase: Phase::Asking,
             term,
@@ -19,6 +21,8 @@ impl World {
             held: [0; 3],
             open: None,
             unsettled: false,
+            loose: false,
+            round: None,
             due: false,
             closing: None,
             found: (found.cells != 0).then_some(found),
@@ -49,7 +53,7 @@ impl World {
             queue.iter().any(|(epoch, message)| *epoch == at.epoch && matches!(message, Message::Ask { .. }));
         let is_there = (view.members | view.learners) & !bit(leader) & bit(to) != 0;
         let is_its_turn = at.serves() || view.learners & bit(to) == 0;
-        is_there && is_its_turn && other.up && other.epoch == at.epoch && !is_known && !is_asked
+        is_there && is_its_turn && other.is_in() && other.epoch == at.epoch && !is_known && !is_asked
     }
 
     pub(super) fn ask(&mut self, leader: u8, to: u8) {
@@ -73,7 +77,7 @@ impl World {
         let at = self.at(leader);
         let record = Record { epoch: at.epoch, change };
         at.take(lane, record);
-        let sequence = at.log.len() as u8;
+        let sequence = at.now.log.len() as u8;
         self.send_known(leader, !0, Message::Append { sequence, record });
         sequence
     }
@@ -87,16 +91,17 @@ impl World {
             }
             Message::Append { sequence, record } => {
                 let at = self.at(to);
-                if at.log.len() as u8 + 1 == sequence {
+                if at.now.log.len() as u8 + 1 == sequence {
                     at.take(lane, record);
                 }
-                let held = at.log.len() as u8;
-                let (last, is_attached) = (self.at(from).log.len() as u8, self.is_heard(from, to));
+                let held = at.now.log.len() as u8;
+                let (last, is_attached) = (self.at(from).now.log.len() as u8, self.is_heard(from, to));
                 if let Some(lead) = self.at(from).lead.as_mut().filter(|_| is_attached) {
                     lead.held[to as usize] = held;
                     lead.whole |= if held == last { bit(to) } else { 0 };
                 }
             }
+            Message::Sync => self.told_synced(from, to),
             Message::List { sequence } => self.told_list(lane, from, to, sequence),
             Message::AskFast { stamp } => self.told_held(lane, from, to, stamp),
         }
@@ -118,17 +123,18 @@ impl World {
             return;
         }
         lead.known |= bit(from);
-        lead.held[from as usize] = other.log.len().min(own.log.len()) as u8;
+        lead.held[from as usize] = other.now.log.len().min(own.now.log.len()) as u8;
         let listed = if is_learner { lane.rules.learner_lists } else { lane.rules.found_evened };
-        if is_learner && !own.log.starts_with(&other.log) {
-            self.heal(leader, from);
-        } else if let Some(op) = other.list.filter(|_| listed && (is_learner || lead.phase != Phase::Serving)) {
-            lead.found.get_or_insert_default().add(lane, op);
+        let is_compared = own.now.noted && lane.rules.learners_compared;
+        if is_learner && (is_compared || !own.now.log.starts_with(&other.now.log)) {
+            self.heal(lane, leader, from);
+        } else if !other.now.list.is_empty() && listed && (is_learner || lead.phase != Phase::Serving) {
+            lead.found.get_or_insert_with(Uneven::new).add(lane, from, other.now.list);
         }
         if own.lead.is_some_and(|lead| lead.phase == Phase::Asking) {
             return self.decide(lane, leader);
         }
-        if !is_learner && other.log.len() > own.log.len() {
+        if !is_learner && other.now.log.len() > own.now.log.len() {
             self.broken = Some("a member has records that its leader never made");
         }
         self.feed(leader, from);
@@ -136,15 +142,24 @@ impl World {
         lead.reading = lead.reading.take().filter(|reading| reading.missing & bit(from) == 0);
         let asked = lead.closing.as_ref().filter(|closing| closing.missing & bit(from) != 0);
         let asked = asked.map(|closing| Message::List { sequence: closing.sequence });
-        asked.into_iter().for_each(|list| self.send(leader, from, list));
+        let is_awaited = lead.round.is_some_and(|round| round & bit(from) != 0);
+        asked.into_iter().chain(is_awaited.then_some(Message::Sync)).for_each(|again| self.send(leader, from, again));
     }
 
-    /// Its log goes on where the leader's is, and all that it has is as there.
-    fn heal(&mut self, leader: u8, learner: u8) {
-        let own = self.replicas[leader as usize].clone();
-        let at = self.at(learner);
-        (at.log, at.stamp, at.cells, at.ids, at.list) = (own.log, own.stamp, own.cells, own.ids, None);
-        let held = at.log.len() as u8;
+    /// Its log goes on where the leader's is, and all that it has is as there. Bytes are compared by their stamps: where these
+    /// differ, or it lists something, the shard gets another one everywhere.
+    fn heal(&mut self, lane: &Lane, leader: u8, learner: u8) {
+        let (own, other) = (&self.replicas[leader as usize].now, &self.replicas[learner as usize].now);
+        let is_listed = !other.list.is_empty() && lane.rules.learner_lists;
+        let differs = own.stamp != other.stamp || is_listed;
+        if differs {
+            self.append(lane, leader, Change::Restamp);
+        }
+        let own = Rc::clone(&self.replicas[leader as usize].now);
+        let now = self.at(learner).write();
+        let cells = if differs { own.cells } else { now.cells };
+        *now = Content { cells, list: List::default(), ..(*own).clone() };
+        let held = now.log.len() as u8;
         let Some(lead) = self.at(leader).lead.as_mut() else { return };
         lead.held[learner as usize] = held;
         lead.whole |= bit(learner);
@@ -153,11 +168,11 @@ impl World {
     fn feed(&mut self, leader: u8, to: u8) {
         let at = &self.replicas[leader as usize];
         let Some(held) = at.lead.as_ref().map(|lead| lead.held[to as usize]) else { return };
-        let records: Vec<(usize, Record)> = at.log.iter().copied().enumerate().skip(held as usize).collect();
+        let records: Vec<(usize, Record)> = at.now.log.iter().copied().enumerate().skip(held as usize).collect();
         for (index, record) in records {
             self.send(leader, to, Message::Append { sequence: index as u8 + 1, record });
         }
-        if held as usize == self.at(leader).log.len()
+        if held as usize == self.at(leader).now.log.len()
             && let Some(lead) = self.at(leader).lead.as_mut()
         {
             lead.whole |= bit(to);
@@ -188,18 +203,18 @@ impl World {
     }
 
     pub(super) fn fetch(&mut self, lane: &Lane, leader: u8, from: u8) {
-        let others = self.replicas[from as usize].log.clone();
+        let others = self.replicas[from as usize].now.log.clone();
         let at = self.at(leader);
-        if !others.starts_with(&at.log) {
+        if !others.starts_with(&at.now.log) {
             self.broken = Some("logs of members differ");
             return;
         }
-        let own = at.log.len();
+        let own = at.now.log.len();
         others[own..].iter().for_each(|record| at.take(lane, *record));
-        let is_listed = at.list.map_or(0, bit);
+        let is_listed = at.now.list.ops;
         if let Some(found) = at.lead.as_mut().and_then(|lead| lead.found.as_mut()).filter(|_| lane.rules.fetched_lists)
         {
-            found.own &= is_listed;
+            (found.own, found.everywhere) = (found.own & is_listed, found.everywhere & is_listed);
         }
         self.decide(lane, leader);
     }
@@ -209,7 +224,7 @@ impl World {
         let at = &self.replicas[leader as usize];
         let (Some(view), Some(lead)) = (self.view_of(leader), &at.lead) else { return 0 };
         let others = numbers(view.members & !bit(leader));
-        others.map(|other| lead.held[other as usize]).min().unwrap_or(at.log.len() as u8)
+        others.map(|other| lead.held[other as usize]).min().unwrap_or(at.now.log.len() as u8)
     }
 
     /// Every member has every record, and can be told more.
@@ -217,24 +232,33 @@ impl World {
         let at = &self.replicas[leader as usize];
         let (Some(view), Some(lead)) = (self.view_of(leader), &at.lead) else { return false };
         let all_known = view.members & !bit(leader) & !lead.known == 0;
-        lead.phase != Phase::Asking && all_known && self.settled(leader) as usize == at.log.len()
+        lead.phase != Phase::Asking && all_known && self.settled(leader) as usize == at.now.log.len()
     }
 
     /// Answers what may be answered, and goes on from phase to phase.
     pub(super) fn go_on(&mut self, lane: &Lane, leader: u8) {
         let Some(view) = self.view_of(leader) else { return };
         let (is_level, settled) = (self.is_level(leader), self.settled(leader));
+        let stable = self.stable(leader, settled);
         let is_leased = view.epoch == self.views.opened.epoch;
+        self.begin_round(lane, leader);
+        let goes_on = view.open && !self.goes_alone(lane, leader);
         let Some(lead) = self.at(leader).lead.as_mut() else { return };
-        if view.open && lead.closing.is_none() && (is_level || lead.phase == Phase::Serving) {
+        if goes_on
+            && lead.closing.is_none()
+            && (is_level || lead.phase == Phase::Serving)
+            && lead.round.is_none_or(|round| round == 0)
+        {
             let found = lead.found.take();
+            lead.round = lead.round.filter(|_| found.is_none());
             lead.closing = found.map(|uneven| Closing { sequence: 0, missing: 0, uneven });
         }
-        if view.open && is_level && lead.phase == Phase::Feeding && lead.closing.is_none() {
+        if goes_on && is_level && lead.phase == Phase::Feeding && lead.closing.is_none() && lead.found.is_none() {
             lead.phase = Phase::Serving;
         }
         let (term, epoch) = (lead.term, view.epoch);
-        let due: Vec<_> = lead.pending.extract_if(.., |(_, sequence, _)| *sequence <= settled).collect();
+        let is_due = |op: u8, sequence: u8| sequence <= if lane.is_loose(op) { settled } else { stable };
+        let due: Vec<_> = lead.pending.extract_if(.., |(op, sequence, _)| is_due(*op, *sequence)).collect();
         let read = lead.reading.take_if(|reading| reading.upto.is_some_and(|upto| upto <= settled));
         if !is_leased {
             return;
@@ -243,7 +267,7 @@ impl World {
             let allows = opens.then_some((term, Stamp::Led(epoch, sequence)));
             let client = &mut self.clients[lane.scope.op(op).0];
             if client.work == Some((op, Work::Led)) {
-                client.work = Some((op, Work::Answered { allows }));
+                client.work = Some((op, Work::Answered { allows, losses: view.losses }));
             }
         }
         if let Some(reading) = read {

@@ -7,25 +7,94 @@ use crate::search::Model;
 /// One step. Faults are those that a budget bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    Begin { client: u8 },
-    Ack { client: u8 },
-    ToLeader { client: u8 },
-    TimeOut { client: u8 },
-    Refresh { client: u8 },
-    Die { client: u8 },
-    Arrive { replica: u8, index: u8 },
-    Order { leader: u8, client: u8 },
-    Idle { leader: u8 },
-    Restamp { leader: u8 },
-    Even { leader: u8 },
-    Read { leader: u8 },
-    Ask { leader: u8, to: u8 },
-    Fetch { leader: u8, from: u8 },
-    Take { from: u8, to: u8 },
-    Kill { replica: u8 },
-    Start { replica: u8 },
-    Form { number: u8, view: View, is_suspicion: bool },
-    Adopt { replica: u8 },
+    Begin {
+        client: u8,
+    },
+    Ack {
+        client: u8,
+    },
+    ToLeader {
+        client: u8,
+    },
+    TimeOut {
+        client: u8,
+    },
+    Refresh {
+        client: u8,
+    },
+    Die {
+        client: u8,
+    },
+    Arrive {
+        replica: u8,
+        index: u8,
+    },
+    Order {
+        leader: u8,
+        client: u8,
+    },
+    Idle {
+        leader: u8,
+    },
+    Restamp {
+        leader: u8,
+    },
+    Even {
+        leader: u8,
+    },
+    Read {
+        leader: u8,
+    },
+    Ask {
+        leader: u8,
+        to: u8,
+    },
+    Fetch {
+        leader: u8,
+        from: u8,
+    },
+    Take {
+        from: u8,
+        to: u8,
+    },
+    /// The note is taken away.
+    Unnote {
+        leader: u8,
+    },
+    /// A member syncs for a client; and all have.
+    SyncAt {
+        client: u8,
+        replica: u8,
+    },
+    EndSync {
+        client: u8,
+    },
+    /// All members of a view sync for what is to be answered as durable.
+    SyncAll {
+        leader: u8,
+    },
+    Kill {
+        replica: u8,
+    },
+    /// Machines lose power: so much is left of each one's journal since it was synced.
+    Cut {
+        replica: u8,
+        kept: u8,
+    },
+    Blackout {
+        kept: [u8; 3],
+    },
+    Start {
+        replica: u8,
+    },
+    Form {
+        number: u8,
+        view: View,
+        is_suspicion: bool,
+    },
+    Adopt {
+        replica: u8,
+    },
     Open,
 }
 
@@ -48,12 +117,15 @@ impl Model for Lane {
     fn actions(&self, world: &World, found: &mut Vec<Action>) {
         (0..world.clients.len()).for_each(|client| world.client_actions(self, client, found));
         (0..world.replicas.len() as u8).for_each(|replica| world.replica_actions(self, replica, found));
-        let views = world.formable().into_iter().enumerate();
+        let views = world.formable(self).into_iter().enumerate();
         found.extend(views.map(|(number, (view, is_suspicion))| Action::Form {
             number: number as u8,
             view,
             is_suspicion,
         }));
+        if world.budget.blackouts > 0 {
+            world.blackouts(found);
+        }
         if world.may_open() {
             found.push(Action::Open);
         }
@@ -68,7 +140,7 @@ impl Model for Lane {
                 world.budget.timeouts -= 1;
                 world.go_to_leader(client as usize);
             }
-            Action::Refresh { client } => world.refresh(client as usize),
+            Action::Refresh { client } => world.refresh(self, client as usize),
             Action::Die { client } => {
                 world.budget.deaths -= 1;
                 let at = &mut world.clients[client as usize];
@@ -82,7 +154,10 @@ impl Model for Lane {
                 let op = world.clients[client as usize].work.map(|(op, _)| op);
                 op.into_iter().for_each(|op| world.order(self, leader, op));
             }
-            Action::Idle { leader } => world.at(leader).lead.iter_mut().for_each(|lead| lead.due = true),
+            Action::Idle { leader } => {
+                world.at(leader).lead.iter_mut().for_each(|lead| lead.due = true);
+                world.go_on(self, leader);
+            }
             Action::Restamp { leader } => world.restamp(self, leader),
             Action::Even { leader } => world.even(self, leader),
             Action::Read { leader } => world.read(self, leader),
@@ -90,7 +165,7 @@ impl Model for Lane {
             Action::Fetch { leader, from } => world.fetch(self, leader, from),
             Action::Take { from, to } => {
                 let (epoch, message) = world.back(from, to).remove(0);
-                if world.at(to).epoch == epoch {
+                if world.at(to).epoch == epoch && world.at(to).is_in() {
                     world.hear(self, from, to, message);
                 }
             }
@@ -98,6 +173,12 @@ impl Model for Lane {
                 world.budget.kills -= 1;
                 world.kill(replica);
             }
+            Action::Unnote { leader } => world.unnote(self, leader),
+            Action::SyncAt { client, replica } => world.sync_at(client as usize, replica),
+            Action::EndSync { client } => world.end_sync(self, client as usize),
+            Action::SyncAll { leader } => world.sync_all(self, leader),
+            Action::Cut { replica, kept } => world.cut(self, replica, kept),
+            Action::Blackout { kept } => world.blackout(self, kept),
             Action::Start { replica } => world.start(self, replica),
             Action::Form { view, is_suspicion, .. } => world.form(view, is_suspicion),
             Action::Adopt { replica } => world.adopt(self, replica),
@@ -114,7 +195,7 @@ impl Model for Lane {
         let now = world.views.now;
         let is_quiet = world.front.iter().all(Vec::is_empty) && world.back.iter().all(Vec::is_empty);
         let is_done = |(client, at): (usize, &Client)| {
-            !at.up || at.work.is_none() && at.next as usize == self.scope.scripts[client].len()
+            !at.up || at.work.is_none() && at.syncing.is_none() && at.next as usize == self.scope.scripts[client].len()
         };
         let is_closed = |lead: &Lead| lead.open.is_none() && lead.closing.is_none() && lead.reading.is_none();
         now.open
@@ -124,7 +205,10 @@ impl Model for Lane {
             && world.replicas[now.leader as usize].lead.as_ref().is_some_and(|lead| is_closed(lead))
             && world.replicas[now.leader as usize].serves()
             && world.is_level(now.leader)
-            && world.replicas.iter().all(|at| at.up && at.list.is_none() && at.epoch == now.epoch)
+            && world
+                .replicas
+                .iter()
+                .all(|at| at.is_in() && at.now.list.is_empty() && !at.now.noted && at.epoch == now.epoch)
     }
 
     fn budget<'a>(&self, world: &'a World) -> &'a Budget {
@@ -135,11 +219,16 @@ impl Model for Lane {
         use std::fmt::Write;
         let mut text = String::new();
         for (number, at) in world.replicas.iter().enumerate() {
-            let life = if at.up { "up" } else { "down" };
+            let life = match (at.up, at.outside) {
+                (false, _) => "down",
+                (true, true) => "new life",
+                (true, false) => "up",
+            };
             let leads = if at.lead.is_some() { ", leads" } else { "" };
-            let _ =
-                write!(text, "    replica {number}: {life}, epoch {}{leads}; {:?} {:?}", at.epoch, at.stamp, at.cells);
-            let _ = writeln!(text, " lists {:?}, slots {:?}", at.list, numbers(at.ids).collect::<Vec<_>>());
+            let Content { stamp, cells, list, ids, noted, .. } = *at.now;
+            let _ = write!(text, "    replica {number}: {life}, epoch {}{leads}; {stamp:?} {cells:?}", at.epoch);
+            let note = if noted { ", noted" } else { "" };
+            let _ = writeln!(text, " lists {list:?}, slots {:?}{note}", numbers(ids).collect::<Vec<_>>());
         }
         text
     }
@@ -157,7 +246,7 @@ impl Model for Lane {
             Action::Order { client, .. } => {
                 format!("{action:?}: {:?}", world.clients[client as usize].work)
             }
-            Action::Read { leader } => format!("{action:?}: {:?}", world.replicas[leader as usize].cells),
+            Action::Read { leader } => format!("{action:?}: {:?}", world.replicas[leader as usize].now.cells),
             other => format!("{other:?}"),
         }
     }
@@ -185,6 +274,10 @@ impl World {
             found.push(Action::Die { client: index });
         }
         found.extend(self.leader_for(client).map(|leader| Action::Order { leader, client: index }));
+        found.extend(self.syncs_for(client).map(|replica| Action::SyncAt { client: index, replica }));
+        if self.all_synced_for(client) {
+            found.push(Action::EndSync { client: index });
+        }
     }
 
     fn replica_actions(&self, lane: &Lane, replica: u8, found: &mut Vec<Action>) {
@@ -201,7 +294,7 @@ impl World {
             if is_idle && self.may_idle(lane, leader) {
                 found.push(Action::Idle { leader });
             }
-            if self.may_restamp(leader) {
+            if self.may_restamp(lane, leader) {
                 found.push(Action::Restamp { leader });
             }
             if self.may_even(leader) {
@@ -210,11 +303,20 @@ impl World {
             if self.may_read(lane, leader) {
                 found.push(Action::Read { leader });
             }
+            if self.may_unnote(lane, leader) {
+                found.push(Action::Unnote { leader });
+            }
+            if self.may_sync_all(lane, leader) {
+                found.push(Action::SyncAll { leader });
+            }
             found.extend((0..count).filter(|to| self.may_ask(leader, *to)).map(|to| Action::Ask { leader, to }));
             found.extend(self.fetches_from(leader).map(|from| Action::Fetch { leader, from }));
         }
         if at.up && self.budget.kills > 0 {
             found.push(Action::Kill { replica });
+        }
+        if self.budget.cuts > 0 {
+            found.extend((0..=at.tail_length()).map(|kept| Action::Cut { replica, kept }));
         }
         if !at.up {
             found.push(Action::Start { replica });
@@ -239,12 +341,12 @@ impl World {
         if self.replicas.iter().filter_map(|at| at.lead.as_ref()).any(|lead| is_evening(lead)) {
             return None;
         }
-        let last = self.replicas[self.views.now.leader as usize].log.len();
+        let last = self.replicas[self.views.now.leader as usize].now.log.len();
         for (number, one) in self.replicas.iter().enumerate() {
             for other in &self.replicas[..number] {
-                let is_settled = one.list.is_none() && other.list.is_none();
-                let has_all = one.log.len() == last && other.log.len() == last;
-                if is_settled && has_all && one.stamp == other.stamp && one.cells != other.cells {
+                let is_settled = one.now.list.is_empty() && other.now.list.is_empty();
+                let has_all = one.now.log.len() == last && other.now.log.len() == last;
+                if is_settled && has_all && one.now.stamp == other.now.stamp && one.now.cells != other.now.cells {
                     return Some("equal stamps, different bytes");
                 }
             }
@@ -261,7 +363,8 @@ impl World {
         if !is_in_step || lead.found.is_some() || !self.is_level(now.leader) {
             return None;
         }
-        let is_same = |at: &Replica| at.list.is_none() && at.cells == leader.cells && at.ids == leader.ids;
+        let own = &leader.now;
+        let is_same = |at: &Replica| at.now.list.is_empty() && at.now.cells == own.cells && at.now.ids == own.ids;
         let all_same = numbers(now.members).all(|at| is_same(&self.replicas[at as usize]));
         (!all_same).then_some("members differ though the shard is closed")
     }

@@ -5,26 +5,47 @@ use crate::scope::numbers;
 
 impl World {
     fn up(&self) -> Mask {
-        let is_up = |at: &u8| self.replicas[*at as usize].up;
-        (0..self.replicas.len() as u8).filter(is_up).fold(0, |mask, at| mask | bit(at))
+        self.mask(|at| at.up)
+    }
+
+    fn mask(&self, pleases: impl Fn(&Replica) -> bool) -> Mask {
+        let pleases = |at: &u8| pleases(&self.replicas[*at as usize]);
+        (0..self.replicas.len() as u8).filter(pleases).fold(0, |mask, at| mask | bit(at))
+    }
+
+    /// No member has its memory.
+    pub(super) fn all_lost(&self) -> bool {
+        self.views.opened.members & !self.mask(|at| at.lost) == 0
+    }
+
+    /// Who may be a member next: with its memory; if none has any, all have to be there (rules 15, 17, 18).
+    fn survivors(&self) -> Mask {
+        let (before, up) = (self.views.opened.members, self.up());
+        match self.all_lost() {
+            true if before & !up == 0 => before,
+            _ => before & up & !self.mask(|at| at.lost),
+        }
     }
 
     /// Views that may be formed, and whether that is a fault.
-    pub(super) fn formable(&self) -> Vec<(View, bool)> {
+    pub(super) fn formable(&self, lane: &Lane) -> Vec<(View, bool)> {
         let (now, up) = (self.views.now, self.up());
         let participants = now.members | now.learners;
         let mut found = Vec::new();
-        if participants & !up != 0 || now.open && up & !participants != 0 {
-            self.compose(self.views.opened.members & up, up, None, &mut found);
+        if participants & !self.mask(Replica::is_in) != 0 || now.open && up & !participants != 0 {
+            self.compose(lane, self.survivors(), up, None, &mut found);
+        } else if now.open && self.goes_alone(lane, now.leader) {
+            self.compose(lane, bit(now.leader), up, None, &mut found);
         } else if let Some(ready) = self.ready_learner() {
-            self.compose(now.members | ready, up, Some(ready), &mut found);
+            self.compose(lane, now.members | ready, up, Some(ready), &mut found);
         }
         let mut found: Vec<(View, bool)> = found.into_iter().map(|view| (view, false)).collect();
         if self.budget.suspicions > 0 {
             for suspect in numbers(now.members & up) {
                 let mut views = Vec::new();
                 let up = up & !bit(suspect);
-                self.compose(self.views.opened.members & up, up, None, &mut views);
+                let members = if self.all_lost() { 0 } else { self.survivors() & up };
+                self.compose(lane, members, up, None, &mut views);
                 found.extend(views.into_iter().map(|view| (view, true)));
             }
         }
@@ -32,7 +53,7 @@ impl World {
     }
 
     /// Who leads stays, or one who joins leads if it is the first; otherwise anybody.
-    fn compose(&self, members: Mask, up: Mask, joins: Option<Mask>, found: &mut Vec<View>) {
+    fn compose(&self, lane: &Lane, members: Mask, up: Mask, joins: Option<Mask>, found: &mut Vec<View>) {
         let now = self.views.now;
         let stays = members & bit(now.leader) != 0;
         let first = members & members.wrapping_neg();
@@ -41,7 +62,11 @@ impl World {
             true => bit(now.leader),
             false => members,
         };
-        let view = |leader| View { epoch: now.epoch + 1, leader, members, learners: up & !members, open: false };
+        let (opened, is_loss) = (self.views.opened, self.all_lost());
+        let forgets_still = opened.forgetful && members.count_ones() > 1 && lane.rules.stays_forgetful;
+        let (losses, forgetful) = (opened.losses + u8::from(is_loss), is_loss || forgets_still);
+        let learners = up & !members;
+        let view = |leader| View { epoch: now.epoch + 1, leader, members, learners, losses, forgetful, open: false };
         found.extend(numbers(leaders).map(view));
     }
 
@@ -58,11 +83,12 @@ impl World {
     pub(super) fn form(&mut self, view: View, is_suspicion: bool) {
         self.budget.suspicions -= u8::from(is_suspicion);
         self.views.now = view;
+        numbers(view.members | view.learners).for_each(|at| self.at(at).outside = false);
     }
 
     pub(super) fn may_adopt(&self, replica: u8) -> bool {
         let (now, at) = (self.views.now, &self.replicas[replica as usize]);
-        at.up && at.epoch < now.epoch && (now.members | now.learners) & bit(replica) != 0
+        at.is_in() && at.epoch < now.epoch && (now.members | now.learners) & bit(replica) != 0
     }
 
     /// A replica learns the view; nothing of an earlier one counts here any more (rule 13).
@@ -88,8 +114,17 @@ impl World {
 
     /// Who was left out serves no more by then (rule 14).
     pub(super) fn open(&mut self, lane: &Lane) {
+        if self.all_lost() {
+            self.ghost.lose();
+        }
         self.views.now.open = true;
         self.views.opened = self.views.now;
+        for at in numbers(self.views.now.members) {
+            self.at(at).lost = false;
+            if lane.rules.opened_synced {
+                self.at(at).sync();
+            }
+        }
         self.go_on(lane, self.views.now.leader);
     }
 
@@ -108,7 +143,7 @@ impl World {
         self.at(replica).up = true;
         (0..self.replicas.len() as u8).for_each(|to| self.back(replica, to).clear());
         let now = self.views.now;
-        if now.leader == replica && self.at(replica).epoch == now.epoch {
+        if now.leader == replica && self.at(replica).epoch == now.epoch && !self.at(replica).outside {
             self.begin_to_lead(lane, replica);
         }
     }
