@@ -388,6 +388,9 @@ impl Leader {
         let mut changes = commit.changes.clone();
         changes.extend(draft.also);
         let unnoted = if commit.times_of.is_none() { self.times.changed_by(&changes) } else { Vec::new() };
+        if self.must_tell_times(at, &unnoted, around, out)? {
+            return Ok(Err(Unmade::NoRoom));
+        }
         changes.extend(Times::ends(at.ring, &unnoted));
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));

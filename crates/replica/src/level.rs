@@ -80,6 +80,8 @@ impl Leader {
         self.learners = at.learners().map(|brick| (brick, Learner::default())).collect();
         self.may_open = false;
         self.proof = None;
+        // The note of a file says that its times are to be renewed.
+        self.times.forget();
         self.begin_fast_lane(at, around);
         self.ask_members_only(at, out);
         self.ask_positions(at, out);

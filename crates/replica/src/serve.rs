@@ -125,9 +125,12 @@ impl Leader {
                 false
             }
             Event::Request { token, ask, op } if op.is_read() && self.shows_unsettled(ask, op) => {
-                self.confirm_read(at, (*token, ask, op), around, out)? || self.try_read(at, *token, ask, op, around)
+                self.confirm_read(at, (*token, ask, op), around, out)?
+                    || self.try_read(at, (*token, ask, op), around, out)?
             }
-            Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(at, *token, ask, op, around),
+            Event::Request { token, ask, op, .. } if op.is_read() => {
+                self.try_read(at, (*token, ask, op), around, out)?
+            }
             Event::Accessed { .. } if !self.all_present() => true,
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => {
@@ -204,20 +207,28 @@ impl Leader {
             Err(Stop::Error(error)) => Err(error),
             Err(_) => return None,
         };
-        (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found)).then_some(found)
+        let is_untold = found.as_ref().is_ok_and(|reply| !self.times.untold_in(ask.volume, reply).is_empty());
+        (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found) && !is_untold).then_some(found)
     }
 
-    fn try_read(&mut self, at: &Place, token: Token, ask: &Ask, op: &Op, around: &Around) -> bool {
+    fn try_read(
+        &mut self,
+        at: &Place,
+        (token, ask, op): (Token, &Ask, &Op),
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
         if self.is_prepared(at, ask, op) {
-            return false;
+            return Ok(false);
         }
         match answer(around.brick, ask, at.own.partition, op) {
-            Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return false,
+            Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
+            Ok(reply) if !self.tells_times_of(at, ask, &reply, around, out)? => return Ok(false),
             Ok(reply) => self.answer(token, Ok(reply)),
             Err(Stop::Error(error)) => self.answer(token, Err(error)),
-            Err(_) => return false,
+            Err(_) => return Ok(false),
         }
-        true
+        Ok(true)
     }
 
     /// Whether a truncate of the inode still has shards to cut: who knew the new layout by then would write to them and
@@ -337,6 +348,7 @@ impl Leader {
             Here { brick: around.brick, ask, at: at.own.partition, now, numbers, progress: &mut progress, read };
         match step(&mut here, op) {
             Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
+            Ok(Next::Reply(reply)) if !self.tells_times_of(at, ask, &reply, around, out)? => return Ok(false),
             Ok(Next::Reply(reply)) => self.answer(token, Ok(reply)),
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
                 return self.one_record(at, token, (ask, op), commit, around, out);
@@ -367,12 +379,15 @@ impl Leader {
         if let Reply::Written { stamp, .. } = &mut reply {
             *stamp = Stamp::of_leader(stamp.count, at.view.epoch, Sequence(self.last.0 + 1));
         }
+        self.was_asked = true;
+        if self.keep_times((token, ask), &commit, around, out) {
+            return Ok(true);
+        }
         let times = commit.times_of.map(|inode| (ask.volume, inode));
         let note = times.and_then(|file| self.times.note(at.ring, file));
         let loose = self.loose_note(at, ask, op);
         let is_noted = loose.is_some();
         let also = self.session_change(at, ask, &reply).into_iter().chain(note).chain(loose).collect();
-        self.was_asked = true;
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
         let draft = Draft { session, op_id, commit: &commit, also, must: false, step, closes };
         match self.append(at, draft, around, out)? {
@@ -384,16 +399,10 @@ impl Leader {
                 if let Reply::Written { fast, .. } = &mut reply {
                     *fast = self.open_shard(at, ask, op, around);
                 }
-                let noted_by = if ask.loose { self.settled } else { self.stable };
-                let has_safe_times = times.is_some_and(|file| self.times.is_safe(file, noted_by));
                 times.iter().for_each(|file| self.times.noted(*file, sequence, around.now));
                 let early = ask.early && self.may_be_early();
                 // With the record itself: the members need not be told twice.
                 match self.durable.remove(&token) {
-                    _ if has_safe_times && self.may_be_early() => {
-                        out.branches.push("times are answered before all have them");
-                        out.answers.push((token, Ok(reply)));
-                    }
                     Some(shards) if early => self.round_alone(at, shards, (token, Ok(reply)), out),
                     None if early => out.answers.push((token, Ok(reply))),
                     Some(shards) => self.round(at, sequence, shards, vec![Then::Answer(token, Ok(reply))], out),

@@ -2,13 +2,13 @@
 //! have them.
 //!
 //! The first such write since a while notes the inode as *being written*, in the log and on stable storage of all members. From then on the
-//! leader makes its records as ever and does not wait for them. Whoever leads next, or anew, and finds the note gives the inode its own
+//! leader keeps times in memory; a record has them once somebody asks for them, or changes the inode otherwise. Whoever leads next, or anew, and finds the note gives the inode its own
 //! time: no write is ever older than it says. The note goes when nobody has written for a while, and with any other change of the inode:
 //! what that says of times, as utimensat(2) does, counts for whoever leads next.
 
 use crate::leader::{Leader, Unmade};
-use crate::partition::{Around, Out, Place};
-use crate::step::Commit;
+use crate::partition::{Around, Out, Place, Token};
+use crate::step::{Ask, Commit};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ pub(crate) struct Times {
 struct Noted {
     by: Sequence,
     used_at: Time,
+    /// The last write that no record tells, and how many there are.
+    untold: Option<(Time, u64)>,
 }
 
 impl Times {
@@ -71,8 +73,41 @@ impl Times {
     /// That record was made.
     pub fn noted(&mut self, file: File, by: Sequence, now: Time) {
         if self.noted.contains_key(&file) || self.noted.len() < FILES_MAX {
-            self.noted.entry(file).or_insert(Noted { by, used_at: now }).used_at = now;
+            self.noted.entry(file).or_insert(Noted { by, used_at: now, untold: None }).used_at = now;
         }
+    }
+
+    /// A write at this time, which no record tells. -> whether the file is noted.
+    fn keep(&mut self, file: File, time: Time, now: Time) -> bool {
+        let Some(noted) = self.noted.get_mut(&file) else { return false };
+        let count = noted.untold.map_or(0, |(_, count)| count);
+        (noted.untold, noted.used_at) = (Some((time, count + 1)), now);
+        true
+    }
+
+    fn told(&mut self, files: &[File]) {
+        for file in files {
+            if let Some(noted) = self.noted.get_mut(file) {
+                noted.untold = None;
+            }
+        }
+    }
+
+    fn is_untold(&self, file: &File) -> bool {
+        self.noted.get(file).is_some_and(|noted| noted.untold.is_some())
+    }
+
+    /// Files of which an answer shows times that are not as a record has them.
+    pub fn untold_in(&self, volume: VolumeId, reply: &Reply) -> Vec<File> {
+        if self.noted.is_empty() {
+            return Vec::new();
+        }
+        let shown: Vec<InodeId> = match reply {
+            Reply::Node { attr, .. } | Reply::FileData { attr, .. } => vec![attr.id],
+            Reply::List { entries, .. } => entries.iter().filter_map(|entry| Some(entry.attr.as_ref()?.id)).collect(),
+            _ => Vec::new(),
+        };
+        shown.into_iter().map(|inode| (volume, inode)).filter(|file| self.is_untold(file)).collect()
     }
 
     /// Noted files that a record changes otherwise.
@@ -113,16 +148,8 @@ impl Leader {
             let mut commit = Commit { changes: Times::ends(at.ring, &some).collect(), ..Commit::default() };
             for (volume, inode) in &some {
                 let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
-                let found = match around.brick.get(&key) {
-                    // It is mended as it was. To stop here would take all others with it.
-                    Err(Error::Damaged { .. }) => None,
-                    found => found?,
-                };
-                if let Some(value) = found.filter(|_| !is_planted(43)) {
-                    let mut record = InodeRecord::from_bytes(value).map_err(Error::from)?;
-                    (record.mtime, record.ctime) = (record.mtime.max(now), record.ctime.max(now));
-                    record.change = record.change.saturating_add(LEAP);
-                    commit.put(key, &record);
+                if !is_planted(43) {
+                    move_times(&mut commit, key, (now, LEAP), around)?;
                 }
             }
             match self.append_own(at, commit, around, out)? {
@@ -141,10 +168,100 @@ impl Leader {
         if idle.is_empty() {
             return Ok(());
         }
-        let commit = Commit { changes: Times::ends(at.ring, &idle).collect(), ..Commit::default() };
+        let mut commit = self.untold_times(at, &idle, around)?;
+        commit.changes.extend(Times::ends(at.ring, &idle));
         if self.append_own(at, commit, around, out)?.is_ok() {
             self.times.unnote(&idle);
         }
         Ok(())
     }
+
+    /// Answers a write of times alone, if its file is noted: no record is made. -> whether it did.
+    pub fn keep_times(&mut self, (token, ask): (Token, &Ask), commit: &Commit, around: &Around, out: &mut Out) -> bool {
+        let Some(inode) = commit.times_of else { return false };
+        let file = (ask.volume, inode);
+        let noted_by = if ask.loose { self.settled } else { self.stable };
+        // A file capability goes with the first write.
+        let is_all = matches!(&commit.changes[..], [Change::Put { key, .. }] if key.kind() == Some(Kind::Inode));
+        if !is_all || !self.times.is_safe(file, noted_by) {
+            return false;
+        }
+        let time = self.numbers.time(around.now);
+        if !self.times.keep(file, time, around.now) {
+            return false;
+        }
+        out.branches.push("times are answered before all have them");
+        self.durable.remove(&token);
+        out.answers.push((token, Ok(Reply::Done)));
+        true
+    }
+
+    /// A record tells times that were kept. -> whether there was room for it.
+    pub fn tell_times(&mut self, at: &Place, files: &[File], around: &Around, out: &mut Out) -> Result<bool> {
+        let commit = self.untold_times(at, files, around)?;
+        if commit.changes.is_empty() {
+            self.times.told(files);
+            return Ok(true);
+        }
+        match self.append_own(at, commit, around, out)? {
+            Ok(_) => self.times.told(files),
+            Err(Unmade::NoRoom) => return Ok(false),
+            Err(Unmade::Refused(error)) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// Whether an answer is as records have it. If it shows times that none tells they are told, and it is to be found again.
+    pub fn tells_times_of(
+        &mut self,
+        at: &Place,
+        ask: &Ask,
+        reply: &Reply,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
+        let untold = self.times.untold_in(ask.volume, reply);
+        if !untold.is_empty() && self.all_present() {
+            self.retry_wanted |= self.tell_times(at, &untold, around, out)?;
+        }
+        Ok(untold.is_empty())
+    }
+
+    /// Before a record changes such a file otherwise, times that were kept are told: what it says is over them. -> whether it must wait.
+    pub fn must_tell_times(&mut self, at: &Place, changed: &[File], around: &Around, out: &mut Out) -> Result<bool> {
+        let untold: Vec<File> = changed.iter().filter(|file| self.times.is_untold(file)).copied().collect();
+        if untold.is_empty() {
+            return Ok(false);
+        }
+        self.tell_times(at, &untold, around, out)?;
+        self.retry_wanted = true;
+        Ok(true)
+    }
+
+    fn untold_times(&self, at: &Place, files: &[File], around: &Around) -> Result<Commit> {
+        let mut commit = Commit { times_of: files.first().map(|(_, inode)| *inode), ..Commit::default() };
+        for (volume, inode) in files {
+            if let Some(untold) = self.times.noted.get(&(*volume, *inode)).and_then(|noted| noted.untold) {
+                let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
+                move_times(&mut commit, key, untold, around)?;
+            }
+        }
+        Ok(commit)
+    }
+}
+
+/// An inode's times move to this one, if they are not later, and its change counter by so much.
+fn move_times(commit: &mut Commit, key: Key, (time, changes): (Time, u64), around: &Around) -> Result<()> {
+    let found = match around.brick.get(&key) {
+        // It is mended as it was. To stop here would take all others with it.
+        Err(Error::Damaged { .. }) => None,
+        found => found?,
+    };
+    if let Some(value) = found {
+        let mut record = InodeRecord::from_bytes(value).map_err(Error::from)?;
+        (record.mtime, record.ctime) = (record.mtime.max(time), record.ctime.max(time));
+        record.change = record.change.saturating_add(changes);
+        commit.put(key, &record);
+    }
+    Ok(())
 }
