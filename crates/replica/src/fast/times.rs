@@ -58,7 +58,7 @@ impl Times {
 
     /// Whether all members have the note on stable storage.
     pub fn is_safe(&self, file: File, stable: Sequence) -> bool {
-        self.noted.get(&file).is_some_and(|noted| noted.by <= stable || is_planted(42))
+        self.noted.get(&file).is_some_and(|noted| noted.by <= stable) || is_planted(42)
     }
 
     /// What a record of the file's times has in it as well.

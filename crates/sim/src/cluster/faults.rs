@@ -3,14 +3,23 @@
 use super::world::{Event, World, trace};
 use std::collections::BTreeSet;
 
+/// Who lies in ambush looks so often.
+const AMBUSH_LOOK: u64 = 500;
+/// Of two faults that come together the second comes within so long.
+const FOLLOWS_MAX: u64 = 3_000;
+
 impl World {
     /// One fault, and when the next comes.
     pub fn fault(&mut self) {
         if !self.faults_on {
             return;
         }
+        if self.settings.ambush && !self.is_busy() {
+            return self.after(AMBUSH_LOOK, Event::Fault);
+        }
         let every = self.settings.faults.every;
-        let delay = self.delay(2 * every);
+        let is_followed = self.settings.ambush && self.random.once_in(2);
+        let delay = self.delay(if is_followed { FOLLOWS_MAX } else { 2 * every });
         self.after(delay, Event::Fault);
         let faults = self.settings.faults;
         let weights = [

@@ -3,7 +3,7 @@
 use super::client::{Client, Step};
 use super::host::Waiter;
 use super::servers::server_of;
-use super::workload::next_op;
+use super::workload::{next_op, write_at};
 use super::world::{Event, Person, World, trace};
 use hekate_proto::*;
 
@@ -106,7 +106,7 @@ impl World {
         trace!(self, "client {client} sends to server {server} {:?} {}", request.op_id, briefly(&request.op));
         // Of a write to all members one may come when the others were given up long ago.
         let is_late = matches!(request.target, Target::Replica { .. }) && self.random.once_in(5);
-        let delay = self.delay(self.settings.network.delay_max * if is_late { 20 } else { 1 });
+        let delay = self.delay(if is_late { self.settings.late_max } else { self.settings.network.delay_max });
         self.after(delay, Event::Request { server, waiter, request });
     }
 
@@ -189,8 +189,12 @@ impl World {
     }
 
     fn again_later(&mut self, client: u32) {
+        self.again_within(client, RETRY_MAX);
+    }
+
+    fn again_within(&mut self, client: u32, max: u64) {
         let number = self.people[client as usize].number;
-        let delay = self.delay(RETRY_MAX);
+        let delay = self.delay(max);
         self.after(delay, Event::Again { client, number });
     }
 
@@ -217,8 +221,28 @@ impl World {
             let person = &mut self.people[waiter.client as usize];
             person.connection += 1;
             person.client.lose_flight();
-            self.again_later(waiter.client);
+            self.again_within(waiter.client, self.settings.notice_max);
+            if self.settings.rivals {
+                self.rival_comes(waiter.client);
+            }
         }
+    }
+
+    /// Somebody who has nothing else to do reads and overwrites what a client was writing, which does not know yet whether that was done.
+    fn rival_comes(&mut self, client: u32) {
+        let Some(Op::Data { op: DataOp::Write { inode, offset, data, .. } }) = self.people[client as usize].op.clone()
+        else {
+            return;
+        };
+        let count = self.people.len() as u32;
+        let is_free = |one: &u32| *one != client && self.people[*one as usize].call.is_none();
+        let Some(rival) = (0..count).map(|step| (client + 1 + step) % count).find(is_free) else { return };
+        self.report.count("branch: a rival comes");
+        let length = data.len() as u32;
+        let read = || Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
+        let write = Op::Data { op: write_at(inode, offset, u64::from(length), &mut self.random) };
+        self.people[rival as usize].script.extend([read(), write, read()]);
+        self.after(1, Event::Next { client: rival });
     }
 
     /// A server died.
@@ -236,8 +260,24 @@ impl World {
         }
     }
 
-    pub fn cut_connection(&mut self) {
+    /// In an ambush one whose write is on its way to all members, if there is one.
+    fn one_client(&mut self) -> u32 {
         let client = self.random.below(self.people.len() as u64) as u32;
+        let is_fast = |one: &Person| one.call.is_some() && one.client.is_fast();
+        let waylaid = self.people.iter().position(is_fast).filter(|_| self.settings.ambush);
+        waylaid.map_or(client, |one| one as u32)
+    }
+
+    /// Whether it is worth an ambush: a write is on its way to all members, or an op over partitions.
+    pub fn is_busy(&self) -> bool {
+        let drives = |server: &super::world::Server| {
+            server.process.iter().flat_map(|process| process.partitions.values()).any(|one| one.work_left() > 0)
+        };
+        self.people.iter().any(|one| one.call.is_some() && one.client.is_fast()) || self.servers.iter().any(drives)
+    }
+
+    pub fn cut_connection(&mut self) {
+        let client = self.one_client();
         let person = &self.people[client as usize];
         self.report.count("fault: connection cut");
         let number = person.at.keys().next().copied().unwrap_or(person.number);
@@ -247,7 +287,7 @@ impl World {
 
     /// It dies in the middle of what it does; another one takes its place.
     pub fn client_dies(&mut self) {
-        let number = self.random.below(self.people.len() as u64) as u32;
+        let number = self.one_client();
         trace!(self, "client {number} dies");
         self.report.count("fault: client death");
         let session = self.coordinator.begin_session();

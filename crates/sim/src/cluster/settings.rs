@@ -78,7 +78,15 @@ pub struct Settings {
     pub think_max: Micros,
     /// All clients but the first ask seldom, so that it is mostly alone with its file; nearly all that it overwrites is durable.
     pub visitors: bool,
+    /// When a client's write loses its connection, somebody comes by at once who reads and overwrites the same.
+    pub rivals: bool,
+    /// Faults wait until a write is on its way to all members, or an op with legs, and then come two at a time.
+    pub ambush: bool,
     pub network: NetworkSettings,
+    /// One in five of the requests of a write to all members takes up to so long.
+    pub late_max: Micros,
+    /// That a connection is gone is noticed within so long.
+    pub notice_max: Micros,
     /// A message inside of a server takes up to so long, a sync, a checkpoint.
     pub inside_max: Micros,
     pub sync_max: Micros,
@@ -90,6 +98,9 @@ pub struct Settings {
     pub lease: Micros,
     pub faults: FaultSettings,
 }
+
+/// A request that is late takes so many times as long as others.
+const LATE: Micros = 20;
 
 /// Two clocks run apart by a twentieth at most: 1.024 / 0.976.
 const DRIFT_MAX: u64 = 24;
@@ -114,7 +125,7 @@ impl Settings {
         let (clock_jump, drift) = (pick(disks, &[0, 0, 2]), pick(disks, &[0, DRIFT_MAX]));
         let (rot, older_copy, wipe) = (pick(disks, &[0, 4, 12]), pick(disks, &[0, 0, 3]), pick(disks, &[0, 0, 3]));
         let overwrites = pick(&mut Random::new(seed ^ 0xfa57_1a9e), &[0, 0, 50, 90]);
-        Self {
+        let of_seed = Self {
             seed,
             machines,
             servers,
@@ -139,6 +150,10 @@ impl Settings {
             reads: 0,
             think_max: pick(random, &[200, 2_000, 20_000]),
             visitors: false,
+            rivals: false,
+            ambush: false,
+            late_max: 0,
+            notice_max: 30_000,
             network: NetworkSettings {
                 delay_max: pick(random, &[50, 500, 3_000]),
                 lost: pick(random, &[0, 0, 10, 100]),
@@ -153,7 +168,8 @@ impl Settings {
             drift,
             // Of its own, so that the rest of a seed is what it was before there were leases.
             lease: pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]),
-        }
+        };
+        Self { late_max: LATE * of_seed.network.delay_max, ..of_seed }
     }
 }
 

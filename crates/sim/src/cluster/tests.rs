@@ -130,6 +130,16 @@ fn narrow_rivals_become_whole() {
     try_seeds(Settings::narrow_rivals, NARROW_SEEDS);
 }
 
+#[test]
+fn narrow_late_become_whole() {
+    try_seeds(Settings::narrow_late, NARROW_SEEDS);
+}
+
+#[test]
+fn narrow_legs_become_whole() {
+    try_seeds(Settings::narrow_legs, NARROW_SEEDS);
+}
+
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one. -> what they
 /// reached, and how many there were; none: it was one.
 fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)> {
@@ -220,10 +230,12 @@ const SEEDS_MAX: u64 = 1000;
 /// says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
-    let kinds: [(&str, fn(u64) -> Settings); 4] = [
+    let kinds: [(&str, fn(u64) -> Settings); 6] = [
         ("narrow seed", Settings::narrow),
         ("narrow names seed", Settings::narrow_names),
         ("narrow rivals seed", Settings::narrow_rivals),
+        ("narrow late seed", Settings::narrow_late),
+        ("narrow legs seed", Settings::narrow_legs),
         ("seed", Settings::of),
     ];
     for tried in 1..=SEEDS_MAX {
