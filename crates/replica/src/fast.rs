@@ -7,6 +7,7 @@
 
 pub(crate) mod closing;
 pub(crate) mod lane;
+mod lender;
 pub(crate) mod times;
 mod uneven;
 

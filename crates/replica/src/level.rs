@@ -158,7 +158,10 @@ impl Leader {
                 }
                 self.decide(at, around, out)
             }
-            Message::Block { at: block, bytes } => self.settle_block(at, from.brick, block, bytes, around, out),
+            Message::Block { at: block, bytes } => {
+                self.block_lent(at, from.brick, block, bytes.as_ref());
+                self.settle_block(at, from.brick, block, bytes, around, out)
+            }
             Message::Compared { portion, sum, count } => {
                 self.compared(at, from.brick, portion, (sum, count), around, out)
             }

@@ -43,7 +43,9 @@ impl World {
     fn thinks(&mut self, number: u32) {
         let is_visitor = self.settings.visitors && number > 0 && !self.people[number as usize].examines;
         let delay = self.delay(self.settings.think_max * if is_visitor { VISIT } else { 1 });
-        self.after(delay, Event::Next { client: number });
+        // A rival is quick.
+        let is_rival = self.settings.rivals && !self.people[number as usize].script.is_empty();
+        self.after(if is_rival { 1 } else { delay }, Event::Next { client: number });
     }
 
     /// Its next call.
@@ -228,7 +230,8 @@ impl World {
         }
     }
 
-    /// Somebody who has nothing else to do reads and overwrites what a client was writing, which does not know yet whether that was done.
+    /// Somebody who has nothing else to do reads and overwrites what a client was writing, which does not know yet whether that was done,
+    /// and looks afterwards.
     fn rival_comes(&mut self, client: u32) {
         let Some(Op::Data { op: DataOp::Write { inode, offset, data, .. } }) = self.people[client as usize].op.clone()
         else {
@@ -237,11 +240,13 @@ impl World {
         let count = self.people.len() as u32;
         let is_free = |one: &u32| *one != client && self.people[*one as usize].call.is_none();
         let Some(rival) = (0..count).map(|step| (client + 1 + step) % count).find(is_free) else { return };
+        trace!(self, "client {rival} comes while client {client} does not know what became of its write");
         self.report.count("branch: a rival comes");
         let length = data.len() as u32;
         let read = || Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
         let write = Op::Data { op: write_at(inode, offset, u64::from(length), &mut self.random) };
         self.people[rival as usize].script.extend([read(), write, read()]);
+        self.people[client as usize].script.push_back(read());
         self.after(1, Event::Next { client: rival });
     }
 

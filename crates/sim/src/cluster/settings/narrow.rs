@@ -55,8 +55,9 @@ impl Settings {
         let rivals = Self::narrow_rivals(seed);
         let kill = 1 + random.below(3);
         Self {
-            clients: pick(random, &[2, 3]),
-            calls_per_client: 100,
+            clients: pick(random, &[3, 4]),
+            think_max: pick(random, &[200, 1_000, 4_000]),
+            calls_per_client: 80,
             blocks: pick(random, &[1, 2, 5]),
             reads: pick(random, &[10, 30]),
             rivals: true,
