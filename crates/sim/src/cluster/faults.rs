@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 
 /// Who lies in ambush looks so often.
 const AMBUSH_LOOK: u64 = 500;
-/// Of two faults that come together the second comes within so long.
-const FOLLOWS_MAX: u64 = 3_000;
+/// A leg is thought to be on its way for so long.
+const LEG_TAKES: u64 = 2_000;
+/// Of two faults that come together the second comes within so long: at once, or when clients have gone on for a while.
+const FOLLOWS_MAX: [u64; 2] = [3_000, 60_000];
 
 impl World {
     /// One fault, and when the next comes.
@@ -19,7 +21,8 @@ impl World {
         }
         let every = self.settings.faults.every;
         let is_followed = self.settings.ambush && self.random.once_in(2);
-        let delay = self.delay(if is_followed { FOLLOWS_MAX } else { 2 * every });
+        let follows = if is_followed { FOLLOWS_MAX[self.random.below(2) as usize] } else { 2 * every };
+        let delay = self.delay(follows);
         self.after(delay, Event::Fault);
         let faults = self.settings.faults;
         let weights = [
@@ -79,8 +82,18 @@ impl World {
         }
     }
 
+    /// In an ambush the one that has just sent a leg, if there is one.
     fn one_server(&mut self) -> u32 {
-        self.random.below(u64::from(self.settings.servers)) as u32
+        let server = self.random.below(u64::from(self.settings.servers)) as u32;
+        self.waylaid().filter(|_| self.settings.ambush).unwrap_or(server)
+    }
+
+    pub fn waylaid(&self) -> Option<u32> {
+        let has_sent = |server: &super::world::Server| {
+            let sent = server.process.as_ref().and_then(|process| process.leg_sent);
+            sent.is_some_and(|sent| self.now < sent + LEG_TAKES)
+        };
+        self.servers.iter().position(has_sent).map(|server| server as u32)
     }
 
     fn one_brick(&mut self) -> hekate_proto::BrickId {
@@ -144,6 +157,8 @@ impl World {
             return;
         }
         let from = self.random.below(u64::from(self.settings.machines)) as u32;
+        let waylaid = self.waylaid().filter(|_| self.settings.ambush);
+        let from = waylaid.map_or(from, |server| self.servers[server as usize].machine);
         let step = 1 + self.random.below(u64::from(self.settings.machines) - 1) as u32;
         let time = self.delay(800_000);
         self.report.count("fault: network cut one way");

@@ -122,6 +122,16 @@ impl World {
         self.act_in(server, None, |process, now| process.request(waiter, request, now));
     }
 
+    /// Somebody who has nothing else to do looks at a file as soon as another view has begun.
+    pub fn somebody_looks(&mut self) {
+        let free = self.people.iter().position(|one| one.call.is_none() && one.script.is_empty());
+        let (Some(client), Some(inode)) = (free, self.known.first_file()) else { return };
+        let person = &mut self.people[client];
+        person.client.views = self.coordinator.ring.views.clone();
+        person.script.push_back(Op::Inode { op: InodeOp::GetAttr { inode } });
+        self.after(1, Event::Next { client: client as u32 });
+    }
+
     fn is_waiting(&self, waiter: &Waiter) -> bool {
         let person = &self.people[waiter.client as usize];
         person.call.is_some() && person.connection == waiter.connection && person.at.contains_key(&waiter.number)
@@ -273,12 +283,9 @@ impl World {
         waylaid.map_or(client, |one| one as u32)
     }
 
-    /// Whether it is worth an ambush: a write is on its way to all members, or an op over partitions.
+    /// Whether it is worth an ambush: a write is on its way to all members, or a leg to another server.
     pub fn is_busy(&self) -> bool {
-        let drives = |server: &super::world::Server| {
-            server.process.iter().flat_map(|process| process.partitions.values()).any(|one| one.work_left() > 0)
-        };
-        self.people.iter().any(|one| one.call.is_some() && one.client.is_fast()) || self.servers.iter().any(drives)
+        self.people.iter().any(|one| one.call.is_some() && one.client.is_fast()) || self.waylaid().is_some()
     }
 
     pub fn cut_connection(&mut self) {

@@ -43,6 +43,10 @@ impl Known {
         }
     }
 
+    pub fn first_file(&self) -> Option<InodeId> {
+        self.files.first().copied()
+    }
+
     fn directory(&self, random: &mut Random) -> InodeId {
         self.directories[random.below(self.directories.len() as u64) as usize]
     }

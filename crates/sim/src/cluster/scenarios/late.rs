@@ -3,6 +3,7 @@
 use super::ops::*;
 use super::stage::{Stage, leg_of};
 use hekate_proto::*;
+use hekate_replica::{Envelope, Message};
 
 /// A file of six blocks, which its first client may write on the fast lane.
 fn opened(stage: &mut Stage, ann: u32, bob: u32) -> InodeId {
@@ -33,6 +34,46 @@ fn a_fast_write_that_was_evened_is_not_done_again_on_the_leaders_lane() {
     assert_eq!(stage.answer(written), Ok(Reply::Done));
     assert_eq!(first_byte(&mut stage, bob, inode), 4);
     stage.whole_and_judged();
+}
+
+/// Its leader is left out, which has answered for times that nobody else has. `noted`: the others know that the file is being written.
+fn times_go_on(noted: bool) {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let inode = opened(&mut stage, ann, bob);
+    // Every second request of a client is made durable with its record.
+    let before = if noted { write(inode, 0, 4096, 3) } else { attributes(inode) };
+    stage.does_durably(ann, before);
+    let before = attr_in(stage.does(bob, attributes(inode)));
+    let is_record = |sent: &Envelope| sent.from.brick.0 == 1 && matches!(sent.message, Message::Append { .. });
+    stage.hold(is_record);
+    let written = stage.ask_durably(ann, write(inode, 0, 4096, 4));
+    stage.pass(1_000);
+    assert_eq!(stage.is_answered(written), noted);
+    stage.form(0, &[1], &[]);
+    stage.until_serving(0);
+    if noted {
+        let after = attr_in(stage.does(bob, attributes(inode)));
+        assert!(after.change > before.change && after.mtime > before.mtime);
+    }
+    stage.release();
+    assert_eq!(stage.answer(written), Ok(Reply::Done));
+    stage.form(0, &[1], &[0]);
+    stage.pass(2_000_000);
+    stage.form(0, &[1, 0], &[]);
+    stage.whole_and_judged();
+}
+
+/// Rule 27: who leads next renews the times of files that were being written.
+#[test]
+fn times_that_only_a_leader_had_that_was_left_out_are_renewed() {
+    times_go_on(true);
+}
+
+/// Rule 27: nobody is told before all others know that the file is being written.
+#[test]
+fn times_are_not_answered_before_all_have_noted_the_file() {
+    times_go_on(false);
 }
 
 /// Rule 13. A view without its driver has undone the op: a directory that its leg made would lie nowhere.

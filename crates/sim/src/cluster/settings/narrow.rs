@@ -57,7 +57,7 @@ impl Settings {
         Self {
             clients: pick(random, &[3, 4]),
             think_max: pick(random, &[200, 1_000, 4_000]),
-            calls_per_client: 80,
+            calls_per_client: pick(random, &[16, 16, 80]),
             blocks: pick(random, &[1, 2, 5]),
             reads: pick(random, &[10, 30]),
             rivals: true,
@@ -79,7 +79,12 @@ impl Settings {
             servers: 3,
             copies: 2,
             ambush: true,
-            faults: FaultSettings { every: pick(random, &[40_000, 100_000, 200_000]), ..faults(0, random) },
+            faults: FaultSettings {
+                every: pick(random, &[40_000, 100_000, 200_000]),
+                one_way_cut: 3,
+                coordinator_cut: 3,
+                ..faults(0, random)
+            },
             ..names
         }
     }
