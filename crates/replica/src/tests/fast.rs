@@ -436,29 +436,34 @@ fn who_comes_back_may_list_blocks_that_are_gone() {
 /// be taken for done (narrow seeds 4069 and, of what is late, 429 of the simulator).
 #[test]
 fn a_shard_is_made_even_with_one_record() {
-    let mut lane = Lane::new();
-    let (leader, follower) = (lane.leader, lane.follower);
-    assert!(lane.fast(follower, 513, BLOCK, bytes(2, 2 * BLOCK_BYTES)).is_ok());
-    assert!(lane.fast(leader, 768, 0, bytes(3, 2 * BLOCK_BYTES)).is_ok());
-    lane.ring.handle(leader, Event::CloseShards);
-    let is_evening = |message: &Message| matches!(message, Message::Append { entry, .. } if matches!(entry.record.changes[..], [Change::WriteBlocks { .. }, ..]));
-    let mut evened = 0;
-    while let Some(envelope) = lane.ring.queue.pop_front() {
-        evened += u32::from(envelope.to == follower && is_evening(&envelope.message));
-        if evened < 2 || envelope.to != follower {
-            lane.ring.handle(envelope.to, Event::Message(envelope));
+    for (first, count, expected) in [(1, 2, [3, 2, 2, 1]), (3, 1, [3, 3, 1, 2])] {
+        let mut lane = Lane::new();
+        let (leader, follower) = (lane.leader, lane.follower);
+        let write = || bytes(2, count * BLOCK_BYTES);
+        assert!(lane.fast(follower, 513, first * BLOCK, write()).is_ok());
+        assert!(lane.fast(leader, 768, 0, bytes(3, 2 * BLOCK_BYTES)).is_ok());
+        lane.ring.handle(leader, Event::CloseShards);
+        let is_evening = |message: &Message| matches!(message, Message::Append { entry, .. } if matches!(entry.record.changes[..], [Change::WriteBlocks { .. }, ..]));
+        let mut evened = 0;
+        while let Some(envelope) = lane.ring.queue.pop_front() {
+            evened += u32::from(envelope.to == follower && is_evening(&envelope.message));
+            if evened < 2 || envelope.to != follower {
+                lane.ring.handle(envelope.to, Event::Message(envelope));
+            }
         }
+        assert!(evened == 1 && !lane.listed(follower), "{evened} records");
+        let (old, new) = (leader.brick.0, follower.brick.0);
+        super::heal::form(&mut lane.ring, leader.partition.0, new, &[new], &[]);
+        (lane.leader, lane.follower) = (follower, leader);
+        let held = lane.held(follower).1;
+        let blocks = [0, 1, 2, 3].map(|block| held[block * BLOCK_BYTES]);
+        assert_eq!(blocks, [3, 3, 1, 1], "nothing of the write is left");
+        assert!(lane.slow(FIRST, 513, first * BLOCK, write()).is_ok());
+        super::heal::form(&mut lane.ring, leader.partition.0, new, &[new], &[old]);
+        (0..20).for_each(|_| lane.ring.tick());
+        super::heal::form(&mut lane.ring, leader.partition.0, new, &[new, old], &[]);
+        lane.check_even(expected);
     }
-    let (old, new) = (leader.brick.0, follower.brick.0);
-    super::heal::form(&mut lane.ring, leader.partition.0, new, &[new], &[]);
-    (lane.leader, lane.follower) = (follower, leader);
-    let held = lane.held(follower).1;
-    assert_eq!([0, 1, 2].map(|block| held[block * BLOCK_BYTES]), [3, 3, 1], "nothing of the write is left");
-    assert!(lane.slow(FIRST, 513, BLOCK, bytes(2, 2 * BLOCK_BYTES)).is_ok());
-    super::heal::form(&mut lane.ring, leader.partition.0, new, &[new], &[old]);
-    (0..20).for_each(|_| lane.ring.tick());
-    super::heal::form(&mut lane.ring, leader.partition.0, new, &[new, old], &[]);
-    lane.check_even([3, 2, 2, 1]);
 }
 
 /// Each answer made two more questions (seed 7487 of the simulator).
