@@ -215,7 +215,7 @@ const PLANTED: [&str; 44] = [
     "who was left out may lead, with its log of an earlier view",
     "a view that lacks somebody has a fast lane",
     "a block that does not match its checksum is shown",
-    "times are answered before all members have the note",
+    "times are answered early of files that nobody has noted",
     "times of files that were being written stay as they are",
     "a new member has not synced the bytes that it was given",
 ];
