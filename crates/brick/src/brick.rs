@@ -498,6 +498,11 @@ impl Brick {
         self.machine.read().wants_checkpoint()
     }
 
+    /// Bytes of the greatest record that the journal takes.
+    pub fn record_bytes_max(&self) -> usize {
+        self.geometry.body_bytes_max()
+    }
+
     /// Bytes of the whole journal.
     pub fn journal_bytes(&self) -> u64 {
         self.geometry.segments * self.geometry.segment_bytes

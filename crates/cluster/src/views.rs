@@ -19,7 +19,7 @@ const DRIFT: u32 = 20;
 /// How long a server serves after it has said that it lives, by its own clock: when by the coordinator's the lease is over, it must be
 /// by the server's.
 pub fn serves_for(lease: Duration) -> Duration {
-    if is_planted(37) { lease } else { lease - lease / DRIFT }
+    if is_planted(37) { lease * 2 } else { lease - lease / DRIFT }
 }
 
 /// How long by its own clock one waits for another's lease to end that the coordinator does not know to be over.
@@ -107,8 +107,8 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let placed = ring.placed(partition);
     let serves = |brick: BrickId| seen.serves(partition, now, brick);
     // Rules 15 and 17: of the view that began last, with memory.
-    let entitled: Vec<BrickId> =
-        opened.members.iter().filter(|member| seen.remembers(member)).map(|member| member.brick).collect();
+    let entitled = opened.members.iter().filter(|member| seen.remembers(member)).map(|member| member.brick);
+    let entitled: Vec<BrickId> = if is_planted(39) { placed.clone() } else { entitled.collect() };
     let mut members: Vec<BrickId> = entitled.iter().copied().filter(|brick| serves(*brick)).collect();
     keep_left_out(&mut members, now, ring.members_min());
     // Rule 18: without any, all of them must be there.
@@ -149,7 +149,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         let away = opened.members.iter().map(|member| member.brick).filter(|brick| !members.contains(brick));
         return Outlook::Waits(away.collect());
     }
-    let whole = learners.is_empty() && placed.iter().all(|brick| members.contains(brick));
+    let whole = is_planted(40) || learners.is_empty() && placed.iter().all(|brick| members.contains(brick));
     let view = View {
         epoch: Epoch(now.epoch.0 + 1),
         leader,

@@ -226,7 +226,7 @@ impl Leader {
         heal: Option<HealRecord>,
     ) {
         if let Some(learner) = self.learners.get_mut(&brick).filter(|learner| !learner.is_attached()) {
-            let lists = Lists::Told(if is_planted(40) { Vec::new() } else { lists });
+            let lists = Lists::Told(lists);
             learner.stage = Stage::Told(Told { position, lists, has_lost: !lost.is_empty(), heal });
         }
     }

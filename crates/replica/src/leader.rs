@@ -217,7 +217,9 @@ impl Leader {
             Event::Prove => self.begin_proof(at, around, out)?,
             Event::Stabilize => self.stabilize(at, at.own.brick, out),
             Event::Synced { ticket, outcome } => {
-                outcome?;
+                if !is_planted(23) {
+                    outcome?;
+                }
                 self.synced(at, at.own.brick, ticket, out);
             }
             Event::Up { bricks } => self.up(at, &bricks, around, out),

@@ -160,7 +160,10 @@ impl Leader {
                 }
                 self.decide(at, around, out)
             }
-            Message::Block { at: block, bytes } => self.settle_block(at, from.brick, block, bytes, around, out),
+            Message::Block { at: block, bytes } => {
+                self.block_lent(at, from.brick, block, bytes.as_ref());
+                self.settle_block(at, from.brick, block, bytes, around, out)
+            }
             Message::Compared { portion, sum, count } => {
                 self.compared(at, from.brick, portion, (sum, count), around, out)
             }
@@ -239,9 +242,8 @@ impl Leader {
             return Ok(());
         }
         let own = around.brick.position(at.ring, at.own.partition);
-        let rank = |at: LogPosition| if is_planted(39) { LogPosition { epoch: Epoch(0), ..at } } else { at };
-        let best = self.members.iter().filter_map(|(brick, member)| Some((rank(member.position?), *brick))).max();
-        if let Some((position, brick)) = best.filter(|(position, _)| *position > rank(own) && !is_planted(14)) {
+        let best = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick))).max();
+        if let Some((position, brick)) = best.filter(|(position, _)| *position > own && !is_planted(14)) {
             if own.sequence >= position.sequence {
                 let what =
                     format!("records of partition {} of ring {} differ between bricks", at.own.partition, at.ring);

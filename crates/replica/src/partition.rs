@@ -256,10 +256,11 @@ impl Partition {
         let view = if inside { Some(&self.at.view) } else { around.views.get(from.partition.0 as usize) };
         // Who speaks in another view is not heard; when the views are known everywhere it will speak again.
         let may_speak = |view: &View| {
-            (view.epoch == epoch || is_planted(20) || is_planted(34) && !inside)
+            (view.epoch == epoch || is_planted(20))
                 && (view.has_member(from.brick) || inside && view.has_learner(from.brick))
         };
-        if !view.is_some_and(may_speak) || !self.at.is_meant() {
+        let is_heard = view.is_some_and(may_speak) || is_planted(34) && !inside;
+        if !is_heard || !self.at.is_meant() {
             return Ok(());
         }
         match &mut self.role {

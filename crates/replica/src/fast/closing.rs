@@ -2,6 +2,7 @@
 
 use super::FAST_BYTES_MAX;
 use super::lane::FastLane;
+use super::lender::ask_lender;
 use super::uneven::Uneven;
 use crate::data::block_change;
 use crate::leader::{Draft, Leader, Unmade};
@@ -9,14 +10,25 @@ use crate::message::{FastList, Message};
 use crate::partition::{Around, Out, Place};
 use crate::step::Commit;
 use bytes::BytesMut;
+use hekate_brick::Brick;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Shards that are closed together.
 const SHARDS_AT_ONCE: usize = 64;
-/// Blocks that one record evens: those of the longest write, wherever it begins.
-const BLOCKS: u32 = (FAST_BYTES_MAX / BLOCK_BYTES) as u32 + 1;
+/// Blocks that one record evens, if the journal takes records of so many: mostly all that is listed of a shard, so that nobody ever has
+/// half of it.
+const BLOCKS_MAX: u32 = 512;
+/// Those of the longest write, wherever it begins.
+const BLOCKS_MIN: u32 = (FAST_BYTES_MAX / BLOCK_BYTES) as u32 + 1;
+/// Of a record beside its blocks.
+const BESIDE_BYTES: usize = 8192;
+
+fn blocks_max(brick: &Brick) -> u32 {
+    let most = brick.record_bytes_max().saturating_sub(BESIDE_BYTES) / BLOCK_BYTES;
+    (most as u32).clamp(BLOCKS_MIN, BLOCKS_MAX)
+}
 
 /// Shards that nobody can write on the fast lane any more.
 #[derive(Debug)]
@@ -52,6 +64,10 @@ impl FastLane {
             self.closing = Some(Closing { sequence: Sequence(0), missing: BTreeSet::new(), shards });
         }
         self.closing.is_some()
+    }
+
+    pub fn uneven_of(&mut self, shard: ShardId) -> Option<&mut Uneven> {
+        self.closing.as_mut()?.shards.get_mut(&shard)
     }
 }
 
@@ -111,6 +127,8 @@ impl Leader {
             let shards = closing.shards.keys().copied().collect();
             at.send_member(out, brick, Message::ListFast { sequence: closing.sequence, shards });
         }
+        let closing = self.fast.closing.iter().flat_map(|closing| &closing.shards);
+        closing.for_each(|(shard, uneven)| ask_lender(at, *shard, uneven, out));
     }
 
     /// The next record that makes a shard even, once all members have said what they list. -> whether there may be another.
@@ -127,29 +145,13 @@ impl Leader {
             self.fast.closed(shard);
             return Ok(true);
         }
-        let mut commit = Commit::default();
-        let found = around.brick.shard(at.ring, shard)?;
-        let range = uneven.next_range(found.map_or(0, |record| record.home_blocks));
-        let mut evened = BLOCKS;
-        if let Some(before) = found {
-            let count = uneven.count.max(before.stamp.count) + 1;
-            let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, ..before };
-            match range {
-                None => commit.changes.push(Change::Restamp { shard, record }),
-                Some((first, blocks)) => {
-                    let bytes = self.blocks_here(at, shard, (first, blocks.min(BLOCKS)), around)?;
-                    evened = (bytes.len() / BLOCK_BYTES) as u32;
-                    if evened > 0 {
-                        commit.changes.push(block_change(shard, record, first, bytes));
-                    } else {
-                        // It is mended from a member, on all: to wait for that would be for ever, as that waits for this.
-                        out.branches.push("a damaged block is not made even");
-                        (uneven.is_damaged, evened) = (true, 1);
-                    }
-                }
-            }
+        if self.waits_for_lender(at, shard, &mut uneven, around, out)? {
+            self.put_off(shard, uneven);
+            return Ok(false);
         }
-        let is_last = range.is_none_or(|(_, blocks)| blocks <= evened) && uneven.ranges.len() <= 1;
+        let mut commit = Commit::default();
+        let left = self.even_ranges(at, shard, &mut uneven, &mut commit, around, out)?;
+        let is_last = left.is_empty();
         if is_last {
             commit.delete(Key::unsettled(at.ring, shard));
             // What the member has from which it is mended may be without these.
@@ -157,11 +159,11 @@ impl Leader {
                 self.remember_writes(at, &uneven.own, &mut commit, around)?;
             }
         } else {
-            commit.put(Key::unsettled(at.ring, shard), &uneven.rest(evened, at.others().count()));
+            commit.put(Key::unsettled(at.ring, shard), &uneven.rest(&left, at.others().count()));
         }
         let made = self.append_closing(at, &commit, around, out)?;
         if made.is_some() {
-            uneven.evened(evened);
+            uneven.ranges = left;
             if is_last {
                 out.branches.push("a shard is made even");
                 for FastWrite { stamp, .. } in &uneven.own {
@@ -172,22 +174,76 @@ impl Leader {
                 return Ok(true);
             }
         }
-        if let Some(closing) = &mut self.fast.closing {
-            closing.shards.insert(shard, uneven);
-        }
+        self.put_off(shard, uneven);
         Ok(made.is_some())
     }
 
-    /// Blocks as they are here, up to one that is damaged. What a power cut took is agreed on later.
-    fn blocks_here(
+    /// As much as one record takes. -> the ranges that are left.
+    fn even_ranges(
+        &self,
+        at: &Place,
+        shard: ShardId,
+        uneven: &mut Uneven,
+        commit: &mut Commit,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<VecDeque<(u32, u32)>> {
+        let Some(before) = around.brick.shard(at.ring, shard)? else { return Ok(VecDeque::new()) };
+        let count = uneven.count.max(before.stamp.count) + 1;
+        let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, ..before };
+        uneven.end_at(before.home_blocks);
+        let mut left = uneven.ranges.clone();
+        let most = blocks_max(around.brick);
+        let mut takes = most;
+        // A range that would be whole in the next record is not begun in this one.
+        while let Some((first, blocks)) = left.front().copied()
+            && (blocks <= takes || takes == most)
+        {
+            left.pop_front();
+            let wanted = blocks.min(takes);
+            let bytes = self.blocks_of(at, shard, (first, wanted), uneven, around)?;
+            let mut evened = (bytes.len() / BLOCK_BYTES) as u32;
+            if evened > 0 {
+                commit.changes.push(block_change(shard, record, first, bytes));
+            }
+            if evened < wanted {
+                // No member can read it either. To wait until it is mended would be for ever, as that waits for this.
+                out.branches.push("a damaged block is not made even");
+                uneven.is_damaged = true;
+                evened += 1;
+            }
+            takes -= evened.min(takes);
+            if evened < blocks {
+                left.push_front((first + evened, blocks - evened));
+            }
+        }
+        if commit.changes.is_empty() {
+            commit.changes.push(Change::Restamp { shard, record });
+        }
+        Ok(left)
+    }
+
+    fn put_off(&mut self, shard: ShardId, uneven: Uneven) {
+        if let Some(closing) = &mut self.fast.closing {
+            closing.shards.insert(shard, uneven);
+        }
+    }
+
+    /// Blocks as they are where they count, up to one that is damaged. What a power cut took is agreed on later.
+    fn blocks_of(
         &self,
         at: &Place,
         shard: ShardId,
         (first, count): (u32, u32),
+        uneven: &Uneven,
         around: &Around,
     ) -> Result<bytes::Bytes> {
         let mut bytes = BytesMut::with_capacity(count as usize * BLOCK_BYTES);
         for block in first..first + count {
+            if let Some(lent) = uneven.lent(block) {
+                bytes.extend_from_slice(lent);
+                continue;
+            }
             match around.brick.read_block(at.ring, shard, block) {
                 Ok(Some(found)) => bytes.extend_from_slice(&found),
                 Ok(None) => bytes.resize(bytes.len() + BLOCK_BYTES, 0),

@@ -1,20 +1,22 @@
 //! What is to be made even of a shard: ranges of blocks that somebody lists, and whose writes are remembered.
 
 use super::holds;
+use super::lender::Source;
 use hekate_proto::*;
 use std::collections::{BTreeMap, VecDeque};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Uneven {
-    /// First block, and how many.
+    /// First block, and how many. None overlaps another: what is set back of a write is all set back with one record.
     pub ranges: VecDeque<(u32, u32)>,
     /// The greatest of the stamps.
     pub count: u64,
-    /// Writes that the leader has: their sessions may ask for them again.
+    /// Writes of the replica whose bytes count, which is the leader: their sessions may ask for them again.
     pub own: Vec<FastWrite>,
-    /// Writes of the members that list some.
-    theirs: BTreeMap<BrickId, Vec<FastWrite>>,
+    /// Writes of the others that list some.
+    pub(super) theirs: BTreeMap<BrickId, Vec<FastWrite>>,
+    pub(super) source: Source,
     /// Some replica lists it.
     pub is_listed: bool,
     /// Some of it cannot be read here.
@@ -27,11 +29,21 @@ impl Uneven {
         for write in writes {
             self.is_listed = true;
             self.count = self.count.max(write.stamp.count);
-            let range = (write.first, write.blocks);
-            if !self.ranges.contains(&range) {
-                self.ranges.push_back(range);
-            }
+            self.add_range((write.first, write.blocks));
         }
+    }
+
+    fn add_range(&mut self, range: (u32, u32)) {
+        let (mut first, mut end) = (range.0, range.0 + range.1);
+        self.ranges.retain(|known| {
+            let apart = !overlap(*known, (first, end - first));
+            if !apart {
+                (first, end) = (first.min(known.0), end.max(known.0 + known.1));
+            }
+            apart
+        });
+        self.ranges.push_back((first, end - first));
+        self.ranges.make_contiguous().sort_unstable();
     }
 
     pub fn add_member(&mut self, brick: BrickId, writes: Vec<FastWrite>) {
@@ -48,35 +60,29 @@ impl Uneven {
         self.own.clear();
     }
 
-    /// What is to be made even first of a shard that has so many blocks. Who was away may list more: it was dropped
-    /// meanwhile, and made anew, which the log brings.
-    pub fn next_range(&mut self, home_blocks: u32) -> Option<(u32, u32)> {
+    /// A shard has so many blocks. Who was away may list more: it was dropped meanwhile, and made anew, which the log brings.
+    pub fn end_at(&mut self, home_blocks: u32) {
         self.ranges.retain(|(first, _)| *first < home_blocks);
-        let (first, blocks) = self.ranges.front_mut()?;
-        *blocks = (*blocks).min(home_blocks - *first);
-        Some((*first, *blocks))
+        self.ranges.iter_mut().for_each(|(first, blocks)| *blocks = (*blocks).min(home_blocks - *first));
     }
 
-    /// So many blocks are even.
-    pub fn evened(&mut self, blocks: u32) {
-        if let Some((first, left)) = self.ranges.pop_front().filter(|(_, left)| *left > blocks) {
-            self.ranges.push_front((first + blocks, left - blocks));
-        }
-    }
-
-    /// What is listed everywhere when so many blocks more are even: the ranges that are left, and of the writes only those that all
-    /// members have. Others are undone in part, and whoever leads next must not take them for done.
-    pub fn rest(&self, evened: u32, others: usize) -> UnsettledRecord {
+    /// What is listed everywhere when only these ranges are left: they, and of the writes only those that all members have, since before
+    /// or by now. Whoever leads next must not take others for done.
+    pub fn rest(&self, left: &VecDeque<(u32, u32)>, others: usize) -> UnsettledRecord {
+        let stamp = Stamp { count: self.count, session: SYSTEM_SESSION, op: OpId(0) };
         let is_everywhere = |write: &&FastWrite| {
-            self.theirs.len() == others && self.theirs.values().all(|list| holds(list, write.stamp))
+            let is_left = left.iter().any(|range| overlap(*range, (write.first, write.blocks)));
+            !is_left && !self.is_damaged
+                || self.theirs.len() == others && self.theirs.values().all(|list| holds(list, write.stamp))
         };
         let mut writes: Vec<FastWrite> = self.own.iter().filter(is_everywhere).copied().collect();
-        let stamp = Stamp { count: self.count, session: SYSTEM_SESSION, op: OpId(0) };
-        let mut left = Self { ranges: self.ranges.clone(), ..Self::default() };
-        left.evened(evened);
-        writes.extend(left.ranges.into_iter().map(|(first, blocks)| FastWrite { stamp, first, blocks }));
+        writes.extend(left.iter().map(|(first, blocks)| FastWrite { stamp, first: *first, blocks: *blocks }));
         UnsettledRecord { writes }
     }
+}
+
+fn overlap((one, blocks): (u32, u32), (other, others): (u32, u32)) -> bool {
+    one < other + others && other < one + blocks
 }
 
 #[cfg(test)]
@@ -96,15 +102,25 @@ mod tests {
             let stamp = Stamp { count: 7, session: SYSTEM_SESSION, op: OpId(0) };
             FastWrite { stamp, first, blocks }
         };
-        assert_eq!(uneven.rest(2, 1).writes, [write(5, 0, 2), left(4, 3), left(9, 1)]);
-        assert_eq!(uneven.rest(2, 2).writes, [left(4, 3), left(9, 1)], "a member that lists nothing may have nothing");
-        assert_eq!(uneven.next_range(6), Some((0, 2)));
-        uneven.evened(2);
-        assert_eq!(uneven.next_range(6), Some((4, 2)), "no further than the shard");
-        assert_eq!(uneven.rest(1, 1).writes, [write(5, 0, 2), left(5, 1)]);
+        let rest =
+            |uneven: &Uneven, ranges: &[(u32, u32)], others| uneven.rest(&ranges.iter().copied().collect(), others);
+        let after = [(4, 3), (9, 1)];
+        assert_eq!(rest(&uneven, &after, 1).writes, [write(5, 0, 2), left(4, 3), left(9, 1)]);
+        let part = [(1, 1), (4, 3), (9, 1)];
+        let all_left = [left(1, 1), left(4, 3), left(9, 1)];
+        assert_eq!(rest(&uneven, &part, 2).writes, all_left, "who lists nothing may have nothing");
+        assert_eq!(rest(&uneven, &after, 2).writes, [write(5, 0, 2), left(4, 3), left(9, 1)], "all have what is even");
         let mut next = Uneven::default();
-        next.add_own(&uneven.rest(1, 1).writes);
+        next.add_own(&rest(&uneven, &[(5, 1)], 1).writes);
         assert_eq!((next.own, next.ranges, next.count), (vec![write(5, 0, 2)], VecDeque::from([(0, 2), (5, 1)]), 7));
+    }
+
+    #[test]
+    fn nothing_is_even_behind_the_end_of_a_shard() {
+        let mut uneven = Uneven::default();
+        uneven.add_own(&[write(5, 1, 2), write(6, 4, 4), write(7, 9, 1)]);
+        uneven.end_at(6);
+        assert_eq!(uneven.ranges, [(1, 2), (4, 2)]);
     }
 
     #[test]
@@ -113,14 +129,26 @@ mod tests {
         uneven.add_own(&[write(5, 0, 1), write(6, 1, 1)]);
         uneven.add_member(BrickId(1), vec![write(6, 1, 1)]);
         let own = |writes: Vec<FastWrite>| writes.into_iter().filter(|write| write.stamp.session != SYSTEM_SESSION);
-        assert_eq!(own(uneven.rest(1, 1).writes).collect::<Vec<_>>(), [write(5, 0, 1), write(6, 1, 1)]);
+        assert_eq!(
+            own(uneven.rest(&VecDeque::from([(1, 1)]), 1).writes).collect::<Vec<_>>(),
+            [write(5, 0, 1), write(6, 1, 1)]
+        );
     }
 
-    /// A range of no blocks would pass for one that cannot be read, and the writes of the shard not be remembered.
+    /// Else what one of them had of a write would be set back in part.
+    #[test]
+    fn ranges_that_overlap_are_one() {
+        let mut uneven = Uneven::default();
+        uneven.add_own(&[write(5, 4, 2), write(6, 1, 2), write(7, 8, 1)]);
+        uneven.add_member(BrickId(1), vec![write(8, 2, 3), write(9, 9, 2)]);
+        assert_eq!(uneven.ranges, [(1, 5), (8, 1), (9, 2)]);
+    }
+
     #[test]
     fn a_range_that_begins_where_the_shard_ends_is_none() {
         let mut uneven = Uneven::default();
         uneven.add_own(&[write(5, 4, 2)]);
-        assert_eq!(uneven.next_range(4), None);
+        uneven.end_at(4);
+        assert_eq!(uneven.ranges, []);
     }
 }

@@ -16,7 +16,7 @@ fn write_beside(lane: &Lane, byte: u8) -> DataOp {
 }
 
 /// Both have lost their connection, and what was on its way on it.
-fn reconnect(lane: &mut Lane) {
+pub(super) fn reconnect(lane: &mut Lane) {
     let (leader, follower) = (lane.leader, lane.follower);
     for (at, other) in [(leader, follower), (follower, leader)] {
         lane.ring.tell(at, Event::Down { bricks: vec![other.brick] });

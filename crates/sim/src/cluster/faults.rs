@@ -3,14 +3,26 @@
 use super::world::{Event, World, trace};
 use std::collections::BTreeSet;
 
+/// Who lies in ambush looks so often.
+const AMBUSH_LOOK: u64 = 500;
+/// A leg is thought to be on its way for so long.
+const LEG_TAKES: u64 = 2_000;
+/// Of two faults that come together the second comes within so long: at once, or when clients have gone on for a while.
+const FOLLOWS_MAX: [u64; 2] = [3_000, 60_000];
+
 impl World {
     /// One fault, and when the next comes.
     pub fn fault(&mut self) {
         if !self.faults_on {
             return;
         }
+        if self.settings.ambush && !self.is_busy() {
+            return self.after(AMBUSH_LOOK, Event::Fault);
+        }
         let every = self.settings.faults.every;
-        let delay = self.delay(2 * every);
+        let is_followed = self.settings.ambush && self.random.once_in(2);
+        let follows = if is_followed { FOLLOWS_MAX[self.random.below(2) as usize] } else { 2 * every };
+        let delay = self.delay(follows);
         self.after(delay, Event::Fault);
         let faults = self.settings.faults;
         let weights = [
@@ -37,11 +49,8 @@ impl World {
             at = at.saturating_sub(*weight);
             here
         });
-        // With a block damaged, what takes the other copies is loss.
-        let takes_copies = matches!(chosen, Some(1 | 2 | 6 | 14 | 15));
-        // So is what is written while another is away, and rots.
-        let leaves_one = matches!(chosen, Some(0 | 3 | 9 | 10 | 11));
-        let is_second = (takes_copies || leaves_one) && self.rotten.is_some();
+        // With a block damaged, what takes the other copies is loss; so is what is written while another is away, and rots.
+        let is_second = !matches!(chosen, Some(4 | 5 | 7 | 8 | 12 | 13)) && self.rotten.is_some();
         match chosen.filter(|_| !is_second) {
             Some(0) => self.kill_one(),
             Some(1) => self.cut_one(),
@@ -73,8 +82,18 @@ impl World {
         }
     }
 
+    /// In an ambush the one that has just sent a leg, if there is one.
     fn one_server(&mut self) -> u32 {
-        self.random.below(u64::from(self.settings.servers)) as u32
+        let server = self.random.below(u64::from(self.settings.servers)) as u32;
+        self.waylaid().filter(|_| self.settings.ambush).unwrap_or(server)
+    }
+
+    pub fn waylaid(&self) -> Option<u32> {
+        let has_sent = |server: &super::world::Server| {
+            let sent = server.process.as_ref().and_then(|process| process.leg_sent);
+            sent.is_some_and(|sent| self.now < sent + LEG_TAKES)
+        };
+        self.servers.iter().position(has_sent).map(|server| server as u32)
     }
 
     fn one_brick(&mut self) -> hekate_proto::BrickId {
@@ -138,6 +157,8 @@ impl World {
             return;
         }
         let from = self.random.below(u64::from(self.settings.machines)) as u32;
+        let waylaid = self.waylaid().filter(|_| self.settings.ambush);
+        let from = waylaid.map_or(from, |server| self.servers[server as usize].machine);
         let step = 1 + self.random.below(u64::from(self.settings.machines) - 1) as u32;
         let time = self.delay(800_000);
         self.report.count("fault: network cut one way");

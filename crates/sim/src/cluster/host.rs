@@ -7,7 +7,7 @@ use super::keeper::Lease;
 use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::*;
-use hekate_replica::{Address, Ask, Envelope, Event, Out, Partition, Retention, SyncJob, Token};
+use hekate_replica::{Address, Ask, Envelope, Event, Message, Out, Partition, Retention, SyncJob, Token};
 use hekate_transport::link::{self, Boot, Generation, Link, LinkSettings, Output, Packet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,6 +76,8 @@ pub struct Process {
     pub clock: Clock,
     spread_max: u32,
     pub lease: Lease,
+    /// When it last sent a leg to another server.
+    pub leg_sent: Option<u64>,
     pub effects: Vec<Effect>,
 }
 
@@ -118,6 +120,7 @@ impl Process {
             clock,
             spread_max,
             lease,
+            leg_sent: None,
             effects: Vec::new(),
         }
     }
@@ -163,6 +166,9 @@ impl Process {
         let to = envelope.to.brick;
         if self.bricks.contains_key(&to) {
             return self.effects.push(Effect::Deliver(None, envelope));
+        }
+        if matches!(envelope.message, Message::Leg { .. }) {
+            self.leg_sent = Some(now);
         }
         let Some(server) = self.places.get(&to).copied() else { return };
         let Some(peer) = self.peers.get_mut(&server) else { return };

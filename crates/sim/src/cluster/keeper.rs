@@ -137,6 +137,7 @@ impl World {
         let Some(process) = self.servers[server as usize].process.as_mut() else { return };
         let clock = process.clock;
         let waits = waits_for(Duration::from_micros(lease)).as_micros() as Micros;
+        let mut has_begun = false;
         for (number, epoch) in process.lease.ready.clone() {
             let info = &mut self.coordinator.ring;
             let is_due = info.view(number).is_some_and(|view| view.epoch == epoch && !view.opened);
@@ -152,8 +153,12 @@ impl World {
             if is_here || !(alive && seen.remembers_leader(&before)) || waited {
                 info.open(number, epoch);
                 process.lease.ready.remove(&(number, epoch));
+                has_begun = true;
                 trace!(self, "view {epoch} of partition {number} begins");
             }
+        }
+        if has_begun && self.settings.rivals {
+            self.somebody_looks();
         }
     }
 }

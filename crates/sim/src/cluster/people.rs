@@ -3,7 +3,7 @@
 use super::client::{Client, Step};
 use super::host::Waiter;
 use super::servers::server_of;
-use super::workload::next_op;
+use super::workload::{next_op, write_at};
 use super::world::{Event, Person, World, trace};
 use hekate_proto::*;
 
@@ -44,7 +44,9 @@ impl World {
     fn thinks(&mut self, number: u32) {
         let is_visitor = self.settings.visitors && number > 0 && !self.people[number as usize].examines;
         let delay = self.delay(self.settings.think_max * if is_visitor { VISIT } else { 1 });
-        self.after(delay, Event::Next { client: number });
+        // A rival is quick.
+        let is_rival = self.settings.rivals && !self.people[number as usize].script.is_empty();
+        self.after(if is_rival { 1 } else { delay }, Event::Next { client: number });
     }
 
     /// Its next call.
@@ -107,7 +109,7 @@ impl World {
         trace!(self, "client {client} sends to server {server} {:?} {}", request.op_id, briefly(&request.op));
         // Of a write to all members one may come when the others were given up long ago.
         let is_late = matches!(request.target, Target::Replica { .. }) && self.random.once_in(5);
-        let delay = self.delay(self.settings.network.delay_max * if is_late { 20 } else { 1 });
+        let delay = self.delay(if is_late { self.settings.late_max } else { self.settings.network.delay_max });
         self.after(delay, Event::Request { server, waiter, request });
     }
 
@@ -119,6 +121,16 @@ impl World {
         }
         self.report.count("requests");
         self.act_in(server, None, |process, now| process.request(waiter, request, now));
+    }
+
+    /// Somebody who has nothing else to do looks at a file as soon as another view has begun.
+    pub fn somebody_looks(&mut self) {
+        let free = self.people.iter().position(|one| one.call.is_none() && one.script.is_empty());
+        let (Some(client), Some(inode)) = (free, self.known.first_file()) else { return };
+        let person = &mut self.people[client];
+        person.client.views = self.coordinator.ring.views.clone();
+        person.script.push_back(Op::Inode { op: InodeOp::GetAttr { inode } });
+        self.after(1, Event::Next { client: client as u32 });
     }
 
     fn is_waiting(&self, waiter: &Waiter) -> bool {
@@ -190,8 +202,12 @@ impl World {
     }
 
     fn again_later(&mut self, client: u32) {
+        self.again_within(client, RETRY_MAX);
+    }
+
+    fn again_within(&mut self, client: u32, max: u64) {
         let number = self.people[client as usize].number;
-        let delay = self.delay(RETRY_MAX);
+        let delay = self.delay(max);
         self.after(delay, Event::Again { client, number });
     }
 
@@ -218,8 +234,31 @@ impl World {
             let person = &mut self.people[waiter.client as usize];
             person.connection += 1;
             person.client.lose_flight();
-            self.again_later(waiter.client);
+            self.again_within(waiter.client, self.settings.notice_max);
+            if self.settings.rivals {
+                self.rival_comes(waiter.client);
+            }
         }
+    }
+
+    /// Somebody who has nothing else to do reads and overwrites what a client was writing, which does not know yet whether that was done,
+    /// and looks afterwards.
+    fn rival_comes(&mut self, client: u32) {
+        let Some(Op::Data { op: DataOp::Write { inode, offset, data, .. } }) = self.people[client as usize].op.clone()
+        else {
+            return;
+        };
+        let count = self.people.len() as u32;
+        let is_free = |one: &u32| *one != client && self.people[*one as usize].call.is_none();
+        let Some(rival) = (0..count).map(|step| (client + 1 + step) % count).find(is_free) else { return };
+        trace!(self, "client {rival} comes while client {client} does not know what became of its write");
+        self.report.count("branch: a rival comes");
+        let length = data.len() as u32;
+        let read = || Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
+        let write = Op::Data { op: write_at(inode, offset, u64::from(length), &mut self.random) };
+        self.people[rival as usize].script.extend([read(), write, read()]);
+        self.people[client as usize].script.push_back(read());
+        self.after(1, Event::Next { client: rival });
     }
 
     /// A server died.
@@ -237,8 +276,21 @@ impl World {
         }
     }
 
-    pub fn cut_connection(&mut self) {
+    /// In an ambush one whose write is on its way to all members, if there is one.
+    fn one_client(&mut self) -> u32 {
         let client = self.random.below(self.people.len() as u64) as u32;
+        let is_fast = |one: &Person| one.call.is_some() && one.client.is_fast();
+        let waylaid = self.people.iter().position(is_fast).filter(|_| self.settings.ambush);
+        waylaid.map_or(client, |one| one as u32)
+    }
+
+    /// Whether it is worth an ambush: a write is on its way to all members, or a leg to another server.
+    pub fn is_busy(&self) -> bool {
+        self.people.iter().any(|one| one.call.is_some() && one.client.is_fast()) || self.waylaid().is_some()
+    }
+
+    pub fn cut_connection(&mut self) {
+        let client = self.one_client();
         let person = &self.people[client as usize];
         self.report.count("fault: connection cut");
         let number = person.at.keys().next().copied().unwrap_or(person.number);
@@ -248,7 +300,7 @@ impl World {
 
     /// It dies in the middle of what it does; another one takes its place.
     pub fn client_dies(&mut self) {
-        let number = self.random.below(self.people.len() as u64) as u32;
+        let number = self.one_client();
         trace!(self, "client {number} dies");
         self.report.count("fault: client death");
         let session = self.coordinator.begin_session();

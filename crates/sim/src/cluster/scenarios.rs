@@ -3,6 +3,7 @@
 //! `docs/simulator.md` says of each which mend it fails without.
 
 mod failures;
+mod late;
 mod moves;
 mod names;
 mod ops;

@@ -83,7 +83,15 @@ pub struct Settings {
     pub think_max: Micros,
     /// All clients but the first ask seldom, so that it is mostly alone with its file; nearly all that it overwrites is durable.
     pub visitors: bool,
+    /// When a client's write loses its connection, somebody comes by at once who reads and overwrites the same.
+    pub rivals: bool,
+    /// Faults wait until a write is on its way to all members, or an op with legs, and then come two at a time.
+    pub ambush: bool,
     pub network: NetworkSettings,
+    /// One in five of the requests of a write to all members takes up to so long.
+    pub late_max: Micros,
+    /// That a connection is gone is noticed within so long.
+    pub notice_max: Micros,
     /// A message inside of a server takes up to so long, a sync, a checkpoint.
     pub inside_max: Micros,
     pub sync_max: Micros,
@@ -95,6 +103,9 @@ pub struct Settings {
     pub lease: Micros,
     pub faults: FaultSettings,
 }
+
+/// A request that is late takes so many times as long as others.
+const LATE: Micros = 20;
 
 /// Two clocks run apart by a twentieth at most: 1.024 / 0.976.
 const DRIFT_MAX: u64 = 24;
@@ -122,7 +133,7 @@ impl Settings {
         // Of its own, so that the rest of a seed is what it was before there were leases.
         let lease = pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]);
         let (loose, durable_overwrites) = loose(seed, lease, 85);
-        Self {
+        let of_seed = Self {
             seed,
             machines,
             servers,
@@ -149,6 +160,10 @@ impl Settings {
             durable_overwrites,
             think_max: pick(random, &[200, 2_000, 20_000]),
             visitors: false,
+            rivals: false,
+            ambush: false,
+            late_max: 0,
+            notice_max: 30_000,
             network: NetworkSettings {
                 delay_max: pick(random, &[50, 500, 3_000]),
                 lost: pick(random, &[0, 0, 10, 100]),
@@ -162,7 +177,8 @@ impl Settings {
             faults: FaultSettings { pause, one_way_cut, clock_jump, rot, older_copy, wipe, ..fault_settings(random) },
             drift,
             lease,
-        }
+        };
+        Self { late_max: LATE * of_seed.network.delay_max, ..of_seed }
     }
 }
 

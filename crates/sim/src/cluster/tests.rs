@@ -133,6 +133,16 @@ fn narrow_rivals_become_whole() {
     try_seeds(Settings::narrow_rivals, NARROW_SEEDS);
 }
 
+#[test]
+fn narrow_late_become_whole() {
+    try_seeds(Settings::narrow_late, NARROW_SEEDS);
+}
+
+#[test]
+fn narrow_legs_become_whole() {
+    try_seeds(Settings::narrow_legs, NARROW_SEEDS);
+}
+
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one. -> what they
 /// reached, and how many there were; none: it was one.
 fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)> {
@@ -189,26 +199,26 @@ const PLANTED: [&str; 48] = [
     "what another epoch says counts",
     "a learner's own tail is trusted",
     "shards that a learner has otherwise stay so",
-    "a member's sync that failed counts",
+    "a leader's sync that failed counts",
     "a learner keeps the blocks that a power cut took",
     "answers go out in a view that has not begun",
     "a member takes what an earlier life of the leader has allowed",
     "a member does not list a fast write",
-    "a fast write follows a count, not a stamp",
+    "a fast write follows whatever is there, or newer",
     "a leader shows what only it may have",
     "a leader changes a shard that is open",
     "a shard is closed without another stamp",
     "a fast write is not remembered when it is evened",
     "an op that comes when its slot has a newer one is done",
-    "a leg that its driver sent in an earlier view is taken",
-    "a member syncs its journal and not the shards",
+    "a leg is taken from whoever led in an earlier view",
+    "a sync leaves out the shards",
     "what members list when a leader begins is not evened",
-    "a server serves as long by its own clock as others wait by theirs",
+    "a server serves twice as long as its lease is",
     "a brick that was put back as it was is served",
-    "the longest log is that of most records, of whatever view",
-    "what a learner lists is not evened",
+    "who was left out may lead, with its log of an earlier view",
+    "a view that lacks somebody has a fast lane",
     "a block that does not match its checksum is shown",
-    "times are answered before all members have the note",
+    "times are answered early of files that nobody has noted",
     "times of files that were being written stay as they are",
     "a new member has not synced the bytes that it was given",
     "a shard is closed before what it has is on stable storage",
@@ -227,10 +237,12 @@ const SEEDS_MAX: u64 = 1000;
 /// says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
-    let kinds: [(&str, fn(u64) -> Settings); 4] = [
+    let kinds: [(&str, fn(u64) -> Settings); 6] = [
         ("narrow seed", Settings::narrow),
         ("narrow names seed", Settings::narrow_names),
         ("narrow rivals seed", Settings::narrow_rivals),
+        ("narrow late seed", Settings::narrow_late),
+        ("narrow legs seed", Settings::narrow_legs),
         ("seed", Settings::of),
     ];
     for tried in 1..=SEEDS_MAX {

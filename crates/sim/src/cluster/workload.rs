@@ -43,6 +43,10 @@ impl Known {
         }
     }
 
+    pub fn first_file(&self) -> Option<InodeId> {
+        self.files.first().copied()
+    }
+
     fn directory(&self, random: &mut Random) -> InodeId {
         self.directories[random.below(self.directories.len() as u64) as usize]
     }
@@ -166,7 +170,7 @@ fn write(inode: InodeId, random: &mut Random) -> DataOp {
     write_at(inode, offset, length, random)
 }
 
-fn write_at(inode: InodeId, offset: u64, length: u64, random: &mut Random) -> DataOp {
+pub fn write_at(inode: InodeId, offset: u64, length: u64, random: &mut Random) -> DataOp {
     let tag = random.number().to_le_bytes();
     let data: Bytes = tag.iter().copied().cycle().take(length as usize).collect::<Vec<u8>>().into();
     DataOp::Write { inode, offset, data, drop_set_id: random.once_in(8) }

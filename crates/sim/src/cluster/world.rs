@@ -157,6 +157,11 @@ pub(super) use trace;
 impl World {
     /// Disks are made; no server runs yet.
     pub fn new(settings: Settings, trace: bool) -> Result<Self> {
+        // One run, or a scenario, with a bug, for who wants to see what that does.
+        #[cfg(feature = "planted")]
+        if let Some(bug) = std::env::var("HEKATE_PLANT").ok().and_then(|bug| bug.parse().ok()) {
+            hekate_proto::planted::plant(bug);
+        }
         let mut random = Random::new(settings.seed);
         let coordinator = Coordinator::new(&settings, &mut random);
         let mut disks = BTreeMap::new();

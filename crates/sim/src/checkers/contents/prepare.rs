@@ -91,8 +91,10 @@ impl<'a> Draft<'a> {
                     candidates.extend(all(ALL, own, maybe));
                 }
                 Said::Write { .. } if shards && self.is_seen_meanwhile(*call) => {
-                    candidates.extend(all(AGAIN, own.clone(), bytes_only).map(Candidate::optional));
-                    candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
+                    if is_cut || self.may_meet_a_truncate(*call) {
+                        candidates.extend(all(AGAIN, own.clone(), bytes_only).map(Candidate::optional));
+                        candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
+                    }
                     candidates.extend(all(SPLIT, own.clone(), split));
                     candidates.extend(all(WHOLE, own, |action| action));
                 }
@@ -112,6 +114,15 @@ impl<'a> Draft<'a> {
         };
         let mut seen = self.said.iter().filter(|(_, said)| matches!(said, Said::Read { .. } | Said::Size(_)));
         seen.any(|(reader, _)| overlaps(self.history.call(*reader)))
+    }
+
+    /// Whether the layout that its client knew may not be the file's any more, so that its bytes are written once more under the next.
+    /// Nobody else's write is done again.
+    fn may_meet_a_truncate(&self, call: CallNumber) -> bool {
+        let returned = self.history.call(call).returned();
+        let is_earlier = |other: &Call| returned.is_none_or(|returned| other.invoked <= returned);
+        let mut truncates = self.said.iter().filter(|(_, said)| matches!(said, Said::Truncate { .. }));
+        truncates.any(|(truncate, _)| is_earlier(self.history.call(*truncate)))
     }
 
     /// Whether the power failed while the answer was on its way, or between a write to shards and the word to the inode's

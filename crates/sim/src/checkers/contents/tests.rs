@@ -101,6 +101,26 @@ fn a_write_of_a_dead_client_happens_late_or_never_but_is_not_undone() {
     assert!(!seen(b"new", b"old"));
 }
 
+/// Who was not answered asks again; what it wrote does not come back over what others have written since. Only under the next layout of
+/// the file, after a truncate, it is written once more.
+#[test]
+fn a_write_is_done_once_however_often_it_was_asked_for() {
+    for (truncated, right) in [(false, false), (true, true)] {
+        let mut scenario = Scenario::default();
+        let far = 100_000;
+        scenario.wrote(0, 1, far, b"old");
+        if truncated {
+            scenario.truncated(2, 3, far + 3);
+        }
+        scenario.wrote(4, 19, far, b"one");
+        scenario.read(5, 6, far, 3, b"one");
+        scenario.wrote(7, 8, far, b"two");
+        scenario.read(9, 10, far, 3, b"two");
+        scenario.read(20, 21, far, 3, b"one");
+        assert_eq!(check(&scenario.history).is_empty(), right);
+    }
+}
+
 #[test]
 fn a_write_that_was_refused_for_being_unavailable_may_have_happened() {
     let mut scenario = Scenario::default();

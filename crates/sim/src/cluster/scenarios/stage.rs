@@ -233,6 +233,21 @@ impl Stage {
         self.come_back(&[brick]);
     }
 
+    /// A partition's view is another one from now on: the first of the members leads it.
+    pub fn form(&mut self, partition: u32, members: &[u32], learners: &[u32]) {
+        let lives = &self.world.coordinator.lives;
+        let all = |bricks: &[u32]| -> Vec<Member> {
+            let ids = bricks.iter().map(|brick| brick_id(*brick));
+            ids.map(|brick| Member { brick, incarnation: lives[&brick] }).collect()
+        };
+        let (members, learners) = (all(members), all(learners));
+        let before = &mut self.world.coordinator.ring.views[partition as usize];
+        let (epoch, whole) = (Epoch(before.epoch.0 + 1), before.members.len() == members.len());
+        *before = View { learners, whole, ..View::new(epoch, members[0].brick, members) };
+        let servers = self.world.servers.len() as u32;
+        (0..servers).for_each(|server| self.world.after(1, Event::LearnViews { server }));
+    }
+
     /// Machines lose their power at the same moment, and with it all that is not on stable storage.
     pub fn cut_power(&mut self, machines: &[u32]) {
         for machine in machines {
@@ -372,6 +387,10 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         loose: false,
         durable_overwrites: 0,
         visitors: false,
+        rivals: false,
+        ambush: false,
+        late_max: 1,
+        notice_max: 30_000,
         network: NetworkSettings { delay_max: 1, lost: 0, doubled: 0, slow: 0 },
         inside_max: 1,
         sync_max: 1,

@@ -51,6 +51,47 @@ impl Settings {
         }
     }
 
+    /// Those of a seed's narrow run about what is late: faults come while a write is on its way, somebody else reads and overwrites the
+    /// same before its client has noticed that, and copies of it come when they were given up long ago.
+    pub fn narrow_late(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_1a7e);
+        let rivals = Self::narrow_rivals(seed);
+        let kill = 1 + random.below(3);
+        Self {
+            clients: pick(random, &[3, 4]),
+            think_max: pick(random, &[200, 1_000, 4_000]),
+            calls_per_client: pick(random, &[16, 16, 80]),
+            blocks: pick(random, &[1, 2, 5]),
+            reads: pick(random, &[10, 30]),
+            rivals: true,
+            ambush: true,
+            late_max: pick(random, &[20_000, 100_000, 300_000]),
+            notice_max: pick(random, &[30_000, 150_000, 400_000]),
+            lease: pick(random, &[0, 60_000, 150_000, 500_000]),
+            faults: FaultSettings { kill: rivals.faults.kill.max(kill), ..rivals.faults },
+            ..rivals
+        }
+    }
+
+    /// Those of a seed's narrow run about legs: some server drives an op over partitions, cannot be heard, and is left out meanwhile.
+    pub fn narrow_legs(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_1e65);
+        let names = Self::narrow_names(seed);
+        Self {
+            machines: 3,
+            servers: 3,
+            copies: 2,
+            ambush: true,
+            faults: FaultSettings {
+                every: pick(random, &[40_000, 100_000, 200_000]),
+                one_way_cut: 3,
+                coordinator_cut: 3,
+                ..faults(0, random)
+            },
+            ..names
+        }
+    }
+
     /// Those of a seed's narrow run about bytes.
     pub fn narrow(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_0e00);

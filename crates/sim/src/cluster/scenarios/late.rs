@@ -1,0 +1,96 @@
+//! What comes late: retries of fast writes, legs of who was left out.
+
+use super::ops::*;
+use super::stage::{Stage, leg_of};
+use hekate_proto::*;
+use hekate_replica::{Envelope, Message};
+
+/// A file of six blocks, which its first client may write on the fast lane.
+fn opened(stage: &mut Stage, ann: u32, bob: u32) -> InodeId {
+    let inode = inode_in(stage.does(ann, file(ROOT, "f")));
+    stage.does_durably(ann, write(inode, 0, 24_576, 1));
+    stage.does_durably(ann, write(inode, 0, 4096, 2));
+    stage.does(bob, attributes(inode));
+    inode
+}
+
+fn first_byte(stage: &mut Stage, client: u32, inode: InodeId) -> u8 {
+    bytes_in(stage.does(client, read(inode, 0, 4096)))[0]
+}
+
+/// Rule 10a. Its client was not answered, somebody else has seen it and written over it since: it is not done again.
+#[test]
+fn a_fast_write_that_was_evened_is_not_done_again_on_the_leaders_lane() {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let inode = opened(&mut stage, ann, bob);
+    stage.lose_answers(ann);
+    let written = stage.ask_durably(ann, write(inode, 0, 4096, 3));
+    stage.pass(100);
+    assert_eq!(first_byte(&mut stage, bob, inode), 3);
+    stage.does_durably(bob, write(inode, 0, 4096, 4));
+    stage.release();
+    stage.cut_connection(ann);
+    assert_eq!(stage.answer(written), Ok(Reply::Done));
+    assert_eq!(first_byte(&mut stage, bob, inode), 4);
+    stage.whole_and_judged();
+}
+
+/// Its leader is left out, which has answered for times that nobody else has. `noted`: the others know that the file is being written.
+fn times_go_on(noted: bool) {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let inode = opened(&mut stage, ann, bob);
+    // Every second request of a client is made durable with its record.
+    let before = if noted { write(inode, 0, 4096, 3) } else { attributes(inode) };
+    stage.does_durably(ann, before);
+    let before = attr_in(stage.does(bob, attributes(inode)));
+    let is_record = |sent: &Envelope| sent.from.brick.0 == 1 && matches!(sent.message, Message::Append { .. });
+    stage.hold(is_record);
+    let written = stage.ask_durably(ann, write(inode, 0, 4096, 4));
+    stage.pass(1_000);
+    assert_eq!(stage.is_answered(written), noted);
+    stage.form(0, &[1], &[]);
+    stage.until_serving(0);
+    if noted {
+        let after = attr_in(stage.does(bob, attributes(inode)));
+        assert!(after.change > before.change && after.mtime > before.mtime);
+    }
+    stage.release();
+    assert_eq!(stage.answer(written), Ok(Reply::Done));
+    stage.form(0, &[1], &[0]);
+    stage.pass(2_000_000);
+    stage.form(0, &[1, 0], &[]);
+    stage.whole_and_judged();
+}
+
+/// Rule 27: who leads next renews the times of files that were being written.
+#[test]
+fn times_that_only_a_leader_had_that_was_left_out_are_renewed() {
+    times_go_on(true);
+}
+
+/// Rule 27: nobody is told before all others know that the file is being written.
+#[test]
+fn times_are_not_answered_before_all_have_noted_the_file() {
+    times_go_on(false);
+}
+
+/// Rule 13. A view without its driver has undone the op: a directory that its leg made would lie nowhere.
+#[test]
+fn a_leg_of_a_driver_that_was_left_out_meanwhile_is_not_taken() {
+    let mut stage = Stage::new(&[&[0, 1], &[2]]);
+    let ann = stage.client();
+    stage.ask(ann, directory(ROOT, "d", 1, 2));
+    stage.catch("its leg", |sent| sent.from.brick.0 == 1 && leg_of(sent).is_some());
+    stage.dies(ann);
+    stage.form(0, &[1], &[]);
+    stage.until_serving(0);
+    stage.pass(500_000);
+    stage.release();
+    stage.pass(100_000);
+    stage.form(0, &[1], &[0]);
+    stage.pass(2_000_000);
+    stage.form(0, &[1, 0], &[]);
+    stage.whole_and_judged();
+}
