@@ -1,11 +1,14 @@
 """Volumes of mode hsr: overwrites go to all replicas at once, and promise what they promise on the leader's lane."""
 
+import contextlib
+import glob
 import os
 import threading
 import time
 
 from harness import equal, test, wait_until
 from raw_client import DENIED, PROTOCOL, Session, fast_write
+from test_apart import restart_machine
 from test_failover import ends_equal
 from test_processes import three
 
@@ -112,6 +115,42 @@ def a_server_dies_amid_fast_writes(store):
         store.serve_other(name)
         wait_until(lambda: store.status()["health"] == "good", "all is well again", limit_s=60)
         holds(path, round_ + 19)
+    store.umount("fast")
+    ends_equal_of(store)
+
+
+@test(limit_s=200)
+def all_machines_restart_amid_loose_writes(store):
+    """What each replica had of these is in no log: one decides, the others are compared with it"""
+    path = hsr(store)
+    ends = threading.Event()
+
+    def keep_writing():
+        file = os.open(path, os.O_WRONLY)
+        round_ = 0
+        while not ends.is_set():
+            round_ += 1
+            for number in range(BLOCKS):
+                os.pwrite(file, block(number, round_), number * BLOCK)
+        with contextlib.suppress(OSError):
+            # What was lost is said once.
+            os.close(file)
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    time.sleep(2)
+    for name, brick in [("s2", "s2-brick"), ("s3", "s3-brick"), (None, "brick0")]:
+        restart_machine(store, name, brick)
+    store.serve("--listen", store.address)
+    for name in ["s2", "s3"]:
+        store.serve_other(name)
+    wait_until(lambda: store.status()["health"] == "good", "all is well again", limit_s=90)
+    ends.set()
+    writer.join()
+    overwrite(path, [7], flags=0)
+    holds(path, 7)
+    logs = [line for name in ["state", "s2", "s3"] for log in glob.glob(f"{store.path(name)}/*.log") for line in open(log, errors="replace")]
+    equal(any("decides what is kept" in line for line in logs), True, "a partition with one member for a while")
     store.umount("fast")
     ends_equal_of(store)
 

@@ -134,6 +134,13 @@ impl Leader {
         let alone = at.view.forgetful && self.fast.loose.is_noted() && !self.members.is_empty() && !is_planted(47);
         if alone && !self.fast.loose.wants_alone {
             out.branches.push("a view without memory is to have one member");
+            out.notes.push(format!(
+                "partition {} of ring {}: all replicas lost their memory amid writes that were not synced; brick {} decides what is \
+                 kept, and the others are compared with it",
+                at.own.partition,
+                at.ring,
+                at.own.brick.text()
+            ));
             self.fast.loose.wants_alone = true;
         }
         alone
