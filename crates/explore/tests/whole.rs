@@ -29,7 +29,7 @@ fn all_promises_hold_in_every_state() {
         "large" => 5_000_000,
         _ => 1,
     };
-    explore_all(&check::wanted(small(), large()), states_min);
+    explore_all(&check::wanted(small(), large(), Vec::new()), states_min);
 }
 
 /// Rule 16b is for speed: without it what is unsettled is settled when it is read or written next. Rule 15c is for logs,
