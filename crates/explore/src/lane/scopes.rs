@@ -116,6 +116,7 @@ pub fn largest() -> Vec<Lane> {
     let mut lanes = vec![
         warm("loose, two writes, blackout and power cut", 2, TWO, Budget { cuts: 1, ..BLACKOUT }),
         warm("loose, two writes, blackout and kill", 2, TWO, Budget { kills: 1, ..BLACKOUT }),
+        warm("loose, two writes, blackout and suspicion", 2, TWO, Budget { suspicions: 1, ..BLACKOUT }),
         after_blackout("loose, three replicas, after a blackout", [0, 2, 0]),
         after_blackout("loose, three replicas, after another blackout", [1, 0, 2]),
     ];
