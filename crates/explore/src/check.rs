@@ -9,12 +9,12 @@ pub type Missed = (&'static str, &'static str, &'static str);
 /// A rule's number in the document, its name, and what it says.
 pub type Rule = (&'static str, &'static str, &'static str);
 
-/// `HEKATE_EXPLORE=large`: the larger configurations; its name: one of them; else the small ones.
-pub fn wanted<M: Model>(small: Vec<M>, large: Vec<M>) -> Vec<M> {
+/// `HEKATE_EXPLORE=large`: the larger configurations; its name: one of any; else the small ones.
+pub fn wanted<M: Model>(small: Vec<M>, large: Vec<M>, largest: Vec<M>) -> Vec<M> {
     match std::env::var("HEKATE_EXPLORE").unwrap_or_default().as_str() {
         "" => small,
         "large" => large,
-        name => small.into_iter().chain(large).filter(|model| model.name() == name).collect(),
+        name => small.into_iter().chain(large).chain(largest).filter(|model| model.name() == name).collect(),
     }
 }
 

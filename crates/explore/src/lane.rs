@@ -49,7 +49,7 @@ rules! {
     "L18" found_syncs "and so does evening what a leader finds";
     "L19" learners_compared "while the note is there a learner is compared, whatever its log";
     "L20" alone "a leader that finds the note in a view without memory goes on alone";
-    "L20" stays_forgetful "and so does who leads next, if it did not come to that";
+    "L20" alone_first "that is settled before a view opens: one of several members does not open";
     "L21" note_settled "the note is on all members before the first loose write";
     "L22" note_closed "the note is taken away only when nothing is open";
     "L22" note_whole "and only when nobody is missing";
@@ -180,6 +180,8 @@ pub struct Lead {
     pub unsettled: bool,
     /// It took a loose write since then.
     pub loose: bool,
+    /// It wants to be the only member.
+    pub alone: bool,
     /// All are to sync before something is closed: who has not.
     pub round: Option<Mask>,
     pub due: bool,

@@ -20,7 +20,7 @@ const MISSED: &[Missed] = &[
 
 #[test]
 fn all_promises_hold_in_every_state() {
-    check::all_hold(&check::wanted(small(), large()));
+    check::all_hold(&check::wanted(small(), large(), Vec::new()));
 }
 
 #[test]

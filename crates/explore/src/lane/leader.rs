@@ -22,6 +22,7 @@ impl World {
             open: None,
             unsettled: false,
             loose: false,
+            alone: false,
             round: None,
             due: false,
             closing: None,
@@ -241,8 +242,9 @@ impl World {
         let (is_level, settled) = (self.is_level(leader), self.settled(leader));
         let stable = self.stable(leader, settled);
         let is_leased = view.epoch == self.views.opened.epoch;
+        self.want_alone(lane, leader);
         self.begin_round(lane, leader);
-        let goes_on = view.open && !self.goes_alone(lane, leader);
+        let goes_on = view.open && !self.wants_alone(leader);
         let Some(lead) = self.at(leader).lead.as_mut() else { return };
         if goes_on
             && lead.closing.is_none()

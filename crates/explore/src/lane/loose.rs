@@ -14,7 +14,7 @@ impl World {
         let is_closed = lead.due && lead.open.is_some() && lead.loose && lane.rules.closing_syncs;
         let is_found = lead.found.is_some() && at.now.noted && lane.rules.found_syncs;
         let is_open = self.view_of(leader).is_some_and(|view| view.open);
-        is_open && (is_closed || is_found) && !self.goes_alone(lane, leader) && (at.serves() || self.is_level(leader))
+        is_open && (is_closed || is_found) && !self.wants_alone(leader) && (at.serves() || self.is_level(leader))
     }
 
     pub(super) fn begin_round(&mut self, lane: &Lane, leader: u8) {
@@ -37,11 +37,18 @@ impl World {
         }
     }
 
-    /// In a view without memory what is settled may differ, but for records: its leader goes on alone.
-    pub(super) fn goes_alone(&self, lane: &Lane, leader: u8) -> bool {
-        let Some(view) = self.view_of(leader).filter(|view| view.open && view.forgetful) else { return false };
-        let is_alone = view.members == bit(leader);
-        self.replicas[leader as usize].now.noted && lane.rules.alone && !is_alone && self.is_level(leader)
+    /// In a view without memory what is settled may differ, but for records: its leader goes on alone. It says so until it learns of
+    /// another view.
+    pub(super) fn want_alone(&mut self, lane: &Lane, leader: u8) {
+        let is_due = |view: &View| view.forgetful && view.members != bit(leader) && view.open != lane.rules.alone_first;
+        let is_noted = self.replicas[leader as usize].now.noted && lane.rules.alone;
+        if is_noted && self.view_of(leader).as_ref().is_some_and(is_due) && self.is_level(leader) {
+            self.at(leader).lead.iter_mut().for_each(|lead| lead.alone = true);
+        }
+    }
+
+    pub(super) fn wants_alone(&self, leader: u8) -> bool {
+        self.replicas[leader as usize].lead.as_ref().is_some_and(|lead| lead.alone)
     }
 
     pub(super) fn may_unnote(&self, lane: &Lane, leader: u8) -> bool {

@@ -73,7 +73,6 @@ pub fn small() -> Vec<Lane> {
         lane("lane, two suspicions", 2, TWO, Budget { suspicions: 2, ..Budget::NONE }),
         lane("lane, two records, suspicion", 2, ZIGZAG, Budget { suspicions: 1, ..Budget::NONE }),
         lane("lane, three replicas", 3, TWO, Budget { timeouts: 1, ..HASTY }),
-        lane("lane, three replicas, suspicion", 3, TWO, Budget { suspicions: 1, ..Budget::NONE }),
         warm("loose, power cut", 2, THREE, CUT),
         warm("loose, blackout", 2, THREE, BLACKOUT),
         loose("loose, power cut and fsync", 2, SYNCED, CUT),
@@ -90,6 +89,7 @@ pub fn large() -> Vec<Lane> {
         lane("lane, three writes, suspicion and kill", 2, THREE, Budget { suspicions: 1, kills: 1, ..Budget::NONE }),
         lane("lane, two suspicions, three writes", 2, THREE, Budget { suspicions: 2, ..Budget::NONE }),
         lane("lane, two kills", 2, THREE, Budget { kills: 2, ..Budget::NONE }),
+        lane("lane, three replicas, suspicion", 3, TWO, Budget { suspicions: 1, ..Budget::NONE }),
         lane("lane, three replicas, kill", 3, TWO, Budget { kills: 1, ..Budget::NONE }),
         lane("lane, three replicas, rivals", 3, RIVALS, Budget { deaths: 1, timeouts: 1, ..HASTY }),
         loose("loose, power cut, from the beginning", 2, THREE, CUT),
@@ -102,6 +102,8 @@ pub fn large() -> Vec<Lane> {
         warm("loose, rivals, power cut", 2, RIVALS, CUT),
         warm("loose, rivals, blackout", 2, RIVALS, BLACKOUT),
         loose("loose, three replicas, power cut", 3, TWO, CUT),
+        loose("loose, three replicas, blackout", 3, TWO, BLACKOUT),
+        warm("loose, two writes, two blackouts", 2, TWO, Budget { blackouts: 2, ..Budget::NONE }),
     ];
     for lane in &mut lanes {
         lane.scope.states_max = 16_000_000;
@@ -109,16 +111,23 @@ pub fn large() -> Vec<Lane> {
     lanes
 }
 
-/// Too large to be visited whole: their nearest states only, and what a rule is for.
-fn beyond() -> Vec<Lane> {
-    vec![
+/// By their names only: they take long.
+pub fn largest() -> Vec<Lane> {
+    let mut lanes = vec![
+        warm("loose, two writes, blackout and power cut", 2, TWO, Budget { cuts: 1, ..BLACKOUT }),
+        warm("loose, two writes, blackout and kill", 2, TWO, Budget { kills: 1, ..BLACKOUT }),
+        warm("loose, two writes, blackout and suspicion", 2, TWO, Budget { suspicions: 1, ..BLACKOUT }),
         after_blackout("loose, three replicas, after a blackout", [0, 2, 0]),
         after_blackout("loose, three replicas, after another blackout", [1, 0, 2]),
-    ]
+    ];
+    for lane in &mut lanes {
+        lane.scope.states_max = 24_000_000;
+    }
+    lanes
 }
 
 /// One of them, by name.
 pub fn named(name: &str) -> Lane {
-    let found = small().into_iter().chain(large()).chain(beyond()).find(|lane| lane.scope.name == name);
+    let found = small().into_iter().chain(large()).chain(largest()).find(|lane| lane.scope.name == name);
     found.unwrap_or_else(|| unreachable!("there is no configuration {name}"))
 }

@@ -117,7 +117,7 @@ impl Model for Lane {
     fn actions(&self, world: &World, found: &mut Vec<Action>) {
         (0..world.clients.len()).for_each(|client| world.client_actions(self, client, found));
         (0..world.replicas.len() as u8).for_each(|replica| world.replica_actions(self, replica, found));
-        let views = world.formable(self).into_iter().enumerate();
+        let views = world.formable().into_iter().enumerate();
         found.extend(views.map(|(number, (view, is_suspicion))| Action::Form {
             number: number as u8,
             view,

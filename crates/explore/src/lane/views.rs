@@ -28,16 +28,20 @@ impl World {
     }
 
     /// Views that may be formed, and whether that is a fault.
-    pub(super) fn formable(&self, lane: &Lane) -> Vec<(View, bool)> {
+    pub(super) fn formable(&self) -> Vec<(View, bool)> {
         let (now, up) = (self.views.now, self.up());
         let participants = now.members | now.learners;
         let mut found = Vec::new();
-        if participants & !self.mask(Replica::is_in) != 0 || now.open && up & !participants != 0 {
-            self.compose(lane, self.survivors(), up, None, &mut found);
-        } else if now.open && self.goes_alone(lane, now.leader) {
-            self.compose(lane, bit(now.leader), up, None, &mut found);
+        let is_out = participants & !self.mask(Replica::is_in) != 0 || now.open && up & !participants != 0;
+        if is_out && !self.is_alone() {
+            self.compose(self.survivors(), up, None, &mut found);
+        }
+        if self.may_be_alone() && (is_out || !self.is_alone()) {
+            self.compose(bit(now.leader), up, None, &mut found);
+        } else if is_out {
+            // Whoever is missing is waited for, or left out.
         } else if let Some(ready) = self.ready_learner() {
-            self.compose(lane, now.members | ready, up, Some(ready), &mut found);
+            self.compose(now.members | ready, up, Some(ready), &mut found);
         }
         let mut found: Vec<(View, bool)> = found.into_iter().map(|view| (view, false)).collect();
         if self.budget.suspicions > 0 {
@@ -45,15 +49,32 @@ impl World {
                 let mut views = Vec::new();
                 let up = up & !bit(suspect);
                 let members = if self.all_lost() { 0 } else { self.survivors() & up };
-                self.compose(lane, members, up, None, &mut views);
+                self.compose(members, up, None, &mut views);
                 found.extend(views.into_iter().map(|view| (view, true)));
             }
         }
         found
     }
 
+    /// Without memory, not open, and of its leader alone, who has what it had then.
+    fn is_alone(&self) -> bool {
+        let View { leader, members, learners, forgetful, open, .. } = self.views.now;
+        let has_all = self.views.opened.members & !(members | learners) == 0;
+        !open && forgetful && members == bit(leader) && has_all && !self.replicas[leader as usize].outside
+    }
+
+    /// Its leader alone may be the next view, or is to stay it: who else might know what it did is there, and learns. Others than its
+    /// leader need not know that it wants to, and may form one of all once more.
+    fn may_be_alone(&self) -> bool {
+        let now = self.views.now;
+        // Also if it has not heard of this view yet.
+        let is_wanted = now.forgetful && self.wants_alone(now.leader);
+        let all_there = !self.all_lost() || self.views.opened.members & !self.up() == 0;
+        all_there && (is_wanted || self.is_alone())
+    }
+
     /// Who leads stays, or one who joins leads if it is the first; otherwise anybody.
-    fn compose(&self, lane: &Lane, members: Mask, up: Mask, joins: Option<Mask>, found: &mut Vec<View>) {
+    fn compose(&self, members: Mask, up: Mask, joins: Option<Mask>, found: &mut Vec<View>) {
         let now = self.views.now;
         let stays = members & bit(now.leader) != 0;
         let first = members & members.wrapping_neg();
@@ -63,10 +84,9 @@ impl World {
             false => members,
         };
         let (opened, is_loss) = (self.views.opened, self.all_lost());
-        let forgets_still = opened.forgetful && members.count_ones() > 1 && lane.rules.stays_forgetful;
-        let (losses, forgetful) = (opened.losses + u8::from(is_loss), is_loss || forgets_still);
-        let learners = up & !members;
-        let view = |leader| View { epoch: now.epoch + 1, leader, members, learners, losses, forgetful, open: false };
+        let (losses, learners) = (opened.losses + u8::from(is_loss), up & !members);
+        let view =
+            |leader| View { epoch: now.epoch + 1, leader, members, learners, losses, forgetful: is_loss, open: false };
         found.extend(numbers(leaders).map(view));
     }
 
@@ -109,7 +129,8 @@ impl World {
 
     pub(super) fn may_open(&self) -> bool {
         let now = self.views.now;
-        !now.open && self.replicas[now.leader as usize].epoch == now.epoch && self.is_level(now.leader)
+        let is_led = !now.open && self.replicas[now.leader as usize].epoch == now.epoch;
+        is_led && self.is_level(now.leader) && !self.wants_alone(now.leader)
     }
 
     /// Who was left out serves no more by then (rule 14).
