@@ -115,8 +115,8 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let forgetful = entitled.is_empty();
     if forgetful && opened.members.iter().all(|member| serves(member.brick)) {
         members = opened.members.iter().map(|member| member.brick).collect();
-        goes_on_alone(&mut members, (now, opened), partition, seen);
     }
+    let alone = forgetful && goes_on_alone(&mut members, (now, opened), partition, seen);
     if members.is_empty() {
         let missing = |member: &&Member| !serves(member.brick) && (forgetful || entitled.contains(&member.brick));
         return Outlook::Waits(opened.members.iter().filter(missing).map(|member| member.brick).collect());
@@ -141,8 +141,10 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let joining: Vec<BrickId> = joining.filter(|_| !forgetful).collect();
     members.extend(&joining);
     let leader = choose(&mut members, &joining, now.leader, &placed, ring.copies as usize);
-    let learners: Vec<BrickId> =
-        placed.iter().copied().filter(|brick| serves(*brick) && !members.contains(brick)).collect();
+    // Until a view of one has begun all may be needed again, also who is being replaced.
+    let before = opened.members.iter().map(|member| member.brick).filter(|brick| alone && !placed.contains(brick));
+    let others = placed.iter().copied().chain(before);
+    let learners: Vec<BrickId> = others.filter(|brick| serves(*brick) && !members.contains(brick)).collect();
     // With too few it can only heal somebody; as long as nobody is there, those who are away keep their right.
     let too_few = members.len() < ring.members_min();
     if too_few && learners.is_empty() {
@@ -179,14 +181,21 @@ fn keep_left_out(members: &mut Vec<BrickId>, now: &View, members_min: usize) {
 
 /// Rule L20: replicas that lost their memory may differ in what no log has. The leader that found so decides, and the others learn
 /// from it; until its view has begun all of them are needed, if it loses its memory again. (A forced view lacks some of them.)
-fn goes_on_alone(members: &mut Vec<BrickId>, (now, opened): (&View, &View), partition: PartitionNumber, seen: &Seen) {
+fn goes_on_alone(
+    members: &mut Vec<BrickId>,
+    (now, opened): (&View, &View),
+    partition: PartitionNumber,
+    seen: &Seen,
+) -> bool {
     let is_in = |member: &Member| now.has_member(member.brick) || now.has_learner(member.brick);
     let is_alone = now.members.len() == 1 && opened.members.iter().all(is_in);
     let is_wanted = now.forgetful && !now.opened && (is_alone || seen.alone.contains(&partition));
     let is_meant = || now.members.iter().any(|member| member.brick == now.leader && seen.remembers(member));
-    if is_wanted && members.contains(&now.leader) && is_meant() {
+    let alone = is_wanted && members.contains(&now.leader) && is_meant();
+    if alone {
         *members = vec![now.leader];
     }
+    alone
 }
 
 /// Orders the members, leaves out whom another brick has replaced. -> the leader.

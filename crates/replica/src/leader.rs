@@ -89,6 +89,8 @@ pub(crate) struct Leader {
     pub waiting: VecDeque<Waiting>,
     /// The last op of each session's slot; what is missing is in the brick.
     pub slots: BTreeMap<(SessionId, u8), OpId>,
+    /// The last op of each slot that was answered without a record: it told times, which are kept.
+    pub kept: BTreeMap<(SessionId, u8), OpId>,
     /// Data ids whose shards were dropped: what is written to them comes too late.
     pub dropped: VecDeque<DataId>,
     /// Data ids to collect.
@@ -176,6 +178,7 @@ impl Leader {
             held: BTreeMap::new(),
             waiting: VecDeque::new(),
             slots: BTreeMap::new(),
+            kept: BTreeMap::new(),
             dropped: VecDeque::new(),
             garbage: VecDeque::new(),
             ticks: 0,
@@ -389,7 +392,7 @@ impl Leader {
         let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
         let mut changes = commit.changes.clone();
         changes.extend(draft.also);
-        let unnoted = if commit.times_of.is_none() { self.times.changed_by(&changes) } else { Vec::new() };
+        let unnoted = if commit.times_of.is_none() { self.changes_times(at, &changes, around) } else { Vec::new() };
         if self.must_tell_times(at, &unnoted, around, out)? {
             return Ok(Err(Unmade::NoRoom));
         }

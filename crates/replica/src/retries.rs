@@ -30,6 +30,11 @@ impl Leader {
             return Ok(None);
         }
         let slot = slot_of(ask.op_id);
+        match self.kept.get(&(ask.session, slot)).map(|kept| kept.cmp(&ask.op_id)) {
+            Some(std::cmp::Ordering::Equal) => return Ok(Some(Ok(Reply::Done))),
+            Some(std::cmp::Ordering::Greater) => return Ok(Some(Err(answered_long_ago()))),
+            Some(std::cmp::Ordering::Less) | None => {}
+        }
         let known = self.slots.get(&(ask.session, slot)).copied();
         if known.is_some_and(|known| known < ask.op_id) {
             return Ok(None);
@@ -46,16 +51,24 @@ impl Leader {
             std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
             std::cmp::Ordering::Greater if is_planted(33) => None,
             // It comes after its own retry was answered and the slot used again: nobody waits for it.
-            std::cmp::Ordering::Greater => {
-                Some(Err(Error::Protocol { what: "an op that was answered long ago".into() }))
-            }
+            std::cmp::Ordering::Greater => Some(Err(answered_long_ago())),
         })
     }
 
     /// What a session left for retries is forgotten with it.
     pub fn forget_session(&mut self, session: SessionId) {
         self.slots.retain(|(known, _), _| *known != session);
+        self.kept.retain(|(known, _), _| *known != session);
     }
+
+    /// It was answered, and no record says so.
+    pub fn keep_slot(&mut self, ask: &Ask) {
+        self.kept.insert((ask.session, slot_of(ask.op_id)), ask.op_id);
+    }
+}
+
+fn answered_long_ago() -> Error {
+    Error::Protocol { what: "an op that was answered long ago".into() }
 }
 
 fn slot_of(op_id: OpId) -> u8 {

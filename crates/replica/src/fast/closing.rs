@@ -94,8 +94,9 @@ impl Leader {
         if lane.due.is_empty() || !self.all_present() {
             return Ok(false);
         }
-        let shards: Vec<ShardId> = self.fast.due.iter().take(SHARDS_AT_ONCE).copied().collect();
-        if self.syncs_due(at, &shards, out) {
+        let synced = self.sync_due(at, out);
+        let shards: Vec<ShardId> = synced.into_iter().take(SHARDS_AT_ONCE).collect();
+        if shards.is_empty() {
             return Ok(false);
         }
         let mut commit = Commit::default();

@@ -317,18 +317,20 @@ impl Leader {
         }
     }
 
-    /// Of an open shard that a record changes nothing may come on the fast lane meanwhile. -> whether the record must wait.
+    /// Of an open shard that a record changes nothing may come on the fast lane meanwhile; and what a member lends for one that is being
+    /// made even would be put over the record. -> whether the record must wait.
     pub fn must_close(&mut self, changes: &[Change], out: &mut Out) -> bool {
-        if self.fast.open.is_empty() || is_planted(30) {
+        let lane = &mut self.fast;
+        if lane.open.is_empty() && lane.closing.is_none() || is_planted(30) {
             return false;
         }
-        let open = &self.fast.open;
-        let shards: Vec<ShardId> =
-            changes.iter().filter_map(Change::shard).filter(|shard| open.contains_key(shard)).collect();
+        let is_closing = |shard: &ShardId| lane.closing.as_ref().is_some_and(|closing| closing.has(*shard));
+        let waits = |shard: &ShardId| lane.open.contains_key(shard) || is_closing(shard);
+        let shards: Vec<ShardId> = changes.iter().filter_map(Change::shard).filter(waits).collect();
         if !shards.is_empty() {
             out.branches.push("a record waits for a shard to be closed");
         }
-        self.fast.due.extend(&shards);
+        lane.due.extend(shards.iter().filter(|shard| lane.open.contains_key(shard)));
         !shards.is_empty()
     }
 }

@@ -81,19 +81,17 @@ impl Leader {
         self.fast.loose.used_at = now;
     }
 
-    /// Rule L18, of shards that are to be closed: from the moment at which they are due this leader takes no write to them, so what was
-    /// acknowledged is at all members by now. -> whether their syncs are awaited.
-    pub fn syncs_due(&mut self, at: &Place, due: &[ShardId], out: &mut Out) -> bool {
-        let is_loose = |shard: &&ShardId| self.fast.open.get(shard).is_some_and(|open| open.loose);
-        let loose: BTreeSet<ShardId> = due.iter().filter(is_loose).copied().collect();
-        if loose.is_empty() || is_planted(45) {
-            return false;
-        }
-        if self.fast.loose.syncing.is_none() {
+    /// Rule L18, of shards that are to be closed: from the moment at which they are due this leader takes no write to them. So what is
+    /// settled, and listed no more, is at all members by now; what is still listed is made even by the records that follow. -> those
+    /// that may be closed; the others are synced meanwhile.
+    pub fn sync_due(&mut self, at: &Place, out: &mut Out) -> Vec<ShardId> {
+        let is_loose = |shard: &ShardId| self.fast.open.get(shard).is_some_and(|open| open.loose) && !is_planted(45);
+        let (loose, synced): (Vec<ShardId>, _) = self.fast.due.iter().copied().partition(is_loose);
+        if !loose.is_empty() && self.fast.loose.syncing.is_none() {
             out.branches.push("shards are synced before they are closed");
-            self.sync_loose(at, loose, out);
+            self.sync_loose(at, loose.into_iter().collect(), out);
         }
-        true
+        synced
     }
 
     /// The same, of what members list when a leader begins. -> whether it is awaited.

@@ -169,9 +169,9 @@ impl Leader {
         if idle.is_empty() {
             return Ok(());
         }
-        let mut commit = self.untold_times(at, &idle, around)?;
+        let (mut commit, idle) = self.untold_times(at, &idle, around)?;
         commit.changes.extend(Times::ends(at.ring, &idle));
-        if self.append_own(at, commit, around, out)?.is_ok() {
+        if !idle.is_empty() && self.append_own(at, commit, around, out)?.is_ok() {
             self.times.unnote(&idle);
         }
         Ok(())
@@ -192,24 +192,34 @@ impl Leader {
             return false;
         }
         out.branches.push("times are answered before all have them");
+        self.keep_slot(ask);
         self.durable.remove(&token);
         out.answers.push((token, Ok(Reply::Done)));
         true
     }
 
-    /// A record tells times that were kept. -> whether there was room for it.
+    /// A record tells times that were kept. -> whether any was told.
     pub fn tell_times(&mut self, at: &Place, files: &[File], around: &Around, out: &mut Out) -> Result<bool> {
-        let commit = self.untold_times(at, files, around)?;
-        if commit.changes.is_empty() {
-            self.times.told(files);
-            return Ok(true);
+        let (commit, told) = self.untold_times(at, files, around)?;
+        if !commit.changes.is_empty() {
+            match self.append_own(at, commit, around, out)? {
+                Ok(_) => {}
+                Err(Unmade::NoRoom) => return Ok(false),
+                Err(Unmade::Refused(error)) => return Err(error),
+            }
         }
-        match self.append_own(at, commit, around, out)? {
-            Ok(_) => self.times.told(files),
-            Err(Unmade::NoRoom) => return Ok(false),
-            Err(Unmade::Refused(error)) => return Err(error),
-        }
-        Ok(true)
+        self.times.told(&told);
+        Ok(!told.is_empty())
+    }
+
+    /// Noted files that a record changes otherwise, but for those that it mends: what was kept of them is told once they can be read.
+    pub fn changes_times(&self, at: &Place, changes: &[Change], around: &Around) -> Vec<File> {
+        let mut files = self.times.changed_by(changes);
+        files.retain(|(volume, inode)| {
+            let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
+            !matches!(around.brick.get(&key), Err(Error::Damaged { .. }))
+        });
+        files
     }
 
     /// Whether an answer is as records have it. If it shows times that none tells they are told, and it is to be found again.
@@ -239,23 +249,28 @@ impl Leader {
         Ok(true)
     }
 
-    fn untold_times(&self, at: &Place, files: &[File], around: &Around) -> Result<Commit> {
+    /// -> also the files that it has all of; not those that cannot be read until they are mended.
+    fn untold_times(&self, at: &Place, files: &[File], around: &Around) -> Result<(Commit, Vec<File>)> {
         let mut commit = Commit { times_of: files.first().map(|(_, inode)| *inode), ..Commit::default() };
-        for (volume, inode) in files {
-            if let Some(untold) = self.times.noted.get(&(*volume, *inode)).and_then(|noted| noted.untold) {
-                let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
-                move_times(&mut commit, key, untold, around)?;
-            }
+        let mut told = Vec::new();
+        for file @ (volume, inode) in files {
+            let untold = self.times.noted.get(file).and_then(|noted| noted.untold);
+            let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
+            let is_moved = match untold {
+                Some(untold) => move_times(&mut commit, key, untold, around)?,
+                None => true,
+            };
+            told.extend(is_moved.then_some(*file));
         }
-        Ok(commit)
+        Ok((commit, told))
     }
 }
 
-/// An inode's times move to this one, if they are not later, and its change counter by so much.
-fn move_times(commit: &mut Commit, key: Key, (time, changes): (Time, u64), around: &Around) -> Result<()> {
+/// An inode's times move to this one, if they are not later, and its change counter by so much. -> whether it could be read.
+fn move_times(commit: &mut Commit, key: Key, (time, changes): (Time, u64), around: &Around) -> Result<bool> {
     let found = match around.brick.get(&key) {
         // It is mended as it was. To stop here would take all others with it.
-        Err(Error::Damaged { .. }) => None,
+        Err(Error::Damaged { .. }) => return Ok(false),
         found => found?,
     };
     if let Some(value) = found {
@@ -264,5 +279,5 @@ fn move_times(commit: &mut Commit, key: Key, (time, changes): (Time, u64), aroun
         record.change = record.change.saturating_add(changes);
         commit.put(key, &record);
     }
-    Ok(())
+    Ok(true)
 }

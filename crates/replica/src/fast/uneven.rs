@@ -29,7 +29,10 @@ impl Uneven {
         for write in writes {
             self.is_listed = true;
             self.count = self.count.max(write.stamp.count);
-            self.add_range((write.first, write.blocks));
+            // What another replica says is bounded by what a shard can have.
+            if u64::from(write.first) + u64::from(write.blocks) <= SHARD_BYTES / BLOCK_BYTES as u64 {
+                self.add_range((write.first, write.blocks));
+            }
         }
     }
 

@@ -166,3 +166,149 @@ fn the_note_goes_when_nobody_writes_and_stays_while_somebody_is_missing() {
     assert!(lane.ring.partitions[&leader].is_idle());
     assert!(lane.listed(leader) == lane.listed(follower) && shard().index == 0);
 }
+
+/// Replicas of three bricks; the third one lists a write that the others have not, and learns. -> it
+fn a_learner_lists(lane: &mut Lane) -> Address {
+    let (l, f) = (lane.leader.brick.0, lane.follower.brick.0);
+    let t = 3 - l - f;
+    let number = lane.leader.partition.0;
+    let third = Address { brick: BrickId(t), ..lane.leader };
+    form(&mut lane.ring, number, l, &[l, f], &[t]);
+    (0..100).for_each(|_| lane.ring.tick());
+    form(&mut lane.ring, number, l, &[l, f, t], &[]);
+    for op in 2..10 {
+        if matches!(lane.slow(FIRST, op * 256, 0, bytes(1, BLOCK_BYTES)), Ok(Reply::Written { fast: Some(_), .. })) {
+            break;
+        }
+    }
+    assert!(lane.fast(third, 1 << 16, 0, bytes(7, 3 * BLOCK_BYTES)).is_ok());
+    third
+}
+
+#[test]
+fn what_is_lent_is_not_put_over_a_write_that_came_meanwhile() {
+    use hekate_brick::storage::Storage;
+    for is_rotten in [false, true] {
+        let mut lane = Lane::new();
+        let third = a_learner_lists(&mut lane);
+        let (leader, follower, number) = (lane.leader, lane.follower, lane.leader.partition.0);
+        // Nobody is heard by the third.
+        lane.ring.held_back = Some((third, Vec::new()));
+        form(&mut lane.ring, number, leader.brick.0, &[leader.brick.0, follower.brick.0], &[third.brick.0]);
+        assert!(lane.ring.partitions[&leader].serves());
+        if is_rotten {
+            lane.ring.write_home();
+            let file =
+                lane.storages[leader.brick.0 as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
+            file.write_at(&[&[9; 100]], BLOCK_BYTES as u64).unwrap();
+        }
+        // It is heard now, and what goes to the follower is on its way for a while.
+        let (_, to_third) = lane.ring.held_back.replace((follower, Vec::new())).unwrap();
+        to_third.into_iter().for_each(|envelope| lane.ring.handle(third, Event::Message(envelope)));
+        lane.ring.deliver();
+        (0..2).for_each(|_| lane.ring.tick());
+        // A write of somebody: block 0, which nobody has lost.
+        let op = DataOp::WriteShard {
+            data: DATA,
+            index: 0,
+            offset: 0,
+            bytes: bytes(5, BLOCK_BYTES),
+            follow: None,
+            fast: false,
+        };
+        let (token, ask) = (Token(99), Lane::ask(super::fast::SECOND, 256));
+        lane.ring.tell(leader, Event::Request { token, ask, op: Op::Data { op } });
+        let (_, held) = lane.ring.held_back.take().unwrap();
+        println!(
+            "to the follower: {:?}",
+            held.iter()
+                .map(|one| format!("{:?}", one.message).chars().take(12).collect::<String>())
+                .collect::<Vec<_>>()
+        );
+        held.into_iter().for_each(|envelope| lane.ring.handle(follower, Event::Message(envelope)));
+        lane.ring.deliver();
+        (0..10).for_each(|_| lane.ring.tick());
+        let answer = lane.ring.answers.remove(&token);
+        assert!(matches!(answer, Some(Ok(Reply::Written { .. }))), "{answer:?}");
+        for at in [leader, follower] {
+            assert_eq!(lane.held(at).1[0], 5, "rotten: {is_rotten}: what was acknowledged is gone on {at:?}");
+        }
+    }
+}
+
+/// Shards that are due one after the other, while a sync takes longer than the time between two of them.
+#[test]
+fn a_shard_is_closed_though_others_are_due_all_the_time() {
+    let mut lane = open_loosely();
+    fast_by_all(&mut lane, 1 << 16, 1, 7);
+    let (leader, follower) = (lane.leader, lane.follower);
+    let open_another = |lane: &mut Lane, number: u128| {
+        // The same partition: the same upper half of the id, index 0.
+        let data = DataId(DATA.0 + (number << 8));
+        let shard = ShardId { volume: VOLUME, data, index: 0 };
+        if shard.position().partition(COUNT) != leader.partition {
+            return None;
+        }
+        let op = |offset, count| DataOp::WriteShard {
+            data,
+            index: 0,
+            offset,
+            bytes: bytes(1, count),
+            follow: None,
+            fast: true,
+        };
+        let id = (1 << 20) + number as u64 * 1024;
+        let reply = lane.request_as(loose(id), leader, op(0, 4 * BLOCK_BYTES));
+        let Ok(Reply::Written { stamp, fast: Some(term) }) = reply else { panic!("{reply:?}") };
+        let op = DataOp::FastWrite {
+            data,
+            index: 0,
+            offset: 0,
+            bytes: bytes(2, BLOCK_BYTES),
+            follow: stamp,
+            settled: true,
+            term,
+        };
+        for at in [leader, follower] {
+            assert!(lane.request_as(loose(id + 256), at, op.clone()).is_ok());
+        }
+        Some(shard)
+    };
+    let others: Vec<ShardId> = (1..200).filter_map(|number| open_another(&mut lane, number)).take(20).collect();
+    assert!(others.len() >= 10, "{}", others.len());
+    // Somebody else writes the first one: it is to be closed, and a sync of the follower is on its way.
+    lane.ring.held_back = Some((follower, Vec::new()));
+    let second = |data, token: u64| {
+        let op =
+            DataOp::WriteShard { data, index: 0, offset: 0, bytes: bytes(9, BLOCK_BYTES), follow: None, fast: true };
+        Event::Request { token: Token(token), ask: Lane::ask(super::fast::SECOND, 256 * token), op: Op::Data { op } }
+    };
+    lane.ring.tell(leader, second(DATA, 1000));
+    let mut rounds = 0;
+    for (number, other) in others.iter().enumerate() {
+        // The same with another shard, before the sync is over.
+        lane.ring.tell(leader, second(other.data, 1001 + number as u64));
+        let held = std::mem::take(&mut lane.ring.held_back.as_mut().unwrap().1);
+        held.into_iter().for_each(|envelope| lane.ring.handle(follower, Event::Message(envelope)));
+        lane.ring.deliver();
+        rounds += 1;
+        if lane.ring.branches.contains(&"shards are closed") {
+            println!("closed seen by {rounds}");
+        }
+        if lane.ring.answers.contains_key(&Token(1000)) {
+            break;
+        }
+    }
+    let is_answered = lane.ring.answers.contains_key(&Token(1000));
+    for _ in 0..5 {
+        let held = std::mem::take(&mut lane.ring.held_back.as_mut().unwrap().1);
+        held.into_iter().for_each(|envelope| lane.ring.handle(follower, Event::Message(envelope)));
+        lane.ring.deliver();
+    }
+    println!("answered once nobody else is due: {is_answered} -> {}", lane.ring.answers.contains_key(&Token(1000)));
+    assert!(
+        rounds <= 5,
+        "the first write still waits after {rounds} rounds of syncs: {}",
+        lane.ring.answers.contains_key(&Token(1000))
+    );
+}

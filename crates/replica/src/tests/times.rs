@@ -187,3 +187,21 @@ fn no_note_is_taken_away_before_the_view_begins() {
     written.ring.rest();
     assert!(!written.is_noted(leader));
 }
+
+/// A request that stuck in a connection which its client had given up.
+#[test]
+fn a_write_that_comes_once_more_does_not_undo_times_that_were_set_since() {
+    let mut written = Written::new();
+    let (token, event) = written.event(true, 100_000);
+    written.ring.tell(written.leader, event.clone());
+    assert_eq!(written.ring.answers.remove(&token), Some(Ok(Reply::Done)));
+    let changes = AttrChanges { mtime: Some(SetTime::At { time: Time(1234) }), ..AttrChanges::default() };
+    let op = Op::Inode { op: InodeOp::SetAttr { inode: written.inode, changes } };
+    // In another slot.
+    written.ring.op_id = written.op_id + 1;
+    written.ring.execute_at(written.leader, op).unwrap();
+    assert_eq!(written.attr().mtime, Time(1234));
+    written.ring.tell(written.leader, event);
+    (0..10).for_each(|_| written.ring.tick());
+    assert_eq!(written.attr().mtime, Time(1234));
+}
