@@ -247,10 +247,14 @@ pub fn add_link(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Ste
     Ok(inode)
 }
 
-/// The directory's parent is another one.
+/// The directory's parent is another one. It may have been removed at its new place by now, and then has none: who moved it must not
+/// wait for that for ever, and with it everybody who moves a directory of the volume.
 pub fn set_parent(tree: &Tree, commit: &mut Commit, id: InodeId, parent: InodeId, now: Time) -> Stepped<()> {
-    let inode = InodeRecord { parent, ..tree.inode(id)? };
-    commit.put(tree.key(id, Kind::Inode), &moved(inode, now));
+    match tree.inode(id) {
+        Ok(inode) => commit.put(tree.key(id, Kind::Inode), &moved(InodeRecord { parent, ..inode }, now)),
+        Err(Stop::Error(Error::Stale)) => {}
+        Err(other) => return Err(other),
+    }
     Ok(())
 }
 

@@ -10,6 +10,7 @@ mod compare;
 mod fast;
 mod heal;
 mod lane;
+mod legs;
 mod level;
 mod loose;
 mod lost_blocks;
