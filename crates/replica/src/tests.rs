@@ -11,6 +11,7 @@ mod fast;
 mod heal;
 mod lane;
 mod level;
+mod loose;
 mod lost_blocks;
 mod lost_records;
 mod proof;
@@ -83,16 +84,18 @@ fn open_with(storages: &[MemoryStorage], segment_bytes: u64) -> TestRing {
 }
 
 fn bricks_on(storages: &[MemoryStorage], segment_bytes: u64) -> Vec<Brick> {
-    let settings = BrickSettings { journal_segments: 4, segment_bytes, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     let fresh = storages[0].paths().is_empty();
-    let brick = |(number, storage): (usize, &MemoryStorage)| {
-        let identity = Identity::new(BrickId(number as u128), "c", settings);
-        if fresh {
-            Brick::create_on(storage, &identity).unwrap();
-        }
-        Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
-    };
+    let brick = |(number, storage): (usize, &MemoryStorage)| brick_on(number, storage, segment_bytes, fresh);
     storages.iter().enumerate().map(brick).collect()
+}
+
+fn brick_on(number: usize, storage: &MemoryStorage, segment_bytes: u64, fresh: bool) -> Brick {
+    let settings = BrickSettings { journal_segments: 4, segment_bytes, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
+    let identity = Identity::new(BrickId(number as u128), "c", settings);
+    if fresh {
+        Brick::create_on(storage, &identity).unwrap();
+    }
+    Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
 }
 
 /// `fresh`: it has yet to get its root directory.

@@ -5,7 +5,7 @@ use super::heal::{allocate, form, set_view};
 use super::*;
 
 /// Another data id of the same partition.
-fn beside(lane: &Lane) -> DataId {
+pub(super) fn beside(lane: &Lane) -> DataId {
     let of = |data| ShardId { volume: VOLUME, data: DataId(data), index: 0 }.position().partition(COUNT);
     DataId((100..).find(|data| of(*data) == lane.leader.partition).unwrap())
 }
