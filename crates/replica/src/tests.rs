@@ -10,6 +10,7 @@ mod compare;
 mod fast;
 mod heal;
 mod lane;
+mod learner;
 mod level;
 mod loose;
 mod lost_blocks;
@@ -755,6 +756,8 @@ fn bytes_move_into_shards_and_back_out_of_them() {
     let Reply::Node { attr, .. } = ring.execute(Op::Inode { op: none }).unwrap() else { panic!("no node") };
     assert!(attr.layout.is_inline());
     assert!(ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)), "the shards wait to be collected");
+    ring.rest();
+    assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)), "and are");
 }
 
 #[test]

@@ -1,0 +1,167 @@
+//! Learners: what members keep for them, and until when; and which of them are compared.
+
+use super::closing::beside;
+use super::fast::{BLOCK, DATA, FIRST, Lane, bytes, shard};
+use super::heal::{allocate, form, heal, healing, outgrow_journals, write};
+use super::*;
+use hekate_brick::storage::Storage;
+
+/// A learner that is whole may be a member of the next view, and has to find in the others' journals what it lacks (narrow seed 23115 of
+/// the simulator); one that does not keep up must not hold up these journals, or nobody writes any more.
+#[test]
+fn what_a_whole_learner_lacks_is_kept_as_long_as_it_keeps_up() {
+    let mut ring = open(&storages());
+    let number = ShardId { volume: VOLUME, data: DataId(1), index: 0 }.position().partition(COUNT).0;
+    let [first, second, third] = [0, 1, 2].map(|further| u128::from((number + further) % BRICKS));
+    form(&mut ring, number, first, &[first, second], &[third]);
+    heal(&mut ring, number);
+    let [leader, learner] =
+        [first, third].map(|brick| Address { partition: PartitionNumber(number), brick: BrickId(brick) });
+    let has = ring.bricks[third as usize].position(RING, leader.partition).sequence;
+    ring.held_back = Some((learner, Vec::new()));
+    let write_and_sync = |ring: &mut TestRing| {
+        write(ring, 1, 0, vec![1; 5000]).unwrap();
+        ring.tell(leader, Event::Sync { token: Token(3), shards: Vec::new(), own: false });
+        assert_eq!(ring.answers.remove(&Token(3)), Some(Ok(Reply::Done)));
+        ring.partitions[&leader].stable()
+    };
+    let stable = write_and_sync(&mut ring);
+    assert!(healing(&ring, number)[0].whole && stable <= has, "{stable:?} may go, and the learner has up to {has:?}");
+    (0..5).for_each(|_| ring.tick());
+    assert!(healing(&ring, number)[0].whole, "half a second is not long");
+    (0..20).for_each(|_| ring.tick());
+    assert!(!healing(&ring, number)[0].whole);
+    assert!(write_and_sync(&mut ring) > has);
+    let (_, held) = ring.held_back.take().unwrap();
+    ring.queue.extend(held);
+    heal(&mut ring, number);
+    form(&mut ring, number, third, &[third, first, second], &[]);
+    ring.rest();
+    ring.check();
+}
+
+/// Its log has records about these blocks, and goes on; nothing in it brings them. Nor do stamps say that they are gone.
+#[test]
+fn who_lost_blocks_with_its_power_is_compared() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    form(&mut lane.ring, number, first, &[first], &[]);
+    let data = beside(&lane);
+    let op = DataOp::WriteShard { data, index: 0, offset: 0, bytes: bytes(2, 10), follow: None, fast: false };
+    assert!(lane.request(lane.leader, FIRST, 513, op).is_ok());
+    lane.ring.write_home();
+    let file = lane.storages[second as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
+    file.write_at(&[&[9; 100]], 0).unwrap();
+    let around = TestRing::around(&lane.ring.bricks, &lane.ring.views, lane.follower, 0);
+    let lost = vec![BlockAt { shard: shard(), block: 0 }];
+    let follower = Partition::new(RING, lane.follower, &around, lost).unwrap();
+    lane.ring.partitions.insert(lane.follower, follower);
+    form(&mut lane.ring, number, first, &[first], &[second]);
+    heal(&mut lane.ring, number);
+    assert!(lane.ring.branches.contains("a learner is compared from the beginning"));
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.check_even([1; 4]);
+}
+
+/// It tells of them in several parts.
+#[test]
+fn what_a_learner_has_far_more_than_the_leader_goes() {
+    let mut ring = open(&storages());
+    let number = ROOT.position().partition(COUNT);
+    let [first, second, third] = [0, 1, 2].map(|further| u128::from((number.0 + further) % BRICKS));
+    outgrow_journals(&mut ring);
+    let brick = &ring.bricks[third as usize];
+    for part in 0..9u64 {
+        let put = |session: u64| {
+            let key = Key::session(RING, number.first_position(COUNT), SessionId(part * 1000 + session + 7), 1);
+            Change::Put { key, value: bytes(1, 10) }
+        };
+        let (partition, epoch, sequence, session, op_id) = (number, Epoch(1), Sequence(0), SYSTEM_SESSION, OpId(0));
+        let changes = (0..1000).map(put).collect();
+        let record = Record { ring: RING, partition, epoch, sequence, session, op_id, changes };
+        brick.append(&hekate_brick::LogEntry::new(record)).unwrap();
+    }
+    form(&mut ring, number.0, first, &[first, second], &[third]);
+    heal(&mut ring, number.0);
+    form(&mut ring, number.0, third, &[third, first, second], &[]);
+    ring.rest();
+    ring.check();
+}
+
+/// A shard of so many blocks on both, and other bytes in all of them but one at the leader; the follower, left out, learns, and is to be compared.
+/// -> also the count of the leader's stamp before.
+fn differing(blocks: u32) -> (Lane, u64) {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    lane.ring.op_id = 600 * 256;
+    for (byte, members) in [(1, [first, second].as_slice()), (2, &[first])] {
+        form(&mut lane.ring, number, first, members, &[]);
+        (0..blocks / 8).for_each(|part| {
+            let bytes = vec![byte; 8 * BLOCK_BYTES];
+            drop(write(&mut lane.ring, DATA.0, part * 8 * BLOCK, bytes).unwrap());
+        });
+    }
+    // Between others, a hole.
+    allocate(&mut lane.ring, DATA.0, 3 * BLOCK, BLOCK, Fill::Nothing).unwrap();
+    outgrow_journals(&mut lane.ring);
+    let before = lane.held(lane.leader).0.count;
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+    form(&mut lane.ring, number, first, &[first], &[second]);
+    (lane, before)
+}
+
+/// What is sent of it is what is there by then, in its place.
+#[test]
+fn blocks_that_become_holes_while_a_shard_is_healed_are_holes_on_all() {
+    let (mut lane, _) = differing(64);
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    for turn in 0.. {
+        if healing(&lane.ring, number)[0].whole {
+            break;
+        }
+        assert!(turn < 500, "{:?}", healing(&lane.ring, number));
+        lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+        lane.ring.tick();
+        // One of each run.
+        let block = turn * 8 % 64 + 3;
+        allocate(&mut lane.ring, DATA.0, block * BLOCK, BLOCK, Fill::Nothing).unwrap();
+    }
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.ring.rest();
+    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
+    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+}
+
+/// Bricks go by the counts of stamps: what is not above the last synced one was synced.
+#[test]
+fn healing_gives_a_shard_a_greater_count_than_anybody_had() {
+    let (mut lane, before) = differing(8);
+    let number = lane.leader.partition.0;
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    heal(&mut lane.ring, number);
+    let after = [lane.leader, lane.follower].map(|at| lane.held(at).0.count);
+    assert!(after.iter().all(|count| *count > before), "{after:?} {before}");
+}
+
+/// Shards that were being healed have the leader's stamps already, and not its bytes.
+#[test]
+fn a_learner_that_dies_while_a_shard_is_healed_trusts_no_stamps_of_it() {
+    let (mut lane, _) = differing(64);
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    while lane.held(lane.leader).0 != lane.held(lane.follower).0 {
+        lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+        lane.ring.tick();
+        assert!(!healing(&lane.ring, number)[0].whole);
+    }
+    assert!(lane.held(lane.leader).1 != lane.held(lane.follower).1);
+    lane.ring.partitions.remove(&lane.follower);
+    lane.ring.host_all();
+    lane.ring.tell(lane.follower, Event::Start);
+    lane.ring.tell(lane.leader, Event::Up { bricks: vec![lane.follower.brick] });
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.ring.rest();
+    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
+    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+}
