@@ -2,7 +2,7 @@
 
 use super::closing::beside;
 use super::fast::{BLOCK, DATA, FIRST, Lane, bytes, shard};
-use super::heal::{allocate, form, heal, healing, outgrow_journals, write};
+use super::heal::{allocate, form, heal, healing, outgrow_journals, set_view, write};
 use super::*;
 use hekate_brick::storage::Storage;
 
@@ -164,4 +164,79 @@ fn a_learner_that_dies_while_a_shard_is_healed_trusts_no_stamps_of_it() {
     lane.ring.rest();
     let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
     assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+}
+
+/// Its log is as long as the leader's was then, and no beginning of it.
+#[test]
+fn a_record_that_only_the_old_leader_had_is_undone_though_others_have_come_since() {
+    let mut lane = Lane::new();
+    let (leader, follower) = (lane.leader, lane.follower);
+    let (number, first, second) = (leader.partition.0, leader.brick.0, follower.brick.0);
+    let data = beside(&lane);
+    let op = DataOp::WriteShard { data, index: 0, offset: 0, bytes: bytes(2, 10), follow: None, fast: false };
+    let ask = Lane::ask(FIRST, 513);
+    lane.ring.handle(leader, Event::Request { token: Token(1), ask, op: Op::Data { op } });
+    lane.ring.queue.clear();
+    form(&mut lane.ring, number, second, &[second], &[]);
+    lane.leader = follower;
+    (2..6).for_each(|turn| drop(lane.slow(FIRST, turn * 256, 0, bytes(turn as u8, BLOCK_BYTES)).unwrap()));
+    form(&mut lane.ring, number, second, &[second], &[first]);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, second, &[second, first], &[]);
+    lane.follower = leader;
+    lane.check_even([5, 1, 1, 1]);
+    let left = ShardId { data, ..shard() };
+    let left = [leader, follower].map(|at| lane.ring.bricks[at.brick.0 as usize].shard(RING, left).unwrap());
+    assert_eq!(left, [None, None], "nobody was told of it");
+}
+
+/// A hole cannot be made beside room that is reserved: the shard is made even once more.
+#[test]
+fn a_shard_for_which_room_is_made_while_it_is_healed_becomes_equal() {
+    let (mut lane, _) = differing(64);
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    while lane.held(lane.leader).0 != lane.held(lane.follower).0 {
+        lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+        lane.ring.tick();
+    }
+    allocate(&mut lane.ring, DATA.0, 64 * BLOCK, 4 * BLOCK, Fill::Holes).unwrap();
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.ring.rest();
+    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
+    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+}
+
+/// After a power cut of all, who has just become a member may lead (rule 23).
+#[test]
+fn who_becomes_a_member_has_what_it_was_given_on_stable_storage() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    form(&mut lane.ring, number, first, &[first], &[]);
+    let data = beside(&lane);
+    let written = bytes(2, 8 * BLOCK_BYTES);
+    let op = DataOp::WriteShard { data, index: 0, offset: 0, bytes: written.clone(), follow: None, fast: false };
+    assert!(lane.request(lane.leader, FIRST, 513, op).is_ok());
+    form(&mut lane.ring, number, first, &[first], &[second]);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    let cut = brick_on(second as usize, &lane.storages[second as usize].after_power_cut(), 512 << 10, false);
+    let held = cut.read_shard(RING, ShardId { data, ..shard() }, 0, written.len() as u32);
+    assert!(held.as_ref().is_ok_and(|held| *held == written), "{:?}", held.map(|held| held.len()));
+}
+
+/// Its journal may be what the next leader begins with.
+#[test]
+fn who_is_left_out_keeps_its_journal_until_that_view_has_begun() {
+    let mut lane = Lane::new();
+    let (number, first) = (lane.leader.partition.0, lane.leader.brick);
+    let stable = |lane: &Lane| lane.ring.partitions[&lane.follower].stable();
+    let last = lane.ring.bricks[lane.follower.brick.0 as usize].position(RING, lane.follower.partition).sequence;
+    let epoch = Epoch(lane.ring.views[number as usize].epoch.0 + 1);
+    let view = View::new(epoch, first, vec![Member { brick: first, incarnation: Incarnation(1) }]);
+    set_view(&mut lane.ring, number, View { opened: false, ..view.clone() });
+    assert!(stable(&lane) <= last);
+    set_view(&mut lane.ring, number, view);
+    assert_eq!(stable(&lane), Sequence(u64::MAX));
 }
