@@ -5,7 +5,8 @@
 on HEKATE_MUTANT: number n takes the function's body with the change of mutant n, any other the body as it is. What the
 compiler refuses is taken out again ("unviable"). `run` gives each mutant to the tests that reach its function, the
 quickest first, until one fails. Both go on where they were ended; while the file $HEKATE_QUIET exists `run` waits. With
-HEKATE_MISSED=1 it tries only what another program's tests have missed.
+HEKATE_MISSED=1 it tries only what another program's tests have missed; with HEKATE_SECONDS=2 it leaves out tests that take longer
+alone (without, a second run gives these what the first has missed); with HEKATE_PART=1/2 it tries every second mutant.
 """
 
 import collections
@@ -15,6 +16,7 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +28,8 @@ TREE, LIST, RESULTS = OUT / "tree", OUT / "mutants.json", OUT / "results.jsonl"
 LEFT_OUT = re.compile(r"(^|/)(tests|model)(/|\.rs$)")
 FIRST = "fast heal learner leader follower level compare proof retention legs drive partition serve rounds".split()
 MEMORY_BYTES_MAX = 8 << 30
+# Tests that a mutant is given one by one.
+SINGLY = 8
 SWITCH = """//! Which mutant this process runs, and which functions with mutants it comes through.
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -197,6 +201,10 @@ def run(program, names):
     for mutant in mutants:
         first.setdefault(function_of(mutant), mutant["number"])
     tests, suite = reached_by(program, names), suite_of(program, names)
+    if "HEKATE_SECONDS" in os.environ:
+        tests = [test for test in tests if test["seconds"] <= float(os.environ["HEKATE_SECONDS"])]
+        suite += f"-{os.environ['HEKATE_SECONDS']}s"
+    part, parts = map(int, os.environ.get("HEKATE_PART", "1/1").split("/"))
     done = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     over = {line["number"] for line in done if line["outcome"] != "missed" or line["suite"] == suite}
     if "HEKATE_MISSED" in os.environ:
@@ -204,13 +212,15 @@ def run(program, names):
     kills = collections.Counter(line["test"] for line in done)
     with RESULTS.open("a") as results:
         for mutant in sorted(mutants, key=lambda mutant: (rank(mutant["file"]), mutant["number"])):
-            if mutant["number"] in over or not mutant["viable"]:
+            if mutant["number"] in over or not mutant["viable"] or mutant["number"] % parts != part % parts:
                 continue
             reaching = [test for test in tests if first[function_of(mutant)] in test["reached"]]
-            # What fails often and soon comes first.
-            reaching.sort(key=lambda test: (test["seconds"] + 0.01) / (kills[test["name"]] + 1))
+            # What fails often, and near by, and soon comes first.
+            near = [mutant["file"], function_of(mutant)]
+            often = lambda name: 1 + kills[name] + sum(10 * kills[name, where] for where in near)
+            reaching.sort(key=lambda test: (test["seconds"] + 0.01) / often(test["name"]))
             outcome, caught_by = tried(program, mutant["number"], reaching)
-            kills[caught_by] += 1
+            kills.update([caught_by, *((caught_by, where) for where in near)])
             line = {"number": mutant["number"], "name": mutant["name"], "outcome": outcome, "test": caught_by,
                     "suite": suite, "reaching": len(reaching)}
             results.write(json.dumps(line) + "\n")
@@ -234,25 +244,37 @@ def suite_of(program, names):
 
 
 def tried(program, number, tests):
-    for test in tests:
+    """The likeliest one by one, the others in one process."""
+    for group in [[test] for test in tests[:SINGLY]] + ([tests[SINGLY:]] if tests[SINGLY:] else []):
         while "HEKATE_QUIET" in os.environ and os.path.exists(os.environ["HEKATE_QUIET"]):
             time.sleep(5)
-        try:
-            if one(program, test["name"], HEKATE_MUTANT=str(number), seconds_max=10 * test["seconds"] + 10):
-                return "caught", test["name"]
-        except subprocess.TimeoutExpired:
-            return "timeout", test["name"]
+        names = [test["name"] for test in group]
+        seconds_max = int(10 * sum(test["seconds"] for test in group) + 3)
+        ended = some(program, names, HEKATE_MUTANT=str(number), seconds_max=seconds_max)
+        if ended.returncode:
+            failed = re.findall(r"^test (\S+) \.\.\. FAILED", ended.stdout, re.MULTILINE)
+            return "timeout" if ended.returncode == -signal.SIGXCPU else "caught", (failed or names)[0]
     return "missed", None
 
 
-def one(program, test, seconds_max=None, **environment):
-    """Whether the test fails."""
-    settings = {"PROPTEST_RNG_SEED": "1", "PROPTEST_MAX_SHRINK_ITERS": "0", "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1"}
+def some(program, tests, seconds_max=600, **environment):
+    """How a process with these tests ended: 0, they found nothing. The seconds are of CPU, as others may be at work here."""
+    settings = {"PROPTEST_RNG_SEED": "1", "PROPTEST_MAX_SHRINK_ITERS": "0", "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
+                "RUST_BACKTRACE": "0"}
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds_max, seconds_max + 5))
+
     return subprocess.run(
-        [program, "--exact", test, "--test-threads=1"], env={**os.environ, **settings, **environment}, cwd=TREE, timeout=seconds_max,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX)),
-    ).returncode != 0
+        [program, "--exact", *tests, "--test-threads=1"], env={**os.environ, **settings, **environment}, cwd=TREE, preexec_fn=limit,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )
+
+
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def reached_by(program, names):
@@ -262,11 +284,11 @@ def reached_by(program, names):
     if kept.exists():
         return json.loads(kept.read_text())
     for name in names or [line.removesuffix(": test") for line in output(program, "--list", "--format", "terse").splitlines()]:
-        begun, reached = time.monotonic(), OUT / "reached"
+        begun, reached = cpu_seconds(), OUT / "reached"
         reached.unlink(missing_ok=True)
-        if one(program, name, HEKATE_REACHED=str(reached)):
+        if some(program, [name], HEKATE_REACHED=str(reached)).returncode:
             sys.exit(f"{name} fails without a mutant")
-        seconds = time.monotonic() - begun
+        seconds = cpu_seconds() - begun
         numbers = reached.read_text().split() if reached.exists() else []
         tests.append({"name": name, "seconds": seconds, "reached": [int(number) for number in numbers]})
     kept.write_text(json.dumps(tests))

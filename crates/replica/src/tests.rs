@@ -10,7 +10,9 @@ mod compare;
 mod fast;
 mod heal;
 mod lane;
+mod learner;
 mod legs;
+mod lending;
 mod level;
 mod loose;
 mod lost_blocks;
@@ -85,16 +87,18 @@ fn open_with(storages: &[MemoryStorage], segment_bytes: u64) -> TestRing {
 }
 
 fn bricks_on(storages: &[MemoryStorage], segment_bytes: u64) -> Vec<Brick> {
-    let settings = BrickSettings { journal_segments: 4, segment_bytes, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     let fresh = storages[0].paths().is_empty();
-    let brick = |(number, storage): (usize, &MemoryStorage)| {
-        let identity = Identity::new(BrickId(number as u128), "c", settings);
-        if fresh {
-            Brick::create_on(storage, &identity).unwrap();
-        }
-        Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
-    };
+    let brick = |(number, storage): (usize, &MemoryStorage)| brick_on(number, storage, segment_bytes, fresh);
     storages.iter().enumerate().map(brick).collect()
+}
+
+fn brick_on(number: usize, storage: &MemoryStorage, segment_bytes: u64, fresh: bool) -> Brick {
+    let settings = BrickSettings { journal_segments: 4, segment_bytes, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
+    let identity = Identity::new(BrickId(number as u128), "c", settings);
+    if fresh {
+        Brick::create_on(storage, &identity).unwrap();
+    }
+    Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
 }
 
 /// `fresh`: it has yet to get its root directory.
@@ -754,6 +758,8 @@ fn bytes_move_into_shards_and_back_out_of_them() {
     let Reply::Node { attr, .. } = ring.execute(Op::Inode { op: none }).unwrap() else { panic!("no node") };
     assert!(attr.layout.is_inline());
     assert!(ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)), "the shards wait to be collected");
+    ring.rest();
+    assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)), "and are");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::heal::{allocate, form, set_view};
 use super::*;
 
 /// Another data id of the same partition.
-fn beside(lane: &Lane) -> DataId {
+pub(super) fn beside(lane: &Lane) -> DataId {
     let of = |data| ShardId { volume: VOLUME, data: DataId(data), index: 0 }.position().partition(COUNT);
     DataId((100..).find(|data| of(*data) == lane.leader.partition).unwrap())
 }
@@ -184,7 +184,7 @@ fn what_a_leader_asked_in_an_earlier_view_is_not_answered_in_the_next() {
 }
 
 /// Records of nobody's, until the journal takes no more; from now on no room is made.
-fn fill_journal(lane: &mut Lane, at: Address) {
+pub(super) fn fill_journal(lane: &mut Lane, at: Address) {
     lane.ring.messages_left = u64::MAX - 1;
     let brick = &lane.ring.bricks[at.brick.0 as usize];
     let epoch = brick.position(RING, at.partition).epoch;

@@ -15,6 +15,8 @@ pub(super) struct Lane {
     pub follower: Address,
     pub stamp: Stamp,
     pub term: u64,
+    /// What is asked from now on need not be on stable storage.
+    pub loose: bool,
 }
 
 pub(super) fn shard() -> ShardId {
@@ -34,7 +36,7 @@ impl Lane {
         let other = view.members.iter().map(|member| member.brick).find(|brick| *brick != leader.brick).unwrap();
         let follower = Address { brick: other, ..leader };
         let stamp = Stamp { count: 0, session: FIRST, op: OpId(0) };
-        let mut lane = Self { ring, storages, leader, follower, stamp, term: 0 };
+        let mut lane = Self { ring, storages, leader, follower, stamp, term: 0, loose: false };
         assert!(lane.slow(FIRST, 256, 0, bytes(1, 4 * BLOCK_BYTES)).is_ok());
         assert!(lane.term > 0, "a shard that one session writes is opened for it");
         lane
@@ -45,7 +47,7 @@ impl Lane {
     }
 
     pub fn request(&mut self, to: Address, session: SessionId, op_id: u64, op: DataOp) -> Result<Reply> {
-        self.request_as(Self::ask(session, op_id), to, op)
+        self.request_as(Ask { loose: self.loose, ..Self::ask(session, op_id) }, to, op)
     }
 
     pub fn request_as(&mut self, ask: Ask, to: Address, op: DataOp) -> Result<Reply> {
@@ -197,7 +199,7 @@ fn a_leader_that_starts_anew_evens_what_is_listed_and_takes_nothing_of_its_last_
         let Lane { storages, stamp, term, .. } = lane;
         drop(lane.ring);
         let ring = open(&storages);
-        let mut lane = Lane { ring, storages, leader: lane.leader, follower: lane.follower, stamp, term };
+        let mut lane = Lane { ring, storages, leader: lane.leader, follower: lane.follower, stamp, term, loose: false };
         lane.check_even([expected, 1, 1, 1]);
         for at in [lane.leader, lane.follower] {
             let late = lane.fast(at, 768, 0, bytes(7, BLOCK_BYTES));

@@ -27,12 +27,12 @@ pub(super) fn set_view(ring: &mut TestRing, number: u32, view: View) {
     addresses.into_iter().for_each(|address| ring.tell(address, Event::View));
 }
 
-fn healing(ring: &TestRing, number: u32) -> Vec<Healing> {
+pub(super) fn healing(ring: &TestRing, number: u32) -> Vec<Healing> {
     let (partition, brick) = (PartitionNumber(number), ring.views[number as usize].leader);
     ring.partitions[&Address { partition, brick }].healing()
 }
 
-fn heal(ring: &mut TestRing, number: u32) {
+pub(super) fn heal(ring: &mut TestRing, number: u32) {
     for _ in 0..500 {
         if healing(ring, number).iter().all(|one| one.whole) {
             return;

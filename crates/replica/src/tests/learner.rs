@@ -1,0 +1,241 @@
+//! Learners: what members keep for them, and until when; and which of them are compared.
+
+use super::closing::beside;
+use super::fast::{BLOCK, DATA, FIRST, Lane, bytes, shard};
+use super::heal::{allocate, form, heal, healing, outgrow_journals, set_view, write};
+use super::*;
+use hekate_brick::storage::Storage;
+
+/// A learner that is whole may be a member of the next view, and has to find in the others' journals what it lacks (narrow seed 23115 of
+/// the simulator); one that does not keep up must not hold up these journals, or nobody writes any more.
+#[test]
+fn what_a_whole_learner_lacks_is_kept_as_long_as_it_keeps_up() {
+    let mut ring = open(&storages());
+    let number = ShardId { volume: VOLUME, data: DataId(1), index: 0 }.position().partition(COUNT).0;
+    let [first, second, third] = [0, 1, 2].map(|further| u128::from((number + further) % BRICKS));
+    form(&mut ring, number, first, &[first, second], &[third]);
+    heal(&mut ring, number);
+    let [leader, learner] =
+        [first, third].map(|brick| Address { partition: PartitionNumber(number), brick: BrickId(brick) });
+    let has = ring.bricks[third as usize].position(RING, leader.partition).sequence;
+    ring.held_back = Some((learner, Vec::new()));
+    let write_and_sync = |ring: &mut TestRing| {
+        write(ring, 1, 0, vec![1; 5000]).unwrap();
+        ring.tell(leader, Event::Sync { token: Token(3), shards: Vec::new(), own: false });
+        assert_eq!(ring.answers.remove(&Token(3)), Some(Ok(Reply::Done)));
+        ring.partitions[&leader].stable()
+    };
+    let stable = write_and_sync(&mut ring);
+    assert!(healing(&ring, number)[0].whole && stable <= has, "{stable:?} may go, and the learner has up to {has:?}");
+    (0..5).for_each(|_| ring.tick());
+    assert!(healing(&ring, number)[0].whole, "half a second is not long");
+    (0..20).for_each(|_| ring.tick());
+    assert!(!healing(&ring, number)[0].whole);
+    assert!(write_and_sync(&mut ring) > has);
+    let (_, held) = ring.held_back.take().unwrap();
+    ring.queue.extend(held);
+    heal(&mut ring, number);
+    form(&mut ring, number, third, &[third, first, second], &[]);
+    ring.rest();
+    ring.check();
+}
+
+/// Its log has records about these blocks, and goes on; nothing in it brings them. Nor do stamps say that they are gone.
+#[test]
+fn who_lost_blocks_with_its_power_is_compared() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    form(&mut lane.ring, number, first, &[first], &[]);
+    let data = beside(&lane);
+    let op = DataOp::WriteShard { data, index: 0, offset: 0, bytes: bytes(2, 10), follow: None, fast: false };
+    assert!(lane.request(lane.leader, FIRST, 513, op).is_ok());
+    lane.ring.write_home();
+    let file = lane.storages[second as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
+    file.write_at(&[&[9; 100]], 0).unwrap();
+    let around = TestRing::around(&lane.ring.bricks, &lane.ring.views, lane.follower, 0);
+    let lost = vec![BlockAt { shard: shard(), block: 0 }];
+    let follower = Partition::new(RING, lane.follower, &around, lost).unwrap();
+    lane.ring.partitions.insert(lane.follower, follower);
+    form(&mut lane.ring, number, first, &[first], &[second]);
+    heal(&mut lane.ring, number);
+    assert!(lane.ring.branches.contains("a learner is compared from the beginning"));
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.check_even([1; 4]);
+}
+
+/// It tells of them in several parts.
+#[test]
+fn what_a_learner_has_far_more_than_the_leader_goes() {
+    let mut ring = open(&storages());
+    let number = ROOT.position().partition(COUNT);
+    let [first, second, third] = [0, 1, 2].map(|further| u128::from((number.0 + further) % BRICKS));
+    outgrow_journals(&mut ring);
+    let brick = &ring.bricks[third as usize];
+    for part in 0..9u64 {
+        let put = |session: u64| {
+            let key = Key::session(RING, number.first_position(COUNT), SessionId(part * 1000 + session + 7), 1);
+            Change::Put { key, value: bytes(1, 10) }
+        };
+        let (partition, epoch, sequence, session, op_id) = (number, Epoch(1), Sequence(0), SYSTEM_SESSION, OpId(0));
+        let changes = (0..1000).map(put).collect();
+        let record = Record { ring: RING, partition, epoch, sequence, session, op_id, changes };
+        brick.append(&hekate_brick::LogEntry::new(record)).unwrap();
+    }
+    form(&mut ring, number.0, first, &[first, second], &[third]);
+    heal(&mut ring, number.0);
+    form(&mut ring, number.0, third, &[third, first, second], &[]);
+    ring.rest();
+    ring.check();
+}
+
+/// A shard of so many blocks on both, and other bytes in all of them but one at the leader; the follower, left out, learns, and is to be compared.
+/// -> also the count of the leader's stamp before.
+fn differing(blocks: u32) -> (Lane, u64) {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    lane.ring.op_id = 600 * 256;
+    for (byte, members) in [(1, [first, second].as_slice()), (2, &[first])] {
+        form(&mut lane.ring, number, first, members, &[]);
+        (0..blocks / 8).for_each(|part| {
+            let bytes = vec![byte; 8 * BLOCK_BYTES];
+            drop(write(&mut lane.ring, DATA.0, part * 8 * BLOCK, bytes).unwrap());
+        });
+    }
+    // Between others, a hole.
+    allocate(&mut lane.ring, DATA.0, 3 * BLOCK, BLOCK, Fill::Nothing).unwrap();
+    outgrow_journals(&mut lane.ring);
+    let before = lane.held(lane.leader).0.count;
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+    form(&mut lane.ring, number, first, &[first], &[second]);
+    (lane, before)
+}
+
+/// What is sent of it is what is there by then, in its place.
+#[test]
+fn blocks_that_become_holes_while_a_shard_is_healed_are_holes_on_all() {
+    let (mut lane, _) = differing(64);
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    // Until it is known which of them differ.
+    while lane.held(lane.leader).0 != lane.held(lane.follower).0 || healing(&lane.ring, number)[0].sent == 0 {
+        lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+        lane.ring.tick();
+    }
+    for block in (6..64).step_by(8) {
+        allocate(&mut lane.ring, DATA.0, block * BLOCK, BLOCK, Fill::Nothing).unwrap();
+    }
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.ring.rest();
+    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
+    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+}
+
+/// Bricks go by the counts of stamps: what is not above the last synced one was synced.
+#[test]
+fn healing_gives_a_shard_a_greater_count_than_anybody_had() {
+    let (mut lane, before) = differing(8);
+    let number = lane.leader.partition.0;
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    heal(&mut lane.ring, number);
+    let after = [lane.leader, lane.follower].map(|at| lane.held(at).0.count);
+    assert!(after.iter().all(|count| *count > before), "{after:?} {before}");
+}
+
+/// Shards that were being healed have the leader's stamps already, and not its bytes.
+#[test]
+fn a_learner_that_dies_while_a_shard_is_healed_trusts_no_stamps_of_it() {
+    let (mut lane, _) = differing(64);
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    while lane.held(lane.leader).0 != lane.held(lane.follower).0 {
+        lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+        lane.ring.tick();
+        assert!(!healing(&lane.ring, number)[0].whole);
+    }
+    assert!(lane.held(lane.leader).1 != lane.held(lane.follower).1);
+    lane.ring.partitions.remove(&lane.follower);
+    lane.ring.host_all();
+    lane.ring.tell(lane.follower, Event::Start);
+    lane.ring.tell(lane.leader, Event::Up { bricks: vec![lane.follower.brick] });
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.ring.rest();
+    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
+    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+}
+
+/// Its log is as long as the leader's was then, and no beginning of it.
+#[test]
+fn a_record_that_only_the_old_leader_had_is_undone_though_others_have_come_since() {
+    let mut lane = Lane::new();
+    let (leader, follower) = (lane.leader, lane.follower);
+    let (number, first, second) = (leader.partition.0, leader.brick.0, follower.brick.0);
+    let data = beside(&lane);
+    let op = DataOp::WriteShard { data, index: 0, offset: 0, bytes: bytes(2, 10), follow: None, fast: false };
+    let ask = Lane::ask(FIRST, 513);
+    lane.ring.handle(leader, Event::Request { token: Token(1), ask, op: Op::Data { op } });
+    lane.ring.queue.clear();
+    form(&mut lane.ring, number, second, &[second], &[]);
+    lane.leader = follower;
+    (2..6).for_each(|turn| drop(lane.slow(FIRST, turn * 256, 0, bytes(turn as u8, BLOCK_BYTES)).unwrap()));
+    form(&mut lane.ring, number, second, &[second], &[first]);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, second, &[second, first], &[]);
+    lane.follower = leader;
+    lane.check_even([5, 1, 1, 1]);
+    let left = ShardId { data, ..shard() };
+    let left = [leader, follower].map(|at| lane.ring.bricks[at.brick.0 as usize].shard(RING, left).unwrap());
+    assert_eq!(left, [None, None], "nobody was told of it");
+}
+
+/// A hole cannot be made beside room that is reserved: the shard is made even once more.
+#[test]
+fn a_shard_for_which_room_is_made_while_it_is_healed_becomes_equal() {
+    let (mut lane, _) = differing(64);
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    while lane.held(lane.leader).0 != lane.held(lane.follower).0 {
+        lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+        lane.ring.tick();
+    }
+    allocate(&mut lane.ring, DATA.0, 64 * BLOCK, 4 * BLOCK, Fill::Holes).unwrap();
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.ring.rest();
+    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
+    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+}
+
+/// After a power cut of all, who has just become a member may lead (rule 23).
+#[test]
+fn who_becomes_a_member_has_what_it_was_given_on_stable_storage() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    form(&mut lane.ring, number, first, &[first], &[]);
+    let data = beside(&lane);
+    let written = bytes(2, 64 * BLOCK_BYTES);
+    let op = DataOp::WriteShard { data, index: 0, offset: 0, bytes: written.clone(), follow: None, fast: false };
+    assert!(lane.request(lane.leader, FIRST, 513, op).is_ok());
+    form(&mut lane.ring, number, first, &[first], &[second]);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    let cut = brick_on(second as usize, &lane.storages[second as usize].after_power_cut(), 512 << 10, false);
+    let held = cut.read_shard(RING, ShardId { data, ..shard() }, 0, written.len() as u32);
+    assert!(held.as_ref().is_ok_and(|held| *held == written), "{:?}", held.map(|held| held.len()));
+}
+
+/// Its journal may be what the next leader begins with.
+#[test]
+fn who_is_left_out_keeps_its_journal_until_that_view_has_begun() {
+    let mut lane = Lane::new();
+    let (number, first) = (lane.leader.partition.0, lane.leader.brick);
+    let stable = |lane: &Lane| lane.ring.partitions[&lane.follower].stable();
+    let last = lane.ring.bricks[lane.follower.brick.0 as usize].position(RING, lane.follower.partition).sequence;
+    let epoch = Epoch(lane.ring.views[number as usize].epoch.0 + 1);
+    let view = View::new(epoch, first, vec![Member { brick: first, incarnation: Incarnation(1) }]);
+    set_view(&mut lane.ring, number, View { opened: false, ..view.clone() });
+    assert!(stable(&lane) <= last);
+    set_view(&mut lane.ring, number, view);
+    assert_eq!(stable(&lane), Sequence(u64::MAX));
+}
