@@ -1,6 +1,7 @@
 """Bits flipped on one server's disk: answered from another server's replica, mended, counted, and never spread."""
 
 import os
+import time
 import re
 
 import index_sums
@@ -66,6 +67,8 @@ def scrubbed(store):
 def ends_equal(store, second="s2-brick"):
     """Everything stops, and what rests on the two bricks is the same and sound."""
     store.umount()
+    # Shards that nobody writes are closed, and notes go, after half a second.
+    time.sleep(2.5)
     store.stop_other("s2")
     store.stop()
     report = store.try_cli("--json", "debug", "compare", store.path("brick0"), store.path(second)).json()

@@ -134,6 +134,7 @@ impl Leader {
         match message {
             Message::Position { epoch, sequence, lost, heal, lists, .. } if self.learners.contains_key(&from.brick) => {
                 self.learner_told(from.brick, LogPosition { epoch, sequence }, (&lost, lists), heal);
+                self.lost_with_learner(at, &lost, around)?;
                 self.heal(at, around, out)
             }
             Message::Position { epoch, sequence, room, lost, lists, .. } => {
@@ -228,6 +229,17 @@ impl Leader {
         self.phase = Phase::Settling { blocks };
         self.lost_writes = Some(false);
         Ok(())
+    }
+
+    /// This leader may have been fed the record by one that had lost its bytes, before the view had one member (rule L20), and lacks them
+    /// too, without knowing. Nobody is healed before it can be read.
+    fn lost_with_learner(&mut self, at: &Place, lost: &[BlockAt], around: &Around) -> Result<()> {
+        for block in lost {
+            if let Err(Error::Damaged { .. }) = around.brick.read_block(at.ring, block.shard, block.block) {
+                self.lost_by(at.own.brick, &[*block]);
+            }
+        }
+        if self.takes_legs() || matches!(self.phase, Phase::Settling { .. }) { self.settle_anew() } else { Ok(()) }
     }
 
     fn lost_by(&mut self, brick: BrickId, lost: &[BlockAt]) {
