@@ -153,11 +153,13 @@ impl Leader {
         }
         let commit = Commit { changes: vec![Change::Delete { key: key(at) }], ..Commit::default() };
         match self.append_own(at, commit, around, out)? {
-            Ok(_) => self.fast.loose.noted = None,
+            Ok(_) => {
+                out.branches.push("nothing is loose any more");
+                self.fast.loose.noted = None;
+            }
             Err(Unmade::NoRoom) => {}
             Err(Unmade::Refused(error)) => return Err(error),
         }
-        out.branches.push("nothing is loose any more");
         Ok(())
     }
 }
