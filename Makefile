@@ -29,14 +29,16 @@ test: ## everything that CI runs
 	$(MAKE) demo ONCE=1
 	$(MAKE) demo ONCE=1 SERVERS=3
 
-check: ## format, lints and tidy; writes nothing
+check: ## format, lints, tidy, and that the fuzzing corpus is the encoders'; writes nothing
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo xtask tidy
+	cargo test -q -p hekate-fuzz-targets --test stable the_corpus
 
-fix: ## format, apply what clippy suggests, bless the hashes of the format documents
+fix: ## format, apply what clippy suggests, write the fuzzing corpus, bless the hashes of the format documents
 	cargo fmt --all
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged -- -D warnings
+	cargo run -q -p hekate-fuzz-targets --bin write-corpus
 	cargo xtask tidy --bless
 
 fuzz: ## libFuzzer over every decoder, MINUTES=60 for all of them together; needs cargo-fuzz and a C++ compiler
