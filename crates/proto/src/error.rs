@@ -105,6 +105,11 @@ const fn entry(errno: i32, exit: u8, advice: Advice, text: &'static str) -> Erro
 }
 
 impl Error {
+    /// Whether it says nothing of what becomes of the op: the same request, under the same id, may succeed elsewhere or later.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Error::StaleView { .. } | Error::OtherServer { .. } | Error::Unavailable { .. })
+    }
+
     /// The row of this error.
     pub fn entry(&self) -> ErrorEntry {
         use Advice::*;

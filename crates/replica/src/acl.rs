@@ -204,7 +204,7 @@ pub fn set(here: &mut Here, id: InodeId, name: &Bytes, value: Option<&Bytes>, dr
     inode.change += 1;
     let mut legs = Vec::new();
     if inode.kind == NodeKind::Directory {
-        let mut stub = tree.any_stub(id)?;
+        let mut stub = tree.open_stub(id)?;
         stub.mode = inode.mode;
         if &name[..] == DEFAULT {
             stub.default_acl = value.clone();

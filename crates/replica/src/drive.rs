@@ -376,23 +376,21 @@ impl Leader {
             }
             return Ok(());
         }
-        match undone {
-            Undone::Again => {
-                let tokens = std::mem::take(&mut driven.tokens);
-                if let Some(Driven { aim: Aim::Op(ask, op), .. }) = self.driven.remove(&intent) {
-                    self.wait_again(tokens, ask, *op);
+        self.end_undone(intent, undone);
+        Ok(())
+    }
+
+    /// Nothing is left of what it did.
+    fn end_undone(&mut self, intent: IntentId, undone: Undone) {
+        if let Some(Driven { aim: Aim::Op(ask, op), tokens, .. }) = self.driven.remove(&intent) {
+            match undone {
+                Undone::Again => self.wait_again(tokens, ask, *op),
+                Undone::Answered(reply) => {
+                    tokens.into_iter().for_each(|token| self.answer_op(token, &ask, reply.clone()));
                 }
-                self.release(intent);
-                Ok(())
-            }
-            Undone::Answered(reply) => {
-                let tokens = std::mem::take(&mut driven.tokens);
-                tokens.into_iter().for_each(|token| self.answer(token, reply.clone()));
-                self.driven.remove(&intent);
-                self.release(intent);
-                Ok(())
             }
         }
+        self.release(intent);
     }
 
     pub fn leg_ended(
@@ -476,18 +474,8 @@ impl Leader {
     /// The intent is gone.
     pub fn op_ended(&mut self, at: &Place, intent: IntentId, around: &Around, out: &mut Out) {
         let Some(driven) = self.driven.get_mut(&intent) else { return };
-        let tokens = std::mem::take(&mut driven.tokens);
-        let stage = std::mem::replace(&mut driven.stage, Stage::Ending);
-        match stage {
-            Stage::Undoing(Undone::Answered(reply)) => {
-                out.answers.extend(tokens.into_iter().map(|token| (token, reply.clone())));
-                self.driven.remove(&intent);
-            }
-            Stage::Undoing(Undone::Again) => {
-                if let Some(Driven { aim: Aim::Op(ask, op), .. }) = self.driven.remove(&intent) {
-                    self.wait_again(tokens, ask, *op);
-                }
-            }
+        match std::mem::replace(&mut driven.stage, Stage::Ending) {
+            Stage::Undoing(undone) => return self.end_undone(intent, undone),
             _ if self.is_marked_elsewhere(at, intent, around) => self.when(self.last, true, Then::Forget(intent)),
             _ => self.tell_forget(at, intent, around, out),
         }

@@ -67,7 +67,7 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
     }
     let stub = match inode.kind {
         NodeKind::Directory => {
-            let mut stub = tree.any_stub(id)?;
+            let mut stub = tree.open_stub(id)?;
             (stub.mode, stub.uid, stub.gid) = (inode.mode, inode.uid, inode.gid);
             // A directory shows the later of its own time and its names'; a time that is set must show.
             let mtime = changes.mtime.map(|_| inode.mtime);

@@ -89,8 +89,8 @@ pub(crate) struct Leader {
     pub waiting: VecDeque<Waiting>,
     /// The last op of each session's slot; what is missing is in the brick.
     pub slots: BTreeMap<(SessionId, u8), OpId>,
-    /// The last op of each slot that was answered without a record: it told times, which are kept.
-    pub kept: BTreeMap<(SessionId, u8), OpId>,
+    /// The last op of each slot that was answered without a record, and how.
+    pub kept: BTreeMap<(SessionId, u8), (OpId, Result<Reply>)>,
     /// Data ids whose shards were dropped: what is written to them comes too late.
     pub dropped: VecDeque<DataId>,
     /// Data ids to collect.

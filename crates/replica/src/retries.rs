@@ -1,7 +1,7 @@
 //! What a session may ask again: the last answer of each of its slots.
 
 use crate::leader::Leader;
-use crate::partition::{Around, Place};
+use crate::partition::{Around, Place, Token};
 use crate::step::Ask;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -30,10 +30,10 @@ impl Leader {
             return Ok(None);
         }
         let slot = slot_of(ask.op_id);
-        match self.kept.get(&(ask.session, slot)).map(|kept| kept.cmp(&ask.op_id)) {
-            Some(std::cmp::Ordering::Equal) => return Ok(Some(Ok(Reply::Done))),
-            Some(std::cmp::Ordering::Greater) => return Ok(Some(Err(answered_long_ago()))),
-            Some(std::cmp::Ordering::Less) | None => {}
+        match self.kept.get(&(ask.session, slot)) {
+            Some((kept, reply)) if *kept == ask.op_id => return Ok(Some(reply.clone())),
+            Some((kept, _)) if *kept > ask.op_id => return Ok(Some(Err(answered_long_ago()))),
+            _ => {}
         }
         let known = self.slots.get(&(ask.session, slot)).copied();
         if known.is_some_and(|known| known < ask.op_id) {
@@ -61,9 +61,19 @@ impl Leader {
         self.kept.retain(|(known, _), _| *known != session);
     }
 
-    /// It was answered, and no record says so.
-    pub fn keep_slot(&mut self, ask: &Ask) {
-        self.kept.insert((ask.session, slot_of(ask.op_id)), ask.op_id);
+    /// It was answered, and no record says so. A copy of it that waits here, or comes late, must not do what it then could:
+    /// whoever asked knows how it ended (rule 5).
+    pub fn keep_answer(&mut self, ask: &Ask, reply: &Result<Reply>) {
+        let is_final = !reply.as_ref().is_err_and(Error::is_passing);
+        if is_final && ask.session != SYSTEM_SESSION {
+            self.kept.insert((ask.session, slot_of(ask.op_id)), (ask.op_id, reply.clone()));
+        }
+    }
+
+    /// Answers an op that makes no record, now that its state was read.
+    pub fn answer_op(&mut self, token: Token, ask: &Ask, reply: Result<Reply>) {
+        self.keep_answer(ask, &reply);
+        self.answer(token, reply);
     }
 }
 

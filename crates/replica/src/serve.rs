@@ -338,7 +338,7 @@ impl Leader {
         if let Some(data) = written_data(op)
             && self.dropped.contains(&data)
         {
-            self.answer(token, Err(Error::LayoutChanged));
+            self.answer_op(token, ask, Err(Error::LayoutChanged));
             return Ok(true);
         }
         let now = self.numbers.time(around.now);
@@ -349,7 +349,7 @@ impl Leader {
         match step(&mut here, op) {
             Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
             Ok(Next::Reply(reply)) if !self.tells_times_of(at, ask, &reply, around, out)? => return Ok(false),
-            Ok(Next::Reply(reply)) => self.answer(token, Ok(reply)),
+            Ok(Next::Reply(reply)) => self.answer_op(token, ask, Ok(reply)),
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
                 return self.one_record(at, token, (ask, op), commit, around, out);
             }
@@ -361,7 +361,7 @@ impl Leader {
                 self.go_on(at, intent, around, out)?;
             }
             Err(Stop::Wait) => return Ok(false),
-            Err(Stop::Error(error)) => self.answer(token, Err(error)),
+            Err(Stop::Error(error)) => self.answer_op(token, ask, Err(error)),
         }
         Ok(true)
     }
@@ -410,7 +410,7 @@ impl Leader {
                 }
             }
             Err(Unmade::NoRoom) => return Ok(false),
-            Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
+            Err(Unmade::Refused(error)) => self.answer_op(token, ask, Err(error)),
         }
         Ok(true)
     }

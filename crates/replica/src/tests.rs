@@ -18,6 +18,7 @@ mod loose;
 mod lost_blocks;
 mod lost_records;
 mod proof;
+mod retries;
 mod room;
 mod starving;
 mod stuck;

@@ -341,8 +341,10 @@ fn first_failure(outcome: Result<Vec<Result<Reply>>>, replies: &mut Vec<Result<R
 /// Whether the same request may succeed elsewhere or later. A leader that waits for a member says so after a while, for
 /// those who have to give up; all others go on waiting.
 fn is_passing(failure: &Failure) -> bool {
-    let Failure::Answer(error) = failure else { return true };
-    matches!(error, Error::StaleView { .. } | Error::OtherServer { .. } | Error::Unavailable { .. })
+    match failure {
+        Failure::Away(_) => true,
+        Failure::Answer(error) => error.is_passing(),
+    }
 }
 
 /// The servers of a partition's members, with the bricks of each; none if there is nothing to gain: one server has all, or

@@ -17,3 +17,32 @@ fn the_parent_of_a_directory_that_is_gone_is_set_to_nothing() {
     crate::legs::set_parent(&tree, &mut commit, ROOT, ROOT, Time(1)).unwrap();
     assert_eq!(commit.changes.len(), 1, "one that is there");
 }
+
+/// The simulator found it (seed 753 of `legs`): a chmod of a directory that an rmdir of another partition had closed showed it removed,
+/// and then the rmdir was undone.
+#[test]
+fn attributes_of_a_directory_that_may_be_removed_are_set_once_that_is_known() {
+    let mut ring = open(&storages());
+    ring.spread = 8;
+    let made = ring.execute(make_directory(ROOT, b"d", 1));
+    let Ok(Reply::Node { attr: Attr { id: inode, .. }, .. }) = made else { panic!("{made:?}") };
+    ring.rest();
+    let to = ring.leader(inode.position());
+    let from = ring.leader(PartitionNumber((to.partition.0 + 1) % COUNT).first_position(COUNT));
+    let epoch = ring.views[to.partition.0 as usize].epoch;
+    let leg = |number, leg| {
+        let (intent, volume, session, op_id) = (IntentId(1 << 90), VOLUME, SYSTEM_SESSION, OpId(0));
+        let message = Message::Leg { intent, number, volume, session, op_id, leg };
+        Event::Message(Envelope { ring: RING, from, to, epoch, message })
+    };
+    ring.tell(to, leg(0, Leg::CloseDirectory { inode }));
+    let changes = AttrChanges { mode: Some(0o700), ..Default::default() };
+    let (ask, op) = (Ask { op_id: OpId(1), ..ring.ask() }, Op::Inode { op: InodeOp::SetAttr { inode, changes } });
+    ring.tell(to, Event::Request { token: Token(1), ask, op });
+    (0..3).for_each(|_| ring.tick());
+    assert_eq!(ring.answers.get(&Token(1)), None, "nobody knows yet");
+    ring.tell(to, leg(crate::legs::UNDOING, Leg::ReopenDirectory { inode }));
+    (0..20).for_each(|_| ring.tick());
+    let Some(Ok(Reply::Node { attr, .. })) = ring.answers.get(&Token(1)) else { panic!("{:?}", ring.answers) };
+    assert_eq!((attr.mode, attr.nlink), (0o700, 2));
+}
