@@ -72,6 +72,13 @@ class Recorder:
         self.lines.append(line)
         return answer
 
+    def need(self, what, function, named):
+        """As `call`, of what a round cannot begin without: if it fails the round has not begun."""
+        answer = self.call(what, function, named)
+        if error := self.lines[-1].get("error"):
+            raise OSError(getattr(errno, error), f"{what} of what a round begins with")
+        return answer
+
     def note(self, **named):
         """More of what the last call was told."""
         self.lines[-1].update(named)
@@ -264,10 +271,10 @@ def prepare(root, round, who):
     number = os.stat(base).st_ino
     recorder.lines.append({"who": who, "from": now(), "to": now(), "op": "mkdir", "dir": 0, "name": "round", "inode": number})
     for name in ("d0", "d1"):
-        recorder.call("mkdir", lambda: os.mkdir(f"{base}/{name}"), {"dir": number, "name": name})
+        recorder.need("mkdir", lambda: os.mkdir(f"{base}/{name}"), {"dir": number, "name": name})
         recorder.note(inode=os.stat(f"{base}/{name}").st_ino)
     for name in [*FILES, "log", "locks", *(f"own{process}" for process in range(who))]:
-        fd = recorder.call("create", lambda: os.open(f"{base}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL), {"dir": number, "name": name})
+        fd = recorder.need("create", lambda: os.open(f"{base}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL), {"dir": number, "name": name})
         inode = os.fstat(fd).st_ino
         recorder.note(inode=inode)
         if name.startswith("own"):
