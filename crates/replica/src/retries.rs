@@ -64,7 +64,9 @@ impl Leader {
     /// It was answered, and no record says so. A copy of it that waits here, or comes late, must not do what it then could:
     /// whoever asked knows how it ended (rule 5).
     pub fn keep_answer(&mut self, ask: &Ask, reply: &Result<Reply>) {
-        let is_final = !reply.as_ref().is_err_and(Error::is_passing);
+        // What is damaged is mended, and the op done again under the same id.
+        let is_damaged = matches!(reply, Err(Error::Damaged { .. } | Error::Io { .. }));
+        let is_final = !is_damaged && !reply.as_ref().is_err_and(Error::is_passing);
         if is_final && ask.session != SYSTEM_SESSION {
             self.kept.insert((ask.session, slot_of(ask.op_id)), (ask.op_id, reply.clone()));
         }

@@ -57,6 +57,7 @@ impl Settings {
         let random = &mut Random::new(seed ^ 0x4a44_1a7e);
         let rivals = Self::narrow_rivals(seed);
         let kill = 1 + random.below(3);
+        let lease = pick(random, &[0, 60_000, 150_000, 500_000]);
         Self {
             clients: pick(random, &[3, 4]),
             think_max: pick(random, &[200, 1_000, 4_000]),
@@ -67,7 +68,10 @@ impl Settings {
             ambush: true,
             late_max: pick(random, &[20_000, 100_000, 300_000]),
             notice_max: pick(random, &[30_000, 150_000, 400_000]),
-            lease: pick(random, &[0, 60_000, 150_000, 500_000]),
+            lease,
+            // Views without leases name no lives, which loose writes need.
+            loose: rivals.loose && lease > 0,
+            durable_overwrites: if lease > 0 { rivals.durable_overwrites } else { 97 },
             faults: FaultSettings { kill: rivals.faults.kill.max(kill), ..rivals.faults },
             ..rivals
         }
