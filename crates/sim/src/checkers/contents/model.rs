@@ -174,9 +174,11 @@ impl File {
     }
 
     fn truncate(&self, state: &State, call: CallNumber, size: u64) -> State {
-        let cleared = self.grid.from(size).map(|cell| (cell, ZEROS));
+        // What makes a file longer cuts no shards: bytes of a write whose end the leader has yet to be told stay.
+        let is_cut = state.size.values().iter().any(|before| *before > size);
+        let cleared = self.grid.from(size).filter(|_| is_cut).map(|cell| (cell, ZEROS));
         let mut next = self.changed(state, call, cleared, Known::Is(size), false, false);
-        // What makes a file longer cuts no shards. A power cut may have taken the size that a write had told, and not its bytes.
+        // A power cut may have taken the size that a write had told, and not its bytes.
         if state.size.values().iter().any(|before| *before <= size) {
             let unsure = self.grid.from(size).filter(|cell| matches!(state.cells[*cell], Known::OneOf(_)));
             for cell in unsure {
