@@ -119,6 +119,17 @@ impl Driven {
         }
     }
 
+    /// The name that it gives to an inode.
+    pub fn links(&self) -> Option<(InodeId, &Name)> {
+        match &self.aim {
+            Aim::Op(_, op) => match &**op {
+                Op::Name { op: NameOp::Link { dir, name, .. } } => Some((*dir, name)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     pub fn is_recovered(&self) -> bool {
         matches!(self.aim, Aim::Recovered(_))
     }

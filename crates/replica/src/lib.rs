@@ -13,6 +13,7 @@ mod drive;
 mod fast;
 mod follower;
 mod heal;
+mod holds;
 mod inodes;
 mod leader;
 mod learner;

@@ -6,19 +6,18 @@ use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs;
 use crate::message::{Address, Message, Outcome};
 use crate::partition::{Around, Event, Out, Place, Token, same_bricks};
-use crate::places::{check_place, counted_by, keys_of, listed_by, name_key, names_of, written_data, written_shard};
+use crate::places::{check_place, keys_of, written_data, written_shard};
 use crate::raw;
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};
 use crate::tree::{Tree, purge_orphan};
-use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
 /// What waits for a hold, for room or for a member.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    event: Event,
+    pub event: Event,
     /// Ticks before which it is not tried again.
     not_before: u64,
 }
@@ -233,7 +232,7 @@ impl Leader {
 
     /// Whether a truncate of the inode still has shards to cut: who knew the new layout by then would write to them and
     /// be cut with them.
-    fn is_cutting(&self, inode: InodeId) -> bool {
+    pub fn is_cutting(&self, inode: InodeId) -> bool {
         self.driven.values().any(|driven| driven.cuts() == Some(inode))
     }
 
@@ -267,43 +266,6 @@ impl Leader {
             Change::Put { key, .. } | Change::Delete { key } => key.id().is_some_and(|id| ids.contains(&id)),
             of_shard => of_shard.shard().is_some_and(|shard| ids.contains(&shard.data.0)),
         })
-    }
-
-    /// Whether a rename of another partition has hold of a name of the op's, or of one that the directory counts; or one
-    /// that it asks for is not to be shown yet, or its directory may be taken back.
-    fn is_prepared(&self, at: &Place, ask: &Ask, op: &Op) -> bool {
-        if self.prepared.is_empty() && self.unnamed.is_empty() && self.unborn.is_empty() {
-            return false;
-        }
-        let at = at.own.partition;
-        let is_held = |key: Key| {
-            self.prepared.contains(&key) && !is_planted(4)
-                || self.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
-        };
-        let is_moving = |dir: InodeId| {
-            let all = Key::hold(ask.names_place(at, dir), dir, b"");
-            // Without a name it is the volume's moves of directories that are held.
-            self.prepared.range(all.successor()..all.prefix_end()).next().is_some()
-        };
-        let is_made = |dir: InodeId| self.is_unborn(dir) || self.unnamed.values().flatten().any(|(of, _)| *of == dir);
-        let all_of_it = counted_by(op).is_some_and(is_moving) || listed_by(op).is_some_and(is_made);
-        let mut names = names_of(op).into_iter().flatten();
-        all_of_it || names.any(|(dir, name)| self.is_unborn(dir) || is_held(ask.hold_key(at, dir, name)))
-    }
-
-    fn is_unborn(&self, dir: InodeId) -> bool {
-        self.unborn.values().any(|unborn| *unborn == dir)
-    }
-
-    /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
-    fn is_listed_soon(&self, op: &Op) -> bool {
-        let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
-        !self.unnamed.is_empty() && self.is_awaited(|op| listed_by(op) == Some(*dir))
-    }
-
-    /// Whether a request waits, an op that is so.
-    fn is_awaited(&self, is_so: impl Fn(&Op) -> bool) -> bool {
-        self.waiting.iter().any(|waiting| matches!(&waiting.event, Event::Request { op, .. } if is_so(op)))
     }
 
     /// -> whether it has begun, or was answered.
@@ -479,23 +441,6 @@ impl Leader {
         }
         self.when(self.last, elsewhere, Then::EndLeg(from, intent, number, Ok(taken.reply)));
         Ok(())
-    }
-
-    /// Whether an op of this partition's own has hold of what the leg needs, or waits for holds on names of the directory
-    /// to end, so that its turn comes. One that makes a name in a directory that is closed meanwhile finds that out with its
-    /// next step, and begins again.
-    fn is_busy(&mut self, at: &Place, ask: &Ask, leg: &Leg) -> bool {
-        match leg {
-            Leg::AddLink { inode } => self.is_cutting(*inode),
-            Leg::ReadShard { range } => self.is_open_and_unsettled(ask.volume, range),
-            Leg::HoldName { dir, name } => {
-                let is_new = !self.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));
-                self.held.contains_key(&name_key(at, ask, *dir, name))
-                    || self.is_unborn(*dir)
-                    || is_new && self.is_awaited(|op| counted_by(op) == Some(*dir))
-            }
-            _ => false,
-        }
     }
 
     fn leg_taken(&mut self, at: &Place, ask: &Ask, leg: &Leg) {
