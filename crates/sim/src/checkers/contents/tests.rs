@@ -101,6 +101,20 @@ fn a_write_of_a_dead_client_happens_late_or_never_but_is_not_undone() {
     assert!(!seen(b"new", b"old"));
 }
 
+/// The leader is told of its end last: whoever makes the file longer before that uncovers its bytes, and takes none of them.
+#[test]
+fn bytes_of_a_write_that_is_not_told_yet_stay_when_the_file_grows() {
+    for (bytes, right) in [(b"xycdef", true), (b"xy\0\0ef", false)] {
+        let (mut scenario, far) = (Scenario::default(), 100_000);
+        scenario.wrote(0, 19, far, b"abcdef");
+        scenario.wrote(1, 2, far, b"xy");
+        scenario.read(3, 4, far, 9, b"xy");
+        scenario.truncated(5, 6, far + 4);
+        scenario.read(20, 21, far, 9, bytes);
+        assert_eq!(check(&scenario.history).is_empty(), right, "{bytes:?}");
+    }
+}
+
 /// Who was not answered asks again; what it wrote does not come back over what others have written since. Only under the next layout of
 /// the file, after a truncate, it is written once more.
 #[test]
