@@ -17,6 +17,7 @@ mod level;
 mod loose;
 mod lost_blocks;
 mod lost_records;
+mod progress;
 mod proof;
 mod retries;
 mod room;
