@@ -515,6 +515,11 @@ impl Brick {
         self.wake_writers();
     }
 
+    /// Whether a checkpoint has covered what recovery found after a power cut. Until then no data file may be synced.
+    pub fn has_covered_recovery(&self) -> bool {
+        !self.machine.read().is_unsettled()
+    }
+
     /// Whether [`Brick::sync_shards`] would not wait for room in the journal.
     pub fn takes_mark(&self) -> bool {
         self.machine.write().takes_mark()

@@ -310,6 +310,11 @@ impl Machine {
         Ok(Some(Append::At { end, io }))
     }
 
+    /// Whether a power cut came before this life and no checkpoint since.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
     /// Whether there is room for the mark of any sync; if not, a checkpoint is wanted.
     pub fn takes_mark(&mut self) -> bool {
         let body_bytes = MARK_BYTES_MAX.min(self.log.geometry.body_bytes_max());

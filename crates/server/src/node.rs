@@ -149,6 +149,11 @@ impl Node {
         if !lost.is_empty() {
             start::record_lost(&self.registry, &lost)?;
         }
+        // Before any replica is there that could want a data file synced: what a power cut took must not be marked as synced.
+        for brick in self.bricks.values().filter(|brick| !brick.has_covered_recovery()) {
+            progress(&format!("writing home what the journal of brick {:032x} had", brick.id().0));
+            brick.checkpoint()?;
+        }
         for ring in self.registry.rings()? {
             self.put_ring(&ring, &lost)?;
         }

@@ -72,8 +72,8 @@ impl World {
             self.report.add("journal tails torn off", u64::from(report.torn.is_some()));
             let block = |lost: &hekate_brick::LostBlock| BlockAt { shard: lost.shard, block: lost.block };
             self.coordinator.add_lost(id, report.lost.iter().map(block));
-            if self.disks[&id].is_new_life() {
-                // Recovery is covered before any data file is synced.
+            // As a server's `Node::load` does it.
+            if !brick.has_covered_recovery() {
                 brick.checkpoint()?;
             }
             lives.insert(id, brick.incarnation());
