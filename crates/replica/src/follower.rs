@@ -416,6 +416,16 @@ pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fre
     Ok(brick.append_now(entry, copied)?.is_some())
 }
 
+/// The same with a record of another replica's journal, that of a full disk being no room either: it may last, but what others let go
+/// may be what empties it.
+pub(crate) fn append_if_room(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh]) -> Result<bool> {
+    match brick.takes_now(entry) {
+        true => append(brick, ring, entry, fresh, true),
+        false => Ok(false),
+    }
+    .or_else(|error| if matches!(error, Error::NoSpace { .. }) { Ok(false) } else { Err(error) })
+}
+
 /// A record of the journal, with the fresh blocks that it still has.
 type Copied = (LogEntry, Vec<Fresh>);
 

@@ -6,7 +6,7 @@
 
 use crate::compare::Comparison;
 use crate::drive::Driven;
-use crate::follower::{append, copies_after, has_lost_records};
+use crate::follower::{append_if_room, copies_after, has_lost_records};
 use crate::heal::Learner;
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
 use crate::legs::undoes;
@@ -143,8 +143,7 @@ impl Leader {
             }
             Message::Append { entry, fresh, .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
                 if entry.record.sequence.0 == self.last.0 + 1 {
-                    let takes_now = around.brick.takes_now(&entry);
-                    if !takes_now || !append(around.brick, at.ring, &entry, &fresh, true)? {
+                    if !append_if_room(around.brick, at.ring, &entry, &fresh)? {
                         // It is fetched again when there is room.
                         out.branches.push("levelling: no room for what is fetched");
                         (out.wants_room, self.phase) = (true, Phase::Asking);
