@@ -80,8 +80,10 @@ def mounts_take_new_views_after_a_machine_restarts(store):
         return [view["epoch"] for view in store.cli("--json", "volume", "show", "v").json()["views"]]
 
     for name in ["s2", "s3", "s2"]:
-        # Only one at a time lacks its memory: else something is lost, and the writers are told.
+        # Only one at a time lacks its memory: else something is lost, and the writers are told. A view of both that has not begun yet
+        # is none: it is well only once all partitions are served.
         wait_until(lambda: all(len(view["members"]) == 2 for view in views(store)), "all are members", limit_s=40)
+        wait_until(lambda: store.status()["health"] == "good", "all views have begun", limit_s=40)
         before = epochs()
         restart_machine(store, name, f"{name}-brick")
         store.serve_other(name)
