@@ -24,7 +24,7 @@ use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// One disk's store, open. All methods may be called from any thread.
@@ -39,6 +39,8 @@ pub struct Brick {
     room: Condvar,
     group: GroupCommit,
     checkpointing: Mutex<()>,
+    /// How often a checkpoint looks again for space when the disk is full and the reserve is given up.
+    space_looks: AtomicU64,
     /// Members of partitions that have a record to take and no room for it, in the order in which it came.
     pub(crate) starving: Starving,
     pub(crate) passed: Passed,
@@ -83,6 +85,7 @@ impl Brick {
             room: Condvar::new(),
             group: GroupCommit::default(),
             checkpointing: Mutex::new(()),
+            space_looks: AtomicU64::new(0),
             starving: Starving::default(),
             passed: Passed::default(),
             noted: AtomicBool::new(false),
@@ -513,6 +516,13 @@ impl Brick {
     pub fn retain_from(&self, from: Lsn) {
         self.machine.write().retain_from(from);
         self.wake_writers();
+    }
+
+    /// So long a checkpoint waits for space on a disk that somebody else has filled, reserve and all, before the brick stops; not at all
+    /// unless this is said.
+    pub fn wait_for_space(&self, patience: Duration) {
+        let looks = patience.as_millis() / write_home::SPACE_PAUSE.as_millis();
+        self.space_looks.store(looks as u64, Ordering::Relaxed);
     }
 
     /// Whether a checkpoint has covered what recovery found after a power cut. Until then no data file may be synced.

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Error as IoError, Result as IoResult};
 use std::sync::Arc;
+use std::time::Duration;
 
 const RING: RingId = RingId(1);
 const PAGE: u64 = 4096;
@@ -17,6 +18,8 @@ const ENOSPC: i32 = 28;
 struct Pages {
     all: u64,
     used: u64,
+    /// Somebody else takes whatever is let go.
+    greedy: bool,
     files: HashMap<String, BTreeSet<u64>>,
 }
 
@@ -42,7 +45,9 @@ impl Pages {
         let held = self.files.entry(path.into()).or_default();
         let before = held.len();
         held.retain(|page| keep(*page));
-        self.used -= (before - held.len()) as u64;
+        if !self.greedy {
+            self.used -= (before - held.len()) as u64;
+        }
     }
 }
 
@@ -131,7 +136,7 @@ fn identity(number: u128) -> Identity {
 
 /// Two bricks on a disk of so many bytes.
 fn bricks(bytes: u64) -> (Arc<Mutex<Pages>>, Vec<Brick>) {
-    let pages = Arc::new(Mutex::new(Pages { all: bytes / PAGE, used: 0, files: HashMap::new() }));
+    let pages = Arc::new(Mutex::new(Pages { all: bytes / PAGE, used: 0, greedy: false, files: HashMap::new() }));
     let make = |(number, directory)| {
         let storage = SmallStorage { below: MemoryStorage::new(), directory, pages: pages.clone() };
         Brick::create_on(&storage, &identity(number)).unwrap();
@@ -274,6 +279,39 @@ fn somebody_else_may_fill_the_disk_while_a_checkpoint_runs() {
     }
     assert_eq!(pauses, 2);
     commit(&bricks, true, blocks(99, 1)).unwrap();
+}
+
+/// Who fills a disk takes the reserve too as soon as that is given up: the checkpoint waits for whoever it is to go.
+#[test]
+fn a_checkpoint_waits_for_a_while_on_a_disk_that_is_full_without_its_reserve() {
+    for (patience, goes_on) in [(Duration::ZERO, false), (Duration::from_secs(60), true)] {
+        let (pages, bricks) = bricks(64 << 20);
+        for number in 0..10 {
+            commit(&bricks, true, blocks(number, 8)).unwrap();
+        }
+        let brick = &bricks[0];
+        brick.wait_for_space(patience);
+        let stranger = {
+            let mut pages = pages.lock();
+            let free = pages.free();
+            (pages.greedy, pages.used) = (true, pages.all);
+            free
+        };
+        let finished = std::thread::scope(|scope| {
+            let checkpoint = scope.spawn(|| brick.checkpoint());
+            while brick.status().is_ok_and(|status| status.reserve_bytes > 0) {
+                std::thread::yield_now();
+            }
+            if goes_on {
+                std::thread::sleep(Duration::from_millis(100));
+                let mut pages = pages.lock();
+                (pages.greedy, pages.used) = (false, pages.used - stranger);
+            }
+            checkpoint.join().unwrap()
+        });
+        assert_eq!(finished.is_ok(), goes_on, "{finished:?}");
+        assert_eq!(brick.status().unwrap().poisoned.is_none(), goes_on);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A journal is of this size at least and at most, in MiB.
 const JOURNAL_MIB: std::ops::RangeInclusive<u64> = 32..=65_536;
@@ -107,6 +108,9 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
     Ok(opened)
 }
 
+/// So long a checkpoint waits on a disk that is full of something else before its brick stops.
+const SPACE_PATIENCE: Duration = Duration::from_secs(30);
+
 fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
     let directory = &info.directory;
     let is_it = |brick: BrickId, openings| {
@@ -117,6 +121,7 @@ fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Bri
         check_openings(directory, info.openings, openings)
     };
     let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
+    brick.wait_for_space(SPACE_PATIENCE);
     if let Some(why) = &report.stopped {
         progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
     }

@@ -4,6 +4,11 @@ use super::Brick;
 use crate::machine::{Io, IoId, Next};
 use hekate_proto::{Error, Result};
 use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Between two looks whether a full disk has space again.
+pub(super) const SPACE_PAUSE: Duration = Duration::from_millis(50);
 
 /// A checkpoint that has begun.
 pub struct Checkpoint<'a> {
@@ -57,7 +62,8 @@ impl Brick {
     }
 
     /// An IO of a checkpoint. Somebody else may have filled the disk since it began: then the reserve is given up now, and it is
-    /// done once more. A sync is not: that a failed one loses pages is `Poisoned`, not `NoSpace`.
+    /// done once more; and again for a while, since who fills a disk may be faster, and may go. A sync is not: that a failed one
+    /// loses pages is `Poisoned`, not `NoSpace`.
     fn perform_home(&self, id: IoId, io: &Io) -> Result<()> {
         if matches!(io, Io::CommitIndex { .. }) {
             self.make_room()?;
@@ -65,6 +71,11 @@ impl Brick {
         let mut outcome = self.disk.perform(io, &[]);
         if matches!(outcome, Err(Error::NoSpace { .. })) && self.disk.reserve.bytes() > 0 {
             self.disk.reserve.give_up()?;
+            outcome = self.disk.perform(io, &[]);
+        }
+        let mut looks = (0..self.space_looks.load(Ordering::Relaxed));
+        while matches!(outcome, Err(Error::NoSpace { .. })) && looks.next().is_some() {
+            std::thread::sleep(SPACE_PAUSE);
             outcome = self.disk.perform(io, &[]);
         }
         self.performed(id, outcome)
