@@ -27,6 +27,7 @@ mod serve;
 mod starving;
 mod stuck;
 mod times;
+mod truncate;
 
 use crate::*;
 use bytes::Bytes;

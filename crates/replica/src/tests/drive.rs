@@ -36,6 +36,18 @@ pub(super) fn seed_of(partition: PartitionNumber) -> u64 {
     u64::from(partition.first_position(COUNT).0) << 32
 }
 
+/// All replicas of its partition lose what they have in memory, and the leader begins.
+fn begin_anew(ring: &mut TestRing, leader: Address) {
+    let number = leader.partition.0;
+    let view = ring.views[number as usize].clone();
+    ring.partitions.retain(|address, _| address.partition != leader.partition);
+    set_view(ring, number, View { epoch: Epoch(view.epoch.0 + 1), ..view });
+    let replicas: Vec<Address> = ring.partitions.keys().copied().filter(|one| one.partition.0 == number).collect();
+    let all: Vec<BrickId> = (0..BRICKS).map(|brick| BrickId(u128::from(brick))).collect();
+    replicas.iter().for_each(|address| ring.handle(*address, Event::Start));
+    replicas.iter().for_each(|address| ring.handle(*address, Event::Up { bricks: all.clone() }));
+}
+
 fn is_leg(envelope: &Envelope) -> bool {
     matches!(envelope.message, Message::Leg { .. })
 }
@@ -142,6 +154,8 @@ fn a_leg_that_nobody_took_is_sent_again() {
     let mut sent = 0;
     let positions = deliver_but(&mut ring, |envelope| {
         sent += u32::from(is_leg(envelope));
+        let is_append = matches!(envelope.message, Message::Append { .. });
+        assert!(envelope.from != there || !is_append, "it is not to take it");
         envelope.to == there && matches!(envelope.message, Message::Position { .. })
     });
     assert!((sent, positions.len(), ring.answers.len()) == (1, 0, 0), "{:?}", ring.answers);
@@ -228,14 +242,7 @@ fn a_directory_is_used_though_nobody_heard_that_it_stays() {
     let lost = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::Forget { .. }));
     assert_eq!(lost.len(), 1);
     let dir = leads_to(ring.answers.get(&Token(1)));
-    let number = there.partition.0;
-    let view = View { epoch: Epoch(2), ..ring.views[number as usize].clone() };
-    ring.partitions.retain(|address, _| address.partition != there.partition);
-    set_view(&mut ring, number, view);
-    let replicas: Vec<Address> = ring.partitions.keys().copied().filter(|one| one.partition.0 == number).collect();
-    let all: Vec<BrickId> = (0..BRICKS).map(|brick| BrickId(u128::from(brick))).collect();
-    replicas.iter().for_each(|address| ring.handle(*address, Event::Start));
-    replicas.iter().for_each(|address| ring.handle(*address, Event::Up { bricks: all.clone() }));
+    begin_anew(&mut ring, there);
     deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::IsGone { .. }));
     assert!(ring.partitions[&there].serves());
     begin(&mut ring, 2, make_directory(dir, b"e", seed_of(there.partition)));
@@ -256,7 +263,7 @@ fn fill_journals(ring: &mut TestRing) {
     ring.messages_left = u64::MAX - 1;
     let (nobody, partition, sequence) = (RingId(99), PartitionNumber(0), Sequence(0));
     for brick in &ring.bricks {
-        for bytes in [10_000, 100] {
+        for bytes in [10_000, 100, 1] {
             let key = Key::session(nobody, Position(0), SessionId(77), 1);
             let changes = vec![Change::Put { key, value: vec![7; bytes].into() }];
             let (epoch, session, op_id) = (Epoch(1), SYSTEM_SESSION, OpId(0));
@@ -324,4 +331,69 @@ fn an_op_goes_on_when_journals_have_room_again() {
             }
         }
     }
+}
+
+/// Else a power cut brings back the intent, and legs are taken once more: a file would lose a link that it has.
+#[test]
+fn that_an_op_is_over_is_said_once_no_power_cut_can_take_that() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let is_forget = |envelope: &Envelope| matches!(envelope.message, Message::Forget { .. });
+    let is_synced = |envelope: &Envelope| matches!(envelope.message, Message::Synced { .. }) && envelope.to == root;
+    ring.execute(make_directory(ROOT, b"d", seed_of(there.partition))).unwrap();
+    ring.rest();
+    // A leader that begins finishes what it finds, or finds nothing and is asked.
+    for (token, finds) in [(1, true), (2, false)] {
+        begin(&mut ring, token, Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name(b"d") } });
+        for _ in 0..2 {
+            deliver_but(&mut ring, |envelope| match &envelope.message {
+                Message::Leg { leg: Leg::DropDirectory { .. }, .. } => finds,
+                _ => is_forget(envelope),
+            });
+            ring.clock += 1_000_000_000;
+            ring.handle(root, Event::Tick);
+        }
+        ring.queue.clear();
+        begin_anew(&mut ring, root);
+        let (mut said, mut is_held, mut synced) = (false, !finds, Vec::new());
+        for _ in 0..20 {
+            synced.extend(deliver_but(&mut ring, |envelope| {
+                said |= is_forget(envelope);
+                is_held |= matches!(envelope.message, Message::LegEnded { .. });
+                is_held && is_synced(envelope)
+            }));
+            ring.clock += 100_000_000;
+            [there, root].into_iter().for_each(|address| ring.handle(address, Event::Tick));
+        }
+        assert!(is_held && !said, "{finds}");
+        synced.into_iter().for_each(|envelope| ring.handle(envelope.to, Event::Message(envelope)));
+        ring.rest();
+        ring.check();
+        ring.execute(make_directory(ROOT, b"d", seed_of(there.partition))).unwrap();
+        ring.rest();
+    }
+}
+
+/// Each holds what the other wants: whoever meets that lets go of its own, or both wait for ever.
+#[test]
+fn two_renames_that_want_each_others_names_both_end() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let made = ring.execute(make_directory(ROOT, b"d", seed_of(there.partition)));
+    let dir = leads_to(Some(&made));
+    create_file(&mut ring);
+    ring.rest();
+    let rename = |dir, from: &[u8], to_dir, to: &[u8]| {
+        let (name, to_name, mode, open_here) = (name(from), name(to), RenameMode::Replace, None);
+        Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } }
+    };
+    let (first, second) = (rename(ROOT, b"f", dir, b"g"), rename(dir, b"g", ROOT, b"f"));
+    assert_eq!((begin(&mut ring, 1, first), begin(&mut ring, 2, second)), (there, root));
+    (0..100).for_each(|_| ring.tick());
+    assert!(ring.answers.contains_key(&Token(1)) && ring.answers.contains_key(&Token(2)), "{:?}", ring.answers);
+    assert!(ring.answers.values().any(|answer| *answer == Ok(Reply::Done)));
+    ring.rest();
+    ring.check();
 }

@@ -1,6 +1,6 @@
 //! What makes and moves names, op by op: whose what is made is, and why something may not be.
 
-use super::drive::{elsewhere, seed_of};
+use super::drive::{begin, elsewhere, seed_of};
 use super::*;
 
 /// A directory with this mode, of group 7.
@@ -172,4 +172,152 @@ fn what_a_rename_replaces_goes_and_what_it_exchanges_stays() {
             ring.check();
         }
     }
+}
+
+/// Who has it open goes on reading it.
+#[test]
+fn a_file_that_is_open_outlives_the_rename_that_replaces_it() {
+    for far in [false, true] {
+        let mut ring = open(&storages());
+        let there = elsewhere(&ring, ring.leader(ROOT.position()));
+        let made = ring.execute(make_directory(ROOT, b"a", if far { seed_of(there.partition) } else { 0 }));
+        let Ok(Reply::Node { attr: Attr { id: a, .. }, .. }) = made else { panic!("{made:?}") };
+        for is_open in [true, false] {
+            create(&mut ring, ROOT, b"f", NewNode::File, true).unwrap();
+            let replaced = create(&mut ring, a, b"g", NewNode::File, true).unwrap().id;
+            let (mode, open_here) = (RenameMode::Replace, is_open.then_some(replaced));
+            let (dir, name_, to_dir, to_name) = (ROOT, name(b"f"), a, name(b"g"));
+            ring.name_op(NameOp::Rename { dir, name: name_, to_dir, to_name, mode, open_here }).unwrap();
+            ring.rest();
+            let shown = ring.read(Op::Inode { op: InodeOp::GetAttr { inode: replaced } });
+            assert_eq!(shown.is_ok(), is_open, "{far}: {shown:?}");
+            ring.tell(ring.leader(replaced.position()), Event::Collect { volume: VOLUME, inode: replaced });
+            ring.name_op(NameOp::Unlink { dir: a, name: name(b"g"), open_here: None }).unwrap();
+            ring.rest();
+            ring.check();
+        }
+    }
+}
+
+/// Its old name rests in a partition that the new one's does not know; the directory's own tells.
+#[test]
+fn a_name_is_renamed_out_of_a_directory_that_several_partitions_share() {
+    let mut ring = open(&storages());
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    ring.spread = 2;
+    let made = ring.execute(make_directory(ROOT, b"d", seed_of(there.partition)));
+    let Ok(Reply::Node { attr: Attr { id: dir, .. }, .. }) = made else { panic!("{made:?}") };
+    ring.spreads.insert(dir, 2);
+    let position = |text: &[u8]| name_position(dir, &name(text), 2).partition(COUNT);
+    let home = dir.position().partition(COUNT);
+    let names: Vec<[u8; 1]> = (b'a'..=b'z').map(|letter| [letter]).collect();
+    for text in [names.iter().find(|text| position(*text) != home), names.iter().find(|text| position(*text) == home)] {
+        let text = text.unwrap();
+        assert_ne!(position(text), ROOT.position().partition(COUNT));
+        let file = create(&mut ring, dir, text, NewNode::File, true).unwrap();
+        let (mode, open_here) = (RenameMode::Replace, None);
+        let (from, to_dir, to_name) = (name(text), ROOT, name(b"f"));
+        let renamed = ring.name_op(NameOp::Rename { dir, name: from, to_dir, to_name, mode, open_here });
+        assert_eq!(renamed, Ok(Reply::Done));
+        assert_eq!(lookup(&mut ring, ROOT, b"f"), Ok(file.id));
+        assert_eq!(lookup(&mut ring, dir, text), Err(Error::NotFound));
+    }
+    ring.rest();
+    ring.check();
+}
+
+/// acl(5): else nobody but its owner and group is let in.
+#[test]
+fn what_is_made_in_a_directory_with_a_default_acl_has_it() {
+    for spread in [1, 8] {
+        let mut ring = open(&storages());
+        ring.spread = spread;
+        let dir = directory(&mut ring, 0o755);
+        ring.spreads.insert(dir, spread);
+        makes_with_default_acl(&mut ring, dir);
+    }
+}
+
+fn makes_with_default_acl(ring: &mut TestRing, dir: InodeId) {
+    let entries =
+        [(0x01u16, 7u16, u32::MAX), (0x02, 7, 5), (0x04, 5, u32::MAX), (0x10, 7, u32::MAX), (0x20, 0, u32::MAX)];
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        value.extend(tag.to_le_bytes());
+        value.extend(permissions.to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    let (name_, value) = (Bytes::from_static(crate::acl::DEFAULT), Bytes::from(value));
+    let (inode, create_, replace, drop_set_group) = (dir, false, false, false);
+    let op = InodeOp::SetXattr { inode, name: name_, value, create: create_, replace, drop_set_group };
+    ring.execute(Op::Inode { op }).unwrap();
+    let named = create(ring, dir, b"f", NewNode::File, true).unwrap();
+    let below = create(ring, dir, b"d", NewNode::Directory, true).unwrap();
+    let unnamed = NameOp::CreateUnnamed { dir, mode: 0o660, uid: 1, gid: 1, umask: 0, linkable: true, seed: 1 };
+    let Ok(Reply::Node { attr: unnamed, .. }) = ring.name_op(unnamed) else { panic!("no file") };
+    let others = (b'g'..=b'z').map(|letter| create(ring, dir, &[letter], NewNode::File, true).unwrap());
+    let made: Vec<Attr> = others.collect();
+    for attr in made.into_iter().chain([named, below, unnamed]) {
+        assert!(attr.has_xattrs, "{attr:?}");
+        let op = InodeOp::GetXattr { inode: attr.id, name: Bytes::from_static(crate::acl::ACCESS) };
+        let Ok(Reply::Bytes { bytes }) = ring.read(Op::Inode { op }) else { panic!("no ACL of {attr:?}") };
+        assert!(bytes.windows(4).any(|id| id == 5u32.to_le_bytes()), "{bytes:?}");
+    }
+}
+
+/// Each into the other, at the same time: nobody would find them again.
+#[test]
+fn two_directories_are_not_moved_into_each_other() {
+    let mut ring = open(&storages());
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    let mut make = |text: &[u8], partition| {
+        let made = ring.execute(make_directory(ROOT, text, seed_of(partition)));
+        let Ok(Reply::Node { attr: Attr { id, .. }, .. }) = made else { panic!("{made:?}") };
+        id
+    };
+    let (a, b) = (make(b"a", there.partition), make(b"b", PartitionNumber(there.partition.0 + 1)));
+    ring.rest();
+    let rename = |text: &[u8], to_dir| {
+        let (dir, mode, open_here) = (ROOT, RenameMode::Replace, None);
+        Op::Name { op: NameOp::Rename { dir, name: name(text), to_dir, to_name: name(text), mode, open_here } }
+    };
+    begin(&mut ring, 1, rename(b"a", b));
+    begin(&mut ring, 2, rename(b"b", a));
+    (0..100).for_each(|_| ring.tick());
+    let answers: Vec<_> = [1, 2].map(|token| ring.answers[&Token(token)].clone()).into();
+    assert!(answers.contains(&Ok(Reply::Done)) && answers.contains(&Err(Error::Loop)), "{answers:?}");
+    ring.rest();
+    ring.check();
+}
+
+/// chown(2) and utimensat(2); names in all of its partitions were made since.
+#[test]
+fn a_directory_that_several_partitions_share_is_changed_in_all_of_them() {
+    let mut ring = open(&storages());
+    ring.spread = 8;
+    let made = ring.execute(make_directory(ROOT, b"d", 1));
+    let Ok(Reply::Node { attr: Attr { id: dir, .. }, .. }) = made else { panic!("{made:?}") };
+    ring.spreads.insert(dir, 8);
+    (b'a'..=b'z').for_each(|letter| drop(create(&mut ring, dir, &[letter], NewNode::File, true).unwrap()));
+    ring.rest();
+    let stubs = |ring: &mut TestRing| -> Vec<(Time, u64)> {
+        let stub = |position| {
+            let op = Op::Name { op: NameOp::Stub { dir, spread: 8 } };
+            match ring.read_at(ring.leader(position), op) {
+                Ok(Reply::Stub { stub }) => (stub.mtime, stub.change),
+                other => panic!("{other:?}"),
+            }
+        };
+        name_positions(dir, 8).map(stub).collect()
+    };
+    let before = stubs(&mut ring);
+    let (uid, mtime) = (Some(9), Some(SetTime::At { time: Time(7) }));
+    let changes = AttrChanges { uid, mtime, ..Default::default() };
+    ring.execute(Op::Inode { op: InodeOp::SetAttr { inode: dir, changes } }).unwrap();
+    ring.rest();
+    ring.check();
+    let after = stubs(&mut ring);
+    assert!(after.iter().all(|stub| stub.0 == Time(7)), "{before:?} {after:?}");
+    // In its own partition the inode's counts.
+    assert!(before.iter().zip(&after).skip(1).all(|(before, after)| after.1 > before.1), "{before:?} {after:?}");
 }

@@ -1,7 +1,7 @@
 //! What a leader answers, and when: nothing that some member lacks, nothing that another op has hold of.
 
 use super::drive::{begin, deliver_but, elsewhere, seed_of};
-use super::heal::{set_view, write};
+use super::heal::{form, set_view, write};
 use super::legs::{is_taken, leg};
 use super::*;
 
@@ -28,6 +28,14 @@ fn chmod(inode: InodeId, mode: u16) -> Op {
 fn file_op(text: &[u8]) -> Op {
     let (name, node, mode) = (name(text), NewNode::File, 0o644);
     Op::Name { op: NameOp::Create { dir: ROOT, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 } }
+}
+
+/// open(2) with O_CREAT, of what is there.
+fn open_op(text: &[u8]) -> Op {
+    let Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, umask, seed, .. } } = file_op(text) else {
+        panic!()
+    };
+    Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive: false, seed } }
 }
 
 fn file(ring: &mut TestRing, text: &[u8]) -> InodeId {
@@ -223,18 +231,18 @@ fn a_file_that_is_being_cut_is_shown_and_linked_once_its_shards_are_cut() {
     let ways = (elsewhere(&ring, root), root);
     assert_eq!(leg(&mut ring, ways, 0, Leg::AddLink { inode }), [Outcome::Busy]);
     let links = Op::Name { op: NameOp::Link { dir: ROOT, name: name(b"g"), inode } };
-    let shown = [get_attr(inode), lookup(b"f"), chmod(inode, 0o600), links, file_op(b"f")];
+    let shown = [get_attr(inode), lookup(b"f"), chmod(inode, 0o600), links, open_op(b"f")];
     assert!(shown[..2].iter().all(|op| read_now(&ring, root, op).is_none()));
     for (token, op) in (2..).zip(shown) {
         begin(&mut ring, token, op);
     }
     begin(&mut ring, 7, get_attr(ROOT));
     deliver_but(&mut ring, |_| false);
-    assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(6), Token(7)], "{:?}", ring.answers);
+    assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(7)], "{:?}", ring.answers);
     ring.queue.extend(sent);
     (0..10).for_each(|_| ring.tick());
     let answered = |token| ring.answers.get(&Token(token)).is_some_and(|reply| reply.is_ok());
-    assert!((1..=5).all(answered), "{:?}", ring.answers);
+    assert!((1..=6).all(answered), "{:?}", ring.answers);
     let read = DataOp::ReadShard { data, index: far, offset: 0, length: 100 };
     assert_eq!(ring.read(Op::Data { op: read }), Ok(Reply::Data { bytes: vec![2; 10].into() }));
     assert!(is_taken(&leg(&mut ring, ways, 0, Leg::AddLink { inode })));
@@ -313,4 +321,25 @@ fn nothing_changes_while_a_member_is_away() {
         panic!("{:?}", ring.answers)
     };
     assert_eq!((attr.mode, attr.atime), (0o600, before.atime));
+}
+
+/// Else it waits for ever: the one that it asked does not lead any more.
+#[test]
+fn who_waits_is_told_when_another_leads() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    file(&mut ring, b"f");
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })));
+    begin(&mut ring, 1, lookup(b"f"));
+    begin(&mut ring, 2, unlink(b"f"));
+    ring.deliver();
+    assert!(ring.answers.is_empty());
+    let members: Vec<u128> =
+        ring.views[root.partition.0 as usize].members.iter().map(|member| member.brick.0).collect();
+    let next = members.iter().copied().find(|brick| *brick != root.brick.0).unwrap();
+    form(&mut ring, root.partition.0, next, &members, &[]);
+    for token in [1, 2] {
+        assert!(matches!(ring.answers[&Token(token)], Err(Error::StaleView { .. })), "{:?}", ring.answers);
+    }
 }
