@@ -1,6 +1,6 @@
 //! Ops over partitions, when something comes between their steps.
 
-use super::heal::set_view;
+use super::heal::{form, set_view};
 use super::*;
 
 /// Delivers what is said, and what follows from it, but for what is kept back. -> that
@@ -394,6 +394,24 @@ fn two_renames_that_want_each_others_names_both_end() {
     (0..100).for_each(|_| ring.tick());
     assert!(ring.answers.contains_key(&Token(1)) && ring.answers.contains_key(&Token(2)), "{:?}", ring.answers);
     assert!(ring.answers.values().any(|answer| *answer == Ok(Reply::Done)));
+    ring.rest();
+    ring.check();
+}
+
+/// Somebody comes back, and the same leader begins a view with it: who asked before is answered as well.
+#[test]
+fn an_op_on_its_way_is_answered_in_the_next_view_of_its_leader() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    let ended = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::LegEnded { .. }));
+    assert!(!ended.is_empty());
+    let number = root.partition.0;
+    let members: Vec<u128> = ring.views[number as usize].members.iter().map(|member| member.brick.0).collect();
+    form(&mut ring, number, root.brick.0, &members, &[]);
+    (0..20).for_each(|_| ring.tick());
+    assert!(ring.answers.get(&Token(1)).is_some_and(|answer| answer.is_ok()), "{:?}", ring.answers);
     ring.rest();
     ring.check();
 }
