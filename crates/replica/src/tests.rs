@@ -7,6 +7,7 @@
 mod clocks;
 mod closing;
 mod compare;
+mod drive;
 mod fast;
 mod heal;
 mod lane;
@@ -17,13 +18,16 @@ mod level;
 mod loose;
 mod lost_blocks;
 mod lost_records;
+mod names;
 mod progress;
 mod proof;
 mod retries;
 mod room;
+mod serve;
 mod starving;
 mod stuck;
 mod times;
+mod truncate;
 
 use crate::*;
 use bytes::Bytes;

@@ -238,7 +238,7 @@ fn a_shard_that_nobody_writes_is_closed_though_the_clock_was_set_back() {
 }
 
 /// The second block of a replica's shard rots.
-fn rot(lane: &mut Lane, at: Address) {
+pub(super) fn rot(lane: &mut Lane, at: Address) {
     lane.ring.write_home();
     let file = lane.storages[at.brick.0 as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
     file.write_at(&[&[9; 100]], BLOCK_BYTES as u64).unwrap();

@@ -1,7 +1,31 @@
 //! Legs that come when what they are about is gone.
 
+use super::drive::{begin, deliver_but, elsewhere, seed_of};
 use super::*;
+use crate::legs::UNDOING;
 use crate::tree::Tree;
+
+/// A leg as the leader of another partition sends it, and what comes back. Nobody is asked whether its op is over.
+pub(super) fn leg(ring: &mut TestRing, ways: (Address, Address), number: u16, leg: Leg) -> Vec<Outcome> {
+    leg_of(ring, ways, 1 << 90, number, leg)
+}
+
+fn leg_of(ring: &mut TestRing, (from, to): (Address, Address), intent: u128, number: u16, leg: Leg) -> Vec<Outcome> {
+    let (intent, volume, session, op_id) = (IntentId(intent), VOLUME, SYSTEM_SESSION, OpId(0));
+    let message = Message::Leg { intent, number, volume, session, op_id, leg };
+    let epoch = ring.views[from.partition.0 as usize].epoch;
+    ring.handle(to, Event::Message(Envelope { ring: RING, from, to, epoch, message }));
+    let ended = deliver_but(ring, |envelope| matches!(envelope.message, Message::LegEnded { .. }));
+    let outcome = |envelope: Envelope| match envelope.message {
+        Message::LegEnded { outcome, .. } => outcome,
+        other => panic!("{other:?}"),
+    };
+    ended.into_iter().map(outcome).collect()
+}
+
+pub(super) fn is_taken(outcomes: &[Outcome]) -> bool {
+    matches!(outcomes, [Outcome::Taken { .. }])
+}
 
 /// It is moved, and removed at its new place before the leg comes: refused, the leg would be sent for ever, under the volume's hold on
 /// moves.
@@ -74,7 +98,11 @@ fn a_name_that_is_being_linked_is_waited_for() {
         ring.name_op(NameOp::Unlink { dir: ROOT, name: name(b"f"), open_here: None }).unwrap();
         let looks = Op::Name { op: NameOp::Lookup { dir, name: name(b"b") } };
         let around = TestRing::around(&ring.bricks, &ring.views, at, 0);
-        assert_eq!(ring.partitions[&at].read(&around, &ring.ask(), &looks), None);
+        let part = NameOp::ListPart { dir, spread, after: None, limit: 100, attributes: false };
+        let list = NameOp::List { dir, after: None, limit: 100, attributes: false, touch: false };
+        for op in [looks.clone(), Op::Name { op: part }, Op::Name { op: list }] {
+            assert_eq!(ring.partitions[&at].read(&around, &ring.ask(), &op), None, "{op:?}");
+        }
         ring.tell(at, Event::Request { token: Token(2), ask: ring.ask(), op: looks });
         assert_eq!(ring.answers.get(&Token(2)), None, "nobody knows yet");
         ring.tell(ended.to, Event::Message(ended));
@@ -85,4 +113,123 @@ fn a_name_that_is_being_linked_is_waited_for() {
         ring.rest();
         ring.check();
     }
+}
+
+/// Its answer was lost with a connection, and the driver sends it again.
+#[test]
+fn a_leg_that_comes_twice_is_answered_as_at_first() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    let inode = create_file(&mut ring).id;
+    let made = ring.execute(make_directory(ROOT, b"d", 1));
+    let Ok(Reply::Node { attr: Attr { id: dir, .. }, .. }) = made else { panic!("{made:?}") };
+    let make = |inode: InodeId| {
+        let (access_acl, default_acl) = Default::default();
+        Leg::MakeDirectory { inode, parent: ROOT, mode: 0o755, uid: 1, gid: 1, spread: 8, access_acl, default_acl }
+    };
+    let (home, far) = (InodeId::new(0, 9, 1 << 30), InodeId::new(u32::MAX, 9, 1 << 30));
+    let held = name(b"f");
+    let legs = [
+        make(home),
+        make(far),
+        Leg::AddLink { inode },
+        Leg::HoldName { dir: ROOT, name: held.clone() },
+        Leg::CloseDirectory { inode: dir },
+        Leg::HoldStub { dir: home },
+        Leg::HoldMoves,
+    ];
+    // Nobody looks whether it was made just now.
+    let answer = |outcomes: Vec<Outcome>| match &outcomes[..] {
+        [Outcome::Taken { reply: Reply::Node { attr, .. } }] => Reply::Node { attr: attr.clone(), created: false },
+        [Outcome::Taken { reply }] => reply.clone(),
+        other => panic!("{other:?}"),
+    };
+    for (number, leg_twice) in (0..).zip(legs) {
+        let first = answer(leg(&mut ring, ways, number, leg_twice.clone()));
+        assert_eq!(answer(leg(&mut ring, ways, number, leg_twice)), first);
+    }
+    let getattr = Op::Inode { op: InodeOp::GetAttr { inode } };
+    let undo = Leg::TakeBackLink { inode };
+    (0..2).for_each(|_| assert!(is_taken(&leg(&mut ring, ways, UNDOING | 2, undo.clone()))));
+    let Ok(Reply::Node { attr, .. }) = ring.execute_at(root, getattr) else { panic!("no file") };
+    assert_eq!(attr.nlink, 1, "undone once");
+}
+
+/// Two that move directories at the same time could move each below the other, and nobody would find them again.
+#[test]
+fn directories_are_moved_by_one_op_of_the_volume_at_a_time() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    assert!(is_taken(&leg_of(&mut ring, ways, 1 << 90, 0, Leg::HoldMoves)));
+    assert_eq!(leg_of(&mut ring, ways, 2 << 90, 0, Leg::HoldMoves), [Outcome::Busy]);
+    assert!(is_taken(&leg_of(&mut ring, ways, 1 << 90, 1, Leg::ReleaseMoves)));
+    assert!(is_taken(&leg_of(&mut ring, ways, 2 << 90, 0, Leg::HoldMoves)));
+}
+
+/// Others find out by parents whether a directory would come to lie in itself.
+#[test]
+fn directories_move_again_once_the_parent_of_the_last_one_is_set() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    for (text, seed) in [(b"a", 0), (b"b", seed_of(there.partition))] {
+        ring.execute(make_directory(ROOT, text, seed)).unwrap();
+    }
+    let lookup = Op::Name { op: NameOp::Lookup { dir: ROOT, name: name(b"a") } };
+    let Ok(Reply::Node { attr: Attr { id: to_dir, .. }, .. }) = ring.read(lookup) else { panic!("no directory") };
+    ring.rest();
+    let (dir, mode, open_here) = (ROOT, RenameMode::Replace, None);
+    let moves = NameOp::Rename { dir, name: name(b"b"), to_dir, to_name: name(b"b"), mode, open_here };
+    begin(&mut ring, 1, Op::Name { op: moves });
+    let is_release = |envelope: &Envelope| matches!(&envelope.message, Message::Leg { leg: Leg::ReleaseMoves, .. });
+    let mut released = false;
+    let sets = deliver_but(&mut ring, |envelope| {
+        released |= is_release(envelope);
+        matches!(&envelope.message, Message::Leg { leg: Leg::SetParent { .. }, .. })
+    });
+    assert!(!sets.is_empty() && !released, "{sets:?}");
+    (0..12).for_each(|_| ring.clock += 100_000_000);
+    ring.queue.extend(sets);
+    deliver_but(&mut ring, |envelope| {
+        released |= is_release(envelope);
+        false
+    });
+    assert!(released);
+    assert!(ring.answers[&Token(1)].is_ok());
+    ring.rest();
+    ring.check();
+}
+
+/// Whoever keeps a copy of a file, or of its attributes, goes by these.
+#[test]
+fn what_is_renamed_or_linked_over_partitions_has_changed() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let inode = create_file(&mut ring).id;
+    let made = ring.execute(make_directory(ROOT, b"d", seed_of(there.partition)));
+    let Ok(Reply::Node { attr: Attr { id: dir, .. }, .. }) = made else { panic!("{made:?}") };
+    let attr = |ring: &mut TestRing| {
+        ring.rest();
+        let Ok(Reply::Node { attr, .. }) = ring.read(Op::Inode { op: InodeOp::GetAttr { inode } }) else { panic!() };
+        (attr.change, attr.ctime, attr.nlink)
+    };
+    let mut before = attr(&mut ring);
+    let (mode, open_here) = (RenameMode::Replace, None);
+    let steps = [
+        (NameOp::Link { dir, name: name(b"g"), inode }, 2),
+        (NameOp::Rename { dir: ROOT, name: name(b"f"), to_dir: dir, to_name: name(b"f"), mode, open_here }, 2),
+        (NameOp::Unlink { dir, name: name(b"g"), open_here: None }, 1),
+        (NameOp::Rename { dir, name: name(b"f"), to_dir: ROOT, to_name: name(b"f"), mode, open_here }, 1),
+    ];
+    for (op, links) in steps {
+        ring.name_op(op.clone()).unwrap();
+        let after = attr(&mut ring);
+        assert!(after.0 > before.0 && after.1 > before.1, "{op:?}: {before:?} {after:?}");
+        assert_eq!(after.2, links, "{op:?}");
+        before = after;
+    }
+    ring.check();
 }

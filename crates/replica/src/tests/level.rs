@@ -186,3 +186,21 @@ fn a_member_that_does_not_lead_answers_that() {
         assert!(matches!(ring.answers.remove(&Token(token)), Some(Err(Error::StaleView { .. }))), "{token}");
     }
 }
+
+/// The coordinator may not have heard it; until it has recorded it, nobody is answered.
+#[test]
+fn that_a_view_may_begin_is_told_until_it_has() {
+    let mut ring = open(&storages());
+    let (leader, _) = two(&ring);
+    let number = leader.partition.0;
+    let view = View { epoch: Epoch(2), opened: false, ..ring.views[number as usize].clone() };
+    set_view(&mut ring, number, view.clone());
+    for _ in 0..3 {
+        (0..10).for_each(|_| ring.tick());
+        assert!(std::mem::take(&mut ring.opens).contains(&(leader.partition, Epoch(2))));
+    }
+    set_view(&mut ring, number, View { opened: true, ..view });
+    ring.opens.clear();
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.opens.is_empty() && ring.partitions[&leader].serves());
+}

@@ -131,3 +131,30 @@ fn what_all_have_is_made_stable_though_a_durable_record_waits_for_room() {
         assert_eq!(upto, expected, "asked for the {round}th time again");
     }
 }
+
+/// An exchange of names that was half done would stay so until somebody removes something; what is only begun takes no room from those
+/// who have it.
+#[test]
+fn on_a_full_disk_what_has_begun_is_finished_and_what_grows_is_refused() {
+    let free = Arc::new(AtomicU64::new(1 << 30));
+    let mut ring = ring_of((0..BRICKS).map(|number| brick(number, &free)).collect(), true);
+    let root = ring.leader(ROOT.position());
+    let there = super::drive::elsewhere(&ring, root);
+    let inode = create_file(&mut ring).id;
+    let small = DataOp::Write { inode, offset: 0, data: vec![1; 100].into(), drop_set_id: false };
+    ring.execute(Op::Data { op: small }).unwrap();
+    let made = ring.execute(make_directory(ROOT, b"d", super::drive::seed_of(there.partition)));
+    let Ok(Reply::Node { attr: Attr { id: dir, .. }, .. }) = made else { panic!("{made:?}") };
+    ring.execute(make_directory(dir, b"g", 5 << 61)).unwrap();
+    ring.rest();
+    free.store(0, Ordering::Relaxed);
+    ring.bricks.iter().for_each(|brick| brick.refresh_room().unwrap());
+    (0..5).for_each(|_| ring.tick());
+    let spilt = ring.execute(Op::Data { op: DataOp::Spill { inode } });
+    assert!(matches!(spilt, Err(Error::NoSpace { .. })), "{spilt:?}");
+    let (mode, open_here) = (RenameMode::Exchange, None);
+    let exchange = NameOp::Rename { dir: ROOT, name: name(b"f"), to_dir: dir, to_name: name(b"g"), mode, open_here };
+    assert_eq!(ring.name_op(exchange), Ok(Reply::Done));
+    ring.rest();
+    ring.check();
+}

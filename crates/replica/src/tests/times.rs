@@ -123,6 +123,20 @@ fn times_that_were_kept_are_told_to_who_asks() {
     assert_eq!(written.ring.bricks[0].end(), end);
 }
 
+/// open(2) with O_CREAT, of a file that is there.
+#[test]
+fn who_opens_a_file_by_its_name_is_told_times_that_were_kept() {
+    let mut written = Written::new();
+    assert_eq!(written.tell(true, 100_000), Some(Ok(Reply::Done)));
+    let (told, name, node) = (Time(written.ring.clock), Name::new("f".into()).unwrap(), NewNode::File);
+    let (dir, mode, uid, gid, umask, exclusive, seed) = (ROOT, 0o644, 1, 1, 0, false, 7);
+    written.ring.op_id = 1 << 30;
+    let opened = written.ring.name_op(NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive, seed });
+    let Ok(Reply::Node { attr, .. }) = opened else { panic!("{opened:?}") };
+    assert!(attr.id == written.inode && attr.mtime >= told, "{attr:?}");
+    assert_eq!(written.attr_on(written.follower()).mtime, attr.mtime, "all members have it");
+}
+
 #[test]
 fn what_else_changes_a_file_keeps_the_times_of_its_writes() {
     let mut written = Written::new();

@@ -1,0 +1,417 @@
+//! Ops over partitions, when something comes between their steps.
+
+use super::heal::{form, set_view};
+use super::*;
+
+/// Delivers what is said, and what follows from it, but for what is kept back. -> that
+pub(super) fn deliver_but(ring: &mut TestRing, mut is_kept: impl FnMut(&Envelope) -> bool) -> Vec<Envelope> {
+    let mut kept = Vec::new();
+    while let Some(envelope) = ring.queue.pop_front() {
+        match is_kept(&envelope) {
+            true => kept.push(envelope),
+            false => ring.handle(envelope.to, Event::Message(envelope)),
+        }
+    }
+    kept
+}
+
+/// An op in a slot of its own, of which nobody has heard yet.
+pub(super) fn begin(ring: &mut TestRing, token: u64, op: Op) -> Address {
+    let (at, ask) = (ring.place(&op), Ask { op_id: OpId(token), ..ring.ask() });
+    ring.handle(at, Event::Request { token: Token(token), ask, op });
+    at
+}
+
+/// A partition that rests on other bricks than this one.
+pub(super) fn elsewhere(ring: &TestRing, at: Address) -> Address {
+    let bricks = |number: u32| -> BTreeSet<BrickId> {
+        ring.views[number as usize].members.iter().map(|member| member.brick).collect()
+    };
+    let number = (0..COUNT).find(|number| bricks(*number) != bricks(at.partition.0)).unwrap();
+    ring.leader(PartitionNumber(number).first_position(COUNT))
+}
+
+/// The seed of a directory that lives in a partition.
+pub(super) fn seed_of(partition: PartitionNumber) -> u64 {
+    u64::from(partition.first_position(COUNT).0) << 32
+}
+
+/// All replicas of its partition lose what they have in memory, and the leader begins.
+fn begin_anew(ring: &mut TestRing, leader: Address) {
+    let number = leader.partition.0;
+    let view = ring.views[number as usize].clone();
+    ring.partitions.retain(|address, _| address.partition != leader.partition);
+    set_view(ring, number, View { epoch: Epoch(view.epoch.0 + 1), ..view });
+    let replicas: Vec<Address> = ring.partitions.keys().copied().filter(|one| one.partition.0 == number).collect();
+    let all: Vec<BrickId> = (0..BRICKS).map(|brick| BrickId(u128::from(brick))).collect();
+    replicas.iter().for_each(|address| ring.handle(*address, Event::Start));
+    replicas.iter().for_each(|address| ring.handle(*address, Event::Up { bricks: all.clone() }));
+}
+
+fn is_leg(envelope: &Envelope) -> bool {
+    matches!(envelope.message, Message::Leg { .. })
+}
+
+fn lookup(text: &[u8]) -> Op {
+    Op::Name { op: NameOp::Lookup { dir: ROOT, name: name(text) } }
+}
+
+fn leads_to(answer: Option<&Result<Reply>>) -> InodeId {
+    match answer {
+        Some(Ok(Reply::Node { attr: Attr { id, .. }, .. } | Reply::Elsewhere { inode: id, .. })) => *id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A power cut of all must leave a name and what it leads to, or neither: what one partition goes by is on the disks of the other.
+#[test]
+fn each_step_of_an_op_waits_for_stable_storage_of_the_one_before() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let steps = |ring: &mut TestRing, token: u64, op: Op| {
+        begin(ring, token, op);
+        let (mut said, mut answered) = (Vec::new(), None);
+        for round in 0..12 {
+            let mut steps = String::new();
+            let synced = deliver_but(ring, |envelope| {
+                steps += match &envelope.message {
+                    Message::Leg { .. } => "leg ",
+                    Message::LegEnded { outcome: Outcome::Taken { .. }, .. } => "taken ",
+                    Message::Forget { .. } => "forget ",
+                    _ => "",
+                };
+                matches!(envelope.message, Message::Synced { .. })
+            });
+            if answered.is_none() && ring.answers.contains_key(&Token(token)) {
+                answered = Some(round);
+            }
+            said.push(steps);
+            if synced.is_empty() {
+                ring.clock += 1_000_000_000;
+                ring.handle(root, Event::Tick);
+            }
+            synced.into_iter().for_each(|envelope| ring.handle(envelope.to, Event::Message(envelope)));
+        }
+        said.retain(|steps| !steps.is_empty());
+        (said, answered)
+    };
+    let (said, answered) = steps(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    assert_eq!((said, answered), (vec!["leg ".into(), "taken ".into(), "forget ".into()], Some(3)));
+    let remove = Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name(b"d") } };
+    let (said, answered) = steps(&mut ring, 2, remove);
+    let closed_and_dropped = ["leg ", "taken ", "leg ", "taken ", "forget "].map(String::from).to_vec();
+    assert_eq!((said, answered), (closed_and_dropped, Some(4)));
+    ring.rest();
+    ring.check();
+}
+
+/// A power cut could still take the name, and its intent then the directory, with all that was made in it meanwhile.
+#[test]
+fn a_name_is_shown_once_no_power_cut_can_take_it() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    let mut is_taken = false;
+    let synced = deliver_but(&mut ring, |envelope| {
+        is_taken |= matches!(envelope.message, Message::LegEnded { .. });
+        is_taken && envelope.to == root && matches!(envelope.message, Message::Synced { .. })
+    });
+    assert!(is_taken && !synced.is_empty());
+    let list = Op::Name { op: NameOp::List { dir: ROOT, after: None, limit: 100, attributes: false, touch: false } };
+    let around = TestRing::around(&ring.bricks, &ring.views, root, 0);
+    for op in [lookup(b"d"), list.clone()] {
+        assert_eq!(ring.partitions[&root].read(&around, &ring.ask(), &op), None, "{op:?}");
+    }
+    begin(&mut ring, 2, lookup(b"d"));
+    begin(&mut ring, 3, list);
+    begin(&mut ring, 4, make_directory(ROOT, b"d", 0));
+    begin(&mut ring, 5, make_directory(ROOT, b"e", 0));
+    begin(&mut ring, 6, lookup(b"x"));
+    deliver_but(&mut ring, |_| false);
+    assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(6)], "who lists comes before new names");
+    ring.queue.extend(synced);
+    (0..5).for_each(|_| ring.tick());
+    assert_eq!(leads_to(ring.answers.get(&Token(1))), leads_to(ring.answers.get(&Token(2))));
+    let Some(Ok(Reply::List { entries, .. })) = ring.answers.get(&Token(3)) else { panic!("{:?}", ring.answers) };
+    assert!(entries.iter().any(|entry| entry.name == name(b"d")));
+    assert_eq!(ring.answers.get(&Token(4)), Some(&Err(Error::Exists)));
+    assert!(ring.answers[&Token(5)].is_ok());
+    ring.rest();
+    ring.check();
+}
+
+/// It was sent, and whoever was to take it could not tell its own member; nobody says so.
+#[test]
+fn a_leg_that_nobody_took_is_sent_again() {
+    let mut ring = open(&storages());
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    let member = ring.views[there.partition.0 as usize].members.iter().find(|one| one.brick != there.brick).unwrap();
+    let member = member.brick;
+    ring.handle(there, Event::Down { bricks: vec![member] });
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    let mut sent = 0;
+    let positions = deliver_but(&mut ring, |envelope| {
+        sent += u32::from(is_leg(envelope));
+        let is_append = matches!(envelope.message, Message::Append { .. });
+        assert!(envelope.from != there || !is_append, "it is not to take it");
+        envelope.to == there && matches!(envelope.message, Message::Position { .. })
+    });
+    assert!((sent, positions.len(), ring.answers.len()) == (1, 0, 0), "{:?}", ring.answers);
+    ring.tell(there, Event::Up { bricks: vec![member] });
+    (0..20).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(1)].is_ok());
+    ring.rest();
+    ring.check();
+}
+
+/// A client sends an op again when its connection is lost, while the op is on its way.
+#[test]
+fn a_retry_of_an_op_on_its_way_gets_the_same_answer() {
+    let storages = storages();
+    let mut ring = open(&storages);
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    let op = make_directory(ROOT, b"d", seed_of(there.partition));
+    let (at, ask) = (ring.place(&op), Ask { op_id: OpId(1), ..ring.ask() });
+    let request =
+        |token, op_id| Event::Request { token: Token(token), ask: Ask { op_id: OpId(op_id), ..ask }, op: op.clone() };
+    ring.handle(at, request(1, 1));
+    ring.handle(at, request(2, 1));
+    ring.handle(at, request(3, 2));
+    ring.handle(at, Event::Request { token: Token(4), ask: Ask { session: SessionId(2), ..ask }, op: op.clone() });
+    ring.deliver();
+    (0..5).for_each(|_| ring.tick());
+    let made = ring.answers[&Token(1)].clone();
+    assert!(made.is_ok());
+    assert_eq!(ring.answers[&Token(2)], made);
+    assert_eq!(ring.answers[&Token(3)], Err(Error::Exists), "another op");
+    assert_eq!(ring.answers[&Token(4)], Err(Error::Exists), "another session's");
+    ring.tell(at, request(5, 1));
+    assert_eq!(ring.answers[&Token(5)], made, "as it is remembered");
+    drop(ring);
+    let mut ring = self::open(&storages);
+    ring.tell(at, request(6, 1));
+    assert_eq!(ring.answers[&Token(6)], made, "as it is in the log");
+    ring.rest();
+    ring.check();
+}
+
+/// Who took a leg keeps a mark of it, by which it undoes the leg once: it may not go while the op could still be undone, though its
+/// partition asks.
+#[test]
+fn a_leg_is_undone_however_long_its_op_was_on_its_way() {
+    let mut ring = open(&storages());
+    ring.spread = 8;
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let made = ring.execute(make_directory(ROOT, b"p", 0));
+    let parent = leads_to(Some(&made));
+    ring.spreads.insert(parent, 8);
+    ring.rest();
+    let at = begin(&mut ring, 1, make_directory(parent, b"d", seed_of(there.partition)));
+    let ended = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::LegEnded { .. }));
+    assert!(!ended.is_empty(), "one is taken");
+    let mut asked = 0;
+    for _ in 0..10 {
+        let addresses: Vec<Address> = ring.partitions.keys().copied().filter(|one| *one != at).collect();
+        addresses.into_iter().for_each(|address| ring.handle(address, Event::Tick));
+        asked += ring.queue.iter().filter(|one| matches!(one.message, Message::IsGone { .. })).count();
+        ring.deliver();
+    }
+    assert!(asked > 0, "who took it asks");
+    let changes = AttrChanges { mode: Some(0o2755), gid: Some(7), ..Default::default() };
+    let sets = Op::Inode { op: InodeOp::SetAttr { inode: parent, changes } };
+    begin(&mut ring, 2, sets);
+    ring.deliver();
+    ring.queue.extend(ended);
+    ring.deliver();
+    (0..20).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(1)].is_ok() && ring.answers[&Token(2)].is_ok(), "{:?}", ring.answers);
+    ring.rest();
+    ring.check();
+}
+
+/// That a directory is there for good is told once. Until its partition knows, a leader that begins takes it for one that may be
+/// taken back, and makes nothing in it.
+#[test]
+fn a_directory_is_used_though_nobody_heard_that_it_stays() {
+    let mut ring = open(&storages());
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    let lost = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::Forget { .. }));
+    assert_eq!(lost.len(), 1);
+    let dir = leads_to(ring.answers.get(&Token(1)));
+    begin_anew(&mut ring, there);
+    deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::IsGone { .. }));
+    assert!(ring.partitions[&there].serves());
+    begin(&mut ring, 2, make_directory(dir, b"e", seed_of(there.partition)));
+    let list = NameOp::List { dir, after: None, limit: 100, attributes: false, touch: false };
+    begin(&mut ring, 3, Op::Name { op: list });
+    let hold = Leg::HoldName { dir, name: name(b"x") };
+    let ways = (ring.leader(ROOT.position()), there);
+    assert_eq!(super::legs::leg(&mut ring, ways, 0, hold), [Outcome::Busy]);
+    assert!(!ring.answers.contains_key(&Token(2)) && !ring.answers.contains_key(&Token(3)), "it may be taken back");
+    (0..20).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok(), "{:?}", ring.answers);
+    ring.rest();
+    ring.check();
+}
+
+/// All journals take no more, and no room is made.
+fn fill_journals(ring: &mut TestRing) {
+    ring.messages_left = u64::MAX - 1;
+    let (nobody, partition, sequence) = (RingId(99), PartitionNumber(0), Sequence(0));
+    for brick in &ring.bricks {
+        for bytes in [10_000, 100, 1] {
+            let key = Key::session(nobody, Position(0), SessionId(77), 1);
+            let changes = vec![Change::Put { key, value: vec![7; bytes].into() }];
+            let (epoch, session, op_id) = (Epoch(1), SYSTEM_SESSION, OpId(0));
+            let record = Record { ring: nobody, partition, epoch, sequence, session, op_id, changes };
+            let entry = hekate_brick::LogEntry::new(record);
+            while brick.takes_now(&entry) {
+                brick.append(&entry).unwrap();
+            }
+        }
+    }
+}
+
+/// A ring with directories `a` and `b`, of which `b` lives in another partition than the root and has `c` in it. -> `a`
+fn two_directories(ring: &mut TestRing, there: Address) -> InodeId {
+    let made = ring.execute(make_directory(ROOT, b"a", seed_of(PartitionNumber(1))));
+    let to = ring.execute(make_directory(ROOT, b"b", seed_of(there.partition)));
+    ring.execute(make_directory(leads_to(Some(&to)), b"c", 0)).unwrap();
+    ring.rest();
+    leads_to(Some(&made))
+}
+
+/// Whichever of its records finds no room in a journal; also if what was done is undone.
+#[test]
+fn an_op_goes_on_when_journals_have_room_again() {
+    let (mode, open_here) = (RenameMode::Replace, None);
+    let rename = |name_: &[u8], to_dir, to: &[u8]| {
+        let (dir, name, to_name) = (ROOT, name(name_), name(to));
+        Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } }
+    };
+    for kind in 0..4 {
+        for messages in (0..).step_by(2) {
+            let mut ring = open(&storages());
+            let there = elsewhere(&ring, ring.leader(ROOT.position()));
+            let a = two_directories(&mut ring, there);
+            let op = match kind {
+                0 => make_directory(ROOT, b"d", seed_of(there.partition)),
+                1 => Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name(b"a") } },
+                2 => rename(b"b", a, b"b"),
+                _ => rename(b"a", ROOT, b"b"),
+            };
+            begin(&mut ring, 1, op);
+            let mut left = messages;
+            while left > 0 {
+                let Some(envelope) = ring.queue.pop_front() else { break };
+                left -= 1;
+                ring.handle(envelope.to, Event::Message(envelope));
+            }
+            fill_journals(&mut ring);
+            for _ in 0..3 {
+                deliver_but(&mut ring, |_| false);
+                let addresses: Vec<Address> = ring.partitions.keys().copied().collect();
+                addresses.into_iter().for_each(|address| ring.handle(address, Event::Tick));
+            }
+            ring.messages_left = u64::MAX;
+            (0..20).for_each(|_| ring.tick());
+            let answer = ring.answers.get(&Token(1)).unwrap_or_else(|| panic!("{kind} after {messages}"));
+            match kind {
+                3 => assert_eq!(*answer, Err(Error::NotEmpty)),
+                _ => assert!(answer.is_ok(), "{answer:?}"),
+            }
+            ring.rest();
+            ring.check();
+            if left > 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// Else a power cut brings back the intent, and legs are taken once more: a file would lose a link that it has.
+#[test]
+fn that_an_op_is_over_is_said_once_no_power_cut_can_take_that() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let is_forget = |envelope: &Envelope| matches!(envelope.message, Message::Forget { .. });
+    let is_synced = |envelope: &Envelope| matches!(envelope.message, Message::Synced { .. }) && envelope.to == root;
+    ring.execute(make_directory(ROOT, b"d", seed_of(there.partition))).unwrap();
+    ring.rest();
+    // A leader that begins finishes what it finds, or finds nothing and is asked.
+    for (token, finds) in [(1, true), (2, false)] {
+        begin(&mut ring, token, Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name(b"d") } });
+        for _ in 0..2 {
+            deliver_but(&mut ring, |envelope| match &envelope.message {
+                Message::Leg { leg: Leg::DropDirectory { .. }, .. } => finds,
+                _ => is_forget(envelope),
+            });
+            ring.clock += 1_000_000_000;
+            ring.handle(root, Event::Tick);
+        }
+        ring.queue.clear();
+        begin_anew(&mut ring, root);
+        let (mut said, mut is_held, mut synced) = (false, !finds, Vec::new());
+        for _ in 0..20 {
+            synced.extend(deliver_but(&mut ring, |envelope| {
+                said |= is_forget(envelope);
+                is_held |= matches!(envelope.message, Message::LegEnded { .. });
+                is_held && is_synced(envelope)
+            }));
+            ring.clock += 100_000_000;
+            [there, root].into_iter().for_each(|address| ring.handle(address, Event::Tick));
+        }
+        assert!(is_held && !said, "{finds}");
+        synced.into_iter().for_each(|envelope| ring.handle(envelope.to, Event::Message(envelope)));
+        ring.rest();
+        ring.check();
+        ring.execute(make_directory(ROOT, b"d", seed_of(there.partition))).unwrap();
+        ring.rest();
+    }
+}
+
+/// Each holds what the other wants: whoever meets that lets go of its own, or both wait for ever.
+#[test]
+fn two_renames_that_want_each_others_names_both_end() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let made = ring.execute(make_directory(ROOT, b"d", seed_of(there.partition)));
+    let dir = leads_to(Some(&made));
+    create_file(&mut ring);
+    ring.rest();
+    let rename = |dir, from: &[u8], to_dir, to: &[u8]| {
+        let (name, to_name, mode, open_here) = (name(from), name(to), RenameMode::Replace, None);
+        Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } }
+    };
+    let (first, second) = (rename(ROOT, b"f", dir, b"g"), rename(dir, b"g", ROOT, b"f"));
+    assert_eq!((begin(&mut ring, 1, first), begin(&mut ring, 2, second)), (there, root));
+    (0..100).for_each(|_| ring.tick());
+    assert!(ring.answers.contains_key(&Token(1)) && ring.answers.contains_key(&Token(2)), "{:?}", ring.answers);
+    assert!(ring.answers.values().any(|answer| *answer == Ok(Reply::Done)));
+    ring.rest();
+    ring.check();
+}
+
+/// Somebody comes back, and the same leader begins a view with it: who asked before is answered as well.
+#[test]
+fn an_op_on_its_way_is_answered_in_the_next_view_of_its_leader() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    let ended = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::LegEnded { .. }));
+    assert!(!ended.is_empty());
+    let number = root.partition.0;
+    let members: Vec<u128> = ring.views[number as usize].members.iter().map(|member| member.brick.0).collect();
+    form(&mut ring, number, root.brick.0, &members, &[]);
+    (0..20).for_each(|_| ring.tick());
+    assert!(ring.answers.get(&Token(1)).is_some_and(|answer| answer.is_ok()), "{:?}", ring.answers);
+    ring.rest();
+    ring.check();
+}

@@ -1,0 +1,345 @@
+//! What a leader answers, and when: nothing that some member lacks, nothing that another op has hold of.
+
+use super::drive::{begin, deliver_but, elsewhere, seed_of};
+use super::heal::{form, set_view, write};
+use super::legs::{is_taken, leg};
+use super::*;
+
+fn get_attr(inode: InodeId) -> Op {
+    Op::Inode { op: InodeOp::GetAttr { inode } }
+}
+
+fn lookup(text: &[u8]) -> Op {
+    Op::Name { op: NameOp::Lookup { dir: ROOT, name: name(text) } }
+}
+
+fn unlink(text: &[u8]) -> Op {
+    Op::Name { op: NameOp::Unlink { dir: ROOT, name: name(text), open_here: None } }
+}
+
+fn list() -> Op {
+    Op::Name { op: NameOp::List { dir: ROOT, after: None, limit: 100, attributes: false, touch: false } }
+}
+
+fn chmod(inode: InodeId, mode: u16) -> Op {
+    Op::Inode { op: InodeOp::SetAttr { inode, changes: AttrChanges { mode: Some(mode), ..Default::default() } } }
+}
+
+fn file_op(text: &[u8]) -> Op {
+    let (name, node, mode) = (name(text), NewNode::File, 0o644);
+    Op::Name { op: NameOp::Create { dir: ROOT, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 } }
+}
+
+/// open(2) with O_CREAT, of what is there.
+fn open_op(text: &[u8]) -> Op {
+    let Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, umask, seed, .. } } = file_op(text) else {
+        panic!()
+    };
+    Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive: false, seed } }
+}
+
+fn file(ring: &mut TestRing, text: &[u8]) -> InodeId {
+    let Ok(Reply::Node { attr, .. }) = ring.execute(file_op(text)) else { panic!("no file") };
+    attr.id
+}
+
+/// What a leader answers at once.
+fn read_now(ring: &TestRing, at: Address, op: &Op) -> Option<Result<Reply>> {
+    let around = TestRing::around(&ring.bricks, &ring.views, at, ring.clock);
+    ring.partitions[&at].read(&around, &ring.ask(), op)
+}
+
+/// If that member leads next without it, who was shown it has seen what never was.
+#[test]
+fn what_some_member_lacks_is_shown_to_nobody() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let (one, other) = (file(&mut ring, b"f"), file(&mut ring, b"g"));
+    let position = |data: u128| ShardId { volume: VOLUME, data: DataId(data), index: 0 }.position();
+    let here: Vec<u128> = (1..).filter(|data| position(*data).partition(COUNT) == root.partition).take(2).collect();
+    here.iter().for_each(|data| drop(write(&mut ring, *data, 0, vec![1; 100]).unwrap()));
+    let write_shard = |data| {
+        let (data, bytes) = (DataId(data), Bytes::from_static(b"new"));
+        Op::Data { op: DataOp::WriteShard { data, index: 0, offset: 0, bytes, follow: None, fast: false } }
+    };
+    let read_shard = |data| Op::Data { op: DataOp::ReadShard { data: DataId(data), index: 0, offset: 0, length: 100 } };
+    let write = |inode| Op::Data {
+        op: DataOp::Write { inode, offset: 0, data: Bytes::from_static(b"new"), drop_set_id: false },
+    };
+    let read = |inode| Op::Data { op: DataOp::Read { inode, offset: 0, length: 100, touch: false } };
+    let all = [
+        (chmod(one, 0o600), vec![get_attr(one), lookup(b"f"), read(one), list()], vec![get_attr(other), lookup(b"g")]),
+        (write(one), vec![read(one), get_attr(one), lookup(b"f")], vec![read(other)]),
+        (write_shard(here[0]), vec![read_shard(here[0])], vec![read_shard(here[1]), get_attr(other)]),
+        (file_op(b"h"), vec![lookup(b"h"), lookup(b"x"), get_attr(ROOT), list()], vec![get_attr(other)]),
+        (unlink(b"f"), vec![lookup(b"f"), get_attr(one), list()], vec![get_attr(other), read(other)]),
+    ];
+    for (token, (change, shown, others)) in (1..).zip(all) {
+        begin(&mut ring, token, change.clone());
+        for op in &shown {
+            assert_eq!(read_now(&ring, root, op), None, "{op:?} after {change:?}");
+        }
+        assert!(others.iter().all(|op| read_now(&ring, root, op).is_some()), "after {change:?}");
+        begin(&mut ring, 100 + token, shown[0].clone());
+        assert!(ring.answers.is_empty(), "{change:?}: {:?}", ring.answers);
+        ring.deliver();
+        let answers = std::mem::take(&mut ring.answers);
+        assert!(answers[&Token(token)].is_ok() && answers.contains_key(&Token(100 + token)));
+        assert!(shown.iter().all(|op| read_now(&ring, root, op).is_some()));
+    }
+}
+
+/// What it answered would be on fewer replicas than the volume is to have.
+#[test]
+fn a_partition_with_too_few_members_answers_nobody() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let number = root.partition.0;
+    let view = ring.views[number as usize].clone();
+    set_view(&mut ring, number, View { epoch: Epoch(2), too_few: true, ..view.clone() });
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.partitions[&root].serves());
+    assert_eq!(read_now(&ring, root, &get_attr(ROOT)), None);
+    for (token, op) in (1..).zip([get_attr(ROOT), chmod(ROOT, 0o700)]) {
+        begin(&mut ring, token, op);
+    }
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.answers.is_empty(), "{:?}", ring.answers);
+    set_view(&mut ring, number, View { epoch: Epoch(3), ..view });
+    (0..10).for_each(|_| ring.tick());
+    let Some(Ok(Reply::Node { attr, .. })) = ring.answers.get(&Token(2)) else { panic!("{:?}", ring.answers) };
+    assert_eq!((attr.mode, ring.answers[&Token(1)].is_ok()), (0o700, true));
+}
+
+/// A session that has gone must not remove what its next life makes.
+#[test]
+fn what_waits_and_was_taken_back_is_not_done() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    file(&mut ring, b"f");
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })));
+    begin(&mut ring, 1, lookup(b"f"));
+    begin(&mut ring, 2, unlink(b"f"));
+    begin(&mut ring, 3, lookup(b"f"));
+    ring.tell(root, Event::Abandon { token: Token(2) });
+    assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(2)]);
+    assert!(matches!(ring.answers[&Token(2)], Err(Error::Unavailable { .. })));
+    leg(&mut ring, ways, crate::legs::UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") });
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(1)].is_ok() && ring.answers[&Token(3)].is_ok(), "{:?}", ring.answers);
+}
+
+/// Else two would move it, and it had two names; or somebody finds it under neither.
+#[test]
+fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
+    for moves in [false, true] {
+        let mut ring = open(&storages());
+        let root = ring.leader(ROOT.position());
+        let ways = (elsewhere(&ring, root), root);
+        let inode = file(&mut ring, b"f");
+        file(&mut ring, b"g");
+        let (dir, held) = (ROOT, name(b"f"));
+        assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir, name: held.clone() })));
+        let waiting = [lookup(b"f"), list(), get_attr(ROOT), unlink(b"f")];
+        assert!(waiting[..3].iter().all(|op| read_now(&ring, root, op).is_none()));
+        assert!(read_now(&ring, root, &lookup(b"g")).is_some_and(|found| found.is_ok()));
+        assert!(read_now(&ring, root, &get_attr(inode)).is_some_and(|found| found.is_ok()), "the file itself");
+        for (token, op) in (1..).zip(waiting) {
+            begin(&mut ring, token, op);
+        }
+        begin(&mut ring, 5, unlink(b"g"));
+        (0..10).for_each(|_| ring.tick());
+        assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(5)]);
+        let (number, ends) = match moves {
+            true => (1, Leg::ReplaceName { dir, name: held, new: None }),
+            false => (crate::legs::UNDOING, Leg::ReleaseName { dir, name: held }),
+        };
+        assert!(is_taken(&leg(&mut ring, ways, number, ends)));
+        (0..10).for_each(|_| ring.tick());
+        assert_eq!(ring.answers[&Token(1)].is_ok(), !moves, "{:?}", ring.answers);
+        assert_eq!(ring.answers[&Token(4)].is_ok(), !moves, "{:?}", ring.answers);
+        assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok());
+    }
+}
+
+/// Nobody could list a directory in which something is renamed all the time.
+#[test]
+fn who_counts_a_directory_comes_before_the_next_rename_out_of_it() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    file(&mut ring, b"f");
+    file(&mut ring, b"g");
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })));
+    begin(&mut ring, 1, list());
+    assert_eq!(leg(&mut ring, ways, 1, Leg::HoldName { dir: ROOT, name: name(b"g") }), [Outcome::Busy]);
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })), "sent once more");
+    leg(&mut ring, ways, crate::legs::UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") });
+    assert!(ring.answers[&Token(1)].is_ok());
+    assert!(is_taken(&leg(&mut ring, ways, 1, Leg::HoldName { dir: ROOT, name: name(b"g") })));
+}
+
+/// A directory that two ops move at the same time would have two names.
+#[test]
+fn a_name_of_an_op_on_its_way_is_held_for_nobody_else() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let ways = (there, root);
+    ring.execute(make_directory(ROOT, b"d", seed_of(there.partition))).unwrap();
+    ring.rest();
+    begin(&mut ring, 1, Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name(b"d") } });
+    let sent = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::Leg { .. }));
+    assert!(!sent.is_empty(), "it is on its way");
+    assert_eq!(leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"d") }), [Outcome::Busy]);
+    begin(&mut ring, 2, make_directory(ROOT, b"d", 0));
+    ring.deliver();
+    assert_eq!(ring.answers.get(&Token(2)), None, "nor is it given again");
+    ring.queue.extend(sent);
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(1)].is_ok() && ring.answers[&Token(2)].is_ok(), "{:?}", ring.answers);
+    ring.rest();
+    ring.check();
+}
+
+/// Who knew the new layout by then would write to the shard that is yet to be cut, and lose that with it.
+#[test]
+fn a_file_that_is_being_cut_is_shown_and_linked_once_its_shards_are_cut() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let inode = file(&mut ring, b"f");
+    let small = DataOp::Write { inode, offset: 0, data: vec![1; 100].into(), drop_set_id: false };
+    ring.execute(Op::Data { op: small }).unwrap();
+    let spilt = ring.execute(Op::Data { op: DataOp::Spill { inode } });
+    let Ok(Reply::Node { attr, .. }) = spilt else { panic!("{spilt:?}") };
+    let (data, layout_version) = (attr.layout.pieces[0].data, attr.layout.version);
+    let shard = |index| ShardId { volume: VOLUME, data, index };
+    let far = (1..).find(|index| ring.leader(shard(*index).position()).partition != root.partition).unwrap();
+    let bytes = Bytes::from(vec![2; 100]);
+    let op = DataOp::WriteShard { data, index: far, offset: 0, bytes, follow: None, fast: false };
+    ring.execute(Op::Data { op }).unwrap();
+    let end = far * SHARD_BYTES + 100;
+    let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    ring.execute(Op::Data { op: told }).unwrap();
+    ring.rest();
+    let size = Some(far * SHARD_BYTES + 10);
+    let cuts = Op::Inode { op: InodeOp::SetAttr { inode, changes: AttrChanges { size, ..Default::default() } } };
+    begin(&mut ring, 1, cuts);
+    let sent = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::Leg { .. }));
+    assert!(!sent.is_empty());
+    let ways = (elsewhere(&ring, root), root);
+    assert_eq!(leg(&mut ring, ways, 0, Leg::AddLink { inode }), [Outcome::Busy]);
+    let links = Op::Name { op: NameOp::Link { dir: ROOT, name: name(b"g"), inode } };
+    let shown = [get_attr(inode), lookup(b"f"), chmod(inode, 0o600), links, open_op(b"f")];
+    assert!(shown[..2].iter().all(|op| read_now(&ring, root, op).is_none()));
+    for (token, op) in (2..).zip(shown) {
+        begin(&mut ring, token, op);
+    }
+    begin(&mut ring, 7, get_attr(ROOT));
+    deliver_but(&mut ring, |_| false);
+    assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(7)], "{:?}", ring.answers);
+    ring.queue.extend(sent);
+    (0..10).for_each(|_| ring.tick());
+    let answered = |token| ring.answers.get(&Token(token)).is_some_and(|reply| reply.is_ok());
+    assert!((1..=6).all(answered), "{:?}", ring.answers);
+    let read = DataOp::ReadShard { data, index: far, offset: 0, length: 100 };
+    assert_eq!(ring.read(Op::Data { op: read }), Ok(Reply::Data { bytes: vec![2; 10].into() }));
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::AddLink { inode })));
+}
+
+/// More shards than one record drops; a client that still knows the old layout must not make one of them again, which nobody would
+/// collect.
+#[test]
+fn nothing_is_left_of_a_great_file_that_was_removed() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let inode = file(&mut ring, b"f");
+    let spilt = ring.execute(Op::Data { op: DataOp::Spill { inode } });
+    let Ok(Reply::Node { attr, .. }) = spilt else { panic!("{spilt:?}") };
+    let (data, layout_version) = (attr.layout.pieces[0].data, attr.layout.version);
+    let partition = |index| ShardId { volume: VOLUME, data, index }.position().partition(COUNT);
+    let indices: Vec<u64> = (0..).filter(|index| partition(*index) == root.partition).take(1100).collect();
+    let write = |ring: &mut TestRing, index| {
+        let bytes = Bytes::from_static(b"x");
+        ring.execute(Op::Data { op: DataOp::WriteShard { data, index, offset: 0, bytes, follow: None, fast: false } })
+    };
+    for index in &indices {
+        write(&mut ring, *index).unwrap();
+    }
+    let end = (indices.last().unwrap() + 1) * SHARD_BYTES;
+    let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    ring.execute(Op::Data { op: told }).unwrap();
+    ring.execute(unlink(b"f")).unwrap();
+    ring.rest();
+    ring.check();
+    for view in ring.views.iter().take(root.partition.0 as usize + 1).skip(root.partition.0 as usize) {
+        for member in &view.members {
+            let brick = &ring.bricks[member.brick.0 as usize];
+            assert!(brick.shards(RING, root.partition, COUNT).unwrap().is_empty(), "{:?}", member.brick);
+        }
+    }
+    assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)));
+    assert_eq!(write(&mut ring, indices[0]), Err(Error::LayoutChanged));
+}
+
+/// relatime(8).
+#[test]
+fn a_file_that_was_read_says_when() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let inode = file(&mut ring, b"f");
+    ring.clock += 1_000_000_000;
+    let now = Time(ring.clock);
+    ring.tell(root, Event::Accessed { volume: VOLUME, inode });
+    let Ok(Reply::Node { attr, .. }) = ring.read(get_attr(inode)) else { panic!("no file") };
+    assert_eq!(attr.atime, now);
+    ring.check();
+}
+
+/// A member takes no record that does not follow what it has, and what it has is not known yet. A time of access is not worth that
+/// readers' requests heap up.
+#[test]
+fn nothing_changes_while_a_member_is_away() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let inode = file(&mut ring, b"f");
+    let member = ring.views[root.partition.0 as usize].members.iter().find(|one| one.brick != root.brick).unwrap();
+    let member = member.brick;
+    let before = ring.read(get_attr(inode)).unwrap();
+    ring.clock += 1_000_000_000;
+    ring.handle(root, Event::Down { bricks: vec![member] });
+    ring.handle(root, Event::Accessed { volume: VOLUME, inode });
+    begin(&mut ring, 1, chmod(inode, 0o600));
+    assert!(ring.queue.iter().all(|envelope| !matches!(envelope.message, Message::Append { .. })));
+    assert_eq!(read_now(&ring, root, &get_attr(inode)), Some(Ok(before.clone())));
+    ring.queue.clear();
+    ring.tell(root, Event::Up { bricks: vec![member] });
+    (0..10).for_each(|_| ring.tick());
+    let (Reply::Node { attr: before, .. }, Some(Ok(Reply::Node { attr, .. }))) = (before, ring.answers.get(&Token(1)))
+    else {
+        panic!("{:?}", ring.answers)
+    };
+    assert_eq!((attr.mode, attr.atime), (0o600, before.atime));
+}
+
+/// Else it waits for ever: the one that it asked does not lead any more.
+#[test]
+fn who_waits_is_told_when_another_leads() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    file(&mut ring, b"f");
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })));
+    begin(&mut ring, 1, lookup(b"f"));
+    begin(&mut ring, 2, unlink(b"f"));
+    ring.deliver();
+    assert!(ring.answers.is_empty());
+    let members: Vec<u128> =
+        ring.views[root.partition.0 as usize].members.iter().map(|member| member.brick.0).collect();
+    let next = members.iter().copied().find(|brick| *brick != root.brick.0).unwrap();
+    form(&mut ring, root.partition.0, next, &members, &[]);
+    for token in [1, 2] {
+        assert!(matches!(ring.answers[&Token(token)], Err(Error::StaleView { .. })), "{:?}", ring.answers);
+    }
+}
