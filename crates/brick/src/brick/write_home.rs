@@ -73,7 +73,7 @@ impl Brick {
             self.disk.reserve.give_up()?;
             outcome = self.disk.perform(io, &[]);
         }
-        let mut looks = (0..self.space_looks.load(Ordering::Relaxed));
+        let mut looks = 0..self.space_looks.load(Ordering::Relaxed);
         while matches!(outcome, Err(Error::NoSpace { .. })) && looks.next().is_some() {
             std::thread::sleep(SPACE_PAUSE);
             outcome = self.disk.perform(io, &[]);
