@@ -64,9 +64,9 @@ impl Leader {
     /// It was answered, and no record says so. A copy of it that waits here, or comes late, must not do what it then could:
     /// whoever asked knows how it ended (rule 5).
     pub fn keep_answer(&mut self, ask: &Ask, reply: &Result<Reply>) {
-        // What is damaged is mended, and the op done again under the same id.
-        let is_damaged = matches!(reply, Err(Error::Damaged { .. } | Error::Io { .. }));
-        let is_final = !is_damaged && !reply.as_ref().is_err_and(Error::is_passing);
+        // The host makes room or mends what is damaged, and asks again under the same id.
+        let is_helped = matches!(reply, Err(Error::NoSpace { .. } | Error::Damaged { .. } | Error::Io { .. }));
+        let is_final = !is_helped && !reply.as_ref().is_err_and(Error::is_passing);
         if is_final && ask.session != SYSTEM_SESSION {
             self.kept.insert((ask.session, slot_of(ask.op_id)), (ask.op_id, reply.clone()));
         }
