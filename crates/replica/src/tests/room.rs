@@ -71,6 +71,32 @@ fn a_leader_that_refuses_for_want_of_room_learns_that_there_is_some_again() {
     (0..20).for_each(|_| drop(create(&mut ring).unwrap()));
 }
 
+/// Its host makes room and asks again under the same id: that it was refused is no last word (rule 5). A full disk said so for ever in an
+/// e2e test.
+#[test]
+fn what_found_no_room_is_done_when_it_is_asked_again() {
+    let free = Arc::new(AtomicU64::new(1 << 30));
+    let mut ring = ring_of((0..BRICKS).map(|number| brick(number, &free)).collect(), true);
+    let has = |ring: &TestRing, bytes| {
+        free.store(bytes, Ordering::Relaxed);
+        ring.bricks.iter().for_each(|brick| brick.refresh_room().unwrap());
+    };
+    ring.rest();
+    has(&ring, 0);
+    let op = make_directory(ROOT, b"d", 1);
+    let (at, ask) = (ring.place(&op), Ask { op_id: OpId(1), ..ring.ask() });
+    for (token, bytes, is_made) in [(1, 0, false), (2, 1 << 30, true)] {
+        has(&ring, bytes);
+        ring.tell(at, Event::Request { token: Token(token), ask, op: op.clone() });
+        (0..5).for_each(|_| ring.tick());
+        let answer = ring.answers.remove(&Token(token));
+        match is_made {
+            true => assert!(matches!(answer, Some(Ok(Reply::Node { .. }))), "{answer:?}"),
+            false => assert!(matches!(answer, Some(Err(Error::NoSpace { .. }))), "{answer:?}"),
+        }
+    }
+}
+
 /// What has its room is written on a full disk, but not before what a member waits to take: else all journals could fill up
 /// for ever.
 #[test]
