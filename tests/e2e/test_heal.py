@@ -71,9 +71,9 @@ def files_that_a_replica_lacks_are_named(store):
 
 
 def is_in_the_middle(store):
-    """Some partition is healed in part."""
-    said = store.try_cli("--json", "heal", "status").json()
-    return any(0 < (row["healed"] or 0) < 1 for row in said["missing"])
+    """Some partition is healed in part, or some are and others are not: on a fast machine one takes less time than a look at it."""
+    healed = [row["healed"] or 0 for row in store.try_cli("--json", "heal", "status").json()["missing"] if row["state"] == "being healed"]
+    return any(0 < part < 1 for part in healed) or 0 < len(healed) < len(views(store))
 
 
 @test(limit_s=300)
