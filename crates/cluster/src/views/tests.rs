@@ -386,21 +386,12 @@ fn one_decides_alone_though_another_member_is_being_replaced() {
         }
         seen.bricks.get_mut(&brick(2)).unwrap().serves = with_new;
         let view = form(&mut ring, &seen);
-        println!(
-            "no memory: leader {:?} members {:?} learners {:?}",
-            view.leader,
-            bricks(&view.members),
-            bricks(&view.learners)
-        );
         assert!(view.forgetful);
         // Its leader finds the note.
         let mut alone = seen.clone();
         alone.alone.insert(AT);
-        println!("alone: {:?}", outlook(&ring, AT, &alone));
         let view = form(&mut ring, &alone);
         assert_eq!(bricks(&view.members), [brick(1)]);
-        // In the view of one it wants nothing any more (`members` is empty in `goes_on_alone`).
-        println!("then: {:?}", outlook(&ring, AT, &seen));
         assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "it may begin");
     }
 }
