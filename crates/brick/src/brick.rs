@@ -24,8 +24,10 @@ use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use write_home::Patience;
 
 /// One disk's store, open. All methods may be called from any thread.
 pub struct Brick {
@@ -39,8 +41,7 @@ pub struct Brick {
     room: Condvar,
     group: GroupCommit,
     checkpointing: Mutex<()>,
-    /// How often a checkpoint looks again for space when the disk is full and the reserve is given up.
-    space_looks: AtomicU64,
+    patience: OnceLock<Patience>,
     /// Members of partitions that have a record to take and no room for it, in the order in which it came.
     pub(crate) starving: Starving,
     pub(crate) passed: Passed,
@@ -85,7 +86,7 @@ impl Brick {
             room: Condvar::new(),
             group: GroupCommit::default(),
             checkpointing: Mutex::new(()),
-            space_looks: AtomicU64::new(0),
+            patience: OnceLock::new(),
             starving: Starving::default(),
             passed: Passed::default(),
             noted: AtomicBool::new(false),
@@ -518,16 +519,15 @@ impl Brick {
         self.wake_writers();
     }
 
-    /// So long a checkpoint waits for space on a disk that somebody else has filled, reserve and all, before the brick stops; not at all
-    /// unless this is said.
-    pub fn wait_for_space(&self, patience: Duration) {
-        let looks = patience.as_millis() / write_home::SPACE_PAUSE.as_millis();
-        self.space_looks.store(looks as u64, Ordering::Relaxed);
+    /// So long a checkpoint waits for space on a disk that somebody else has filled, reserve and all, before the brick stops; `tell` is
+    /// called when it begins to. Not at all unless this is said; it is said once.
+    pub fn wait_for_space(&self, limit: Duration, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.patience.set(Patience::new(limit, Box::new(tell)));
     }
 
     /// Whether a checkpoint has covered what recovery found after a power cut. Until then no data file may be synced.
     pub fn has_covered_recovery(&self) -> bool {
-        !self.machine.read().is_unsettled()
+        self.machine.read().has_covered_recovery()
     }
 
     /// Whether [`Brick::sync_shards`] would not wait for room in the journal.

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Error as IoError, Result as IoResult};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const RING: RingId = RingId(1);
@@ -290,7 +291,11 @@ fn a_checkpoint_waits_for_a_while_on_a_disk_that_is_full_without_its_reserve() {
             commit(&bricks, true, blocks(number, 8)).unwrap();
         }
         let brick = &bricks[0];
-        brick.wait_for_space(patience);
+        let told = Arc::new(AtomicU64::new(0));
+        let counted = told.clone();
+        brick.wait_for_space(patience, move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
         let stranger = {
             let mut pages = pages.lock();
             let free = pages.free();
@@ -311,6 +316,7 @@ fn a_checkpoint_waits_for_a_while_on_a_disk_that_is_full_without_its_reserve() {
         });
         assert_eq!(finished.is_ok(), goes_on, "{finished:?}");
         assert_eq!(brick.status().unwrap().poisoned.is_none(), goes_on);
+        assert_eq!(told.load(Ordering::Relaxed), u64::from(goes_on), "told once, when it begins to wait");
     }
 }
 

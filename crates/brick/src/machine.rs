@@ -76,7 +76,7 @@ pub struct Machine {
     /// The index holds everything before this.
     applied: Lsn,
     /// Recovery took a power cut's losses into account, and no checkpoint has covered that yet.
-    unsettled: bool,
+    uncovered: bool,
     /// Somebody waits for a checkpoint.
     waited_for: bool,
     /// Nothing behind this is given back: another brick may not have it on stable storage yet.
@@ -112,7 +112,7 @@ impl Machine {
             in_flight: BTreeMap::new(),
             io_count: 0,
             applied: Lsn(meta.applied),
-            unsettled: false,
+            uncovered: false,
             waited_for: false,
             retained: Lsn(u64::MAX),
             retired: None,
@@ -132,11 +132,11 @@ impl Machine {
         self.state.apply(record, end);
     }
 
-    /// The log goes on at `end`, all before it on stable storage; segments from `oldest` on are kept. `unsettled`: the
+    /// The log goes on at `end`, all before it on stable storage; segments from `oldest` on are kept. `uncovered`: the
     /// log was taken without what a power cut took.
-    pub fn resume(&mut self, end: Lsn, oldest: u64, unsettled: bool) {
+    pub fn resume(&mut self, end: Lsn, oldest: u64, uncovered: bool) {
         self.log.resume(end, oldest);
-        self.unsettled = unsettled;
+        self.uncovered = uncovered;
     }
 
     /// Takes a record, unless it is refused; nothing has changed then.
@@ -273,7 +273,7 @@ impl Machine {
         self.check_alive()?;
         let mut io = Vec::new();
         for shard in shards {
-            if self.unsettled && self.state.unsynced(*shard).is_some() {
+            if self.uncovered && self.state.unsynced(*shard).is_some() {
                 // A mark would cover what the power cut took as well, and the next recovery take that for damage.
                 return Err(Error::bug("a data file is to be synced before a checkpoint has covered recovery"));
             }
@@ -310,9 +310,9 @@ impl Machine {
         Ok(Some(Append::At { end, io }))
     }
 
-    /// Whether a power cut came before this life and no checkpoint since.
-    pub fn is_unsettled(&self) -> bool {
-        self.unsettled
+    /// Whether a checkpoint has covered what recovery found after a power cut.
+    pub fn has_covered_recovery(&self) -> bool {
+        !self.uncovered
     }
 
     /// Whether there is room for the mark of any sync; if not, a checkpoint is wanted.
@@ -464,7 +464,7 @@ impl Machine {
     pub fn settle(&self) {
         invariant!(
             "brick invariant 4",
-            !self.unsettled,
+            !self.uncovered,
             "a new life is recorded before a checkpoint has covered recovery"
         );
     }

@@ -121,7 +121,10 @@ fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Bri
         check_openings(directory, info.openings, openings)
     };
     let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
-    brick.wait_for_space(SPACE_PATIENCE);
+    let (full, seconds) = (directory.clone(), SPACE_PATIENCE.as_secs());
+    brick.wait_for_space(SPACE_PATIENCE, move || {
+        log::warn!("something else has filled the disk of brick {full}: a checkpoint waits {seconds} s for space, then the brick stops");
+    });
     if let Some(why) = &report.stopped {
         progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
     }

@@ -4,11 +4,37 @@ use super::Brick;
 use crate::machine::{Io, IoId, Next};
 use hekate_proto::{Error, Result};
 use parking_lot::MutexGuard;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Between two looks whether a full disk has space again.
-pub(super) const SPACE_PAUSE: Duration = Duration::from_millis(50);
+const SPACE_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a checkpoint does on a disk that somebody else has filled, reserve and all.
+pub(super) struct Patience {
+    looks: u64,
+    tell: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Patience {
+    pub fn new(limit: Duration, tell: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { looks: (limit.as_millis() / SPACE_PAUSE.as_millis()) as u64, tell }
+    }
+
+    /// Tries again until there is space, or it has tried long enough.
+    fn retry(&self, mut outcome: Result<()>, perform: impl Fn() -> Result<()>) -> Result<()> {
+        for look in 0..self.looks {
+            if !matches!(outcome, Err(Error::NoSpace { .. })) {
+                break;
+            }
+            if look == 0 {
+                (self.tell)();
+            }
+            std::thread::sleep(SPACE_PAUSE);
+            outcome = perform();
+        }
+        outcome
+    }
+}
 
 /// A checkpoint that has begun.
 pub struct Checkpoint<'a> {
@@ -73,10 +99,8 @@ impl Brick {
             self.disk.reserve.give_up()?;
             outcome = self.disk.perform(io, &[]);
         }
-        let mut looks = 0..self.space_looks.load(Ordering::Relaxed);
-        while matches!(outcome, Err(Error::NoSpace { .. })) && looks.next().is_some() {
-            std::thread::sleep(SPACE_PAUSE);
-            outcome = self.disk.perform(io, &[]);
+        if let Some(patience) = self.patience.get() {
+            outcome = patience.retry(outcome, || self.disk.perform(io, &[]));
         }
         self.performed(id, outcome)
     }

@@ -125,7 +125,7 @@ impl Machine {
         let Some(running) = self.running.take() else { return };
         self.retired = self.state.frozen.take();
         self.applied = running.upto;
-        self.unsettled = false;
+        self.uncovered = false;
         self.recycle();
     }
 

@@ -1,6 +1,8 @@
 //! Views change under names and bytes: replicas are left out, come back as learners, are healed and become members.
 
+use super::model::{Model, Step, run, step};
 use super::*;
+use proptest::prelude::*;
 
 /// Members, learners and leader of a partition change; then the view begins.
 pub(super) fn form(ring: &mut TestRing, number: u32, leader: u128, members: &[u128], learners: &[u128]) {
