@@ -9,7 +9,8 @@ of two copies for each mode, one file of 256 MiB that is written once, then fio:
 (threads, each in its share of the file). Prints a JSON line a measurement: rate, and the whole latency distribution (percentiles).
 
 Modes are those of `hekate volume create`, afr-optimised (with --eager-lock and --piggyback), and gluster, gluster-eager: GlusterFS's
-own replication on the same wires, eager lock off and on (needs glusterfs-server). --fight: two mounts write the same 4 MiB, one job each.
+own replication on the same wires, eager lock off and on (needs glusterfs-server). --fight: two mounts write the same 4 MiB, one job each,
+of a file whose inode and bytes are led by one server (placement together) and of one where they are not (apart).
 --loose: leader-loose and hsr-loose, the same writes without O_SYNC (which strict mounts pass on one by one all the same).
 
 Connections of Hekate are loopback or unix until they are encrypted, so the addresses are of 127.0.0.0/8, routed between the namespaces
@@ -187,6 +188,21 @@ def measure(machines, path, jobs, seconds, sync=1):
     return fio(machines, job, seconds=seconds, sync=sync)[0]
 
 
+def fight_files(cluster, mode, directory):
+    """-> the names of two files of one shard, by placement. `together`: one server leads the inode and the shard, so that one sync takes
+    a write of one client with the time of another one's; `apart`: they share none, and on one machine's disk that alone costs a third."""
+    found = {}
+    for number in range(64):
+        name = f"fight{number}"
+        cluster.machines.at("hlc", "dd", "if=/dev/zero", f"of={directory}/{name}", "bs=1M", "count=4", "conv=fsync")
+        placed = json.loads(cluster.at("hl1", "--json", "where", f"{mode}:/{name}"))
+        inode, shard = ([one["brick"] for one in place["replicas"] if one["leader"]] for place in (placed["place"], placed["shards"][0]))
+        found.setdefault("together" if inode == shard else "apart", name)
+        if len(found) == 2:
+            return found
+    raise SystemExit("lanes: 64 files, and no two of them are placed differently")
+
+
 def fight(machines, paths, seconds):
     """All write the same shard. -> the rate of each"""
     jobs = [[f"--name=w{number}", f"--filename={path}", "--size=4m"] for number, path in enumerate(paths)]
@@ -223,8 +239,10 @@ def measure_all(options, about, cluster, gluster):
                 tell(mode=f"{mode}-loose", jobs=jobs, **measure(machines, files[mode], jobs, options.seconds, sync=0))
     own = [mode for mode in modes if not mode.startswith("gluster")]
     for mode in own if options.fight else []:
-        paths = [files[mode], f"{cluster.mount(mode, '-2')}/file"]
-        tell(mode=mode, fight=2, **fight(machines, paths, options.seconds))
+        mounts = [os.path.dirname(files[mode]), cluster.mount(mode, "-2")]
+        for placement, name in fight_files(cluster, mode, mounts[0]).items():
+            paths = [f"{mount}/{name}" for mount in mounts]
+            tell(mode=mode, fight=2, placement=placement, **fight(machines, paths, options.seconds))
         cluster.umount(mode, "-2")
     for mode in own:
         cluster.umount(mode)

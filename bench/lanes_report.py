@@ -39,8 +39,8 @@ def rates(found):
 
 
 def fights(found):
-    rows = [[f"{one['round_trip_us'] / 1000:.2f}", one["mode"], " + ".join(f"{rate:.0f}" for rate in one["iops_each"])] for one in found]
-    table(["round trip ms", "mode", "writes/s of two mounts"], rows)
+    rows = [[f"{one['round_trip_us'] / 1000:.2f}", one["mode"], one.get("placement", ""), " + ".join(f"{rate:.0f}" for rate in one["iops_each"])] for one in found]
+    table(["round trip ms", "mode", "inode and shard", "writes/s of two mounts"], rows)
 
 
 def costs(found):
