@@ -3,6 +3,7 @@
 //! `level.rs` is what it does before it serves, `drive.rs` how it takes ops over partitions from step to step, `serve.rs`
 //! how requests begin and reads are answered; here is the log: who holds what, what is settled, what is synced.
 
+use crate::cuts::Cuts;
 use crate::drive::Driven;
 use crate::fast::lane::FastLane;
 use crate::fast::times::Times;
@@ -93,6 +94,7 @@ pub(crate) struct Leader {
     pub kept: BTreeMap<(SessionId, u8), (OpId, Result<Reply>)>,
     /// Data ids whose shards were dropped: what is written to them comes too late.
     pub dropped: VecDeque<DataId>,
+    pub cuts: Cuts,
     /// Data ids to collect.
     pub garbage: VecDeque<(Key, GarbageRecord)>,
     pub ticks: u64,
@@ -180,6 +182,7 @@ impl Leader {
             slots: BTreeMap::new(),
             kept: BTreeMap::new(),
             dropped: VecDeque::new(),
+            cuts: Cuts::default(),
             garbage: VecDeque::new(),
             ticks: 0,
             retry_wanted: false,
@@ -440,6 +443,7 @@ impl Leader {
         self.times.unnote(&unnoted);
         self.last = sequence;
         self.note(&entry, out);
+        commit.cut.into_iter().for_each(|cut| self.cuts.note(cut));
         for brick in self.members.keys() {
             let message = Message::Append { entry: entry.clone(), fresh: commit.fresh.clone(), copied: false };
             at.send_member(out, *brick, message);

@@ -8,6 +8,7 @@ mod acl;
 mod allocate;
 mod compare;
 mod copy;
+mod cuts;
 mod data;
 mod drive;
 mod fast;
@@ -44,6 +45,7 @@ mod tests;
 mod tree;
 mod truncate;
 
+pub use cuts::Cut;
 pub use fast::FAST_BYTES_MAX;
 pub use heal::Healing;
 pub use inodes::is_access_due;

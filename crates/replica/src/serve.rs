@@ -289,6 +289,7 @@ impl Leader {
             self.answer(token, reply);
             return Ok(true);
         }
+        let op = &*self.cuts.carry_over(ask.volume, op);
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
         let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(at, ask, op);

@@ -3,6 +3,7 @@
 //! An op that spans partitions is asked for its next step again after each, with the answers so far; so nothing that it
 //! read before it waited is trusted afterwards, and what it is at is data that can be shown.
 
+use crate::cuts::Cut;
 use crate::message::Fresh;
 use crate::names::Maker;
 use crate::numbers::Numbers;
@@ -98,6 +99,8 @@ pub struct Commit {
     pub reply: Option<Reply>,
     /// Of this file only times change, for a write of bytes on the fast lane.
     pub times_of: Option<InodeId>,
+    /// It makes a file shorter.
+    pub cut: Option<Cut>,
 }
 
 /// A leg before the commit point, and the one that undoes it; none for legs that only look.

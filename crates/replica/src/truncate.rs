@@ -1,5 +1,6 @@
 //! truncate: the size, and what lies beyond it.
 
+use crate::cuts::Cut;
 use crate::data::spill_with;
 use crate::inodes::{apply_changes, drop_capability};
 use crate::legs::{cut_shard, shards_of};
@@ -43,7 +44,9 @@ pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) 
         inode.layout = Layout::inline(here.new_layout_version());
         inode.size_high = 0;
     } else if size < before.size && !is_planted(9) {
-        inode.layout.version = here.new_layout_version();
+        let versions = (inode.layout.version, here.new_layout_version());
+        inode.layout.version = versions.1;
+        commit.cut = Some(Cut { file: (ask.volume, id), versions, size });
         legs = shrink(here, &mut commit, &before, size)?;
     }
     commit.put(tree.key(id, Kind::Inode), &inode);

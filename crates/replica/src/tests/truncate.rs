@@ -177,3 +177,28 @@ fn a_shard_that_rests_beside_its_inode_is_cut_too() {
         assert_eq!(file.left(index), 0);
     }
 }
+
+/// A narrow run of splits, 1011: somebody saw a write, wrote over it, and then a truncate had the first one done again.
+#[test]
+fn what_a_truncate_has_not_cut_is_not_written_again() {
+    let mut ring = open(&storages());
+    let inode = create_file(&mut ring).id;
+    let Reply::Node { attr, .. } = ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap() else { panic!() };
+    let told = |version: u32, end: u64| {
+        let op = DataOp::Wrote { inode, layout_version: version, end, reach: end, drop_set_id: false, fast: false };
+        Op::Data { op }
+    };
+    let first = attr.layout.version;
+    ring.execute(told(first, 100)).unwrap();
+    let cut = |ring: &mut TestRing, size: u64| {
+        let op = InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(size), ..Default::default() } };
+        ring.execute(Op::Inode { op }).unwrap();
+    };
+    cut(&mut ring, 50);
+    cut(&mut ring, 80);
+    cut(&mut ring, 60);
+    assert_eq!(ring.execute(told(first, 50)), Ok(Reply::Done));
+    assert_eq!(ring.execute(told(first, 51)), Err(Error::LayoutChanged), "of that the first one has cut a byte");
+    let Reply::Node { attr, .. } = ring.read(Op::Inode { op: InodeOp::GetAttr { inode } }).unwrap() else { panic!() };
+    assert_eq!(attr.size, 60, "what is carried over makes no file longer");
+}

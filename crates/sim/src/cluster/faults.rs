@@ -1,5 +1,6 @@
 //! Faults, at random.
 
+use super::host::Waiter;
 use super::world::{Event, World, trace};
 use std::collections::BTreeSet;
 
@@ -42,6 +43,7 @@ impl World {
             faults.rot,
             faults.older_copy,
             faults.wipe,
+            faults.split,
         ];
         let mut at = self.random.below(weights.iter().sum());
         let chosen = weights.iter().position(|weight| {
@@ -65,21 +67,24 @@ impl World {
             Some(10) => self.pause_one(),
             Some(11) => self.cut_one_way(),
             Some(12) => self.set_one_clock(),
-            Some(13) => {
-                // Few have nothing under way.
-                let bricks: Vec<_> = (0..4).map(|_| self.one_brick()).collect();
-                bricks.into_iter().for_each(|brick| self.rot(brick));
-            }
+            Some(13) => self.rot_one(),
             Some(14) => {
                 let brick = self.one_brick();
                 self.older_copy(brick);
             }
-            Some(_) => {
+            Some(15) => {
                 let brick = self.one_brick();
                 self.wipe(brick);
             }
+            Some(_) => self.split_one(),
             None => {}
         }
+    }
+
+    /// Few bricks have nothing under way.
+    fn rot_one(&mut self) {
+        let bricks: Vec<_> = (0..4).map(|_| self.one_brick()).collect();
+        bricks.into_iter().for_each(|brick| self.rot(brick));
     }
 
     /// In an ambush the one that has just sent a leg, if there is one.
@@ -191,6 +196,31 @@ impl World {
         trace!(self, "server {server} cannot reach the coordinator for {time}");
         self.report.count("fault: coordinator cut");
         self.apart.insert(server, self.now + time);
+    }
+
+    /// Whoever led there goes on as long as its lease is; meanwhile clients ask it, and others who have given it up.
+    fn split_one(&mut self) {
+        let server = self.one_server();
+        let machine = self.servers[server as usize].machine;
+        let time = self.settings.lease + self.delay(2 * self.settings.lease);
+        trace!(self, "server {server} is split off from all others for {time}");
+        self.report.count("fault: a server is split off");
+        self.apart.insert(server, self.now + time);
+        let others = (0..self.settings.machines).filter(|other| *other != machine);
+        others.for_each(|other| self.cut_network(machine, other, time));
+    }
+
+    /// Of those who wait for a server that is split off some ask another one where to go.
+    pub fn some_lose_patience(&mut self) {
+        for client in 0..self.people.len() as u32 {
+            let person = &self.people[client as usize];
+            let is_apart = |server: &u32| self.apart.get(server).is_some_and(|until| *until > self.now);
+            let waits = person.at.iter().find(|(_, server)| is_apart(server)).map(|(number, _)| *number);
+            let connection = person.connection;
+            if let Some(number) = waits.filter(|_| self.random.once_in(4)) {
+                self.connection_lost(Waiter { client, connection, number });
+            }
+        }
     }
 
     fn reset_one(&mut self) {

@@ -9,7 +9,7 @@ use hekate_brick::storage::Random;
 pub type Micros = u64;
 
 /// How often which fault comes: weights, 0 for never.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultSettings {
     /// Between two faults, on average; 0: there are none.
     pub every: Micros,
@@ -36,6 +36,8 @@ pub struct FaultSettings {
     pub older_copy: u64,
     /// A disk is gone for good, and an empty one takes its place.
     pub wipe: u64,
+    /// A server reaches no other one, nor the coordinator, for longer than its lease; clients reach it still.
+    pub split: u64,
 }
 
 /// What the network does to a packet, in 1,000 packets.
@@ -206,11 +208,6 @@ fn fault_settings(random: &mut Random) -> FaultSettings {
         client_death,
         connection_cut,
         coordinator_cut: 1,
-        pause: 0,
-        one_way_cut: 0,
-        clock_jump: 0,
-        rot: 0,
-        older_copy: 0,
-        wipe: 0,
+        ..FaultSettings::default()
     }
 }

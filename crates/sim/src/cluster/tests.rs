@@ -143,6 +143,11 @@ fn narrow_legs_become_whole() {
     try_seeds(Settings::narrow_legs, NARROW_SEEDS);
 }
 
+#[test]
+fn narrow_splits_become_whole() {
+    try_seeds(Settings::narrow_splits, NARROW_SEEDS);
+}
+
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one. -> what they
 /// reached, and how many there were; none: it was one.
 fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)> {
@@ -237,12 +242,13 @@ const SEEDS_MAX: u64 = 1000;
 /// says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
-    let kinds: [(&str, fn(u64) -> Settings); 6] = [
+    let kinds: [(&str, fn(u64) -> Settings); 7] = [
         ("narrow seed", Settings::narrow),
         ("narrow names seed", Settings::narrow_names),
         ("narrow rivals seed", Settings::narrow_rivals),
         ("narrow late seed", Settings::narrow_late),
         ("narrow legs seed", Settings::narrow_legs),
+        ("narrow splits seed", Settings::narrow_splits),
         ("seed", Settings::of),
     ];
     for tried in 1..=SEEDS_MAX {

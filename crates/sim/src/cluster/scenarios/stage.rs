@@ -397,7 +397,6 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         checkpoint_max: TICK,
         tick: TICK,
         faults: FaultSettings {
-            every: 0,
             kill,
             power_cut,
             power_cut_all,
@@ -407,13 +406,7 @@ fn settings(servers: u32, partitions: u32) -> Settings {
             failed_sync,
             client_death,
             connection_cut,
-            coordinator_cut: 0,
-            pause: 0,
-            one_way_cut: 0,
-            clock_jump: 0,
-            rot: 0,
-            older_copy: 0,
-            wipe: 0,
+            ..FaultSettings::default()
         },
         drift: 0,
         lease: 0,

@@ -1,7 +1,7 @@
 //! Narrow runs: one partition, one file or two, and a few kinds of faults, so that what seldom meets does. A run that leaves most
 //! things out finds what a run of everything does not (Groce, Zhang, Eide, Chen and Regehr, *Swarm Testing*, ISSTA 2012).
 
-use super::{FaultSettings, Micros, Settings, loose, pick};
+use super::{DRIFT_MAX, FaultSettings, Micros, Settings, loose, pick};
 use hekate_brick::storage::Random;
 
 /// What a narrow run is about: seed modulo so many.
@@ -96,6 +96,30 @@ impl Settings {
         }
     }
 
+    /// Those of a seed's narrow run about a server that is split off: it serves whoever reaches it until its lease is over, while others
+    /// have given it up, and clocks run apart.
+    pub fn narrow_splits(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_5b17);
+        let rivals = Self::narrow_rivals(seed);
+        let every = pick(random, &[200_000, 400_000]);
+        Self {
+            clients: pick(random, &[2, 3, 4]),
+            visitors: random.once_in(2),
+            reads: pick(random, &[40, 60, 80]),
+            think_max: pick(random, &[1_000, 4_000]),
+            lease: pick(random, &[60_000, 150_000]),
+            drift: pick(random, &[0, DRIFT_MAX]),
+            faults: FaultSettings {
+                split: 6,
+                connection_cut: 1,
+                kill: random.below(2),
+                every,
+                ..FaultSettings::default()
+            },
+            ..rivals
+        }
+    }
+
     /// Those of a seed's narrow run about bytes.
     pub fn narrow(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_0e00);
@@ -157,6 +181,7 @@ fn faults(theme: u64, random: &mut Random) -> FaultSettings {
         rot: weight(&[1]),
         older_copy: weight(&[1]),
         wipe: weight(&[3]),
+        split: 0,
     };
     // One at least.
     match theme {
