@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 
 from harness import equal, test, wait_until
 from test_failover import has_healed, views
@@ -109,3 +110,38 @@ def both_sides_are_killed_while_one_heals(store):
     equal(set(digests.values()), {8 * SHARD}, "sizes")
     store.cli("brick", "remove", old, state=store.path("s2"))
     ends_equal(store, "s2-new")
+
+
+@test(limit_s=200)
+def heal_status_is_right_during_the_next_fault(store):
+    mnt = two(store)
+    files = make_files(mnt, "before", 1)
+
+    def says_whole():
+        return store.try_cli("heal", "status").exit == 0
+
+    def fault():
+        """From the moment on at which a server is gone nobody is told that all replicas have everything: not before views change either."""
+        store.kill_other("s2")
+        for _ in range(20):
+            said = store.try_cli("heal", "status")
+            equal(said.exit, 1, f"of heal status without a server: {said.text}")
+            time.sleep(0.25)
+        wait_until(lambda: alone(store), "the first serves alone", limit_s=20)
+        equal(store.try_cli("heal", "status", "--prove").exit, 1, "the proof without a replica")
+
+    assert says_whole(), store.try_cli("heal", "status").text
+    fault()
+    with open(f"{mnt}/great", "wb") as file:
+        for _ in range(16):
+            file.write(os.urandom(SHARD))
+    os.sync()
+    # Once it is back it is healed, and says so until it has everything; the next fault comes before that, or right after it.
+    store.serve_other("s2")
+    wait_until(lambda: not alone(store) or is_in_the_middle(store), "it is being healed", limit_s=40)
+    fault()
+    store.serve_other("s2")
+    wait_until(says_whole, "it is whole", limit_s=60)
+    equal({len(view["members"]) for view in views(store)}, {2}, "members of the views, whenever it says that all is there")
+    equal(store.cli("heal", "status", "--prove").exit, 0, "the proof")
+    check_files(mnt, files)

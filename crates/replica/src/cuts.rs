@@ -38,21 +38,22 @@ impl Cuts {
     }
 
     /// What is told of bytes that no cut since can have taken counts under the layout of now. Its client would write them once more, though
-    /// others may have seen them meanwhile, and written over them.
-    pub fn carry_over<'a>(&self, volume: VolumeId, op: &'a Op) -> Cow<'a, Op> {
-        let Op::Data { op: DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast } } = op else {
-            return Cow::Borrowed(op);
+    /// others may have seen them meanwhile, and written over them. -> the op, and whether its client knows an earlier layout
+    pub fn carry_over<'a>(&self, volume: VolumeId, op: &'a Op) -> (Cow<'a, Op>, bool) {
+        let Op::Data { op: DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, .. } } = op else {
+            return (Cow::Borrowed(op), false);
         };
         let (mut version, last) = (*layout_version, *end.max(reach));
         while let Some(cut) = self.by_version.get(&((volume, *inode), version)).filter(|cut| last <= cut.size) {
             version = cut.versions.1;
         }
         if version == *layout_version {
-            return Cow::Borrowed(op);
+            return (Cow::Borrowed(op), false);
         }
-        let (inode, end, reach, drop_set_id, fast) = (*inode, *end, *reach, *drop_set_id, *fast);
+        // With a record, whose answer has the layout.
+        let (inode, end, reach, drop_set_id, fast) = (*inode, *end, *reach, *drop_set_id, false);
         let op = DataOp::Wrote { inode, layout_version: version, end, reach, drop_set_id, fast };
-        Cow::Owned(Op::Data { op })
+        (Cow::Owned(Op::Data { op }), true)
     }
 }
 
@@ -65,7 +66,7 @@ mod tests {
     fn carried(cuts: &Cuts, version: u32, end: u64, reach: u64) -> u32 {
         let (inode, layout_version) = (FILE.1, version);
         let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id: false, fast: true };
-        match cuts.carry_over(FILE.0, &Op::Data { op }).into_owned() {
+        match cuts.carry_over(FILE.0, &Op::Data { op }).0.into_owned() {
             Op::Data { op: DataOp::Wrote { layout_version, .. } } => layout_version,
             other => panic!("{other:?}"),
         }

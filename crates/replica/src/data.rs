@@ -282,5 +282,8 @@ pub fn wrote(
     written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, now);
     inode.size_high = inode.size_high.max(reach);
     commit.put(tree.key(id, Kind::Inode), &inode);
+    if here.carried {
+        commit.reply = Some(node(attr_of(id, &inode, None)));
+    }
     Ok(Next::record(commit))
 }

@@ -172,9 +172,10 @@ impl Leader {
         };
         let now = self.numbers.time(around.now);
         let (numbers, progress) = (&mut self.numbers, &mut driven.progress);
-        let mut here = Here { brick: around.brick, ask: &ask, at: at.own.partition, now, numbers, progress, read: 0 };
+        let (brick, ask, read, carried) = (around.brick, &ask, 0, false);
+        let mut here = Here { brick, ask, at: at.own.partition, now, numbers, progress, read, carried };
         match step(&mut here, &op) {
-            Ok(Next::Commit(commit, legs)) => self.commit(at, intent, &ask, commit, legs, around, out),
+            Ok(Next::Commit(commit, legs)) => self.commit(at, intent, ask, commit, legs, around, out),
             Ok(Next::Reply(reply)) => self.give_up(at, intent, Undone::Answered(Ok(reply)), around, out),
             Err(Stop::Leg(before)) => self.send_before(at, intent, *before, around, out),
             Err(Stop::Wait) => self.give_up(at, intent, Undone::Again, around, out),

@@ -289,7 +289,8 @@ impl Leader {
             self.answer(token, reply);
             return Ok(true);
         }
-        let op = &*self.cuts.carry_over(ask.volume, op);
+        let (op, carried) = self.cuts.carry_over(ask.volume, op);
+        let op = &*op;
         let keys = keys_of(at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
         let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(at, ask, op);
@@ -306,9 +307,8 @@ impl Leader {
         }
         let now = self.numbers.time(around.now);
         let mut progress = Progress::default();
-        let (numbers, read) = (&mut self.numbers, 0);
-        let mut here =
-            Here { brick: around.brick, ask, at: at.own.partition, now, numbers, progress: &mut progress, read };
+        let (brick, at_own, numbers) = (around.brick, at.own.partition, &mut self.numbers);
+        let mut here = Here { brick, ask, at: at_own, now, numbers, progress: &mut progress, read: 0, carried };
         match step(&mut here, op) {
             Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
             Ok(Next::Reply(reply)) if !self.tells_times_of(at, ask, &reply, around, out)? => return Ok(false),

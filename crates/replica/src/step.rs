@@ -157,6 +157,8 @@ pub struct Here<'a> {
     pub progress: &'a mut Progress,
     /// Answers that it has read since it was asked.
     pub read: usize,
+    /// Its client knows an earlier layout of the file, and is to learn the one of now (`cuts.rs`).
+    pub carried: bool,
 }
 
 impl<'a> Here<'a> {

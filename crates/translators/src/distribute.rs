@@ -2,7 +2,7 @@
 //!
 //! Invariants: a read of shards counts only if the file's layout, asked after it, is the one that it used, and of bytes
 //! beyond the size that was known before it, only if the size is that one still; a write to shards counts only once the
-//! inode's leader, told after it, has agreed that the layout still stands. So a truncate that comes between is seen by
+//! inode's leader, told after it, has agreed that the layout still stands, or that no truncate since can have taken of it. So a truncate that comes between is seen by
 //! both, a write that makes the file longer by the read, and they are done again. Under one layout a file never shrinks.
 
 mod append;

@@ -27,11 +27,13 @@ pub fn heal(cli: &Cli, command: &Heal) -> Result<(), Failure> {
     }
     let differing = rows(&said["proofs"]).iter().any(|proof| prove && !rows(&proof["differing"]).is_empty());
     let whole = rows(&said["missing"]).is_empty() && rows(&said["waiting"]).is_empty();
-    match (differing, whole) {
-        (false, true) => Ok(()),
+    let is_known = said["all_servers_answer"] != false;
+    match (differing, whole, is_known) {
+        (false, true, true) => Ok(()),
         _ if cli.json => Err(Failure::said(1)),
-        (true, _) => Err(Failure::new(1, "replicas differ")),
-        _ => Err(Failure::new(1, "not all replicas have everything")),
+        (true, ..) => Err(Failure::new(1, "replicas differ")),
+        (_, false, _) => Err(Failure::new(1, "not all replicas have everything")),
+        _ => Err(Failure::new(1, "not all servers answer, so it is not known whether all replicas have everything")),
     }
 }
 
@@ -97,6 +99,7 @@ fn proved(cli: &Cli) -> Result<Value, Failure> {
 fn print_status(said: &Value, prove: bool) {
     let (missing, waiting) = (rows(&said["missing"]).len(), rows(&said["waiting"]).len());
     match (missing, waiting) {
+        (0, 0) if said["all_servers_answer"] == false => {}
         (0, 0) => println!("all replicas of {} partitions are there and have everything", text(&said["partitions"])),
         _ => {
             println!(

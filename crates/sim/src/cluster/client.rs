@@ -352,7 +352,7 @@ fn next(
         },
         Stage::WriteTold => match reply {
             Err(Error::LayoutChanged) => Ok(write_layout(op)),
-            reply => Err(reply),
+            reply => Err(reply.map(|_| Reply::Done)),
         },
         Stage::WriteLayout => match got(reply)? {
             Reply::Node { attr, .. } if !attr.layout.is_inline() => Ok(write_shard(op, attr.layout, 0)),

@@ -200,6 +200,9 @@ impl World {
 
     /// Whoever led there goes on as long as its lease is; meanwhile clients ask it, and others who have given it up.
     fn split_one(&mut self) {
+        if self.apart.values().any(|until| *until > self.now) {
+            return;
+        }
         let server = self.one_server();
         let machine = self.servers[server as usize].machine;
         let time = self.settings.lease + self.delay(2 * self.settings.lease);

@@ -197,7 +197,10 @@ impl Distribute {
             Err(error) => Err(error),
         };
         match told {
-            Ok(_) => Ok(true),
+            Ok(reply) => {
+                self.learn_layout(&reply);
+                Ok(true)
+            }
             Err(Error::LayoutChanged) => Ok(false),
             Err(error) => Err(error),
         }
@@ -221,6 +224,7 @@ impl Distribute {
                     if let Some(shard) = shards.get(index) {
                         self.replicate.note_allowed(*shard, &reply);
                     }
+                    self.learn_layout(&reply);
                 }
                 Err(Error::LayoutChanged) => return Ok(false),
                 Err(error) => return Err(error),
@@ -229,6 +233,13 @@ impl Distribute {
         self.grow(inode, layout, end);
         self.limit_unsynced(context)?;
         Ok(true)
+    }
+
+    /// What was written counts, and this mount knew a layout from before a truncate.
+    fn learn_layout(&self, reply: &Reply) {
+        if let Reply::Node { attr, .. } = reply {
+            self.learn(attr);
+        }
     }
 
     /// What an fsync has to cover: a write that was sent under this map, whatever became of it.
