@@ -436,17 +436,23 @@ fn writers_of_all_partitions_go_on_though_the_journals_are_full() {
     writers.into_iter().for_each(|writer| writer.join().unwrap());
 }
 
-#[test]
-fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
-    let mut served = Served::new("lost");
+/// Writes 16 blocks of a shard.
+fn write_shard(served: &Served) -> (Arc<HostedRing>, ShardId, Bytes) {
     let volume = served.node.registry.volume("v").unwrap().unwrap();
     let shard = ShardId { volume: volume.volume, data: DataId(3), index: 0 };
     let ring = served.node.ring(volume.ring).unwrap();
-    let at = shard.position().partition(ring.count());
-    let bytes = Bytes::from(vec![7; 16 * BLOCK_BYTES]);
+    let (bytes, index) = (Bytes::from(vec![7; 16 * BLOCK_BYTES]), 0);
     let write =
-        DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None, fast: false };
-    execute(&served, &ring, at, Op::Data { op: write });
+        DataOp::WriteShard { data: shard.data, index, offset: 0, bytes: bytes.clone(), follow: None, fast: false };
+    execute(served, &ring, shard.position().partition(ring.count()), Op::Data { op: write });
+    (ring, shard, bytes)
+}
+
+#[test]
+fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
+    let mut served = Served::new("lost");
+    let (ring, shard, bytes) = write_shard(&served);
+    let at = shard.position().partition(ring.count());
     ring.bricks().iter().for_each(|brick| brick.sync(brick.end()).unwrap());
     let members: Vec<BrickId> = ring.members(at).unwrap().iter().map(|member| member.id()).collect();
     // A power cut before the data file of the first member was written back: the brick is in a new life, and the file is
@@ -455,6 +461,7 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     let fresh = Served::new("lost-placeholder");
     let old = std::mem::replace(&mut served.node, fresh.node.clone());
     old.stop_housekeeping();
+    let ring_id = ring.ring;
     drop((old, ring));
     let life = std::fs::read_to_string(victim.join("life.toml")).unwrap();
     std::fs::write(victim.join("life.toml"), life.replace("boot = \"", "boot = \"an earlier one ")).unwrap();
@@ -462,7 +469,7 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     served.node = start(&served.directory);
     assert_eq!(served.node.recoveries[&members[0]].lost.len(), 16);
     // It learns what it lacks while the other one serves.
-    let read = |member: &BrickId| served.node.bricks[member].read_shard(volume.ring, shard, 0, 1 << 20);
+    let read = |member: &BrickId| served.node.bricks[member].read_shard(ring_id, shard, 0, 1 << 20);
     let is_whole = || members.iter().all(|member| read(member).is_ok_and(|found| found == bytes));
     let is_settled = || served.node.registry.lost_blocks::<serde_json::Value>().unwrap().is_empty();
     let begun = Instant::now();

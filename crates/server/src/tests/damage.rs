@@ -4,17 +4,10 @@ use super::*;
 
 /// A shard with 16 blocks on both members, at home, and who these are.
 fn shard_at_home(served: &Served) -> (RingId, ShardId, Bytes, Vec<Arc<Brick>>) {
-    let volume = served.node.registry.volume("v").unwrap().unwrap();
-    let shard = ShardId { volume: volume.volume, data: DataId(3), index: 0 };
-    let ring = served.node.ring(volume.ring).unwrap();
-    let at = shard.position().partition(ring.count());
-    let bytes = Bytes::from(vec![7; 16 * BLOCK_BYTES]);
-    let write =
-        DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes: bytes.clone(), follow: None, fast: false };
-    execute(served, &ring, at, Op::Data { op: write });
+    let (ring, shard, bytes) = write_shard(served);
     served.node.checkpoint_all().unwrap();
-    let members = ring.members(at).unwrap();
-    (volume.ring, shard, bytes, members)
+    let members = ring.members(shard.position().partition(ring.count())).unwrap();
+    (ring.ring, shard, bytes, members)
 }
 
 fn rot(served: &Served, brick: &Brick, shard: ShardId, byte: u64) {
