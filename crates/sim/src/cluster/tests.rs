@@ -259,11 +259,15 @@ const STARTS: [u64; 5] = [0, 1_000, 2_000, 3_000, 4_000];
 #[cfg(feature = "planted")]
 const SEEDS_MAX: u64 = 1000;
 
+/// What runs of a kind are called, and how they are set.
+#[cfg(feature = "planted")]
+type Kind = (&'static str, fn(u64) -> Settings);
+
 /// So many seeds until a checker complains, of a narrow run or a wide one, and what of. What it complains of without the bug too
 /// says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
-    let kinds: [(&str, fn(u64) -> Settings); 7] = [
+    let kinds: [Kind; 7] = [
         ("narrow seed", Settings::narrow),
         ("narrow names seed", Settings::narrow_names),
         ("narrow rivals seed", Settings::narrow_rivals),
