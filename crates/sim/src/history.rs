@@ -45,6 +45,8 @@ pub struct Answer {
 pub struct History {
     calls: Vec<Call>,
     power_cuts: Vec<Moment>,
+    /// None: at any time.
+    new_leaders: Option<Vec<Moment>>,
 }
 
 impl History {
@@ -71,6 +73,16 @@ impl History {
     /// When the power failed, in order.
     pub fn power_cuts(&self) -> &[Moment] {
         &self.power_cuts
+    }
+
+    /// Others may lead from then on, who know nothing of what was no record.
+    pub fn new_leaders(&mut self, at: Moment) {
+        self.new_leaders.get_or_insert_default().push(at);
+    }
+
+    /// Whether others may have begun to lead between two moments, these included.
+    pub fn has_new_leaders(&self, from: Moment, to: Moment) -> bool {
+        self.new_leaders.as_ref().is_none_or(|all| all.iter().any(|at| (from..=to).contains(at)))
     }
 
     /// All calls with their numbers.

@@ -28,6 +28,7 @@ impl World {
         self.boots += 1;
         let boot = Boot(self.boots);
         trace!(self, "server {server} starts, boot {}", boot.0);
+        self.others_lead();
         let opened = self.replace_wiped(server).and_then(|()| self.open_server(server, boot));
         match opened {
             Ok(()) => {
@@ -330,6 +331,12 @@ impl World {
                 self.disk(id).cut_power(survivors);
             }
         }
+    }
+
+    /// Somebody else may lead from now on, or somebody anew.
+    pub fn others_lead(&mut self) {
+        let at = self.moment();
+        self.history.new_leaders(at);
     }
 
     /// These bricks have only what is on stable storage. If nobody else has it all, what was acknowledged may be gone.

@@ -198,7 +198,7 @@ fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)>
 
 /// What each planted bug is.
 #[cfg(feature = "planted")]
-const PLANTED: [&str; 48] = [
+const PLANTED: [&str; 49] = [
     "answers before the members have the record",
     "a retry is done again",
     "a leg that was taken is taken again",
@@ -247,6 +247,7 @@ const PLANTED: [&str; 48] = [
     "a learner is fed the log though it may lack fast writes",
     "a view without memory goes on with all its members",
     "fast writes need not be stable before all members have the note",
+    "what a truncate has not cut is written again",
 ];
 
 /// Those that no run can find, and docs/simulator.md says why: tried only if they are asked for.

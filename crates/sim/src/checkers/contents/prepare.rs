@@ -91,7 +91,7 @@ impl<'a> Draft<'a> {
                     candidates.extend(all(ALL, own, maybe));
                 }
                 Said::Write { .. } if shards && self.is_seen_meanwhile(*call) => {
-                    if is_cut || self.may_meet_a_truncate(*call) {
+                    if is_cut || self.may_meet_a_truncate(*call, said.range().1) {
                         candidates.extend(all(AGAIN, own.clone(), bytes_only).map(Candidate::optional));
                         candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
                     }
@@ -116,13 +116,15 @@ impl<'a> Draft<'a> {
         seen.any(|(reader, _)| overlaps(self.history.call(*reader)))
     }
 
-    /// Whether the layout that its client knew may not be the file's any more, so that its bytes are written once more under the next.
-    /// Nobody else's write is done again.
-    fn may_meet_a_truncate(&self, call: CallNumber) -> bool {
-        let returned = self.history.call(call).returned();
-        let is_earlier = |other: &Call| returned.is_none_or(|returned| other.invoked <= returned);
-        let mut truncates = self.said.iter().filter(|(_, said)| matches!(said, Said::Truncate { .. }));
-        truncates.any(|(truncate, _)| is_earlier(self.history.call(*truncate)))
+    /// Whether the layout that its client knew may not be the file's any more, so that its bytes are written once more under the next: a truncate
+    /// has cut of them, or its leader is gone, who knew that it has not. Nobody else's write is done again.
+    fn may_meet_a_truncate(&self, call: CallNumber, end: u64) -> bool {
+        let returned = self.history.call(call).returned().unwrap_or(Moment::MAX);
+        self.said.iter().any(|(truncate, said)| {
+            let Said::Truncate { size } = said else { return false };
+            let invoked = self.history.call(*truncate).invoked;
+            invoked <= returned && (*size < end || self.history.has_new_leaders(invoked, returned))
+        })
     }
 
     /// Whether the power failed while the answer was on its way, or between a write to shards and the word to the inode's
