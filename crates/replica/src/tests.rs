@@ -22,6 +22,7 @@ mod model;
 mod names;
 mod progress;
 mod proof;
+mod reads;
 mod retries;
 mod room;
 mod serve;

@@ -320,4 +320,14 @@ fn a_directory_that_several_partitions_share_is_changed_in_all_of_them() {
     assert!(after.iter().all(|stub| stub.0 == Time(7)), "{before:?} {after:?}");
     // In its own partition the inode's counts.
     assert!(before.iter().zip(&after).skip(1).all(|(before, after)| after.1 > before.1), "{before:?} {after:?}");
+    let none = AttrChanges::default();
+    let mode = AttrChanges { mode: Some(0o700), ..none.clone() };
+    let (uid, gid) = (AttrChanges { uid: Some(10), ..none.clone() }, AttrChanges { gid: Some(5), ..none.clone() });
+    for changes in [mode, uid, gid, AttrChanges { mtime: Some(SetTime::At { time: Time(8) }), ..none }] {
+        let before = stubs(&mut ring);
+        ring.execute(Op::Inode { op: InodeOp::SetAttr { inode: dir, changes: changes.clone() } }).unwrap();
+        ring.rest();
+        let after = stubs(&mut ring);
+        assert!(before.iter().zip(&after).skip(1).all(|(before, after)| after.1 > before.1), "{changes:?} alone");
+    }
 }

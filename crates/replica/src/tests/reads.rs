@@ -1,0 +1,58 @@
+//! What reads answer at their edges: the page of a listing, the end of a small file, the root as it was made.
+
+use super::*;
+
+fn made(ring: &mut TestRing, dir: InodeId, text: &[u8]) -> InodeId {
+    let Ok(Reply::Node { attr, .. }) = ring.execute(make_directory(dir, text, 0)) else { panic!("not made") };
+    attr.id
+}
+
+#[test]
+fn a_listing_ends_with_its_last_page_and_no_earlier() {
+    let mut ring = open(&storages());
+    for text in [b"a", b"b", b"c", b"d", b"e"] {
+        made(&mut ring, ROOT, text);
+    }
+    let (mut after, mut pages, mut names) = (None, Vec::new(), 0);
+    loop {
+        let op = NameOp::List { dir: ROOT, after: after.clone(), limit: 2, attributes: true, touch: false };
+        let Ok(Reply::List { entries, end }) = ring.read(Op::Name { op }) else { panic!("not listed") };
+        pages.push((entries.len(), end));
+        names += entries.len();
+        after = entries.last().map(|entry| entry.name.clone()).or(after);
+        if end || pages.len() > 5 {
+            break;
+        }
+    }
+    assert_eq!((names, pages), (5, vec![(2, false), (2, false), (1, true)]));
+}
+
+#[test]
+fn a_small_file_is_read_up_to_its_end_and_what_was_never_written_is_zeros() {
+    let mut ring = open(&storages());
+    let inode = create_file(&mut ring).id;
+    let write = DataOp::Write { inode, offset: 0, data: Bytes::from_static(b"0123456789"), drop_set_id: false };
+    ring.execute(Op::Data { op: write }).unwrap();
+    let longer = InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(14), ..Default::default() } };
+    ring.execute(Op::Inode { op: longer }).unwrap();
+    let mut read = |offset, length| {
+        let op = DataOp::Read { inode, offset, length, touch: false };
+        let Ok(Reply::FileData { bytes, .. }) = ring.read(Op::Data { op }) else { panic!("not read") };
+        bytes
+    };
+    assert_eq!(&read(3, 4)[..], b"3456");
+    assert_eq!(&read(8, 100)[..], b"89\0\0\0\0");
+    assert_eq!(&read(12, 1)[..], b"\0");
+    assert_eq!(&read(14, 1)[..], b"");
+}
+
+#[test]
+fn a_new_root_lets_everybody_in() {
+    let ask = open(&storages()).ask();
+    let root = root_directory(&ask, 1000, 100).into_iter().find_map(|change| match change {
+        Change::Put { key, value } if key.kind() == Some(Kind::Inode) => InodeRecord::from_bytes(value).ok(),
+        _ => None,
+    });
+    let root = root.map(|root| (root.mode, root.uid, root.gid));
+    assert_eq!(root, Some((0o755, 1000, 100)));
+}
