@@ -189,8 +189,8 @@ def measure(machines, path, jobs, seconds, sync=1):
 
 
 def fight_files(cluster, mode, directory):
-    """-> the names of two files of one shard, by placement. `together`: one server leads the inode and the shard, so that one sync takes
-    a write of one client with the time of another one's; `apart`: they share none, and on one machine's disk that alone costs a third."""
+    """-> the names of two files of one shard, by placement. `together`: one server leads the inode and the shard, so that writes
+    and times share syncs; `apart`: they share none, and on one machine's disk that alone costs a third."""
     found = {}
     for number in range(64):
         name = f"fight{number}"
