@@ -13,11 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
-/// In front of a real server: once, something happens after a batch's reads of shards and before what follows them.
+/// In front of a real server: once, something happens after what a batch begins with, reads or writes of shards, and before what follows.
 struct Between {
     node: Arc<Node>,
     meanwhile: Mutex<Option<Meanwhile>>,
     connections: AtomicUsize,
+    /// Versions of layouts under which inodes' leaders were told of writes.
+    told: Mutex<Vec<u32>>,
 }
 
 impl Service for Between {
@@ -27,8 +29,14 @@ impl Service for Between {
     }
 
     fn call(&self, session: SessionId, mut requests: Vec<Request>) -> Vec<Result<Reply>> {
-        let reads = |request: &&Request| matches!(request.op, Op::Data { op: DataOp::ReadShard { .. } });
-        let first = requests.iter().take_while(reads).count();
+        let of_shards = |request: &&Request| {
+            matches!(request.op, Op::Data { op: DataOp::ReadShard { .. } | DataOp::WriteShard { .. } })
+        };
+        self.told.lock().unwrap().extend(requests.iter().filter_map(|request| match request.op {
+            Op::Data { op: DataOp::Wrote { layout_version, .. } } => Some(layout_version),
+            _ => None,
+        }));
+        let first = requests.iter().take_while(of_shards).count();
         if first == 0 || first == requests.len() {
             return self.node.call(session, requests);
         }
@@ -62,7 +70,8 @@ impl Service for Between {
 
 fn in_front_of(scratch: &Scratch) -> (Arc<Between>, Server, Endpoint) {
     let node = scratch.running.as_ref().unwrap().0.clone();
-    let between = Arc::new(Between { node, meanwhile: Mutex::default(), connections: AtomicUsize::new(0) });
+    let (meanwhile, connections, told) = (Mutex::default(), AtomicUsize::new(0), Mutex::default());
+    let between = Arc::new(Between { node, meanwhile, connections, told });
     let server = Server::new(between.clone());
     let endpoint = Endpoint::Unix(scratch.directory.join("between.sock"));
     server.listen(&endpoint).unwrap();
@@ -87,28 +96,69 @@ fn who_asks_for_the_map_again_and_again_keeps_no_connections() {
     server.stop();
 }
 
+fn open(endpoint: Endpoint) -> Volume {
+    Volume::open(endpoint, "v1", &OpenOptions::default()).unwrap()
+}
+
+fn sized(size: u64) -> AttrChanges {
+    AttrChanges { size: Some(size), ..AttrChanges::default() }
+}
+
+/// A file of so many zeros, which is in shards.
+fn make(volume: &Volume, size: u64) -> InodeId {
+    let new = New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, umask: 0, exclusive: true };
+    let (file, _) = volume.create(&Context::default(), ROOT, Name::try_from("f").unwrap(), new).unwrap();
+    volume.setattr(&Context::default(), file.id, sized(size)).unwrap();
+    file.id
+}
+
 #[test]
 fn a_read_that_learns_of_a_longer_file_reads_its_bytes_again() {
     let scratch = Scratch::new("between");
     let (between, server, endpoint) = in_front_of(&scratch);
-    let open = |endpoint| Volume::open(endpoint, "v1", &OpenOptions::default()).unwrap();
     let (reader, writer) = (open(endpoint), open(scratch.endpoint()));
     let context = Context::default();
-    let new = New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, umask: 0, exclusive: true };
-    let (file, _) = writer.create(&context, ROOT, Name::try_from("f").unwrap(), new).unwrap();
-    // Its bytes are in a shard, and few.
-    let sized = |size| AttrChanges { size: Some(size), ..AttrChanges::default() };
-    writer.setattr(&context, file.id, sized(100_000)).unwrap();
-    writer.setattr(&context, file.id, sized(1000)).unwrap();
-    assert_eq!(reader.getattr(&context, file.id).unwrap().size, 1000);
-    let writes =
-        move || writer.write(&Context::default(), file.id, 1000, vec![9; 4000].into(), false).map(drop).unwrap();
+    let file = make(&writer, 100_000);
+    // Few of its bytes are left.
+    writer.setattr(&context, file, sized(1000)).unwrap();
+    assert_eq!(reader.getattr(&context, file).unwrap().size, 1000);
+    let writes = move || writer.write(&Context::default(), file, 1000, vec![9; 4000].into(), false).map(drop).unwrap();
     *between.meanwhile.lock().unwrap() = Some(Box::new(writes));
-    let read = reader.read(&context, file.id, 0, 5000);
+    let read = reader.read(&context, file, 0, 5000);
     let wrote = between.meanwhile.lock().unwrap().is_none();
     drop(reader);
     server.stop();
     let bytes = read.unwrap();
     assert!(wrote && bytes.len() == 5000);
     assert!(bytes[..1000].iter().all(|byte| *byte == 0) && bytes[1000..].iter().all(|byte| *byte == 9));
+}
+
+/// The leader is told of a write after a truncate that kept all of it, and after an overwrite: the write is not done once more, over that.
+#[test]
+fn what_was_written_before_a_truncate_that_kept_it_does_not_come_back_over_what_followed() {
+    let scratch = Scratch::new("cuts");
+    let (between, server, endpoint) = in_front_of(&scratch);
+    let (first, second) = (open(endpoint), open(scratch.endpoint()));
+    let context = Context::default();
+    let file = make(&second, 200_000);
+    assert_eq!(first.getattr(&context, file).unwrap().size, 200_000);
+    let cuts_and_overwrites = move || {
+        second.setattr(&Context::default(), file, sized(100_000)).unwrap();
+        second.write(&Context::default(), file, 0, vec![2; 4096].into(), false).unwrap();
+    };
+    *between.meanwhile.lock().unwrap() = Some(Box::new(cuts_and_overwrites));
+    let wrote = first.write(&context, file, 0, vec![1; 8192].into(), false);
+    let happened = between.meanwhile.lock().unwrap().is_none();
+    let read = first.read(&context, file, 0, 8192);
+    // And its client knows from then on where the file was cut.
+    let again = first.write(&context, file, 50_000, vec![3; 100].into(), false);
+    let (size, told) = (first.getattr(&context, file).map(|attr| attr.size), between.told.lock().unwrap().clone());
+    drop(first);
+    server.stop();
+    wrote.and(again).unwrap();
+    let bytes = read.unwrap();
+    assert!(happened && bytes.len() == 8192);
+    assert!(bytes[..4096].iter().all(|byte| *byte == 2) && bytes[4096..].iter().all(|byte| *byte == 1));
+    assert_eq!(size.unwrap(), 100_000);
+    assert!(matches!(told[..], [before, after] if after > before), "{told:?}");
 }
