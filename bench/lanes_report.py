@@ -3,7 +3,8 @@
 
   bench/lanes_report.py RUN.jsonl [--svg FILE] [--trip MICROSECONDS]
 
-Prints Markdown: for each round trip and number of jobs the rate of each mode, its ratio to mode leader, and latency percentiles in ms; then
+Prints Markdown: the rate of each mode, and what issue 7 aims at as ratios, a column for each round trip and number of jobs; for each of these
+also latency percentiles in ms; then
 the rates of two mounts that fight over a shard, and what pieces of safety cost (pieces.sh). The SVG has the cumulative latency
 distributions at the round trip nearest to MICROSECONDS (500 if not said), one job and eight.
 """
@@ -13,6 +14,9 @@ import math
 
 COLOURS = ["#1b6ca8", "#d1495b", "#66a182", "#edae49", "#7d5ba6", "#8d6e63", "#2e4057", "#00798c", "#999999"]
 PIECES = {"0": "nothing", "27": "lists of unsettled writes", "28": "stamps: counts alone", "101": "sync", "102": "checksums", "103": "times"}
+# Whose rate to whose, and the aim (0: none).
+RATIOS = [("hsr", "afr", 2), ("hsr", "afr-optimised", 1.5), ("hsr", "fast-path", 0.8), ("hsr", "leader", 0), ("hsr", "gluster-eager", 0),
+          ("afr", "gluster", 1), ("hsr-loose", "leader-loose", 0)]
 WIDTH, HEIGHT, MARGIN = 460, 300, 48
 
 
@@ -36,6 +40,18 @@ def rates(found):
             cells = [[one["mode"], f"{one['iops']:.0f}", f"{one['iops'] / base:.2f}" if base else "", percentile(one, "50.000000"),
                       percentile(one, "90.000000"), percentile(one, "99.000000"), percentile(one, "99.900000")] for one in here]
             table(["mode", "writes/s", "to leader", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms"], cells)
+
+
+def headline(found):
+    columns = sorted({(one["round_trip_us"], one["jobs"]) for one in found})
+    rate = {(one["mode"], one["round_trip_us"], one["jobs"]): one["iops"] for one in found}
+    rows = [[mode, *(f"{rate.get((mode, *column), 0):,.0f}" for column in columns)] for mode in dict.fromkeys(one["mode"] for one in found)]
+    for mode, base, aim in RATIOS:
+        ratios = [(rate.get((mode, *column)), rate.get((base, *column))) for column in columns]
+        cells = [f"{own / other:.2f}" if own and other else "" for own, other in ratios]
+        bold = [f"**{cell}**" if cell and aim and float(cell) < aim else cell for cell in cells]
+        rows.append([f"{mode} to {base}" + (f", aim {aim:g}" if aim else ""), *bold])
+    table(["writes/s", *(f"{trip / 1000:.2f} ms, {jobs} job{'s' if jobs > 1 else ''}" for trip, jobs in columns)], rows)
 
 
 def fights(found):
@@ -102,6 +118,7 @@ def main():
     with open(options.run) as file:
         found = [json.loads(line) for line in file]
     measured = [one for one in found if "jobs" in one and "without" not in one]
+    headline(measured)
     rates(measured)
     fights([one for one in found if "fight" in one])
     costs([one for one in found if "without" in one])
