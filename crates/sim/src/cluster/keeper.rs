@@ -132,7 +132,7 @@ impl World {
             self.report.add("branch: another leader", u64::from(next.leader != view.leader));
             trace!(self, "server {server} forms {next:?} of partition {number}");
             self.coordinator.ring.form(number, next);
-            self.others_lead();
+            self.new_leaders();
         }
     }
 

@@ -28,7 +28,7 @@ impl World {
         self.boots += 1;
         let boot = Boot(self.boots);
         trace!(self, "server {server} starts, boot {}", boot.0);
-        self.others_lead();
+        self.new_leaders();
         let opened = self.replace_wiped(server).and_then(|()| self.open_server(server, boot));
         match opened {
             Ok(()) => {
@@ -334,7 +334,7 @@ impl World {
     }
 
     /// Somebody else may lead from now on, or somebody anew.
-    pub fn others_lead(&mut self) {
+    pub fn new_leaders(&mut self) {
         let at = self.moment();
         self.history.new_leaders(at);
     }
