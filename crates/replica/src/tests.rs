@@ -26,6 +26,7 @@ mod reads;
 mod retries;
 mod room;
 mod serve;
+mod space;
 mod starving;
 mod stuck;
 mod times;
@@ -289,7 +290,11 @@ impl TestRing {
             },
             Op::Inode { op } => op.inode().position(),
             Op::Data { op } => match op {
-                DataOp::ReadShard { data, index, .. } | DataOp::WriteShard { data, index, .. } => {
+                DataOp::ReadShard { data, index, .. }
+                | DataOp::WriteShard { data, index, .. }
+                | DataOp::AllocateShard { data, index, .. }
+                | DataOp::CopyShard { data, index, .. }
+                | DataOp::SeekShard { data, index, .. } => {
                     ShardId { volume: VOLUME, data: *data, index: *index }.position()
                 }
                 DataOp::Write { inode, .. }

@@ -1,0 +1,181 @@
+//! Random writes, holes, zeros, room and copies of a few shards, beside a model of their bytes; and where data and holes are found in them.
+
+use super::*;
+use proptest::prelude::*;
+
+const BLOCK: usize = BLOCK_BYTES;
+const BLOCKS: usize = 12;
+/// Shards of one data id, in three partitions.
+const SHARDS: [u64; 4] = [0, 1, 2, 700];
+const DATA: DataId = DataId(77);
+
+/// What SEEK_DATA and SEEK_HOLE may say of a block.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Block {
+    Data,
+    Hole,
+    /// It has room: data where there were bytes once, else a hole.
+    Either,
+}
+
+#[derive(Debug, Clone)]
+struct Shard {
+    bytes: Vec<u8>,
+    blocks: [Block; BLOCKS],
+    /// Where its bytes end; room may make that more.
+    end: (usize, usize),
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(usize, (usize, usize), u8),
+    Allocate(usize, (usize, usize), Fill),
+    Copy((usize, usize), usize, (usize, usize)),
+    WriteHome,
+}
+
+impl Shard {
+    fn new() -> Self {
+        Self { bytes: vec![0; BLOCKS * BLOCK], blocks: [Block::Hole; BLOCKS], end: (0, 0) }
+    }
+
+    fn write(&mut self, from: usize, bytes: &[u8]) {
+        let to = from + bytes.len();
+        self.bytes[from..to].copy_from_slice(bytes);
+        self.blocks[from / BLOCK..to.div_ceil(BLOCK)].fill(Block::Data);
+        self.end = (self.end.0.max(to), self.end.1.max(to));
+    }
+
+    fn allocate(&mut self, from: usize, to: usize, fill: Fill) {
+        match fill {
+            Fill::Zeros => self.write(from, &vec![0; to - from]),
+            Fill::Holes => {
+                for block in &mut self.blocks[from / BLOCK..to.div_ceil(BLOCK)] {
+                    *block = if *block == Block::Data { Block::Data } else { Block::Either };
+                }
+                self.end.1 = self.end.1.max(to.next_multiple_of(BLOCK));
+            }
+            Fill::Nothing => {
+                self.bytes[from..to].fill(0);
+                // The rest of its last block is zeros anyway.
+                let (whole_to, may_be_to) =
+                    [self.end.0, self.end.1].map(|end| if to >= end { to.next_multiple_of(BLOCK) } else { to }).into();
+                for block in from.div_ceil(BLOCK)..whole_to.max(may_be_to) / BLOCK {
+                    let is_whole = (block + 1) * BLOCK <= whole_to.min(may_be_to);
+                    self.blocks[block] = if is_whole { Block::Hole } else { Block::Either };
+                }
+            }
+        }
+    }
+
+    /// Whether the next block of a kind from there on may be found at `found`.
+    fn allows(&self, from: usize, hole: bool, found: Option<usize>) -> bool {
+        let (wanted, other) = if hole { (Block::Hole, Block::Data) } else { (Block::Data, Block::Hole) };
+        // Behind where it ends is a hole.
+        let kind = |at: usize| match self.blocks.get(at / BLOCK) {
+            _ if at >= self.end.1 => Block::Hole,
+            _ if at >= self.end.0 => Block::Either,
+            Some(kind) => *kind,
+            None => Block::Hole,
+        };
+        let upto = found.unwrap_or(BLOCKS * BLOCK);
+        let passed = (from..upto).find(|at| kind(*at) == wanted);
+        let aligned =
+            found.is_none_or(|at| at == from || at % BLOCK == 0 || hole && (self.end.0..=self.end.1).contains(&at));
+        passed.is_none()
+            && aligned
+            && found.is_none_or(|at| at >= from && kind(at) != other)
+            && (found.is_some() || !hole)
+    }
+}
+
+/// A part of a shard, more often than not with edges of blocks.
+fn part() -> impl Strategy<Value = (usize, usize)> {
+    let place = || prop_oneof![(0..BLOCKS).prop_map(|block| block * BLOCK), 0..BLOCKS * BLOCK];
+    (place(), place()).prop_map(|(a, b)| (a.min(b), a.max(b).max(a.min(b) + 1)))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let shard = || 0..SHARDS.len();
+    let fill = prop_oneof![1 => Just(Fill::Holes), 1 => Just(Fill::Zeros), 2 => Just(Fill::Nothing)];
+    prop_oneof![
+        3 => (shard(), part(), 1..=255u8).prop_map(|(shard, part, byte)| Step::Write(shard, part, byte)),
+        4 => (shard(), part(), fill).prop_map(|(shard, part, fill)| Step::Allocate(shard, part, fill)),
+        2 => (shard(), part(), shard(), part()).prop_map(|(from, part, to, at)| Step::Copy((from, part.0), to, (at.0, at.1))),
+        1 => Just(Step::WriteHome),
+    ]
+}
+
+fn take(ring: &mut TestRing, model: &mut [Shard], step: Step) {
+    let (data, op) = (DATA, |op| Op::Data { op });
+    let done = match step {
+        Step::WriteHome => return ring.write_home(),
+        Step::Write(shard, (from, to), byte) => {
+            let bytes = vec![byte; to - from];
+            model[shard].write(from, &bytes);
+            let (index, offset, bytes) = (SHARDS[shard], from as u32, bytes.into());
+            ring.execute(op(DataOp::WriteShard { data, index, offset, bytes, follow: None, fast: false }))
+        }
+        Step::Allocate(shard, (from, to), fill) => {
+            model[shard].allocate(from, to, fill);
+            let (index, offset, length) = (SHARDS[shard], from as u32, (to - from) as u32);
+            ring.execute(op(DataOp::AllocateShard { data, index, offset, length, fill }))
+        }
+        Step::Copy((source, from), shard, (to, end)) => {
+            let length = (end - to).min(BLOCKS * BLOCK - from);
+            let bytes = model[source].bytes[from..from + length].to_vec();
+            model[shard].write(to, &bytes);
+            let range = ShardRange { data, index: SHARDS[source], offset: from as u32, length: length as u32 };
+            ring.execute(op(DataOp::CopyShard { from: range, data, index: SHARDS[shard], offset: to as u32 }))
+        }
+    };
+    assert!(done.is_ok(), "{done:?}");
+}
+
+fn check(ring: &mut TestRing, model: &[Shard], from: usize) {
+    for (shard, index) in model.iter().zip(SHARDS) {
+        let op = DataOp::ReadShard { data: DATA, index, offset: 0, length: (BLOCKS * BLOCK) as u32 };
+        let Ok(Reply::Data { bytes }) = ring.read(Op::Data { op }) else { panic!("no answer") };
+        assert!((shard.end.0..=shard.end.1).contains(&bytes.len()), "ends at {}: {:?}", bytes.len(), shard.end);
+        let differs = (0..bytes.len()).find(|at| bytes[*at] != shard.bytes[*at]);
+        assert_eq!(differs, None, "shard {index}");
+        for hole in [false, true] {
+            let op = DataOp::SeekShard { data: DATA, index, offset: from as u32, hole };
+            let Ok(Reply::Found { at }) = ring.read(Op::Data { op }) else { panic!("no answer") };
+            let at = at.map(|at| at as usize);
+            assert!(
+                shard.allows(from, hole, at),
+                "shard {index}: from {from} hole {hole} found {at:?}: {:?} {:?}",
+                shard.blocks,
+                shard.end
+            );
+        }
+    }
+    // Each partition finds the first of its own.
+    for number in 0..COUNT {
+        let number = PartitionNumber(number);
+        let brick = &ring.bricks[ring.views[number.0 as usize].leader.0 as usize];
+        let own = |index: u64| ShardId { volume: VOLUME, data: DATA, index }.position().partition(COUNT) == number;
+        let found = crate::seek::next_shard(brick, &ring.ask(), number, DATA, 1, 1 << 20);
+        let there = |at: usize, end: fn(&Shard) -> usize| {
+            SHARDS[at] > 0 && own(SHARDS[at]) && end(&model[at]) > 0 && own(SHARDS[at])
+        };
+        let surely = (0..SHARDS.len()).find(|at| there(*at, |shard| shard.end.0)).map(|at| SHARDS[at]);
+        let maybe = (0..SHARDS.len()).find(|at| there(*at, |shard| shard.end.1)).map(|at| SHARDS[at]);
+        let Ok(Reply::Found { at }) = found else { panic!("no answer") };
+        assert!(at == surely || at == maybe, "partition {number:?} found {at:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::default())]
+    #[test]
+    fn shards_have_what_was_written_and_holes_where_nothing_was(steps in proptest::collection::vec((step(), 0..BLOCKS * BLOCK), 1..25)) {
+        let mut ring = open(&storages());
+        let mut model = vec![Shard::new(); SHARDS.len()];
+        for (step, from) in steps {
+            take(&mut ring, &mut model, step);
+            check(&mut ring, &model, from);
+        }
+    }
+}
