@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT = pathlib.Path(os.environ.get("HEKATE_SWITCH", ROOT / "target/mutants/switch"))
@@ -240,7 +241,9 @@ def rank(file):
 
 
 def suite_of(program, names):
-    return pathlib.Path(program).name.split("-")[0] + "".join(f"-{name.rpartition(':')[2]}" for name in names)
+    """A name for these tests of a program; it is a part of a file's name, so of many it has a sum only."""
+    named = "".join(f"-{name.rpartition(':')[2]}" for name in names)
+    return pathlib.Path(program).name.split("-")[0] + (named if len(named) < 100 else f"-{zlib.crc32(named.encode()):08x}")
 
 
 def tried(program, number, tests):

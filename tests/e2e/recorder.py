@@ -286,8 +286,11 @@ def prepare(root, round, who):
 
 def find_appends(root, round, lines):
     """Notes where each append's bytes are in the end."""
-    with open(f"{root}/round{round}/log", "rb") as file:
-        content = file.read()
+    fd = os.open(f"{root}/round{round}/log", os.O_RDONLY)
+    try:
+        content = b"".join(iter(lambda: os.read(fd, 1 << 20), b""))
+    finally:
+        close(fd)
     places = {content[at : at + CELL].hex(): at for at in range(0, len(content), CELL)}
     for line in lines:
         if line["op"] == "append":
