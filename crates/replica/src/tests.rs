@@ -300,6 +300,8 @@ impl TestRing {
                 DataOp::Write { inode, .. }
                 | DataOp::Read { inode, .. }
                 | DataOp::Spill { inode }
+                | DataOp::Allocate { inode, .. }
+                | DataOp::Seek { inode, .. }
                 | DataOp::Wrote { inode, .. } => inode.position(),
                 _ => panic!("{op:?}"),
             },

@@ -179,3 +179,117 @@ proptest! {
         }
     }
 }
+
+fn seek(ring: &mut TestRing, index: u64, offset: usize, hole: bool) -> Option<u64> {
+    let op = DataOp::SeekShard { data: DATA, index, offset: offset as u32, hole };
+    let Ok(Reply::Found { at }) = ring.read(Op::Data { op }) else { panic!("no answer") };
+    at
+}
+
+/// Room for what was home once is zeros that are written, and that is what is seen.
+#[test]
+fn room_that_is_made_in_a_hole_between_blocks_is_no_hole_any_more() {
+    let mut ring = open(&storages());
+    let mut model = vec![Shard::new(); SHARDS.len()];
+    for block in [0, 3, 4, 9] {
+        take(&mut ring, &mut model, Step::Write(0, (block * BLOCK, (block + 1) * BLOCK), 1));
+    }
+    ring.write_home();
+    assert_eq!((seek(&mut ring, 0, 0, true), seek(&mut ring, 0, BLOCK, false)), (Some(4096), Some(3 * 4096)));
+    take(&mut ring, &mut model, Step::Allocate(0, (BLOCK + 1, 7 * BLOCK + 1), Fill::Holes));
+    assert_eq!(
+        seek(&mut ring, 0, 0, true),
+        Some(8 * 4096),
+        "room ends with the block in which what was asked for ends"
+    );
+    assert_eq!(seek(&mut ring, 0, 8 * BLOCK, false), Some(9 * 4096));
+    check(&mut ring, &model, 0);
+}
+
+#[test]
+fn of_many_shards_each_partition_finds_its_first() {
+    let mut ring = open(&storages());
+    let indexes: Vec<u64> = (3..40).chain([700, 701, 65_000, 65_001, 65_002, 140_000]).collect();
+    for index in indexes.iter().rev() {
+        let (index, bytes) = (*index, vec![1; 10].into());
+        let op = DataOp::WriteShard { data: DATA, index, offset: 0, bytes, follow: None, fast: false };
+        ring.execute(Op::Data { op }).unwrap();
+    }
+    let ask = ring.ask();
+    for number in (0..COUNT).map(PartitionNumber) {
+        let brick = &ring.bricks[ring.views[number.0 as usize].leader.0 as usize];
+        let is_own =
+            |index: &u64| ShardId { volume: VOLUME, data: DATA, index: *index }.position().partition(COUNT) == number;
+        for (from, to) in [(0, 1 << 20), (20, 1 << 20), (20, 30), (41, 65_002), (65_001, 65_002)] {
+            let first = indexes.iter().copied().filter(|index| is_own(index) && (from..to).contains(index)).min();
+            let Ok(Reply::Found { at }) = crate::seek::next_shard(brick, &ask, number, DATA, from, to) else {
+                panic!("no answer")
+            };
+            assert_eq!(at, first, "partition {number:?}, {from}..{to}");
+        }
+    }
+}
+
+/// What rests beside its inode: ten bytes.
+fn small_file(ring: &mut TestRing) -> InodeId {
+    let inode = create_file(ring).id;
+    let write = DataOp::Write { inode, offset: 0, data: Bytes::from_static(b"0123456789"), drop_set_id: false };
+    ring.execute(Op::Data { op: write }).unwrap();
+    inode
+}
+
+fn small_bytes(ring: &mut TestRing, inode: InodeId) -> Bytes {
+    let op = DataOp::Read { inode, offset: 0, length: 100, touch: false };
+    let Ok(Reply::FileData { bytes, .. }) = ring.read(Op::Data { op }) else { panic!("not read") };
+    bytes
+}
+
+#[test]
+fn of_a_small_file_what_is_punched_or_zeroed_is_zeros_and_room_makes_it_longer() {
+    let (punch, zero) = (Allocate::Punch, |keep_size| Allocate::Zero { keep_size });
+    let reserve = |keep_size| Allocate::Reserve { keep_size };
+    let limit = INLINE_MAX;
+    let cases: [(Allocate, u64, u64, Option<&[u8]>); 10] = [
+        (punch, 2, 3, Some(b"01\0\0\x0056789")),
+        (punch, 10, 3, Some(b"0123456789")),
+        (punch, 2, limit, Some(b"01\0\0\0\0\0\0\0\0")),
+        (zero(true), 8, 4, Some(b"01234567\0\0")),
+        (zero(false), 8, 4, Some(b"01234567\0\0\0\0")),
+        (zero(false), 2, limit, None),
+        (reserve(true), 0, 20, Some(b"0123456789")),
+        (reserve(true), 0, limit + 1, None),
+        (reserve(false), 8, 4, Some(b"0123456789\0\0")),
+        (reserve(false), 0, limit + 1, None),
+    ];
+    for (mode, offset, length, left) in cases {
+        let mut ring = open(&storages());
+        let inode = small_file(&mut ring);
+        let op = DataOp::Allocate { inode, offset, length, mode, drop_set_id: false };
+        match (ring.execute(Op::Data { op }), left) {
+            (Ok(Reply::Done), Some(left)) => {
+                assert_eq!(&small_bytes(&mut ring, inode)[..], left, "{mode:?} {offset} {length}")
+            }
+            (Ok(Reply::Node { .. }), None) => assert_eq!(&small_bytes(&mut ring, inode)[..], b"0123456789"),
+            (answer, _) => panic!("{mode:?} {offset} {length}: {answer:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_small_file_is_data_up_to_its_end() {
+    let mut ring = open(&storages());
+    let inode = small_file(&mut ring);
+    let mut found = |offset, hole| ring.execute(Op::Data { op: DataOp::Seek { inode, offset, hole } });
+    assert_eq!(
+        (found(0, false), found(9, false)),
+        (Ok(Reply::Found { at: Some(0) }), Ok(Reply::Found { at: Some(9) }))
+    );
+    assert_eq!(
+        (found(0, true), found(9, true)),
+        (Ok(Reply::Found { at: Some(10) }), Ok(Reply::Found { at: Some(10) }))
+    );
+    assert_eq!((found(10, false), found(10, true)), (Err(Error::NoData), Err(Error::NoData)));
+    ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap();
+    let said = ring.execute(Op::Data { op: DataOp::Seek { inode, offset: 0, hole: false } });
+    assert!(matches!(said, Ok(Reply::Node { .. })), "{said:?}");
+}
