@@ -465,9 +465,9 @@ impl Brick {
 
     /// All records of the journal, with their ends; none where some are missing.
     pub(crate) fn look_through(&self, take: &mut dyn FnMut(Option<(Record, Lsn)>)) -> Result<()> {
-        let (oldest, end) = {
+        let (oldest, end, known) = {
             let machine = self.machine.read();
-            (machine.log().oldest(), machine.written())
+            (machine.log().oldest(), machine.written(), machine.log().known_places())
         };
         let mut reader = Reader::new(&*self.disk.storage, self.geometry, oldest);
         while reader.position() < end {
@@ -478,8 +478,7 @@ impl Brick {
                 Some(_) => {}
                 None if reader.position() >= end => break,
                 None => {
-                    let behind = self.geometry.start_of(self.geometry.number_of(reader.position()) + 1);
-                    reader = Reader::new(&*self.disk.storage, self.geometry, behind);
+                    reader.skip_damage(&known)?;
                     take(None);
                 }
             }

@@ -92,6 +92,28 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Goes on behind what cannot be read: where its header says that the next record begins; if that is damaged too, at the first of
+    /// these places, where records are known to begin; else with the next segment.
+    pub fn skip_damage(&mut self, known: &[Lsn]) -> Result<()> {
+        let (number, at) = (self.geometry.number_of(self.at), self.at);
+        let next = self.geometry.start_of(number + 1);
+        let is_here = |lsn: &Lsn| *lsn > at && *lsn < next;
+        let known = known.iter().copied().filter(is_here).min().unwrap_or(next);
+        self.at = self.end_by_header()?.filter(|end| *end < known).unwrap_or(known);
+        Ok(())
+    }
+
+    /// Where a record ends of which the body is damaged and the header is not.
+    fn end_by_header(&mut self) -> Result<Option<Lsn>> {
+        let Some(file) = self.segment(self.geometry.number_of(self.at))? else { return Ok(None) };
+        let mut header = [0u8; RECORD_HEADER_BYTES];
+        file.read_at(&mut header, self.geometry.offset_of(self.at)).map_err(|e| Error::io("read the journal", e))?;
+        let header = RecordHeader::decode(&header).ok().filter(|header| header.lsn == self.at);
+        let header = header.filter(|header| header.kind != EntryKind::End && header.generation >= self.generation);
+        self.generation = header.map_or(self.generation, |header| header.generation);
+        Ok(header.map(|header| Lsn(self.at.0 + RECORD_HEADER_BYTES as u64 + u64::from(header.body_bytes))))
+    }
+
     fn check_generation(&self, found: u32) -> Result<()> {
         if found < self.opening {
             return Ok(());

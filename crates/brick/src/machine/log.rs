@@ -32,6 +32,8 @@ pub struct Log {
     /// Writes in flight, in log order.
     writing: VecDeque<Write>,
     pub(super) syncing: bool,
+    /// Where recovery began.
+    recovered: Lsn,
     /// Where this opening went on.
     pub(super) resumed: Option<Lsn>,
 }
@@ -49,6 +51,7 @@ impl Log {
             unsynced: number,
             writing: VecDeque::new(),
             syncing: false,
+            recovered: end,
             resumed: None,
         }
     }
@@ -58,6 +61,11 @@ impl Log {
         (self.end, self.written, self.stable, self.oldest) = (end, end, end, oldest);
         self.unsynced = self.geometry.number_of(end);
         self.resumed = Some(end);
+    }
+
+    /// Where records begin, whatever is damaged before.
+    pub fn known_places(&self) -> Vec<Lsn> {
+        self.resumed.into_iter().chain([self.recovered]).collect()
     }
 
     /// Whether a body fits a segment at all.

@@ -119,6 +119,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_far_into_a_shard_is_a_range_and_behind_its_end_is_none() {
+        let last = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
+        let mut uneven = Uneven::default();
+        uneven.add_own(&[write(5, last - 16, 16), write(6, last - 1, 2), write(7, u32::MAX, 1)]);
+        assert_eq!(uneven.ranges, [(last - 16, 16)]);
+    }
+
+    /// Its session may ask for it once more.
+    #[test]
+    fn the_id_of_a_write_is_kept_where_all_have_it_though_it_lies_beside_what_is_left() {
+        let mut uneven = Uneven::default();
+        uneven.add_own(&[write(5, 0, 2), write(6, 1, 1)]);
+        uneven.add_member(BrickId(1), vec![write(6, 1, 1)]);
+        let kept = |uneven: &Uneven, left: &[(u32, u32)], others: usize| -> Vec<u64> {
+            let rest = uneven.rest(&left.iter().copied().collect(), others).writes;
+            rest.iter().filter(|write| write.stamp.session != SYSTEM_SESSION).map(|write| write.stamp.op.0).collect()
+        };
+        assert_eq!(kept(&uneven, &[(1, 1)], 1), [5, 6], "it lists what followed it, so it has it");
+        let mut uneven = Uneven::default();
+        uneven.add_own(&[write(5, 0, 2)]);
+        assert_eq!(kept(&uneven, &[(2, 1)], 2), [5], "what is left begins behind it");
+        assert_eq!(kept(&uneven, &[(1, 1)], 2), [0u64; 0], "nobody says to have it");
+    }
+
+    #[test]
     fn nothing_is_even_behind_the_end_of_a_shard() {
         let mut uneven = Uneven::default();
         uneven.add_own(&[write(5, 1, 2), write(6, 4, 4), write(7, 9, 1)]);

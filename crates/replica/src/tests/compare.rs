@@ -105,6 +105,52 @@ fn more_entries_than_damage_explains_are_not_served() {
     assert_ne!(leader, member, "neither was touched");
 }
 
+/// So many entries that a portion of them is taken over, if they are short.
+#[test]
+fn few_long_entries_are_taken_over_and_too_many_bytes_are_not() {
+    for (count, bytes, is_taken) in [(3, 10_000, true), (100, 30_000, false)] {
+        let mut ring = ring_at_rest();
+        for number in 0..count {
+            append(&ring, vec![put(&format!("n{number}"), &"x".repeat(bytes))], vec![put(&format!("n{number}"), "y")]);
+            ring.write_home();
+        }
+        restart_machines(&mut ring);
+        let [leader, member] = held_by_both(&ring);
+        assert_eq!(leader == member, is_taken, "{count} of {bytes} bytes");
+        assert!(is_taken || failure(&ring).contains("many entries"));
+    }
+}
+
+/// In a partition that is empty otherwise.
+#[test]
+fn what_only_a_member_has_is_found_where_the_leader_has_nothing() {
+    let mut ring = open(&storages());
+    ring.rest();
+    append(&ring, Vec::new(), vec![put("only the member has it", "x")]);
+    restart_machines(&mut ring);
+    let [leader, member] = held_by_both(&ring);
+    assert_eq!(leader, member);
+    assert_eq!(ring.notes.len(), 1, "{:?}", ring.notes);
+}
+
+#[test]
+fn what_failed_stays_so_in_its_view_and_is_served_in_the_next() {
+    let mut ring = ring_at_rest();
+    append(&ring, (0..300).map(|number| put(&format!("n{number}"), "x")).collect(), Vec::new());
+    restart_machines(&mut ring);
+    let (why, compared) = (failure(&ring), ring.compared);
+    let addresses: Vec<Address> = ring.partitions.keys().copied().collect();
+    for address in addresses {
+        ring.tell(address, Event::View);
+        ring.tick();
+    }
+    assert_eq!((failure(&ring), ring.compared), (why, compared));
+    let leader = ring.views[NUMBER.0 as usize].leader;
+    super::heal::form(&mut ring, NUMBER.0, leader.0, &[leader.0], &[]);
+    let replica = &ring.partitions[&Address { partition: NUMBER, brick: leader }];
+    assert!(replica.serves() && replica.failure().is_none(), "{:?}", replica.failure());
+}
+
 #[test]
 fn a_member_with_far_more_than_the_leader_is_not_served() {
     let mut ring = ring_at_rest();

@@ -110,6 +110,23 @@ fn differing(blocks: u32) -> (Lane, u64) {
     (lane, before)
 }
 
+/// Nobody may make it lead before (`hekate partition force`).
+#[test]
+fn who_is_being_compared_is_said_not_to_be_whole() {
+    let (mut lane, _) = differing(64);
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    while healing(&lane.ring, number)[0].sent == 0 {
+        lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+        lane.ring.tick();
+    }
+    assert!(lane.ring.partitions[&lane.follower].is_being_healed());
+    assert!(!lane.ring.partitions[&lane.leader].is_being_healed());
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    (0..50).for_each(|_| lane.ring.tick());
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    assert!(!lane.ring.partitions[&lane.follower].is_being_healed());
+}
+
 /// What is sent of it is what is there by then, in its place.
 #[test]
 fn blocks_that_become_holes_while_a_shard_is_healed_are_holes_on_all() {

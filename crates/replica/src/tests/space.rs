@@ -293,3 +293,23 @@ fn a_small_file_is_data_up_to_its_end() {
     let said = ring.execute(Op::Data { op: DataOp::Seek { inode, offset: 0, hole: false } });
     assert!(matches!(said, Ok(Reply::Node { .. })), "{said:?}");
 }
+
+/// Bricks tell by it what a power cut took.
+#[test]
+fn each_change_of_a_shard_has_a_greater_count() {
+    let mut ring = open(&storages());
+    let shard = ShardId { volume: VOLUME, data: DATA, index: 0 };
+    let leader = ring.leader(shard.position()).brick;
+    let mut model = vec![Shard::new(); SHARDS.len()];
+    let part = (0, BLOCK);
+    let steps = [
+        Step::Write(0, part, 1),
+        Step::Write(0, part, 2),
+        Step::Allocate(0, part, Fill::Nothing),
+        Step::Copy((1, 0), 0, part),
+    ];
+    for (step, count) in steps.into_iter().zip(1..) {
+        take(&mut ring, &mut model, step);
+        assert_eq!(ring.bricks[leader.0 as usize].shard(RING, shard).unwrap().unwrap().stamp.count, count);
+    }
+}

@@ -184,6 +184,32 @@ fn a_file_that_nobody_writes_is_noted_no_more() {
     (0..10).for_each(|_| written.ring.tick());
     assert!(!written.is_noted(written.leader) && !written.is_noted(follower));
     assert_eq!(written.tell_alone(true, 100_000), None, "noted anew, which all must have");
+    assert!(written.is_noted(written.leader) && !written.is_noted(follower));
+    assert_eq!(written.tell_alone(true, 100_000), None, "the other member has not yet what the next leader goes by");
+}
+
+/// Also who asks for a listing, and without waiting for the next tick.
+#[test]
+fn whoever_looks_is_told_kept_times_at_once() {
+    let mut written = Written::new();
+    let list = NameOp::List { dir: ROOT, after: None, limit: 10, attributes: true, touch: false };
+    let list_at = written.ring.leader(ROOT.position());
+    let asks = [
+        (written.leader, Op::Inode { op: InodeOp::GetAttr { inode: written.inode } }),
+        (list_at, Op::Name { op: list }),
+    ];
+    for (number, (at, op)) in asks.into_iter().enumerate() {
+        assert_eq!(written.tell(true, 100_000), Some(Ok(Reply::Done)));
+        let (told, token) = (Time(written.ring.clock), Token(1 << 50 | number as u64));
+        let ask = Ask { op_id: OpId(1 << 40 | number as u64), ..written.ring.ask() };
+        written.ring.tell(at, Event::Request { token, ask, op });
+        let attr = match written.ring.answers.remove(&token) {
+            Some(Ok(Reply::Node { attr, .. })) => attr,
+            Some(Ok(Reply::List { entries, .. })) => entries[0].attr.clone().unwrap(),
+            other => panic!("not at once: {other:?}"),
+        };
+        assert!(attr.id == written.inode && attr.mtime >= told, "{attr:?} {told:?}");
+    }
 }
 
 /// If it never begins others lead, without that record.
