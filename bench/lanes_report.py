@@ -4,8 +4,7 @@
   bench/lanes_report.py RUN.jsonl [--svg FILE] [--trip MICROSECONDS]
 
 Prints Markdown: the rate of each mode, and what issue 7 aims at as ratios, a column for each round trip and number of jobs; for each of these
-also latency percentiles in ms; then
-the rates of two mounts that fight over a shard, and what pieces of safety cost (pieces.sh). The SVG has the cumulative latency
+latency percentiles in ms as well; the rates of two mounts that fight over a shard, and what pieces of safety cost (pieces.sh). The SVG has the cumulative latency
 distributions at the round trip nearest to MICROSECONDS (500 if not said), one job and eight.
 """
 import argparse
@@ -43,14 +42,17 @@ def rates(found):
 
 
 def headline(found):
+    if not found:
+        return
     columns = sorted({(one["round_trip_us"], one["jobs"]) for one in found})
     rate = {(one["mode"], one["round_trip_us"], one["jobs"]): one["iops"] for one in found}
-    rows = [[mode, *(f"{rate.get((mode, *column), 0):,.0f}" for column in columns)] for mode in dict.fromkeys(one["mode"] for one in found)]
+    rows = [[mode, *(f"{rate[mode, *column]:,.0f}" if (mode, *column) in rate else "" for column in columns)] for mode in dict.fromkeys(one["mode"] for one in found)]
     for mode, base, aim in RATIOS:
         ratios = [(rate.get((mode, *column)), rate.get((base, *column))) for column in columns]
         cells = [f"{own / other:.2f}" if own and other else "" for own, other in ratios]
         bold = [f"**{cell}**" if cell and aim and float(cell) < aim else cell for cell in cells]
-        rows.append([f"{mode} to {base}" + (f", aim {aim:g}" if aim else ""), *bold])
+        if any(cells):
+            rows.append([f"{mode} to {base}" + (f", aim {aim:g}" if aim else ""), *bold])
     table(["writes/s", *(f"{trip / 1000:.2f} ms, {jobs} job{'s' if jobs > 1 else ''}" for trip, jobs in columns)], rows)
 
 

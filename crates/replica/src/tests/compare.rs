@@ -105,7 +105,7 @@ fn more_entries_than_damage_explains_are_not_served() {
     assert_ne!(leader, member, "neither was touched");
 }
 
-/// So many entries that a portion of them is taken over, if they are short.
+/// What the leader takes over goes into one record: its bytes are limited as well as its entries.
 #[test]
 fn few_long_entries_are_taken_over_and_too_many_bytes_are_not() {
     for (count, bytes, is_taken) in [(3, 10_000, true), (100, 30_000, false)] {
