@@ -290,8 +290,8 @@ def chaos(store, cycles, seed, kinds, say=print, note=lambda result: None):
         run.run(cycles, kinds)
         run.end()
         return run.results
-    except BaseException:
-        keep(run, say)
+    except BaseException as error:
+        keep(run, say, with_disks=isinstance(error, Violation))
         raise
     finally:
         # Whoever interrupts once more waits for that.
@@ -300,16 +300,16 @@ def chaos(store, cycles, seed, kinds, say=print, note=lambda result: None):
         signal.signal(signal.SIGINT, before)
 
 
-def keep(run, say):
-    """Leaves logs and records of a run that failed; and bricks that differ, with their journals. Mounts are not looked into: their
-    servers may be gone."""
+def keep(run, say, with_disks):
+    """Leaves logs and records of a run that failed, and its bricks with their journals. Mounts are not looked into: their servers may be
+    gone."""
     place, base = tempfile.mkdtemp(prefix="hekate-chaos."), run.store.base
     tops = [f"{base}/{name}" for name in os.listdir(base) if not name.startswith("mnt-")]
     for path in [path for top in tops for form in ("*.log", "state/*.log") for path in glob.glob(f"{top}/{form}")] + glob.glob(f"{base}/out/*"):
         to = os.path.join(place, os.path.relpath(path, base))
         os.makedirs(os.path.dirname(to), exist_ok=True)
         (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, to)
-    if glob.glob(f"{base}/out/*/compared.json"):
+    if with_disks:
         for server in SERVERS:
             subprocess.run(["cp", "-a", "--sparse=always", run.cluster.disk(server), f"{place}/{server}-disk"], check=False)
     say(f"chaos: logs and records are in {place}")

@@ -13,8 +13,7 @@ use crate::ends::Passed;
 use crate::entry::LogEntry;
 use crate::group_commit::GroupCommit;
 use crate::identity::NextLife;
-use crate::journal::read::Reader;
-use crate::journal::{self, Geometry, Lsn};
+use crate::journal::{Geometry, Lsn};
 use crate::machine::{Append, Io, IoId, LogPosition, Machine};
 use crate::starving::Starving;
 use crate::stopped;
@@ -33,7 +32,7 @@ use write_home::Patience;
 pub struct Brick {
     id: BrickId,
     incarnation: Incarnation,
-    geometry: Geometry,
+    pub(crate) geometry: Geometry,
     pub(crate) disk: Disk,
     pub(crate) machine: RwLock<Machine>,
     /// Orders appends. Waiters for room wait for a checkpoint.
@@ -442,48 +441,6 @@ impl Brick {
     /// How far a partition's log has come here.
     pub fn position(&self, ring: RingId, partition: PartitionNumber) -> LogPosition {
         self.machine.read().state().position(ring, partition)
-    }
-
-    /// The records of a partition after `after` that the journal still has, without a gap; none from before the log that it
-    /// goes on with. A segment that a power cut left
-    /// between two uses of its file, the header of one and records of the other, ends what comes before it.
-    pub fn records_since(&self, ring: RingId, partition: PartitionNumber, after: Sequence) -> Result<Vec<LogEntry>> {
-        let mut found = Vec::new();
-        self.look_through(&mut |record| match record {
-            None => found.clear(),
-            Some((record, _)) => {
-                let is_of_it = record.ring == ring && record.partition == partition;
-                if is_of_it && record.changes.contains(&Change::BeginLog) {
-                    found.clear();
-                } else if is_of_it && record.sequence > after {
-                    found.push(LogEntry::new(record));
-                }
-            }
-        })?;
-        Ok(found)
-    }
-
-    /// All records of the journal, with their ends; none where some are missing.
-    pub(crate) fn look_through(&self, take: &mut dyn FnMut(Option<(Record, Lsn)>)) -> Result<()> {
-        let (oldest, end, known) = {
-            let machine = self.machine.read();
-            (machine.log().oldest(), machine.written(), machine.log().known_places())
-        };
-        let mut reader = Reader::new(&*self.disk.storage, self.geometry, oldest);
-        while reader.position() < end {
-            match reader.next()? {
-                Some(entry) if entry.kind == journal::format::EntryKind::Change => {
-                    take(Some((Record::from_bytes(entry.body)?, entry.end)));
-                }
-                Some(_) => {}
-                None if reader.position() >= end => break,
-                None => {
-                    reader.skip_damage(&known)?;
-                    take(None);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Asks the file system how much room there is, and takes the reserve back if it was given up.

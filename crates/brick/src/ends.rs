@@ -18,15 +18,6 @@ pub const ENDS_A_JOURNAL: u64 = 8;
 pub(crate) struct Passed(Mutex<(VecDeque<Ends>, Lsn)>);
 
 impl Brick {
-    /// All records that the journal still has, in order, but for the part that a damaged or reused segment hides.
-    pub fn journaled(&self, take: &mut dyn FnMut(Record)) -> Result<()> {
-        self.look_through(&mut |found| {
-            if let Some((record, _)) = found {
-                take(record);
-            }
-        })
-    }
-
     /// Where the journal ends, and up to which record of each partition it says everything.
     pub fn ends(&self) -> Ends {
         self.machine.read().ends()
@@ -55,7 +46,7 @@ impl Brick {
         let (mut found, mut next) = (Vec::new(), self.machine.read().log().oldest().0 + step);
         let mut known: BTreeMap<(RingId, PartitionNumber), LogPosition> = BTreeMap::new();
         self.look_through(&mut |record| {
-            let Some((record, end)) = record else { return };
+            let Ok((record, end)) = record else { return };
             if !record.is_fast() {
                 let position = LogPosition { epoch: record.epoch, sequence: record.sequence };
                 known.insert((record.ring, record.partition), position);

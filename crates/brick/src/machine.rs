@@ -413,6 +413,11 @@ impl Machine {
         &self.log
     }
 
+    /// Something of this segment cannot be read: nothing more goes behind that.
+    pub fn leave_segment(&mut self, number: u64) {
+        self.log.leave_segment(number);
+    }
+
     /// What the brick holds beyond its index.
     pub fn state(&self) -> &State {
         &self.state

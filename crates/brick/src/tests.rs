@@ -1,6 +1,8 @@
 //! A brick as its server uses it: append, read, checkpoint, crash, power cut.
 
 use crate::journal::format::RECORD_HEADER_BYTES;
+mod since;
+
 use crate::storage::MemoryStorage;
 use crate::*;
 use bytes::Bytes;
@@ -479,54 +481,6 @@ fn a_shard_that_was_dropped_before_a_crash_leaves_no_checksums_either() {
     };
     brick.disk.index.scan(&[0], &[255], &mut visit).unwrap();
     assert_eq!(left, Vec::<Vec<u8>>::new());
-}
-
-#[test]
-fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
-    let storage = new_storage();
-    let (brick, _) = open(&storage, false);
-    for name in ["a", "b", "c"] {
-        put(&brick, name, "1");
-    }
-    let missing = brick.records_since(RING, PARTITION, Sequence(1)).unwrap();
-    let sequences: Vec<u64> = missing.iter().map(|entry| entry.record.sequence.0).collect();
-    assert_eq!(sequences, [2, 3]);
-}
-
-/// Chaos: a bit had flipped in a part of the journal that a checkpoint had covered. What was appended behind it, and a restart later had not
-/// reached the other replicas, they could not be given: not in the same segment.
-#[test]
-fn records_behind_a_damaged_one_can_be_read() {
-    // In its body, and in its header, which says where the next one begins.
-    for (byte, left_of_the_same_life) in [(RECORD_HEADER_BYTES + 3, vec![3, 4]), (9, vec![])] {
-        let storage = new_storage();
-        let (brick, _) = open(&storage, false);
-        brick.retain_from(Lsn(0));
-        let first = put(&brick, "1", "x").0;
-        for name in ["2", "3", "4"] {
-            put(&brick, name, "x");
-        }
-        brick.checkpoint().unwrap();
-        storage.flip_bit("journal/segment-001", first as usize - (256 << 10) + byte);
-        let sequences = |brick: &Brick| -> Vec<u64> {
-            let found = brick.records_since(RING, PARTITION, Sequence(1)).unwrap();
-            found.iter().map(|entry| entry.record.sequence.0).collect()
-        };
-        assert_eq!(sequences(&brick), left_of_the_same_life);
-        drop(brick);
-        let (brick, _) = open(&storage, false);
-        brick.retain_from(Lsn(0));
-        for name in ["5", "6"] {
-            put(&brick, name, "x");
-        }
-        drop(brick);
-        let (brick, _) = open(&storage, false);
-        brick.retain_from(Lsn(0));
-        put(&brick, "7", "x");
-        brick.checkpoint().unwrap();
-        let all: Vec<u64> = left_of_the_same_life.into_iter().chain([5, 6, 7]).collect();
-        assert_eq!(sequences(&brick), all, "byte {byte}");
-    }
 }
 
 /// The simulator's seed 3958: a disk that failed again before its life was settled came back as if nothing had been.

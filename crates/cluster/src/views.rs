@@ -45,6 +45,10 @@ pub struct Seen {
     pub bricks: BTreeMap<BrickId, BrickSeen>,
     /// Members that a leader here has not reached for too long, or that have failed.
     pub lost: BTreeSet<(PartitionNumber, BrickId)>,
+    /// Members that a leader here cannot give what they lack: they are to learn.
+    pub unfed: BTreeSet<(PartitionNumber, BrickId)>,
+    /// Who is to lead instead of a leader here, that lacks what it has.
+    pub heirs: BTreeMap<PartitionNumber, BrickId>,
     /// Partitions whose view without memory is to have its leader for its only member, as that says.
     pub alone: BTreeSet<PartitionNumber>,
     /// Learners that have everything, as a leader here says.
@@ -77,6 +81,10 @@ impl Seen {
         let is_named = || now.all().any(|member| member.brick == brick && self.remembers(member));
         let is_lost = self.lost.contains(&(partition, brick)) && is_named();
         self.bricks.get(&brick).is_some_and(|seen| seen.serves) && !is_lost
+    }
+
+    fn is_unfed(&self, partition: PartitionNumber, brick: BrickId) -> bool {
+        self.unfed.contains(&(partition, brick))
     }
 
     fn incarnation(&self, brick: BrickId) -> Incarnation {
@@ -116,31 +124,20 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     if forgetful && opened.members.iter().all(|member| serves(member.brick)) {
         members = opened.members.iter().map(|member| member.brick).collect();
     }
-    let alone = forgetful && goes_on_alone(&mut members, (now, opened), partition, seen);
+    let alone = goes_on_alone(&mut members, (now, opened), forgetful, ring.members_min(), partition, seen);
+    if !forgetful {
+        members.retain(|brick| !seen.is_unfed(partition, *brick));
+    }
     if members.is_empty() {
         let missing = |member: &&Member| !serves(member.brick) && (forgetful || entitled.contains(&member.brick));
         return Outlook::Waits(opened.members.iter().filter(missing).map(|member| member.brick).collect());
     }
     let sources = members.clone();
-    // Rule 22: who has learnt everything, in the view that is led now.
-    let has_learnt = |learner: &&Member| {
-        now.opened
-            && (seen.whole.contains(&(partition, learner.brick)) || is_planted(19))
-            && serves(learner.brick)
-            && seen.remembers(learner)
-            && members.contains(&now.leader)
-    };
-    // Who had learnt it when the view was formed stays, until that has begun; whoever leads a forced one had not.
-    let follows = !now.opened && now.members.iter().any(|member| opened.has_member(member.brick));
-    let has_joined = |member: &&Member| {
-        follows && !opened.has_member(member.brick) && serves(member.brick) && seen.remembers(member)
-    };
-    let learnt = now.learners.iter().filter(has_learnt);
-    let joining = learnt.chain(now.members.iter().filter(has_joined)).map(|one| one.brick);
     // Who learnt from those who have lost their memory since may have records that they lack, and in no journal: it learns anew.
-    let joining: Vec<BrickId> = joining.filter(|_| !forgetful).collect();
+    let joining = if forgetful { Vec::new() } else { who_join((now, opened), &members, partition, seen) };
     members.extend(&joining);
-    let leader = choose(&mut members, &joining, now.leader, &placed, ring.copies as usize);
+    let heir = seen.heirs.get(&partition).copied().filter(|_| !is_planted(51));
+    let leader = choose(&mut members, &joining, (now.leader, heir), &placed, ring.copies as usize);
     // Until a view of one has begun all may be needed again, also who is being replaced.
     let before = opened.members.iter().map(|member| member.brick).filter(|brick| alone && !placed.contains(brick));
     let others = placed.iter().copied().chain(before);
@@ -170,6 +167,30 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     Outlook::Due(Due { view, servers: in_turn(now.leader, &sources, seen) })
 }
 
+/// Who has learnt everything.
+fn who_join(
+    (now, opened): (&View, &View),
+    members: &[BrickId],
+    partition: PartitionNumber,
+    seen: &Seen,
+) -> Vec<BrickId> {
+    let is_there = |one: &Member| seen.serves(partition, now, one.brick) && seen.remembers(one);
+    // Rule 22: in the view that is led now.
+    let has_learnt = |learner: &&Member| {
+        now.opened
+            && (seen.whole.contains(&(partition, learner.brick)) || is_planted(19))
+            && is_there(learner)
+            && members.contains(&now.leader)
+    };
+    // Who had learnt it when the view was formed stays, until that has begun; whoever leads a forced one had not.
+    let follows = !now.opened && now.members.iter().any(|member| opened.has_member(member.brick));
+    let has_joined = |member: &&Member| {
+        follows && !opened.has_member(member.brick) && is_there(member) && !seen.is_unfed(partition, member.brick)
+    };
+    let learnt = now.learners.iter().filter(has_learnt);
+    learnt.chain(now.members.iter().filter(has_joined)).map(|one| one.brick).collect()
+}
+
 /// Whom a leader did not reach it left out, and nobody else knows why: who may come back by right does so as a learner, once that
 /// view has begun. If it cannot begin, nobody is left out by it.
 fn keep_left_out(members: &mut Vec<BrickId>, now: &View, members_min: usize) {
@@ -181,15 +202,22 @@ fn keep_left_out(members: &mut Vec<BrickId>, now: &View, members_min: usize) {
 
 /// Rule L20: replicas that lost their memory may differ in what no log has. The leader that found so decides, and the others learn
 /// from it; until its view has begun all of them are needed, if it loses its memory again. (A forced view lacks some of them.)
+/// So it is where too few would be left without those whom it cannot give what they lack (rule 18 of replication.md).
 fn goes_on_alone(
     members: &mut Vec<BrickId>,
     (now, opened): (&View, &View),
+    forgetful: bool,
+    members_min: usize,
     partition: PartitionNumber,
     seen: &Seen,
 ) -> bool {
+    let is_unfed = |brick: &BrickId| seen.is_unfed(partition, *brick);
+    let fed = members.iter().filter(|brick| now.has_member(**brick) && !is_unfed(brick)).count();
+    let cannot_feed = members.iter().any(is_unfed) && (forgetful || fed < members_min) && !is_planted(50);
     let is_in = |member: &Member| now.has_member(member.brick) || now.has_learner(member.brick);
     let is_alone = now.members.len() == 1 && opened.members.iter().all(is_in);
-    let is_wanted = now.forgetful && !now.opened && (is_alone || seen.alone.contains(&partition));
+    let has_found = now.forgetful && seen.alone.contains(&partition);
+    let is_wanted = now.forgetful == forgetful && !now.opened && (is_alone || has_found || cannot_feed);
     let is_meant = || now.members.iter().any(|member| member.brick == now.leader && seen.remembers(member));
     let alone = is_wanted && members.contains(&now.leader) && is_meant();
     if alone {
@@ -202,7 +230,7 @@ fn goes_on_alone(
 fn choose(
     members: &mut Vec<BrickId>,
     joining: &[BrickId],
-    leads: BrickId,
+    (leads, heir): (BrickId, Option<BrickId>),
     placed: &[BrickId],
     copies: usize,
 ) -> BrickId {
@@ -212,7 +240,8 @@ fn choose(
     // Who leads stays, but for one who joins and is to lead if it can, or if another has taken its place.
     let is_replaced = !placed.contains(&leads) && placed.contains(&members[0]);
     let stays = members.contains(&leads) && !joining.contains(&members[0]) && !is_replaced;
-    let leader = if stays { leads } else { members[0] };
+    let heir = heir.filter(|heir| members.contains(heir));
+    let leader = heir.unwrap_or(if stays { leads } else { members[0] });
     // Who was replaced goes when the one that takes its place has come. While it leads it stays: its lease would be waited for.
     while members.len() > copies {
         let goes = |brick: &BrickId| !placed.contains(brick) && *brick != leader && *brick != leads;

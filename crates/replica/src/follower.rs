@@ -2,12 +2,12 @@
 
 use crate::compare::{digest, list};
 use crate::fast::FastMember;
+use crate::feed::send_copies;
 use crate::learner::{Learning, block_hashes};
 use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
 use crate::proof::Question;
-use bytes::Bytes;
-use hekate_brick::{Brick, LogEntry, block_checksum};
+use hekate_brick::{Brick, LogEntry};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -180,12 +180,10 @@ impl Follower {
                 self.tell_position(at, around, out)?;
             }
             Message::Fetch { after } => {
-                let copies = copies_after(at, around.brick, after)?;
-                let after =
-                    if copies.is_some() { after } else { around.brick.position(at.ring, at.own.partition).sequence };
-                for (entry, fresh) in copies.into_iter().flatten() {
-                    at.send_member(out, from.brick, Message::Append { entry, fresh, copied: true });
-                }
+                let after = match send_copies(at, from.brick, after, around, out)? {
+                    None => after,
+                    Some(_) => around.brick.position(at.ring, at.own.partition).sequence,
+                };
                 at.send_member(out, from.brick, Message::FetchEnd { after });
             }
             Message::ReadBlock { at: block } => {
@@ -424,59 +422,4 @@ pub(crate) fn append_if_room(brick: &Brick, ring: RingId, entry: &LogEntry, fres
         false => Ok(false),
     }
     .or_else(|error| if matches!(error, Error::NoSpace { .. }) { Ok(false) } else { Err(error) })
-}
-
-/// A record of the journal, with the fresh blocks that it still has.
-type Copied = (LogEntry, Vec<Fresh>);
-
-/// The records after one, with the fresh blocks that are still as the record says: what was written over them since comes with
-/// a later record, what a power cut took is settled afterwards. None: the journal no longer has all of them.
-pub(crate) fn copies_after(at: &Place, brick: &Brick, after: Sequence) -> Result<Option<Vec<Copied>>> {
-    let last = brick.position(at.ring, at.own.partition).sequence;
-    let records = brick.records_since(at.ring, at.own.partition, after)?;
-    if after < last && records.first().is_none_or(|entry| entry.record.sequence.0 != after.0 + 1) {
-        return Ok(None);
-    }
-    with_fresh(brick, records).map(Some)
-}
-
-/// A brick that lacks what another no longer has in its journal has lost what it had told to be on stable storage.
-pub(crate) fn has_lost_records(at: &Place, brick: BrickId, after: Sequence) -> Error {
-    let (number, ring, brick) = (at.own.partition, at.ring, brick.text());
-    Error::Damaged {
-        what: format!(
-            "brick {brick} has lost records of partition {number} of ring {ring} after {after} that were on stable storage, and others no \
-             longer have them in their journals; is its disk damaged, or an old copy?"
-        ),
-    }
-}
-
-/// Records with the fresh blocks that are still as they say.
-pub(crate) fn with_fresh(brick: &Brick, records: Vec<LogEntry>) -> Result<Vec<Copied>> {
-    let with = |entry: LogEntry| Ok((entry.clone(), fresh_of(brick, &entry.record)?));
-    records.into_iter().map(with).collect()
-}
-
-/// What of a record's fresh blocks is still as it says, in runs.
-pub(crate) fn fresh_of(brick: &Brick, record: &Record) -> Result<Vec<Fresh>> {
-    let mut found = Vec::new();
-    for change in &record.changes {
-        let Change::FreshBlocks { shard, run, .. } = change else { continue };
-        let bytes = Bytes::from(brick.read_home_blocks(*shard, run.first, run.checksums.len())?);
-        let is_right = |index: usize, sum: &u32| {
-            let block = bytes.get(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES).unwrap_or_default();
-            block_checksum(*shard, run.first + index as u32, block) == *sum
-        };
-        let all: Vec<bool> = run.checksums.iter().enumerate().map(|(index, sum)| is_right(index, sum)).collect();
-        let mut at = 0;
-        for same in all.chunk_by(|one, next| one == next) {
-            let end = at + same.len();
-            if same.first() == Some(&true) {
-                let bytes = bytes.slice(at * BLOCK_BYTES..end * BLOCK_BYTES);
-                found.push(Fresh { shard: *shard, first_block: run.first + at as u32, bytes });
-            }
-            at = end;
-        }
-    }
-    Ok(found)
 }

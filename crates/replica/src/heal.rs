@@ -412,7 +412,7 @@ impl Leader {
     ) -> Result<bool> {
         let mut must = 2 * std::mem::take(&mut feeding.came);
         while let Some(entry) = feeding.records.pop_front() {
-            let fresh = crate::follower::fresh_of(around.brick, &entry.record)?;
+            let fresh = crate::feed::fresh_of(around.brick, &entry.record)?;
             let bytes = fresh.iter().map(|one| one.bytes.len()).sum::<usize>() + entry.encoded_bytes();
             let sequence = entry.record.sequence;
             at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
@@ -533,14 +533,10 @@ fn missing(at: &Place, brick: &Brick, position: LogPosition) -> Result<Option<Ve
     if position.sequence >= own.sequence || position.sequence == Sequence(0) {
         return Ok(None);
     }
-    let mut records = brick.records_since(at.ring, at.own.partition, Sequence(position.sequence.0 - 1))?;
-    let known = records.first().map(|entry| (entry.record.epoch, entry.record.sequence));
-    if records.is_empty() || known != Some((position.epoch, position.sequence)) && !is_planted(21) {
-        return Ok(None);
-    }
-    records.remove(0);
-    let follows = records.first().is_some_and(|entry| entry.record.sequence.0 == position.sequence.0 + 1);
-    Ok(follows.then_some(records))
+    let since = brick.records_since(at.ring, at.own.partition, Sequence(position.sequence.0 - 1))?;
+    let Some(mut records) = since.all().filter(|records| !records.is_empty()) else { return Ok(None) };
+    let is_of_this_log = records.remove(0).record.epoch == position.epoch || is_planted(21);
+    Ok(is_of_this_log.then_some(records))
 }
 
 fn all_hashes(brick: &Brick, from: &Key, to: &Key) -> Result<BTreeMap<Key, u128>> {

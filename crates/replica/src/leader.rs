@@ -35,6 +35,8 @@ pub(crate) struct Member {
     pub room: u64,
     /// It takes no records any more.
     pub failed: bool,
+    /// It lacks records that cannot be given to it.
+    pub unfed: bool,
 }
 
 /// What happens once a record is settled.
@@ -309,10 +311,6 @@ impl Leader {
             let (number, ring) = (at.own.partition, at.ring);
             out.notes.push(format!("partition {number} of ring {ring}: brick {} cannot go on: {error}", brick.text()));
         }
-    }
-
-    pub fn failed_members(&self) -> Vec<BrickId> {
-        self.members.iter().filter(|(_, member)| member.failed).map(|(brick, _)| *brick).collect()
     }
 
     fn member_holds(&mut self, brick: BrickId, sequence: Sequence, room: u64) {

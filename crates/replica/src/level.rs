@@ -6,7 +6,7 @@
 
 use crate::compare::Comparison;
 use crate::drive::Driven;
-use crate::follower::{append_if_room, copies_after, has_lost_records};
+use crate::follower::append_if_room;
 use crate::heal::Learner;
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
 use crate::legs::undoes;
@@ -35,6 +35,10 @@ pub(crate) enum Phase {
     /// It takes the records that it lacks from another member; those are gathered as they come.
     Fetching {
         from: BrickId,
+    },
+    /// It lacks records that this member has and cannot give it: that is to lead.
+    Yielding {
+        to: BrickId,
     },
     /// The members take the records that they lack.
     Feeding,
@@ -154,11 +158,7 @@ impl Leader {
                 Ok(())
             }
             Message::FetchEnd { after } if self.phase == (Phase::Fetching { from: from.brick }) => {
-                // Who has given back what comes before that knew that all members had it, this one too.
-                if after > around.brick.position(at.ring, at.own.partition).sequence {
-                    return Err(around.brick.poison(&has_lost_records(at, at.own.brick, after)));
-                }
-                self.decide(at, around, out)
+                self.fetch_ended(at, from.brick, after, around, out)
             }
             Message::Block { at: block, bytes } => {
                 self.block_lent(at, from.brick, block, bytes.as_ref());
@@ -193,7 +193,7 @@ impl Leader {
         }
         match self.phase {
             Phase::Silent => Ok(()),
-            Phase::Asking | Phase::Fetching { .. } => self.decide(at, around, out),
+            Phase::Asking | Phase::Fetching { .. } | Phase::Yielding { .. } => self.decide(at, around, out),
             _ => {
                 if position.sequence > self.last {
                     let what = format!("brick {} has records that its living leader never made", brick.text());
@@ -248,7 +248,7 @@ impl Leader {
     }
 
     /// Once all have answered: what is missing here is fetched, what is missing there is given.
-    fn decide(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn decide(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
         if !self.all_present() {
             return Ok(());
         }
@@ -275,25 +275,6 @@ impl Leader {
         for (brick, sequence) in behind {
             self.feed(at, brick, sequence, around, out)?;
             self.sync_again(at, brick, out);
-        }
-        Ok(())
-    }
-
-    fn feed(&mut self, at: &Place, brick: BrickId, after: Sequence, around: &Around, out: &mut Out) -> Result<()> {
-        if let Some(member) = self.members.get_mut(&brick) {
-            member.held = after;
-        }
-        if after >= self.last {
-            return Ok(());
-        }
-        let Some(copies) = copies_after(at, around.brick, after)? else {
-            out.branches.push("levelling: a member has lost records");
-            self.member_failed(at, brick, &has_lost_records(at, brick, after), out);
-            return Ok(());
-        };
-        out.branches.push("levelling: a member is fed");
-        for (entry, fresh) in copies {
-            at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ mod cuts;
 mod data;
 mod drive;
 mod fast;
+mod feed;
 mod follower;
 mod heal;
 mod holds;

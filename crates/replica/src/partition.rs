@@ -9,6 +9,7 @@
 use crate::follower::Follower;
 use crate::heal::Healing;
 use crate::leader::Leader;
+use crate::level::Phase;
 use crate::locks::Ticket;
 use crate::message::{Address, BlockAt, Envelope, Message};
 use crate::proof::Proof;
@@ -363,6 +364,23 @@ impl Partition {
         match &self.role {
             Role::Leader(leader) => leader.failed_members(),
             Role::Follower(_) => Vec::new(),
+        }
+    }
+
+    /// Members that the leader cannot give what they lack.
+    pub fn unfed_members(&self) -> Vec<BrickId> {
+        match &self.role {
+            Role::Leader(leader) => leader.unfed_members(),
+            Role::Follower(_) => Vec::new(),
+        }
+    }
+
+    /// Who is to lead instead: it has what this leader lacks, and cannot give it.
+    pub fn yields_to(&self) -> Option<BrickId> {
+        let Role::Leader(leader) = &self.role else { return None };
+        match leader.phase {
+            Phase::Yielding { to } if self.failed.is_none() => Some(to),
+            _ => None,
         }
     }
 

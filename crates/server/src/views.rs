@@ -236,6 +236,8 @@ impl Node {
         let partition = hosted.partition.read();
         let (away, failed) = (partition.away(), partition.failed_members());
         seen.alone.extend(partition.wants_alone().then_some(address.partition));
+        seen.unfed.extend(partition.unfed_members().into_iter().map(|brick| (address.partition, brick)));
+        seen.heirs.extend(partition.yields_to().map(|heir| (address.partition, heir)));
         let healing = partition.healing();
         for one in &healing {
             // So that an estimate begins when the healing does, not when somebody asks.

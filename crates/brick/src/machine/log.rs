@@ -32,6 +32,8 @@ pub struct Log {
     /// Writes in flight, in log order.
     writing: VecDeque<Write>,
     pub(super) syncing: bool,
+    /// A segment in which something cannot be read.
+    left: Option<u64>,
     /// Where recovery began.
     recovered: Lsn,
     /// Where this opening went on.
@@ -51,6 +53,7 @@ impl Log {
             unsynced: number,
             writing: VecDeque::new(),
             syncing: false,
+            left: None,
             recovered: end,
             resumed: None,
         }
@@ -77,8 +80,20 @@ impl Log {
         Err(Error::invalid(format!("a change of {body_bytes} bytes; this brick's journal takes {max}")))
     }
 
+    /// If it is the last one, the next record begins another.
+    pub fn leave_segment(&mut self, number: u64) {
+        if number == self.geometry.number_of(self.end) {
+            self.left = Some(number);
+        }
+    }
+
     /// A record leaves room for an end record behind it.
     fn fits_segment(&self, body_bytes: usize) -> bool {
+        let number = self.geometry.number_of(self.end);
+        // Without another one this must do.
+        if self.left == Some(number) && number + 1 - self.oldest < self.geometry.segments {
+            return false;
+        }
         let needed = (body_bytes + 2 * RECORD_HEADER_BYTES) as u64;
         self.geometry.offset_of(self.end) + needed <= self.geometry.segment_bytes
     }

@@ -92,6 +92,87 @@ fn one_decides_for_all_who_lost_their_memory_if_it_says_so() {
     assert_eq!((view.members.len(), view.forgetful, view.losses), (3, false, 1));
 }
 
+fn members_and_learners(view: &View) -> (Vec<BrickId>, Vec<BrickId>) {
+    (bricks(&view.members), bricks(&view.learners))
+}
+
+#[test]
+fn who_cannot_be_given_what_it_lacks_learns() {
+    let (mut ring, seen) = ring(3);
+    let mut reported = seen.clone();
+    reported.unfed.insert((AT, brick(2)));
+    let view = form(&mut ring, &reported);
+    assert_eq!(members_and_learners(&view), (vec![brick(0), brick(1)], vec![brick(2)]));
+    // Whoever leads that view has yet to find it again.
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    // As a member anew it lacks what came last, and that is hidden too.
+    let mut healed = seen.clone();
+    healed.whole.insert((AT, brick(2)));
+    assert_eq!(form(&mut ring, &healed).members.len(), 3);
+    let view = form(&mut ring, &reported);
+    assert_eq!(members_and_learners(&view), (vec![brick(0), brick(1)], vec![brick(2)]));
+}
+
+/// Two that took turns formed views without end.
+#[test]
+fn if_too_few_can_be_given_what_they_lack_all_others_learn_from_one() {
+    let (mut ring, seen) = ring(3);
+    let mut reported = seen.clone();
+    reported.unfed.extend([(AT, brick(1)), (AT, brick(2))]);
+    let alone = (vec![brick(0)], vec![brick(1), brick(2)]);
+    let view = form(&mut ring, &reported);
+    assert_eq!((members_and_learners(&view), view.too_few, view.losses), (alone.clone(), true, 0));
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "though both may come back by right");
+    // Until that has begun both are entitled still.
+    let mut without = seen.clone();
+    without.bricks.get_mut(&brick(0)).unwrap().serves = false;
+    assert_eq!(bricks(&due(&ring, &without).view.members), [brick(1), brick(2)]);
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &without), Outlook::Waits(vec![brick(0)]));
+    let mut healed = seen.clone();
+    healed.whole.insert((AT, brick(1)));
+    assert_eq!(form(&mut ring, &healed).members.len(), 2);
+    let view = form(&mut ring, &reported);
+    assert_eq!(members_and_learners(&view), alone, "nor may who had joined stay");
+}
+
+#[test]
+fn if_nobody_remembers_all_others_learn_from_one_that_cannot_give_what_they_lack() {
+    let (mut ring, mut seen) = ring(3);
+    for number in 0..3 {
+        seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
+    }
+    form(&mut ring, &seen);
+    let mut reported = seen.clone();
+    reported.unfed.insert((AT, brick(2)));
+    let view = form(&mut ring, &reported);
+    assert_eq!(members_and_learners(&view), (vec![brick(0)], vec![brick(1), brick(2)]));
+    assert_eq!((view.forgetful, view.losses), (true, 1));
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    // What a leader said that has lost its memory since leaves nobody out.
+    let mut anew = reported.clone();
+    anew.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(3);
+    assert_eq!(due(&ring, &anew).view.members.len(), 3);
+}
+
+#[test]
+fn who_cannot_get_what_it_lacks_lets_the_other_lead() {
+    let (mut ring, seen) = ring(3);
+    let mut reported = seen.clone();
+    reported.heirs.insert(AT, brick(2));
+    let found = due(&ring, &reported);
+    assert_eq!((found.view.leader, found.view.members.len(), found.servers[0]), (brick(2), 3, ServerId(1)));
+    ring.form(AT, found.view);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "nor does it take it back");
+    open(&mut ring);
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    reported.heirs.insert(AT, brick(1));
+    reported.bricks.get_mut(&brick(1)).unwrap().serves = false;
+    assert_eq!(due(&ring, &reported).view.leader, brick(2), "who does not serve is none");
+}
+
 #[test]
 fn who_is_not_entitled_leads_only_if_it_is_forced() {
     let (mut ring, mut seen) = ring(2);

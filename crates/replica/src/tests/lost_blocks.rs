@@ -91,7 +91,7 @@ impl Led {
 
     /// Records of the log after the first.
     fn settled(&self) -> usize {
-        self.brick.records_since(RING, NUMBER, Sequence(1)).unwrap().len()
+        self.brick.records_since(RING, NUMBER, Sequence(1)).unwrap().all().unwrap().len()
     }
 }
 
@@ -166,7 +166,7 @@ fn what_a_member_has_lost_it_gets_from_the_leader() {
     let mut led = Led::having_lost(Vec::new());
     led.tell(Event::Start);
     assert_eq!([led.hear(1, Led::position(vec![LOST])), led.hear(2, Led::position(Vec::new()))].concat(), []);
-    let records = led.brick.records_since(RING, NUMBER, Sequence(1)).unwrap();
+    let records = led.brick.records_since(RING, NUMBER, Sequence(1)).unwrap().all().unwrap();
     // With a greater count: bricks take what is not above the last synced one for synced.
     let brings = |change: &Change| matches!(change, Change::WriteBlocks { bytes, record, .. } if *bytes == block(9) && record.stamp.count > 1);
     assert!(records.iter().any(|entry| entry.record.changes.iter().any(brings)), "{records:?}");

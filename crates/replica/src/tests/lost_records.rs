@@ -1,12 +1,15 @@
 //! A brick has lost records that others gave back since: nobody goes by it, and what the others have stays.
 
-use super::heal::{form, outgrow_journals, write};
+use super::heal::{form, heal, outgrow_journals, set_view, write};
 use super::*;
+use hekate_proto::map::Member;
 
 const DATA: std::ops::Range<u128> = 10..18;
 
 /// The brick that has lost records; not the first, which is what a list says that is made up.
 const OLDER: u32 = 1;
+
+const SEGMENT_BYTES: u64 = 512 << 10;
 
 /// Brick `OLDER` is as it was before the others' journals went on.
 fn ring_with_an_older_brick() -> TestRing {
@@ -17,9 +20,16 @@ fn ring_with_an_older_brick() -> TestRing {
     DATA.for_each(|data| drop(write(&mut ring, data, 0, vec![7; 100]).unwrap()));
     ring.rest();
     ring.write_home();
+    let op_id = ring.op_id;
     drop(ring);
     storages[OLDER as usize] = older;
-    let mut ring = unstarted(bricks_on(&storages, 512 << 10));
+    start_again(&storages, op_id)
+}
+
+/// Its clients go on.
+fn start_again(storages: &[MemoryStorage], op_id: u64) -> TestRing {
+    let mut ring = unstarted(bricks_on(storages, SEGMENT_BYTES));
+    ring.op_id = op_id;
     ring.start_all();
     ring
 }
@@ -29,40 +39,122 @@ fn partition(ring: &TestRing, number: u32) -> &Partition {
     &ring.partitions[&Address { partition, brick }]
 }
 
-#[test]
-fn who_has_lost_records_does_not_lead_though_the_others_no_longer_have_them() {
-    let mut ring = ring_with_an_older_brick();
-    assert!(ring.branches.contains("levelling: a member has lost records"));
+/// Whether the older brick lacks records of the partition.
+fn lacks(ring: &TestRing, number: u32) -> bool {
+    let position = |member: &Member| ring.bricks[member.brick.0 as usize].position(RING, PartitionNumber(number));
+    let positions: Vec<_> = ring.views[number as usize].members.iter().map(position).collect();
+    positions[0] != positions[1]
+}
+
+/// Who leads lets the other lead that has more, and the member that cannot be fed is told of.
+fn check_that_the_older_one_is_left_out(ring: &mut TestRing, why: &str) {
     let older = BrickId(u128::from(OLDER));
     for number in 0..COUNT {
-        let (view, replica) = (ring.views[number as usize].clone(), partition(&ring, number));
-        let first = PartitionNumber(number);
-        match view.leader {
-            // It has stopped, with words that name it.
-            leader if leader == older => {
-                assert!(!replica.serves() && replica.failure().is_some(), "partition {number}")
-            }
-            leader if view.has_member(older) => {
-                assert_eq!(replica.failed_members(), [older], "partition {number}");
-                let position = |brick: BrickId| ring.bricks[brick.0 as usize].position(RING, first);
-                assert!(position(leader) >= position(older));
-            }
-            _ => assert!(replica.serves()),
+        let mut view = ring.views[number as usize].clone();
+        if !lacks(ring, number) {
+            assert!(partition(ring, number).serves());
+            continue;
         }
+        if view.leader == older {
+            let heir = partition(ring, number).yields_to().unwrap();
+            assert!(!partition(ring, number).serves() && view.has_member(heir), "partition {number}");
+            view = View { epoch: Epoch(view.epoch.0 + 1), leader: heir, opened: false, ..view };
+            set_view(ring, number, view);
+            (0..20).for_each(|_| ring.tick());
+        }
+        assert_eq!((partition(ring, number).unfed_members(), partition(ring, number).yields_to()), (vec![older], None));
+        assert!(!partition(ring, number).serves());
     }
-    assert!(ring.notes.iter().any(|note| note.contains("has lost records of partition")), "{:?}", ring.notes);
-    assert!(ring.bricks[OLDER as usize].sync(ring.bricks[OLDER as usize].end()).is_err(), "the brick has stopped");
-    // The views that servers form then.
+    assert!(ring.notes.iter().any(|note| note.contains(why)), "{:?}", ring.notes);
+}
+
+/// The views that servers form then: without it, and with it as a learner, which it ends to be.
+fn check_that_the_older_one_is_healed(ring: &mut TestRing) {
     for number in 0..COUNT {
-        let stays: Vec<u128> = [number, number + 1]
-            .map(|brick| u128::from(brick % BRICKS))
-            .into_iter()
-            .filter(|brick| *brick != older.0)
-            .collect();
-        form(&mut ring, number, stays[0], &stays, &[]);
+        let placed = [number, number + 1].map(|brick| u128::from(brick % BRICKS));
+        let stays: Vec<u128> = placed.into_iter().filter(|brick| *brick != u128::from(OLDER)).collect();
+        form(ring, number, stays[0], &stays, &[]);
+        if stays.len() < placed.len() {
+            form(ring, number, stays[0], &stays, &[u128::from(OLDER)]);
+            heal(ring, number);
+            // It may be fed what was made since.
+            let is_here = |data: &u128| {
+                let shard = ShardId { volume: VOLUME, data: DataId(*data), index: 0 };
+                shard.position().partition(COUNT) == PartitionNumber(number)
+            };
+            DATA.filter(is_here).for_each(|data| drop(write(ring, data, 4096, vec![8; 100]).unwrap()));
+            form(ring, number, stays[0], &placed, &[]);
+        }
+        assert!(partition(ring, number).serves());
     }
+    ring.rest();
     for data in DATA {
         let op = DataOp::ReadShard { data: DataId(data), index: 0, offset: 0, length: 100 };
         assert_eq!(ring.read(Op::Data { op }), Ok(Reply::Data { bytes: vec![7; 100].into() }));
     }
+}
+
+#[test]
+fn who_has_lost_records_neither_leads_nor_stays_though_the_others_no_longer_have_them() {
+    let mut ring = ring_with_an_older_brick();
+    assert!(ring.branches.contains("levelling: a member has lost records"));
+    assert!(ring.branches.contains("levelling: another one is to lead"));
+    check_that_the_older_one_is_left_out(&mut ring, "has lost records after");
+    check_that_the_older_one_is_healed(&mut ring);
+}
+
+/// Brick `OLDER` lacks the last records, which have rotted in the journals of the others, with what comes behind them in their segments;
+/// the bricks themselves have what they said.
+fn ring_with_rotten_journals() -> TestRing {
+    let mut storages = storages();
+    let mut ring = open(&storages);
+    DATA.for_each(|data| drop(write(&mut ring, data, 0, vec![6; 100]).unwrap()));
+    ring.rest();
+    let older = storages[OLDER as usize].copy();
+    let begins: Vec<u64> = ring.bricks.iter().map(|brick| brick.end().0).collect();
+    DATA.for_each(|data| drop(write(&mut ring, data, 0, vec![7; 100]).unwrap()));
+    ring.rest();
+    ring.write_home();
+    let ends: Vec<u64> = ring.bricks.iter().map(|brick| brick.end().0).collect();
+    let op_id = ring.op_id;
+    drop(ring);
+    for ((storage, begin), end) in storages.iter().zip(begins).zip(ends) {
+        // Whatever it hits.
+        (begin + 9..end)
+            .step_by(40)
+            .for_each(|at| storage.flip_bit("journal/segment-001", (at % SEGMENT_BYTES) as usize));
+    }
+    storages[OLDER as usize] = older;
+    start_again(&storages, op_id)
+}
+
+#[test]
+fn whom_a_rotten_journal_cannot_feed_is_compared() {
+    let mut ring = ring_with_rotten_journals();
+    assert!(ring.branches.contains("levelling: a journal that has rotted hides records"));
+    assert!(!ring.branches.contains("levelling: a member has lost records"), "nobody has");
+    check_that_the_older_one_is_left_out(&mut ring, "journal/segment-001 at offset");
+    check_that_the_older_one_is_healed(&mut ring);
+}
+
+/// Another way to be a member no more.
+#[test]
+fn a_member_whose_brick_has_stopped_is_told_of_by_its_leaders() {
+    let mut ring = open(&storages());
+    let stopped = BrickId(u128::from(OLDER));
+    ring.bricks[OLDER as usize].poison(&Error::Poisoned { what: "a test".into() });
+    DATA.for_each(|data| drop(write(&mut ring, data, 0, vec![7; 100])));
+    let mut told = 0;
+    for number in 0..COUNT {
+        let view = ring.views[number as usize].clone();
+        let leader = partition(&ring, number);
+        let failed = leader.failed_members();
+        told += failed.len();
+        let may_fail = view.leader != stopped && view.has_member(stopped);
+        assert!(failed.is_empty() || may_fail && failed == [stopped], "partition {number}: {failed:?}");
+        assert_eq!((leader.waits_for(), leader.unfed_members()), (failed, vec![]));
+    }
+    assert!(told > 0);
+    let name = stopped.text();
+    assert!(ring.notes.iter().any(|note| note.contains(&format!("brick {name} cannot go on"))), "{:?}", ring.notes);
 }

@@ -180,6 +180,10 @@ impl Disk {
         length > 0
     }
 
+    pub fn flip_bits(&self, path: &str, at: u64, mask: u8) {
+        self.medium.flip_bits(path, at, mask);
+    }
+
     /// The next write to a data file lands a block later.
     pub fn misdirect(&self) {
         self.state.lock().misdirects = true;

@@ -15,6 +15,10 @@ use std::collections::BTreeSet;
 const SCRUB_MAX: Micros = 200_000;
 const SCRUB_AGAIN: Micros = 20_000;
 
+/// Bits that flip in a journal at once, within so many bytes of the end of what is kept: in the last records, or somewhere before.
+const JOURNAL_FLIPS: u64 = 3;
+const ROTTEN_TAIL: [u64; 2] = [300, 8 << 10];
+
 impl World {
     /// A disk is copied, or put back as it was when it was copied.
     pub fn older_copy(&mut self, brick: BrickId) {
@@ -113,6 +117,23 @@ impl World {
         self.rotten = Some(brick);
         let delay = self.delay(SCRUB_MAX);
         self.after(delay, Event::Scrub { brick });
+    }
+
+    /// Bits flip in records that the brick itself needs no more.
+    pub fn rot_journal(&mut self) {
+        let bricks: Vec<BrickId> = self.disks.keys().copied().collect();
+        let id = bricks[self.random.below(bricks.len() as u64) as usize];
+        let Some(brick) = self.brick(id).filter(|_| !self.disk(id).is_dead()) else { return };
+        // What is read rests near the end.
+        let Some((path, part)) = brick.kept_journal().pop() else { return };
+        let near = ROTTEN_TAIL[self.random.below(2) as usize];
+        for _ in 0..JOURNAL_FLIPS {
+            let back = self.random.below((part.end - part.start).min(near));
+            let (at, mask) = (part.end - 1 - back, 1 << self.random.below(8));
+            self.disk(id).flip_bits(&path, at, mask);
+        }
+        trace!(self, "{path} of brick {} rots before offset {}", id.0, part.end);
+        self.report.count("fault: a journal that rots");
     }
 
     /// Nothing is written that has one copy.

@@ -25,26 +25,7 @@ impl World {
         let follows = if is_followed { FOLLOWS_MAX[self.random.below(2) as usize] } else { 2 * every };
         let delay = self.delay(follows);
         self.after(delay, Event::Fault);
-        let faults = self.settings.faults;
-        let weights = [
-            faults.kill,
-            faults.power_cut,
-            faults.power_cut_all,
-            faults.network_cut,
-            faults.link_reset,
-            faults.full_disk,
-            faults.failed_sync,
-            faults.client_death,
-            faults.connection_cut,
-            faults.coordinator_cut,
-            faults.pause,
-            faults.one_way_cut,
-            faults.clock_jump,
-            faults.rot,
-            faults.older_copy,
-            faults.wipe,
-            faults.split,
-        ];
+        let weights = self.settings.faults.weights();
         let mut at = self.random.below(weights.iter().sum());
         let chosen = weights.iter().position(|weight| {
             let here = at < *weight;
@@ -52,7 +33,7 @@ impl World {
             here
         });
         // With a block damaged, what takes the other copies is loss; so is what is written while another is away, and rots.
-        let is_second = !matches!(chosen, Some(4 | 5 | 7 | 8 | 12 | 13)) && self.rotten.is_some();
+        let is_second = !matches!(chosen, Some(4 | 5 | 7 | 8 | 12 | 13 | 17)) && self.rotten.is_some();
         match chosen.filter(|_| !is_second) {
             Some(0) => self.kill_one(),
             Some(1) => self.cut_one(),
@@ -76,7 +57,9 @@ impl World {
                 let brick = self.one_brick();
                 self.wipe(brick);
             }
-            Some(_) => self.split_one(),
+            Some(16) => self.split_one(),
+            Some(17) => self.rot_journal(),
+            Some(_) => self.kill_all(),
             None => {}
         }
     }
@@ -135,6 +118,13 @@ impl World {
         self.report.count("fault: power cut");
         self.cut_power(machine);
         self.lose_memory(&self.bricks_on(machine));
+    }
+
+    /// All processes at once: each may have what the others do not.
+    fn kill_all(&mut self) {
+        trace!(self, "all servers are killed");
+        self.report.count("fault: all are killed");
+        (0..self.settings.servers).for_each(|server| self.kill(server));
     }
 
     fn cut_all(&mut self) {

@@ -93,6 +93,8 @@ impl World {
             }
             seen.lost.extend(partition.failed_members().into_iter().map(|brick| (at.partition, brick)));
             seen.alone.extend(partition.wants_alone().then_some(at.partition));
+            seen.unfed.extend(partition.unfed_members().into_iter().map(|brick| (at.partition, brick)));
+            seen.heirs.extend(partition.yields_to().map(|heir| (at.partition, heir)));
             let whole = partition.healing().into_iter().filter(|one| one.whole);
             seen.whole.extend(whole.map(|one| (at.partition, one.brick)));
         }

@@ -38,6 +38,37 @@ pub struct FaultSettings {
     pub wipe: u64,
     /// A server reaches no other one, nor the coordinator, for longer than its lease; clients reach it still.
     pub split: u64,
+    /// Bits flip in a part of a journal that a checkpoint has covered.
+    pub journal_rot: u64,
+    /// All processes die, their machines do not.
+    pub kill_all: u64,
+}
+
+impl FaultSettings {
+    /// How often each comes, in the order of `World::fault`.
+    pub fn weights(&self) -> [u64; 19] {
+        [
+            self.kill,
+            self.power_cut,
+            self.power_cut_all,
+            self.network_cut,
+            self.link_reset,
+            self.full_disk,
+            self.failed_sync,
+            self.client_death,
+            self.connection_cut,
+            self.coordinator_cut,
+            self.pause,
+            self.one_way_cut,
+            self.clock_jump,
+            self.rot,
+            self.older_copy,
+            self.wipe,
+            self.split,
+            self.journal_rot,
+            self.kill_all,
+        ]
+    }
 }
 
 /// What the network does to a packet, in 1,000 packets.
@@ -125,12 +156,7 @@ impl Settings {
         let bricks_per_server = pick(random, &[1, 1, 2, 3]);
         let copies = pick(random, &[1, 2, 2, 3, 3, 4, 5]).min(servers * bricks_per_server);
         let data_share = pick(random, &[0, 20, 50, 50, 90]);
-        // Of its own, so that the rest of a seed is what it was before there was a fast lane.
-        let late = &mut Random::new(seed ^ 0x9a05_e000);
-        let (pause, one_way_cut) = (pick(late, &[0, 0, 2]), pick(late, &[0, 0, 2]));
-        let disks = &mut Random::new(seed ^ 0xd15c_0000);
-        let (clock_jump, drift) = (pick(disks, &[0, 0, 2]), pick(disks, &[0, DRIFT_MAX]));
-        let (rot, older_copy, wipe) = (pick(disks, &[0, 4, 12]), pick(disks, &[0, 0, 3]), pick(disks, &[0, 0, 3]));
+        let (later, drift) = later_faults(seed);
         let overwrites = pick(&mut Random::new(seed ^ 0xfa57_1a9e), &[0, 0, 50, 90]);
         // Of its own, so that the rest of a seed is what it was before there were leases.
         let lease = pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]);
@@ -176,7 +202,7 @@ impl Settings {
             sync_max: pick(random, &[100, 2_000, 10_000]),
             checkpoint_max: pick(random, &[500, 5_000, 30_000]),
             tick: pick(random, &[5_000, 10_000]),
-            faults: FaultSettings { pause, one_way_cut, clock_jump, rot, older_copy, wipe, ..fault_settings(random) },
+            faults: fault_settings(random, later),
             drift,
             lease,
         };
@@ -191,7 +217,30 @@ fn loose(seed: u64, lease: Micros, durable: u64) -> (bool, u64) {
     (loose, if loose { pick(random, &[15, 50, durable]) } else { durable })
 }
 
-fn fault_settings(random: &mut Random) -> FaultSettings {
+/// What came after the first runs, and how far clocks run apart: of random numbers of their own, so that the rest of a seed is what it was.
+fn later_faults(seed: u64) -> (FaultSettings, u64) {
+    let late = &mut Random::new(seed ^ 0x9a05_e000);
+    let (pause, one_way_cut) = (pick(late, &[0, 0, 2]), pick(late, &[0, 0, 2]));
+    let disks = &mut Random::new(seed ^ 0xd15c_0000);
+    let (clock_jump, drift) = (pick(disks, &[0, 0, 2]), pick(disks, &[0, DRIFT_MAX]));
+    let (rot, older_copy, wipe) = (pick(disks, &[0, 4, 12]), pick(disks, &[0, 0, 3]), pick(disks, &[0, 0, 3]));
+    let journals = &mut Random::new(seed ^ 0x10c5_0000);
+    let (journal_rot, kill_all) = (pick(journals, &[0, 0, 3]), pick(journals, &[0, 0, 1]));
+    let faults = FaultSettings {
+        pause,
+        one_way_cut,
+        clock_jump,
+        rot,
+        older_copy,
+        wipe,
+        journal_rot,
+        kill_all,
+        ..FaultSettings::default()
+    };
+    (faults, drift)
+}
+
+fn fault_settings(random: &mut Random, later: FaultSettings) -> FaultSettings {
     let mut weight = |greatest: u64| if random.once_in(3) { 0 } else { 1 + random.below(greatest) };
     let (kill, power_cut, power_cut_all) = (weight(6), weight(4), weight(2));
     let (network_cut, link_reset, full_disk) = (weight(3), weight(3), weight(2));
@@ -208,6 +257,6 @@ fn fault_settings(random: &mut Random) -> FaultSettings {
         client_death,
         connection_cut,
         coordinator_cut: 1,
-        ..FaultSettings::default()
+        ..later
     }
 }

@@ -37,7 +37,7 @@ fn one_seed_gives_the_same_bytes_twice() {
 /// What the default seeds reach, each. Of the branches that replicas name others are rarer (below), and five are not for runs: locks are not
 /// simulated (`replica/locking/tests.rs`); replicas that differ with equal logs take a rotten disk (`replica/tests/compare.rs`); that a member has lost
 /// records, that a learner does not keep up and that one is tried again came once or never in 10,000 (`replica/tests/lost_records.rs`, `stuck.rs`, `learner.rs`).
-const REACHED: [&str; 73] = [
+const REACHED: [&str; 76] = [
     "branch: times are answered before all have them",
     "branch: times of files that were being written are renewed",
     "fault: kill",
@@ -54,6 +54,8 @@ const REACHED: [&str; 73] = [
     "fault: coordinator cut",
     "fault: a clock is set",
     "fault: a flipped bit",
+    "fault: a journal that rots",
+    "fault: all are killed",
     "fault: a misdirected write",
     "fault: an older copy of a disk",
     "fault: a disk that is gone",
@@ -111,11 +113,16 @@ const REACHED: [&str; 73] = [
     "branch: a view without memory is to have one member",
     "branch: another leader",
     "branch: levelling: a view is to begin",
+    "branch: levelling: a journal that has rotted hides records",
 ];
 
 /// What only the soak's seeds have to reach: since members come before leaders where room is scarce, journals are seldom
 /// full when replicas are levelled.
-const REACHED_IN_1000: [&str; 2] = ["branch: levelling: no room for what is fetched", "branch: a read closes a shard"];
+const REACHED_IN_1000: [&str; 3] = [
+    "branch: levelling: no room for what is fetched",
+    "branch: levelling: another one is to lead",
+    "branch: a read closes a shard",
+];
 
 /// What only 10,000 have to reach.
 const REACHED_IN_10_000: [&str; 2] =
@@ -165,6 +172,12 @@ fn narrow_splits_become_whole() {
     assert!(sum.of("fault: a server is split off") > 0, "nobody was split off");
 }
 
+#[test]
+fn narrow_journals_become_whole() {
+    let Some((sum, _)) = try_seeds(Settings::narrow_journals, NARROW_SEEDS) else { return };
+    assert!(sum.of("fault: a journal that rots") > 0, "no journal rotted");
+}
+
 /// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one. -> what they
 /// reached, and how many there were; none: it was one.
 fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)> {
@@ -198,7 +211,7 @@ fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)>
 
 /// What each planted bug is.
 #[cfg(feature = "planted")]
-const PLANTED: [&str; 49] = [
+const PLANTED: [&str; 51] = [
     "answers before the members have the record",
     "a retry is done again",
     "a leg that was taken is taken again",
@@ -248,6 +261,8 @@ const PLANTED: [&str; 49] = [
     "a view without memory goes on with all its members",
     "fast writes need not be stable before all members have the note",
     "what a truncate has not cut is written again",
+    "of those who cannot be fed all are left out, though too few stay",
+    "who cannot get what it lacks goes on leading",
 ];
 
 /// Those that no run can find, and docs/simulator.md says why: tried only if they are asked for.
@@ -268,13 +283,14 @@ type Kind = (&'static str, fn(u64) -> Settings);
 /// says nothing.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: u32, start: u64) -> Option<(u64, String)> {
-    let kinds: [Kind; 7] = [
+    let kinds: [Kind; 8] = [
         ("narrow seed", Settings::narrow),
         ("narrow names seed", Settings::narrow_names),
         ("narrow rivals seed", Settings::narrow_rivals),
         ("narrow late seed", Settings::narrow_late),
         ("narrow legs seed", Settings::narrow_legs),
         ("narrow splits seed", Settings::narrow_splits),
+        ("narrow journals seed", Settings::narrow_journals),
         ("seed", Settings::of),
     ];
     for tried in 1..=SEEDS_MAX {

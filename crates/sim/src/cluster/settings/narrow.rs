@@ -120,6 +120,30 @@ impl Settings {
         }
     }
 
+    /// Those of a seed's narrow run about journals: records rot that a checkpoint has covered, and then members that died are to be fed
+    /// from them.
+    pub fn narrow_journals(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_10c5);
+        let narrow = Self::narrow(seed);
+        Self {
+            blocks: 5,
+            checkpoint_max: pick(random, &[500, 5_000]),
+            faults: FaultSettings {
+                every: pick(random, &[20_000, 60_000, 150_000]),
+                journal_rot: 6,
+                kill_all: pick(random, &[1, 3]),
+                kill: 1 + random.below(3),
+                pause: random.below(2),
+                network_cut: random.below(3),
+                power_cut: random.below(3),
+                power_cut_all: random.below(2),
+                wipe: random.below(2),
+                ..FaultSettings::default()
+            },
+            ..narrow
+        }
+    }
+
     /// Those of a seed's narrow run about bytes.
     pub fn narrow(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_0e00);
@@ -181,7 +205,7 @@ fn faults(theme: u64, random: &mut Random) -> FaultSettings {
         rot: weight(&[1]),
         older_copy: weight(&[1]),
         wipe: weight(&[3]),
-        split: 0,
+        ..FaultSettings::default()
     };
     // One at least.
     match theme {

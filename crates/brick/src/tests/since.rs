@@ -1,0 +1,92 @@
+//! Records for other replicas, of a journal that has rotted.
+
+use super::*;
+use crate::journal::format::RECORD_HEADER_BYTES;
+
+#[test]
+fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    for name in ["a", "b", "c"] {
+        put(&brick, name, "1");
+    }
+    assert_eq!(sequences(&brick, 1), [2, 3]);
+}
+
+fn sequences(brick: &Brick, after: u64) -> Vec<u64> {
+    let found = brick.records_since(RING, PARTITION, Sequence(after)).unwrap().all();
+    found.into_iter().flatten().map(|entry| entry.record.sequence.0).collect()
+}
+
+/// Chaos: a bit had flipped in a part of the journal that a checkpoint had covered. What was appended behind it, and a restart later had not
+/// reached the other replicas, they could not be given: not in the same segment.
+#[test]
+fn records_behind_a_damaged_one_can_be_read() {
+    // In its body, and in its header, which says where the next one begins.
+    for (byte, next) in [(RECORD_HEADER_BYTES + 3, 3), (9, 5)] {
+        let storage = new_storage();
+        let (brick, _) = open(&storage, false);
+        brick.retain_from(Lsn(0));
+        let first = put(&brick, "1", "x").0;
+        for name in ["2", "3", "4"] {
+            put(&brick, name, "x");
+        }
+        brick.checkpoint().unwrap();
+        storage.flip_bit("journal/segment-001", first as usize - (256 << 10) + byte);
+        drop(brick);
+        let (brick, _) = open(&storage, false);
+        brick.retain_from(Lsn(0));
+        for name in ["5", "6"] {
+            put(&brick, name, "x");
+        }
+        drop(brick);
+        let (brick, _) = open(&storage, false);
+        brick.retain_from(Lsn(0));
+        put(&brick, "7", "x");
+        brick.checkpoint().unwrap();
+        assert_eq!(sequences(&brick, next - 1), (next..=7).collect::<Vec<_>>(), "byte {byte}");
+        let hidden = brick.records_since(RING, PARTITION, Sequence(next - 2)).unwrap();
+        assert!(matches!(hidden, Since::Hidden(place) if place.starts_with("journal/segment-001 at offset 4")));
+    }
+}
+
+/// A brick that runs finds a record damaged that it has just written, and cannot tell where the next ones begin.
+#[test]
+fn what_is_appended_after_damage_was_seen_can_be_read() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    brick.retain_from(Lsn(0));
+    put(&brick, "1", "x");
+    let second = brick.end().0;
+    put(&brick, "2", "x");
+    put(&brick, "3", "x");
+    storage.flip_bit("journal/segment-001", second as usize - (256 << 10) + 9);
+    assert!(matches!(brick.records_since(RING, PARTITION, Sequence(0)), Ok(Since::Hidden(_))));
+    put(&brick, "4", "x");
+    put(&brick, "5", "x");
+    assert_eq!((sequences(&brick, 3), brick.end().0 >> 18), (vec![4, 5], 2));
+    drop(brick);
+    let (brick, _) = open(&storage, false);
+    assert_eq!(brick.position(RING, PARTITION).sequence, Sequence(1), "not covered by a checkpoint, and not synced");
+}
+
+#[test]
+fn what_was_given_back_is_told_from_what_is_damaged() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    for sequence in 0..12 {
+        // Four fill a segment.
+        append(&brick, vec![Change::Put { key: key("a"), value: Bytes::from(vec![7; 60_000]) }]);
+        if sequence % 4 == 3 {
+            brick.checkpoint().unwrap();
+        }
+    }
+    let begins = (0..12).find(|after| !sequences(&brick, *after).is_empty()).unwrap();
+    assert!(begins > 1);
+    let since = |after: u64| brick.records_since(RING, PARTITION, Sequence(after)).unwrap();
+    assert!(matches!(since(begins - 1), Since::GivenBack));
+    let segment = brick.kept_journal().remove(0).0;
+    storage.flip_bit(&segment, (4096 + 2 * 60_500) as usize);
+    assert!(matches!(since(begins - 1), Since::GivenBack), "its first record says so");
+    assert!(matches!(since(begins), Since::Hidden(_)));
+}
