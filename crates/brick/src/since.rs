@@ -36,7 +36,9 @@ impl Brick {
     /// The records of a partition after `after`; none of a log that it does not go on with.
     pub fn records_since(&self, ring: RingId, partition: PartitionNumber, after: Sequence) -> Result<Since> {
         let last = self.position(ring, partition).sequence;
-        let (mut records, mut earliest, mut damaged) = (Vec::<LogEntry>::new(), None, None);
+        let (mut records, mut earliest) = (Vec::<LogEntry>::new(), None);
+        // The last damage that was seen, and the last one before what is in `records`.
+        let (mut damaged, mut before) = (None, None);
         self.look_through(&mut |seen| {
             let record = match seen {
                 Ok((record, _)) => record,
@@ -54,15 +56,20 @@ impl Brick {
                 (earliest, damaged) = (Some(record.sequence.0 + 1), None);
             } else {
                 earliest = earliest.or_else(|| damaged.is_none().then_some(record.sequence.0));
+                if records.is_empty() {
+                    before.clone_from(&damaged);
+                }
                 records.extend((record.sequence > after).then(|| LogEntry::new(record)));
             }
         })?;
-        let ends = |entry: Option<&LogEntry>, at: u64| entry.is_some_and(|entry| entry.record.sequence.0 == at);
-        if after >= last || ends(records.first(), after.0 + 1) && ends(records.last(), last.0) {
+        let is_first = records.first().is_some_and(|entry| entry.record.sequence.0 == after.0 + 1);
+        let is_last = records.last().is_some_and(|entry| entry.record.sequence >= last);
+        if after >= last || is_first && is_last {
             return Ok(Since::All(records));
         }
         // What was there before anything was damaged says whether the journal ever went back so far.
-        let place = damaged.filter(|_| earliest.is_none_or(|earliest| earliest <= after.0 + 1));
+        let place = if is_last { before } else { damaged };
+        let place = place.filter(|_| earliest.is_none_or(|earliest| earliest <= after.0 + 1));
         Ok(place.map_or(Since::GivenBack, Since::Hidden))
     }
 
@@ -76,7 +83,7 @@ impl Brick {
     }
 
     /// All records of the journal. A segment that a power cut left between two uses of its file, the header of one and records of the
-    /// other, is damage too. What is appended after damage was seen can be read: it does not come behind that in its segment.
+    /// other, is damage too. If another segment is free, what is appended after damage was seen does not come behind that.
     pub(crate) fn look_through(&self, take: &mut dyn FnMut(Seen)) -> Result<()> {
         let (oldest, end, known) = {
             let machine = self.machine.read();

@@ -118,15 +118,15 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let entitled = opened.members.iter().filter(|member| seen.remembers(member)).map(|member| member.brick);
     let entitled: Vec<BrickId> = if is_planted(39) { placed.clone() } else { entitled.collect() };
     let mut members: Vec<BrickId> = entitled.iter().copied().filter(|brick| serves(*brick)).collect();
-    keep_left_out(&mut members, now, ring.members_min());
+    keep_left_out(&mut members, (now, opened), ring.members_min(), partition, seen);
     // Rule 18: without any, all of them must be there.
     let forgetful = entitled.is_empty();
     if forgetful && opened.members.iter().all(|member| serves(member.brick)) {
         members = opened.members.iter().map(|member| member.brick).collect();
     }
-    let alone = goes_on_alone(&mut members, (now, opened), forgetful, ring.members_min(), partition, seen);
+    let alone = forgetful && goes_on_alone(&mut members, (now, opened), partition, seen);
     if !forgetful {
-        members.retain(|brick| !seen.is_unfed(partition, *brick));
+        keep_unfed(&mut members, now, partition, seen);
     }
     if members.is_empty() {
         let missing = |member: &&Member| !serves(member.brick) && (forgetful || entitled.contains(&member.brick));
@@ -136,8 +136,12 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     // Who learnt from those who have lost their memory since may have records that they lack, and in no journal: it learns anew.
     let joining = if forgetful { Vec::new() } else { who_join((now, opened), &members, partition, seen) };
     members.extend(&joining);
-    let heir = seen.heirs.get(&partition).copied().filter(|_| !is_planted(51));
-    let leader = choose(&mut members, &joining, (now.leader, heir), &placed, ring.copies as usize);
+    let rank = |brick: &BrickId| placed.iter().position(|known| known == brick).unwrap_or(placed.len());
+    members.sort_by_key(rank);
+    members.dedup();
+    let heir = seen.heirs.get(&partition).copied().filter(|heir| sources.contains(heir) && !is_planted(51));
+    let leader = heir.unwrap_or_else(|| choose_leader(&members, &joining, now, &placed));
+    leave_replaced(&mut members, &placed, ring.copies as usize, [leader, now.leader]);
     // Until a view of one has begun all may be needed again, also who is being replaced.
     let before = opened.members.iter().map(|member| member.brick).filter(|brick| alone && !placed.contains(brick));
     let others = placed.iter().copied().chain(before);
@@ -145,8 +149,8 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     // With too few it can only heal somebody; as long as nobody is there, those who are away keep their right.
     let too_few = members.len() < ring.members_min();
     if too_few && learners.is_empty() {
-        let away = opened.members.iter().map(|member| member.brick).filter(|brick| !members.contains(brick));
-        return Outlook::Waits(away.collect());
+        let all: BTreeSet<BrickId> = opened.members.iter().map(|member| member.brick).chain(placed).collect();
+        return Outlook::Waits(all.into_iter().filter(|brick| !members.contains(brick)).collect());
     }
     let whole = is_planted(40) || learners.is_empty() && placed.iter().all(|brick| members.contains(brick));
     let view = View {
@@ -174,50 +178,66 @@ fn who_join(
     partition: PartitionNumber,
     seen: &Seen,
 ) -> Vec<BrickId> {
-    let is_there = |one: &Member| seen.serves(partition, now, one.brick) && seen.remembers(one);
     // Rule 22: in the view that is led now.
     let has_learnt = |learner: &&Member| {
         now.opened
             && (seen.whole.contains(&(partition, learner.brick)) || is_planted(19))
-            && is_there(learner)
+            && seen.serves(partition, now, learner.brick)
+            && seen.remembers(learner)
             && members.contains(&now.leader)
     };
-    // Who had learnt it when the view was formed stays, until that has begun; whoever leads a forced one had not.
-    let follows = !now.opened && now.members.iter().any(|member| opened.has_member(member.brick));
-    let has_joined = |member: &&Member| {
-        follows && !opened.has_member(member.brick) && is_there(member) && !seen.is_unfed(partition, member.brick)
-    };
     let learnt = now.learners.iter().filter(has_learnt);
-    learnt.chain(now.members.iter().filter(has_joined)).map(|one| one.brick).collect()
+    let joined = now.members.iter().filter(|member| has_joined(member, (now, opened), partition, seen));
+    learnt.chain(joined).map(|one| one.brick).collect()
+}
+
+/// Who had learnt everything when the view was formed stays, until that has begun; whoever leads a forced one had not. Not who cannot be
+/// given what came last, or cannot give what it got.
+fn has_joined(member: &Member, (now, opened): (&View, &View), partition: PartitionNumber, seen: &Seen) -> bool {
+    let follows = !now.opened && now.members.iter().any(|member| opened.has_member(member.brick));
+    let is_even = !seen.is_unfed(partition, member.brick) && seen.heirs.get(&partition) != Some(&member.brick);
+    let is_there = seen.serves(partition, now, member.brick) && seen.remembers(member);
+    follows && !opened.has_member(member.brick) && is_there && is_even
 }
 
 /// Whom a leader did not reach it left out, and nobody else knows why: who may come back by right does so as a learner, once that
 /// view has begun. If it cannot begin, nobody is left out by it.
-fn keep_left_out(members: &mut Vec<BrickId>, now: &View, members_min: usize) {
-    let stay = members.iter().filter(|brick| now.has_member(**brick)).count();
+fn keep_left_out(
+    members: &mut Vec<BrickId>,
+    (now, opened): (&View, &View),
+    members_min: usize,
+    partition: PartitionNumber,
+    seen: &Seen,
+) {
+    let joined = now.members.iter().filter(|member| has_joined(member, (now, opened), partition, seen)).count();
+    let stay = members.iter().filter(|brick| now.has_member(**brick)).count() + joined;
     if !now.opened && members.contains(&now.leader) && stay >= members_min {
         members.retain(|brick| now.has_member(*brick));
     }
 }
 
+/// Who cannot be given what it lacks learns (rule 18 of replication.md); with too few without it, it is one of the learners until that
+/// view has begun, though it might come back by right: it would be found again, and views formed without end.
+fn keep_unfed(members: &mut Vec<BrickId>, now: &View, partition: PartitionNumber, seen: &Seen) {
+    members.retain(|brick| !seen.is_unfed(partition, *brick));
+    if !now.opened && now.too_few && members.contains(&now.leader) && !is_planted(50) {
+        members.retain(|brick| !now.has_learner(*brick));
+    }
+}
+
 /// Rule L20: replicas that lost their memory may differ in what no log has. The leader that found so decides, and the others learn
-/// from it; until its view has begun all of them are needed, if it loses its memory again. (A forced view lacks some of them.)
-/// So it is where too few would be left without those whom it cannot give what they lack (rule 18 of replication.md).
+/// from it; until its view has begun all of them are needed, if it loses its memory again. (A forced view lacks some of them.) So it is
+/// where one of them cannot be given what it lacks.
 fn goes_on_alone(
     members: &mut Vec<BrickId>,
     (now, opened): (&View, &View),
-    forgetful: bool,
-    members_min: usize,
     partition: PartitionNumber,
     seen: &Seen,
 ) -> bool {
-    let is_unfed = |brick: &BrickId| seen.is_unfed(partition, *brick);
-    let fed = members.iter().filter(|brick| now.has_member(**brick) && !is_unfed(brick)).count();
-    let cannot_feed = members.iter().any(is_unfed) && (forgetful || fed < members_min) && !is_planted(50);
     let is_in = |member: &Member| now.has_member(member.brick) || now.has_learner(member.brick);
     let is_alone = now.members.len() == 1 && opened.members.iter().all(is_in);
-    let has_found = now.forgetful && seen.alone.contains(&partition);
-    let is_wanted = now.forgetful == forgetful && !now.opened && (is_alone || has_found || cannot_feed);
+    let cannot_feed = members.iter().any(|brick| seen.is_unfed(partition, *brick)) && !is_planted(50);
+    let is_wanted = now.forgetful && !now.opened && (is_alone || seen.alone.contains(&partition) || cannot_feed);
     let is_meant = || now.members.iter().any(|member| member.brick == now.leader && seen.remembers(member));
     let alone = is_wanted && members.contains(&now.leader) && is_meant();
     if alone {
@@ -226,29 +246,20 @@ fn goes_on_alone(
     alone
 }
 
-/// Orders the members, leaves out whom another brick has replaced. -> the leader.
-fn choose(
-    members: &mut Vec<BrickId>,
-    joining: &[BrickId],
-    (leads, heir): (BrickId, Option<BrickId>),
-    placed: &[BrickId],
-    copies: usize,
-) -> BrickId {
-    let rank = |brick: &BrickId| placed.iter().position(|known| known == brick).unwrap_or(placed.len());
-    members.sort_by_key(rank);
-    members.dedup();
-    // Who leads stays, but for one who joins and is to lead if it can, or if another has taken its place.
-    let is_replaced = !placed.contains(&leads) && placed.contains(&members[0]);
-    let stays = members.contains(&leads) && !joining.contains(&members[0]) && !is_replaced;
-    let heir = heir.filter(|heir| members.contains(heir));
-    let leader = heir.unwrap_or(if stays { leads } else { members[0] });
-    // Who was replaced goes when the one that takes its place has come. While it leads it stays: its lease would be waited for.
+/// Who leads stays, but for one who joins and is to lead if it can, or if another has taken its place.
+fn choose_leader(members: &[BrickId], joining: &[BrickId], now: &View, placed: &[BrickId]) -> BrickId {
+    let is_replaced = !placed.contains(&now.leader) && placed.contains(&members[0]);
+    let is_due = now.opened && (joining.contains(&members[0]) || is_replaced);
+    if members.contains(&now.leader) && !is_due { now.leader } else { members[0] }
+}
+
+/// Who was replaced goes when the one that takes its place has come. While it leads it stays: its lease would be waited for.
+fn leave_replaced(members: &mut Vec<BrickId>, placed: &[BrickId], copies: usize, leaders: [BrickId; 2]) {
     while members.len() > copies {
-        let goes = |brick: &BrickId| !placed.contains(brick) && *brick != leader && *brick != leads;
+        let goes = |brick: &BrickId| !placed.contains(brick) && !leaders.contains(brick);
         let Some(last) = members.iter().rposition(goes) else { break };
         members.remove(last);
     }
-    leader
 }
 
 /// The operator's way around rules 15 and 18 where those who are entitled are gone for good: this brick leads, alone at first, and
@@ -287,11 +298,13 @@ fn is_same(one: &View, other: &View) -> bool {
         && sorted(&one.learners) == sorted(&other.learners)
 }
 
-/// The servers of those who have what was acknowledged, the leader's first.
+/// The servers of those who have what was acknowledged, the leader's first; last that of a leader who has not, since it alone knows what
+/// that has found.
 fn in_turn(leader: BrickId, sources: &[BrickId], seen: &Seen) -> Vec<ServerId> {
     let mut servers: Vec<ServerId> = Vec::new();
     let first = std::iter::once(leader).filter(|brick| sources.contains(brick));
-    for brick in first.chain(sources.iter().copied()) {
+    let last = std::iter::once(leader).filter(|brick| seen.bricks.get(brick).is_some_and(|seen| seen.serves));
+    for brick in first.chain(sources.iter().copied()).chain(last) {
         let server = seen.bricks.get(&brick).map(|seen| seen.server);
         if let Some(server) = server.filter(|server| !servers.contains(server)) {
             servers.push(server);

@@ -5,7 +5,7 @@ use crate::level::Phase;
 use crate::message::{Fresh, Message};
 use crate::partition::{Around, Out, Place};
 use bytes::Bytes;
-use hekate_brick::{Brick, Since, block_checksum};
+use hekate_brick::{Brick, LogPosition, Since, block_checksum};
 use hekate_proto::*;
 
 impl Leader {
@@ -17,9 +17,20 @@ impl Leader {
         if after >= self.last {
             return Ok(());
         }
-        let Some(why) = send_copies(at, brick, after, around, out)? else {
-            out.branches.push("levelling: a member is fed");
-            return Ok(());
+        let why = match send_copies(at, brick, after, around, out)? {
+            Copies::Sent => {
+                out.branches.push("levelling: a member is fed");
+                return Ok(());
+            }
+            Copies::GivenBack => has_lost_records(at, brick, after).to_string(),
+            Copies::Hidden(place) => format!(
+                "partition {} of ring {}: brick {} lacks records after {after}, and {place} of brick {}, which has them, is damaged: \
+                 it is compared instead",
+                at.own.partition,
+                at.ring,
+                brick.text(),
+                at.own.brick.text()
+            ),
         };
         if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.unfed) {
             member.unfed = true;
@@ -38,65 +49,75 @@ impl Leader {
         self.members.iter().filter(|(_, member)| member.unfed).map(|(brick, _)| *brick).collect()
     }
 
-    /// All records came that this leader lacked, or the other one cannot give them, and is to lead instead.
-    pub fn fetch_ended(
-        &mut self,
-        at: &Place,
-        from: BrickId,
-        after: Sequence,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
-        let own = around.brick.position(at.ring, at.own.partition).sequence;
-        if after <= own {
-            return self.decide(at, around, out);
+    pub fn fetches_from(&self, brick: BrickId) -> bool {
+        matches!(self.phase, Phase::Fetching { from, .. } if from == brick)
+    }
+
+    /// Asks who has more than this leader for that, the one with most first; if none of them can give it, the best one is to lead.
+    pub fn fetch(&mut self, at: &Place, own: LogPosition, best: BrickId, out: &mut Out) {
+        let mute = match &mut self.phase {
+            Phase::Fetching { mute, .. } => std::mem::take(mute),
+            _ => Vec::new(),
+        };
+        let more = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick)));
+        let from = more.filter(|(position, brick)| *position > own && !mute.contains(brick)).max();
+        if let Some((_, from)) = from {
+            out.branches.push("levelling: the leader fetches");
+            self.phase = Phase::Fetching { from, mute };
+            return at.send_member(out, from, Message::Fetch { after: own.sequence });
         }
         out.branches.push("levelling: another one is to lead");
         out.notes.push(format!(
-            "partition {} of ring {}: brick {} lacks records after {own}, and brick {} cannot give them from its journal: that is to lead",
+            "partition {} of ring {}: brick {} lacks records after {}, and where brick {} has them its journal is damaged: that is to lead",
             at.own.partition,
             at.ring,
             at.own.brick.text(),
-            from.text()
+            own.sequence,
+            best.text()
         ));
-        self.phase = Phase::Yielding { to: from };
-        Ok(())
+        self.phase = Phase::Yielding { to: best };
     }
 }
 
+/// What became of records that another one lacks.
+pub(crate) enum Copies {
+    Sent,
+    /// The journal no longer has them: nobody gives back what another lacks.
+    GivenBack,
+    /// Something here, file and offset, is damaged, and hides them.
+    Hidden(String),
+}
+
 /// Sends the records after one, with the fresh blocks that are still as they say: what was written over them since comes with a later
-/// record, what a power cut took is settled afterwards. -> why it cannot.
-pub(crate) fn send_copies(
-    at: &Place,
-    to: BrickId,
-    after: Sequence,
-    around: &Around,
-    out: &mut Out,
-) -> Result<Option<String>> {
-    let (number, ring, brick, own) = (at.own.partition, at.ring, to.text(), at.own.brick.text());
-    let records = match around.brick.records_since(ring, number, after)? {
+/// record, what a power cut took is settled afterwards.
+pub(crate) fn send_copies(at: &Place, to: BrickId, after: Sequence, around: &Around, out: &mut Out) -> Result<Copies> {
+    let records = match around.brick.records_since(at.ring, at.own.partition, after)? {
         Since::All(records) => records,
         Since::GivenBack => {
-            // Nobody gives back what another lacks.
             out.branches.push("levelling: a member has lost records");
-            return Ok(Some(format!(
-                "partition {number} of ring {ring}: brick {brick} has lost records after {after} that were on stable storage, and brick {own} no longer \
-                 has them in its journal; is its disk damaged, or an old copy? It is compared with the others"
-            )));
+            return Ok(Copies::GivenBack);
         }
         Since::Hidden(place) => {
             out.branches.push("levelling: a journal that has rotted hides records");
-            return Ok(Some(format!(
-                "partition {number} of ring {ring}: brick {brick} lacks records after {after}, and {place} of brick {own}, which has \
-                 them, is damaged: it is compared instead"
-            )));
+            return Ok(Copies::Hidden(place));
         }
     };
     for entry in records {
         let fresh = fresh_of(around.brick, &entry.record)?;
         at.send_member(out, to, Message::Append { entry, fresh, copied: true });
     }
-    Ok(None)
+    Ok(Copies::Sent)
+}
+
+/// A brick that lacks what another no longer has in its journal has lost what it had told to be on stable storage.
+pub(crate) fn has_lost_records(at: &Place, brick: BrickId, after: Sequence) -> Error {
+    let (number, ring, brick) = (at.own.partition, at.ring, brick.text());
+    Error::Damaged {
+        what: format!(
+            "brick {brick} has lost records of partition {number} of ring {ring} after {after} that were on stable storage, and others no \
+             longer have them in their journals; is its disk damaged, or an old copy?"
+        ),
+    }
 }
 
 /// What of a record's fresh blocks is still as it says, in runs.

@@ -2,7 +2,7 @@
 
 use crate::compare::{digest, list};
 use crate::fast::FastMember;
-use crate::feed::send_copies;
+use crate::feed::{Copies, send_copies};
 use crate::learner::{Learning, block_hashes};
 use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
@@ -180,11 +180,14 @@ impl Follower {
                 self.tell_position(at, around, out)?;
             }
             Message::Fetch { after } => {
-                let after = match send_copies(at, from.brick, after, around, out)? {
-                    None => after,
-                    Some(_) => around.brick.position(at.ring, at.own.partition).sequence,
+                let end = match send_copies(at, from.brick, after, around, out)? {
+                    Copies::Sent => Message::FetchEnd { after },
+                    Copies::Hidden(_) => Message::Unreadable,
+                    Copies::GivenBack => {
+                        Message::FetchEnd { after: around.brick.position(at.ring, at.own.partition).sequence }
+                    }
                 };
-                at.send_member(out, from.brick, Message::FetchEnd { after });
+                at.send_member(out, from.brick, end);
             }
             Message::ReadBlock { at: block } => {
                 let bytes = crate::level::read_block(around, at.ring, block)?;

@@ -333,7 +333,7 @@ impl Leader {
 
     /// Whether every member can be told of a change.
     pub fn all_present(&self) -> bool {
-        self.members.values().all(|member| member.position.is_some())
+        self.members.values().all(|member| member.position.is_some() && !member.unfed)
     }
 
     pub fn is_idle(&self) -> bool {

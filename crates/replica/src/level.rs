@@ -6,6 +6,7 @@
 
 use crate::compare::Comparison;
 use crate::drive::Driven;
+use crate::feed::has_lost_records;
 use crate::follower::append_if_room;
 use crate::heal::Learner;
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
@@ -35,6 +36,8 @@ pub(crate) enum Phase {
     /// It takes the records that it lacks from another member; those are gathered as they come.
     Fetching {
         from: BrickId,
+        /// Who cannot give them.
+        mute: Vec<BrickId>,
     },
     /// It lacks records that this member has and cannot give it: that is to lead.
     Yielding {
@@ -145,7 +148,7 @@ impl Leader {
                 let told = (LogPosition { epoch, sequence }, room, lost, lists);
                 self.learn_position(at, from.brick, told, around, out)
             }
-            Message::Append { entry, fresh, .. } if self.phase == (Phase::Fetching { from: from.brick }) => {
+            Message::Append { entry, fresh, .. } if self.fetches_from(from.brick) => {
                 if entry.record.sequence.0 == self.last.0 + 1 {
                     if !append_if_room(around.brick, at.ring, &entry, &fresh)? {
                         // It is fetched again when there is room.
@@ -157,8 +160,18 @@ impl Leader {
                 }
                 Ok(())
             }
-            Message::FetchEnd { after } if self.phase == (Phase::Fetching { from: from.brick }) => {
-                self.fetch_ended(at, from.brick, after, around, out)
+            Message::FetchEnd { after } if self.fetches_from(from.brick) => {
+                // Who has given back what comes before that knew that all members had it, this one too.
+                if after > around.brick.position(at.ring, at.own.partition).sequence {
+                    return Err(around.brick.poison(&has_lost_records(at, at.own.brick, after)));
+                }
+                self.decide(at, around, out)
+            }
+            Message::Unreadable if self.fetches_from(from.brick) => {
+                if let Phase::Fetching { mute, .. } = &mut self.phase {
+                    mute.push(from.brick);
+                }
+                self.decide(at, around, out)
             }
             Message::Block { at: block, bytes } => {
                 self.block_lent(at, from.brick, block, bytes.as_ref());
@@ -260,9 +273,7 @@ impl Leader {
                     format!("records of partition {} of ring {} differ between bricks", at.own.partition, at.ring);
                 return Err(Error::Damaged { what });
             }
-            out.branches.push("levelling: the leader fetches");
-            self.phase = Phase::Fetching { from: brick };
-            at.send_member(out, brick, Message::Fetch { after: own.sequence });
+            self.fetch(at, own, brick, out);
             return Ok(());
         }
         self.numbers.skip_reserved(around.brick)?;

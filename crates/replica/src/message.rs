@@ -157,6 +157,8 @@ wire_enum! {
         32 = Prove { sequence: Sequence, from: Key, to: Key, left_out: Vec<ShardId> },
         /// The sum of the hashes of what the member held of it, and how many there are.
         33 = Proved { sequence: Sequence, sum: u128, count: u64 },
+        /// Member to leader, that asked for records: they rest where the journal cannot be read.
+        34 = Unreadable,
     }
 
     /// Part of what a replica holds.

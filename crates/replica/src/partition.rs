@@ -370,8 +370,8 @@ impl Partition {
     /// Members that the leader cannot give what they lack.
     pub fn unfed_members(&self) -> Vec<BrickId> {
         match &self.role {
-            Role::Leader(leader) => leader.unfed_members(),
-            Role::Follower(_) => Vec::new(),
+            Role::Leader(leader) if self.failed.is_none() => leader.unfed_members(),
+            _ => Vec::new(),
         }
     }
 

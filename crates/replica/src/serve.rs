@@ -180,7 +180,7 @@ impl Leader {
         around: &Around,
         out: &mut Out,
     ) -> Result<()> {
-        let may = self.serves() && !at.view.too_few && self.all_present() && self.is_settled() && self.fast.is_idle();
+        let may = self.serves() && self.all_present() && self.is_settled() && self.fast.is_idle();
         if !may || !self.change(at, token, commit, around, out)? {
             out.answers.push((token, Err(Error::Unavailable { what: "a partition that is busy".into() })));
         }

@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "7d70be87fdb09d24dd497e320fa5f3cc90b6c2d90af5cad830529876a8dfa307".into(),
-                "ff7196ddbafef099e8fc1670f9f4df36565a8461619f4601d10f0eb588a0295e".into()
+                "b3c87eb6ffd34d3612358aa0419378b7de693f7ef6aa7877dc12918e7f83454d".into(),
+                "c99d287d4f4905de2a22c45cab781e5a10e8e36868391b7b745dd8fa88e7f706".into()
             )
         );
     }

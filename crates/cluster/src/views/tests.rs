@@ -1,5 +1,7 @@
 //! Views that follow each other, whatever happens to servers and their memory.
 
+mod settle;
+
 use super::*;
 use crate::records::Domain;
 use proptest::prelude::*;
@@ -136,6 +138,82 @@ fn if_too_few_can_be_given_what_they_lack_all_others_learn_from_one() {
     assert_eq!(form(&mut ring, &healed).members.len(), 2);
     let view = form(&mut ring, &reported);
     assert_eq!(members_and_learners(&view), alone, "nor may who had joined stay");
+}
+
+/// One more is away for good: it cannot be asked to learn.
+#[test]
+fn who_cannot_be_given_what_it_lacks_learns_though_another_member_is_dead() {
+    let (mut ring, mut seen) = ring(3);
+    seen.bricks.get_mut(&brick(2)).unwrap().serves = false;
+    assert_eq!(form(&mut ring, &seen).members.len(), 2);
+    let mut reported = seen.clone();
+    reported.unfed.insert((AT, brick(1)));
+    let view = form(&mut ring, &reported);
+    assert_eq!((members_and_learners(&view), view.too_few), ((vec![brick(0)], vec![brick(1)]), true));
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+    // The dead one is back: with that there are enough.
+    seen.bricks.get_mut(&brick(2)).unwrap().serves = true;
+    assert_eq!(members_and_learners(&form(&mut ring, &seen)), (vec![brick(0), brick(2)], vec![brick(1)]));
+}
+
+/// Who has just learnt everything counts.
+#[test]
+fn who_has_joined_stays_with_the_leader_when_another_cannot_be_fed() {
+    let (mut ring, mut seen) = ring(3);
+    seen.bricks.get_mut(&brick(2)).unwrap().serves = false;
+    form(&mut ring, &seen);
+    open(&mut ring);
+    seen.bricks.get_mut(&brick(2)).unwrap().serves = true;
+    form(&mut ring, &seen);
+    open(&mut ring);
+    let mut healed = seen.clone();
+    healed.whole.insert((AT, brick(2)));
+    assert_eq!(form(&mut ring, &healed).members.len(), 3);
+    let mut reported = seen.clone();
+    reported.unfed.insert((AT, brick(1)));
+    let view = form(&mut ring, &reported);
+    assert_eq!((members_and_learners(&view), view.too_few), ((vec![brick(0), brick(2)], vec![brick(1)]), false));
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+}
+
+/// Copies that can be fed stay, though they are too few.
+#[test]
+fn of_five_those_who_can_be_fed_stay() {
+    let (mut ring, seen) = ring(5);
+    let mut reported = seen.clone();
+    reported.unfed.extend([(AT, brick(3)), (AT, brick(4))]);
+    let view = form(&mut ring, &reported);
+    assert_eq!((view.members.len(), view.learners.len(), view.too_few), (3, 2, true));
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+}
+
+/// Who learnt everything and leads at once may lack what came last, or have what the others lack.
+#[test]
+fn who_joins_and_cannot_be_made_even_learns_again() {
+    let (mut ring, mut seen) = ring(2);
+    seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(2);
+    assert_eq!(form(&mut ring, &seen).leader, brick(1));
+    open(&mut ring);
+    let mut healed = seen.clone();
+    healed.whole.insert((AT, brick(0)));
+    assert_eq!(form(&mut ring, &healed).leader, brick(0), "it joins, and is the first");
+    let again = (vec![brick(1)], vec![brick(0)]);
+    // It lacks what the other one cannot give.
+    let (mut yields, mut early) = (ring.clone(), seen.clone());
+    early.heirs.insert(AT, brick(1));
+    let found = due(&yields, &early);
+    assert_eq!((found.view.leader, found.view.members.len()), (brick(1), 2));
+    assert!(found.servers.contains(&ServerId(1)), "it alone knows");
+    yields.form(AT, found.view);
+    assert_eq!(outlook(&yields, AT, &seen), Outlook::Fine, "nor does it lead before that has begun");
+    early = seen.clone();
+    early.unfed.insert((AT, brick(0)));
+    assert_eq!(members_and_learners(&form(&mut yields, &early)), again);
+    // Or the other one lacks what this one cannot give: nobody else was told of it.
+    ring.views[0].leader = brick(1);
+    early = seen.clone();
+    early.heirs.insert(AT, brick(0));
+    assert_eq!(members_and_learners(&form(&mut ring, &early)), again);
 }
 
 #[test]
@@ -376,7 +454,7 @@ fn with_three_copies_one_may_be_missing_and_not_two() {
     assert_eq!((view.leader, bricks(&view.members)), (brick(0), vec![brick(0), brick(1)]));
     open(&mut ring);
     seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
-    assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(1)]));
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(1), brick(2)]));
     // It comes back without its memory: it is healed, and until then nobody is served.
     *seen.bricks.get_mut(&brick(1)).unwrap() =
         BrickSeen { server: ServerId(2), incarnation: Incarnation(2), serves: true };

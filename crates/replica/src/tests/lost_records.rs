@@ -39,6 +39,15 @@ fn partition(ring: &TestRing, number: u32) -> &Partition {
     &ring.partitions[&Address { partition, brick }]
 }
 
+fn placed(number: u32) -> [u128; 2] {
+    [number, number + 1].map(|brick| u128::from(brick % BRICKS))
+}
+
+/// Who is left without the older brick.
+fn stays(number: u32) -> Vec<u128> {
+    placed(number).into_iter().filter(|brick| *brick != u128::from(OLDER)).collect()
+}
+
 /// Whether the older brick lacks records of the partition.
 fn lacks(ring: &TestRing, number: u32) -> bool {
     let position = |member: &Member| ring.bricks[member.brick.0 as usize].position(RING, PartitionNumber(number));
@@ -71,8 +80,7 @@ fn check_that_the_older_one_is_left_out(ring: &mut TestRing, why: &str) {
 /// The views that servers form then: without it, and with it as a learner, which it ends to be.
 fn check_that_the_older_one_is_healed(ring: &mut TestRing) {
     for number in 0..COUNT {
-        let placed = [number, number + 1].map(|brick| u128::from(brick % BRICKS));
-        let stays: Vec<u128> = placed.into_iter().filter(|brick| *brick != u128::from(OLDER)).collect();
+        let (placed, stays) = (placed(number), stays(number));
         form(ring, number, stays[0], &stays, &[]);
         if stays.len() < placed.len() {
             form(ring, number, stays[0], &stays, &[u128::from(OLDER)]);
@@ -88,6 +96,10 @@ fn check_that_the_older_one_is_healed(ring: &mut TestRing) {
         assert!(partition(ring, number).serves());
     }
     ring.rest();
+    check_that_all_is_there(ring);
+}
+
+fn check_that_all_is_there(ring: &mut TestRing) {
     for data in DATA {
         let op = DataOp::ReadShard { data: DataId(data), index: 0, offset: 0, length: 100 };
         assert_eq!(ring.read(Op::Data { op }), Ok(Reply::Data { bytes: vec![7; 100].into() }));
@@ -98,9 +110,30 @@ fn check_that_the_older_one_is_healed(ring: &mut TestRing) {
 fn who_has_lost_records_neither_leads_nor_stays_though_the_others_no_longer_have_them() {
     let mut ring = ring_with_an_older_brick();
     assert!(ring.branches.contains("levelling: a member has lost records"));
-    assert!(ring.branches.contains("levelling: another one is to lead"));
-    check_that_the_older_one_is_left_out(&mut ring, "has lost records after");
-    check_that_the_older_one_is_healed(&mut ring);
+    let older = BrickId(u128::from(OLDER));
+    for number in 0..COUNT {
+        let (view, replica) = (ring.views[number as usize].clone(), partition(&ring, number));
+        let at = PartitionNumber(number);
+        match view.leader {
+            // It has stopped, with words that name it.
+            leader if leader == older => {
+                assert!(!replica.serves() && replica.failure().is_some(), "partition {number}")
+            }
+            leader if view.has_member(older) => {
+                assert_eq!([replica.failed_members(), replica.unfed_members()].concat(), [older], "partition {number}");
+                let position = |brick: BrickId| ring.bricks[brick.0 as usize].position(RING, at);
+                assert!(position(leader) >= position(older));
+            }
+            _ => assert!(replica.serves()),
+        }
+    }
+    assert!(ring.notes.iter().any(|note| note.contains("has lost records of partition")), "{:?}", ring.notes);
+    assert!(ring.bricks[OLDER as usize].sync(ring.bricks[OLDER as usize].end()).is_err(), "the brick has stopped");
+    // The views that servers form then.
+    for number in 0..COUNT {
+        form(&mut ring, number, stays(number)[0], &stays(number), &[]);
+    }
+    check_that_all_is_there(&mut ring);
 }
 
 /// Brick `OLDER` lacks the last records, which have rotted in the journals of the others, with what comes behind them in their segments;
@@ -132,6 +165,7 @@ fn ring_with_rotten_journals() -> TestRing {
 fn whom_a_rotten_journal_cannot_feed_is_compared() {
     let mut ring = ring_with_rotten_journals();
     assert!(ring.branches.contains("levelling: a journal that has rotted hides records"));
+    assert!(ring.branches.contains("levelling: another one is to lead"));
     assert!(!ring.branches.contains("levelling: a member has lost records"), "nobody has");
     check_that_the_older_one_is_left_out(&mut ring, "journal/segment-001 at offset");
     check_that_the_older_one_is_healed(&mut ring);

@@ -121,6 +121,10 @@ impl World {
 
     /// Bits flip in records that the brick itself needs no more.
     pub fn rot_journal(&mut self) {
+        // Without leases views follow lives only, and nobody forms one without whom a journal cannot feed.
+        if self.settings.lease == 0 {
+            return;
+        }
         let bricks: Vec<BrickId> = self.disks.keys().copied().collect();
         let id = bricks[self.random.below(bricks.len() as u64) as usize];
         let Some(brick) = self.brick(id).filter(|_| !self.disk(id).is_dead()) else { return };

@@ -261,7 +261,7 @@ const PLANTED: [&str; 51] = [
     "a view without memory goes on with all its members",
     "fast writes need not be stable before all members have the note",
     "what a truncate has not cut is written again",
-    "of those who cannot be fed all are left out, though too few stay",
+    "who cannot be fed is a member again before the view without it has begun",
     "who cannot get what it lacks goes on leading",
 ];
 

@@ -1,0 +1,135 @@
+//! Views come to an end: whatever members lack, and whoever cannot give it, there is one that begins, and then nothing is due.
+
+use super::*;
+
+/// What all members had when the last view was led.
+const ACKNOWLEDGED: u64 = 10;
+const VIEWS_MAX: usize = 60;
+const LOOKS_MIN: u32 = 3;
+
+/// Replicas, as far as views depend on them.
+struct Replicas {
+    ring: RingInfo,
+    seen: Seen,
+    /// Where the log of each ends.
+    last: BTreeMap<BrickId, u64>,
+    /// Up to where it cannot read its journal; what is appended since can be read.
+    hidden: BTreeMap<BrickId, u64>,
+    /// How often somebody has looked at this view: a lease is waited for before one begins.
+    looks: (Epoch, u32),
+}
+
+impl Replicas {
+    fn can_give(&self, from: BrickId, to: BrickId) -> bool {
+        self.last[&to] >= self.hidden[&from]
+    }
+
+    fn is_heard(&self, member: &Member) -> bool {
+        self.seen.bricks[&member.brick].serves && self.seen.remembers(member)
+    }
+
+    /// What the leader of the view that there is now has found, once it has done what it can.
+    fn led(&mut self) -> Seen {
+        let (now, mut seen) = (self.ring.views[0].clone(), self.seen.clone());
+        if !now.members.iter().all(|member| self.is_heard(member)) {
+            return seen;
+        }
+        let others = || now.members.iter().map(|member| member.brick).filter(|brick| *brick != now.leader);
+        let gives = others().filter(|brick| self.can_give(*brick, now.leader)).map(|brick| self.last[&brick]).max();
+        let own = self.last[&now.leader].max(gives.unwrap_or_default());
+        self.last.insert(now.leader, own);
+        if let Some(best) = others().max_by_key(|brick| (self.last[brick], *brick)).filter(|best| self.last[best] > own)
+        {
+            seen.heirs.insert(AT, best);
+            return seen;
+        }
+        let lack: Vec<BrickId> = others().filter(|brick| self.last[brick] < own).collect();
+        let unfed: Vec<BrickId> = lack.iter().copied().filter(|brick| !self.can_give(now.leader, *brick)).collect();
+        if !unfed.is_empty() {
+            seen.unfed.extend(unfed.into_iter().map(|brick| (AT, brick)));
+            return seen;
+        }
+        self.last.extend(lack.into_iter().map(|brick| (brick, own)));
+        if self.looks.0 != now.epoch {
+            self.looks = (now.epoch, 0);
+        }
+        self.looks.1 += 1;
+        if !now.opened && self.looks.1 < LOOKS_MIN {
+            return seen;
+        } else if self.ring.open(AT, now.epoch) {
+            assert!(now.losses > 0 || own >= ACKNOWLEDGED, "{now:?} begins without what was acknowledged");
+        } else {
+            // Those who are healed lack what has come since.
+            let heard = now.learners.iter().filter(|learner| self.is_heard(learner)).map(|learner| learner.brick);
+            let learnt: Vec<BrickId> = heard.collect();
+            seen.whole.extend(learnt.iter().map(|brick| (AT, *brick)));
+            self.last.extend(learnt.into_iter().map(|brick| (brick, own)));
+            self.last.insert(now.leader, own + 1);
+        }
+        seen
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Replica {
+    last: u64,
+    hides: bool,
+    is_dead: bool,
+    forgets: bool,
+}
+
+fn replica() -> impl Strategy<Value = Replica> {
+    let rarely = || prop::sample::select(vec![true, false, false, false]);
+    let last = ACKNOWLEDGED..ACKNOWLEDGED + 4;
+    (last, any::<bool>(), rarely(), rarely()).prop_map(|(last, hides, is_dead, forgets)| Replica {
+        last,
+        hides,
+        is_dead,
+        forgets,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn views_come_to_an_end(all in prop::collection::vec(replica(), 1..6), members_min in 1u32..6, forgotten in 0u64..12, rots in prop::collection::vec((0usize..20, 0u32..5), 0..6)) {
+        let (mut ring, mut seen) = ring(all.len() as u32);
+        ring.min_replicas = Some(members_min.min(all.len() as u32));
+        let (mut last, mut hidden) = (BTreeMap::new(), BTreeMap::new());
+        for (number, replica) in (0..).zip(&all) {
+            let one = seen.bricks.get_mut(&brick(number)).unwrap();
+            one.serves = !replica.is_dead;
+            one.incarnation.0 += u64::from(replica.forgets);
+            let end = if replica.forgets { forgotten } else { replica.last };
+            last.insert(brick(number), end);
+            hidden.insert(brick(number), if replica.hides { end } else { 0 });
+        }
+        let mut replicas = Replicas { ring, seen, last, hidden, looks: (Epoch(0), 0) };
+        for look in 0..VIEWS_MAX {
+            for (_, number) in rots.iter().filter(|(at, _)| *at == look) {
+                let last = replicas.last.clone();
+                replicas.hidden.extend(last.get_key_value(&brick(*number)));
+            }
+            let was_open = replicas.ring.views[0].opened;
+            let reported = replicas.led();
+            match outlook(&replicas.ring, AT, &reported) {
+                Outlook::Due(due) => {
+                    let servers: Vec<ServerId> = due.servers;
+                    let reports = reported.unfed.len() + reported.heirs.len() + reported.whole.len();
+                    let own = replicas.seen.bricks[&replicas.ring.views[0].leader].server;
+                    prop_assert!(reports == 0 || servers.contains(&own), "only the leader's server knows");
+                    replicas.ring.form(AT, due.view);
+                }
+                Outlook::Fine if look > 20 && was_open && replicas.ring.views[0].opened => return Ok(()),
+                Outlook::Fine => {}
+                Outlook::Waits(missing) => {
+                    let dead = missing.iter().filter(|brick| !replicas.seen.bricks[*brick].serves).count();
+                    prop_assert!(dead > 0, "waits for {missing:?}: {:?} {:?}", replicas.ring.views[0], replicas.ring.opened(AT));
+                    return Ok(());
+                }
+            }
+        }
+        prop_assert!(false, "views without end: {:?}", replicas.ring.views[0]);
+    }
+}
