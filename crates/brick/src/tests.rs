@@ -1,8 +1,8 @@
 //! A brick as its server uses it: append, read, checkpoint, crash, power cut.
 
-use crate::journal::format::RECORD_HEADER_BYTES;
 mod since;
 
+use crate::journal::format::RECORD_HEADER_BYTES;
 use crate::storage::MemoryStorage;
 use crate::*;
 use bytes::Bytes;

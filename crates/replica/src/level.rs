@@ -2,7 +2,7 @@
 //! blocks that power cuts took, and undoes or finishes ops that a crash cut short.
 //!
 //! The member with the greatest (epoch, sequence) has everything that was acknowledged. A journal is given back only up
-//! to what all members have on stable storage, so what one lacks another still has.
+//! to what all members have on stable storage, so what one lacks another still has, unless its journal has rotted (`feed.rs`).
 
 use crate::compare::Comparison;
 use crate::drive::Driven;
@@ -261,7 +261,7 @@ impl Leader {
     }
 
     /// Once all have answered: what is missing here is fetched, what is missing there is given.
-    pub fn decide(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+    fn decide(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
         if !self.all_present() {
             return Ok(());
         }

@@ -9,6 +9,7 @@ mod closing;
 mod compare;
 mod drive;
 mod fast;
+mod feed;
 mod heal;
 mod lane;
 mod learner;

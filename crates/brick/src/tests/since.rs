@@ -1,7 +1,11 @@
 //! Records for other replicas, of a journal that has rotted.
 
 use super::*;
-use crate::journal::format::RECORD_HEADER_BYTES;
+
+fn sequences(brick: &Brick, after: u64) -> Vec<u64> {
+    let found = brick.records_since(RING, PARTITION, Sequence(after)).unwrap().all();
+    found.into_iter().flatten().map(|entry| entry.record.sequence.0).collect()
+}
 
 #[test]
 fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
@@ -11,11 +15,6 @@ fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
         put(&brick, name, "1");
     }
     assert_eq!(sequences(&brick, 1), [2, 3]);
-}
-
-fn sequences(brick: &Brick, after: u64) -> Vec<u64> {
-    let found = brick.records_since(RING, PARTITION, Sequence(after)).unwrap().all();
-    found.into_iter().flatten().map(|entry| entry.record.sequence.0).collect()
 }
 
 /// Chaos: a bit had flipped in a part of the journal that a checkpoint had covered. What was appended behind it, and a restart later had not
@@ -48,6 +47,21 @@ fn records_behind_a_damaged_one_can_be_read() {
         let hidden = brick.records_since(RING, PARTITION, Sequence(next - 2)).unwrap();
         assert!(matches!(hidden, Since::Hidden(place) if place.starts_with("journal/segment-001 at offset 4")));
     }
+}
+
+/// They are in no log, and have no number.
+#[test]
+fn fast_writes_between_records_hide_none() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    put(&brick, "a", "1");
+    let (record, run, bytes) = blocks(0, 7, 1, 1);
+    let changes = vec![Change::WriteBlocks { shard: shard(0), record, run, bytes }];
+    let (session, op_id, sequence, epoch) = (SessionId(1), OpId(1), Sequence(0), Epoch(1));
+    let fast = Record { ring: RING, partition: PARTITION, epoch, sequence, session, op_id, changes };
+    brick.append(&LogEntry::new(fast)).unwrap();
+    put(&brick, "b", "1");
+    assert_eq!(sequences(&brick, 0), [1, 2]);
 }
 
 /// A brick that runs finds a record damaged that it has just written, and cannot tell where the next ones begin.

@@ -14,10 +14,10 @@ const SHARD: ShardId = ShardId { volume: VolumeId(1), data: DataId(7), index: 0 
 const LOST: BlockAt = BlockAt { shard: SHARD, block: 0 };
 
 /// The leader, brick 0, in memory; its members 1 and 2 are the test.
-struct Led {
+pub(super) struct Led {
     brick: Brick,
     views: Vec<View>,
-    leader: Partition,
+    pub(super) leader: Partition,
 }
 
 fn block(of: u8) -> Bytes {
@@ -26,7 +26,7 @@ fn block(of: u8) -> Bytes {
 
 impl Led {
     /// It has one shard of one block, and has lost that block.
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::having_lost(vec![LOST])
     }
 
@@ -57,17 +57,26 @@ impl Led {
         Self { brick, views, leader }
     }
 
-    /// -> whom it asks for the block.
-    fn tell(&mut self, event: Event) -> Vec<BrickId> {
+    /// -> what it sends.
+    pub(super) fn handle(&mut self, event: Event) -> Vec<Envelope> {
         let (around, mut out) = (Around { brick: &self.brick, views: &self.views, now: Time(1) }, Out::default());
         self.leader.handle(event, &around, &mut out);
-        let asked = |sent: &Envelope| (sent.message == Message::ReadBlock { at: LOST }).then_some(sent.to.brick);
-        out.sends.iter().filter_map(asked).collect()
+        out.sends
+    }
+
+    /// -> whom it asks for the block.
+    fn tell(&mut self, event: Event) -> Vec<BrickId> {
+        let asked = |sent: Envelope| (sent.message == Message::ReadBlock { at: LOST }).then_some(sent.to.brick);
+        self.handle(event).into_iter().filter_map(asked).collect()
+    }
+
+    pub(super) fn said(from: u128, message: Message) -> Event {
+        let at = |brick| Address { partition: NUMBER, brick: BrickId(brick) };
+        Event::Message(Envelope { ring: RING, from: at(from), to: at(0), epoch: Epoch(1), message })
     }
 
     fn hear(&mut self, from: u128, message: Message) -> Vec<BrickId> {
-        let at = |brick| Address { partition: NUMBER, brick: BrickId(brick) };
-        self.tell(Event::Message(Envelope { ring: RING, from: at(from), to: at(0), epoch: Epoch(1), message }))
+        self.tell(Self::said(from, message))
     }
 
     fn answers(&mut self, from: u128, bytes: Option<Bytes>) -> Vec<BrickId> {

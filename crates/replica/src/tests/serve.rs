@@ -105,6 +105,11 @@ fn a_partition_with_too_few_members_answers_nobody() {
     }
     (0..10).for_each(|_| ring.tick());
     assert!(ring.answers.is_empty(), "{:?}", ring.answers);
+    // But damage is mended: nobody is told of that, and a learner may need it.
+    let (token, commit) = (Token(3), Box::default());
+    ring.tell(root, Event::ChangeNow { token, commit });
+    (0..10).for_each(|_| ring.tick());
+    assert!(matches!(ring.answers.get(&token), Some(Ok(_))), "{:?}", ring.answers);
     set_view(&mut ring, number, View { epoch: Epoch(3), ..view });
     (0..10).for_each(|_| ring.tick());
     let Some(Ok(Reply::Node { attr, .. })) = ring.answers.get(&Token(2)) else { panic!("{:?}", ring.answers) };

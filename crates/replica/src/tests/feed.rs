@@ -1,0 +1,43 @@
+//! From whom a leader gets records that it lacks.
+
+use super::lost_blocks::Led;
+use crate::*;
+use hekate_proto::*;
+
+/// It has the first record; the members say that they have so many.
+fn led(ends: [u64; 2]) -> (Led, Vec<BrickId>) {
+    let mut led = Led::new();
+    let mut asked = asked_for_records(led.handle(Event::Start));
+    for (member, sequence) in (1..).zip(ends) {
+        let (epoch, sequence, room, lost, lists) = (Epoch(1), Sequence(sequence), 1 << 30, Vec::new(), Vec::new());
+        let position = Message::Position { epoch, sequence, room, lost, heal: None, lists };
+        asked.extend(asked_for_records(led.handle(Led::said(member, position))));
+    }
+    (led, asked)
+}
+
+fn asked_for_records(sent: Vec<Envelope>) -> Vec<BrickId> {
+    let asked = |sent: Envelope| (sent.message == Message::Fetch { after: Sequence(1) }).then_some(sent.to.brick);
+    sent.into_iter().filter_map(asked).collect()
+}
+
+#[test]
+fn a_leader_asks_all_who_have_more_before_it_lets_one_of_them_lead() {
+    let (mut led, asked) = led([3, 4]);
+    assert_eq!(asked, [BrickId(2)], "who has most");
+    let unreadable = |led: &mut Led, from| asked_for_records(led.handle(Led::said(from, Message::Unreadable)));
+    assert_eq!(unreadable(&mut led, 1), [], "it was not asked");
+    assert_eq!((unreadable(&mut led, 2), led.leader.yields_to()), (vec![BrickId(1)], None));
+    assert_eq!((unreadable(&mut led, 1), led.leader.yields_to()), (vec![], Some(BrickId(2))));
+    assert_eq!((led.leader.failure(), led.leader.serves()), (None, false));
+    // Late, or twice, it changes nothing.
+    assert_eq!((unreadable(&mut led, 1), led.leader.yields_to()), (vec![], Some(BrickId(2))));
+}
+
+#[test]
+fn who_has_no_more_than_the_leader_is_not_asked() {
+    let (mut led, asked) = led([1, 4]);
+    assert_eq!(asked, [BrickId(2)]);
+    assert_eq!(asked_for_records(led.handle(Led::said(2, Message::Unreadable))), []);
+    assert_eq!(led.leader.yields_to(), Some(BrickId(2)));
+}
