@@ -2,9 +2,10 @@
 
 import os
 import shutil
+import subprocess
 import time
 
-from harness import equal, test, wait_until
+from harness import HEKATE, equal, test, wait_until
 from test_failover import has_healed, views
 from test_replace import check_files, make_files
 from test_scrub import apart, ends_equal, two
@@ -143,5 +144,25 @@ def heal_status_is_right_during_the_next_fault(store):
     store.serve_other("s2")
     wait_until(says_whole, "it is whole", limit_s=60)
     equal({len(view["members"]) for view in views(store)}, {2}, "members of the views, whenever it says that all is there")
+    equal(store.cli("heal", "status", "--prove").exit, 0, "the proof")
+    check_files(mnt, files)
+
+
+@test(limit_s=200)
+def a_proof_that_a_fault_interrupts_begins_anew(store):
+    """It was given up after 20 seconds, since a server that was away for a moment had ended it, or a partition did not serve yet when it was asked for."""
+    mnt = two(store)
+    files = make_files(mnt, "before", 1)
+    for _ in range(3):
+        store.kill_other("s2")
+        proof = subprocess.Popen([HEKATE, "--state", store.state, "heal", "status", "--prove"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            store.serve_other("s2")
+            said = proof.communicate(timeout=60)[0]
+        finally:
+            proof.kill()
+        # What is healed is not there yet: whoever asks in that moment hears of it.
+        assert proof.returncode in (0, 1), f"exit {proof.returncode}: {said}"
+        has_healed(store)
     equal(store.cli("heal", "status", "--prove").exit, 0, "the proof")
     check_files(mnt, files)

@@ -12,6 +12,7 @@ mod join;
 mod man;
 mod mount;
 mod partition;
+mod proof;
 mod scrub;
 mod serve;
 mod state;

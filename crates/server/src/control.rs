@@ -87,9 +87,15 @@ pub enum ControlRequest {
     /// The name that leads to an inode, as far as this one server knows.
     NamesHere(NameRequest),
     /// Begins such a proof of all partitions.
-    Prove,
+    Prove {
+        /// Also of those that are proved, or being proved.
+        anew: bool,
+    },
     /// Of those that this one server leads.
-    ProveHere,
+    ProveHere {
+        /// So.
+        anew: bool,
+    },
     /// Lets a replica of this one server lead a partition whose members are gone for good.
     PartitionForce {
         /// So.
@@ -284,8 +290,8 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::Missing => missing::missing(node),
         ControlRequest::MissingHere => missing::missing_here(node),
         ControlRequest::NamesHere(wanted) => missing::names_here(node, &wanted),
-        ControlRequest::Prove => heal::prove(node),
-        ControlRequest::ProveHere => heal::prove_here(node),
+        ControlRequest::Prove { anew } => heal::prove(node, anew),
+        ControlRequest::ProveHere { anew } => heal::prove_here(node, anew),
         ControlRequest::BrickList => bricks(node, &Reports::gather(node)?).map(Value::from),
         ControlRequest::BrickAdd { directory, pool, journal_mib } => bricks::add(node, &directory, &pool, journal_mib),
         ControlRequest::BrickRemove { brick } => bricks::remove(node, &one_brick(node, &brick)?),

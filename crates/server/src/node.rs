@@ -226,16 +226,13 @@ impl Node {
         self.tell_all(ring, || Event::Tick);
     }
 
-    /// Tells those of a ring's replicas here that lead.
-    pub(crate) fn tell_leaders(&self, ring: &Arc<HostedRing>, event: impl Fn() -> Event) {
-        let mut turn = Turn::new(self, ring);
-        ring.leaders().into_iter().for_each(|address| turn.tell(address, event()));
-        turn.run();
-    }
-
     /// Tells all of a ring's replicas here.
     pub(crate) fn tell_all(&self, ring: &Arc<HostedRing>, event: impl Fn() -> Event) {
-        let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
+        self.tell(ring, ring.replicas().map(|(address, _)| *address).collect(), event);
+    }
+
+    /// Tells these of them.
+    pub(crate) fn tell(&self, ring: &Arc<HostedRing>, addresses: Vec<Address>, event: impl Fn() -> Event) {
         let mut turn = Turn::new(self, ring);
         addresses.into_iter().for_each(|address| turn.tell(address, event()));
         turn.run();

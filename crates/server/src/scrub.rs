@@ -252,7 +252,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
         passes.end(pass);
         drop(all);
         // What each has is sound by now; whether it is the same is asked once nothing is damaged any more.
-        prove_here(node)?;
+        prove_here(node, true)?;
     } else if outcome.is_ok() {
         passes.running = Some(pass);
     }

@@ -3,29 +3,22 @@
 use crate::cli::{Cli, Heal};
 use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows, short};
+use crate::commands::proof::prove;
 use crate::output::{self, bytes, seconds, table, text};
 use hekate_server::ControlRequest;
 use serde_json::{Value, json};
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
-
-const POLL_PAUSE: Duration = Duration::from_millis(200);
-/// Proofs that do not go on for so long were interrupted.
-const STUCK_LIMIT: Duration = Duration::from_secs(20);
-/// Between two lines about how far a proof is.
-const PROGRESS_PAUSE: Duration = Duration::from_secs(2);
 
 pub fn heal(cli: &Cli, command: &Heal) -> Result<(), Failure> {
-    let prove = matches!(command, Heal::Status { prove: true });
+    let proves = matches!(command, Heal::Status { prove: true });
     if matches!(command, Heal::List) {
         return list(cli);
     }
-    let said = if prove { proved(cli)? } else { look(cli, &ControlRequest::HealStatus)? };
+    let said = if proves { prove(cli)? } else { look(cli, &ControlRequest::HealStatus)? };
     match cli.json {
         true => output::json(&said),
-        false => print_status(&said, prove),
+        false => print_status(&said, proves),
     }
-    let differing = rows(&said["proofs"]).iter().any(|proof| prove && !rows(&proof["differing"]).is_empty());
+    let differing = rows(&said["proofs"]).iter().any(|proof| proves && !rows(&proof["differing"]).is_empty());
     let whole = rows(&said["missing"]).is_empty() && rows(&said["waiting"]).is_empty();
     let is_known = said["all_servers_answer"] != false;
     match (differing, whole, is_known) {
@@ -64,36 +57,6 @@ fn list(cli: &Cli) -> Result<(), Failure> {
         println!("brick {} may lack more than the journals tell, and is compared from its beginning", short(brick));
     }
     Ok(())
-}
-
-/// Begins the proofs and waits for them, telling how far they are.
-fn proved(cli: &Cli) -> Result<Value, Failure> {
-    let begun = ask(cli, &ControlRequest::Prove)?["begun"].as_u64().unwrap_or(0);
-    let (mut last, mut moved, mut shown) = (0, Instant::now(), Instant::now());
-    loop {
-        let said = look(cli, &ControlRequest::HealStatus)?;
-        let proofs = rows(&said["proofs"]);
-        let ended = proofs.iter().filter(|proof| proof["ended"] == true).count() as u64;
-        let equal: u64 = proofs.iter().filter_map(|proof| proof["equal"].as_u64()).sum();
-        if ended >= begun {
-            return Ok(said);
-        }
-        if equal + ended != last {
-            (last, moved) = (equal + ended, Instant::now());
-        }
-        if moved.elapsed() > STUCK_LIMIT {
-            let what = format!(
-                "{} of {begun} partitions were proved; a server went away or came back, or they wait for one",
-                ended
-            );
-            return Err(Failure::new(75, format!("{what}: `hekate partition list --waiting`, then once more")));
-        }
-        if shown.elapsed() > PROGRESS_PAUSE && !cli.json && std::io::stderr().is_terminal() {
-            eprintln!("{ended} of {begun} partitions, {equal} entries so far");
-            shown = Instant::now();
-        }
-        std::thread::sleep(POLL_PAUSE);
-    }
 }
 
 fn print_status(said: &Value, prove: bool) {

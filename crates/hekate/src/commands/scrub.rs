@@ -3,6 +3,7 @@
 use crate::cli::{BrickScrub, Cli, Scrub, ScrubStart};
 use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows};
+use crate::commands::proof::prove;
 use crate::output::{self, bytes, seconds, table, text};
 use hekate_server::ControlRequest;
 use serde_json::{Value, json};
@@ -11,8 +12,6 @@ use std::time::{Duration, Instant};
 /// How often the server is asked, and how often a waiting person is told.
 const ASK_PAUSE: Duration = Duration::from_millis(200);
 const TELL_PAUSE: Duration = Duration::from_secs(2);
-/// One that was interrupted, since a server went away, does not end.
-const PROOFS_LIMIT: Duration = Duration::from_secs(60);
 
 pub fn scrub(cli: &Cli, command: &Scrub) -> Result<(), Failure> {
     match command {
@@ -53,20 +52,19 @@ fn start(cli: &Cli, options: &ScrubStart) -> Result<(), Failure> {
         return Ok(());
     }
     let done = wait(cli, bricks)?;
-    let proofs = proved(cli)?;
     if cli.json {
         output::json(&Value::from(done.clone()));
     } else {
         done.iter().for_each(print);
     }
+    let proofs = if damaged(&done) == 0 { prove(cli)?["proofs"].take() } else { Value::Null };
     outcome(cli, &done, &proofs)
 }
 
 /// What is damaged, or differs.
 fn outcome(cli: &Cli, bricks: &[Value], proofs: &Value) -> Result<(), Failure> {
-    let damaged: u64 = bricks.iter().filter_map(|brick| brick["scrub"]["last"]["damaged"].as_u64()).sum();
     let differ = rows(proofs).iter().any(|proof| !rows(&proof["differing"]).is_empty());
-    match (damaged, differ, cli.json) {
+    match (damaged(bricks), differ, cli.json) {
         (0, false, _) => Ok(()),
         (0, true, true) => Err(Failure::said(1)),
         (0, true, false) => Err(Failure::new(1, "replicas differ; `hekate heal status --prove` names where")),
@@ -76,6 +74,11 @@ fn outcome(cli: &Cli, bricks: &[Value], proofs: &Value) -> Result<(), Failure> {
             Err(Failure::new(74, names(bricks).fold(words, |all, name| all + "\n  " + &name)))
         }
     }
+}
+
+/// Blocks, keys and pages that no other replica could mend.
+fn damaged(bricks: &[Value]) -> u64 {
+    bricks.iter().filter_map(|brick| brick["scrub"]["last"]["damaged"].as_u64()).sum()
 }
 
 /// What is damaged, by brick.
@@ -114,19 +117,6 @@ fn wait(cli: &Cli, bricks: &[Value]) -> Result<Vec<Value>, Failure> {
                 let (checked, left) = (bytes(&now["bytes_checked"]), seconds(&now["seconds_left"]));
                 eprintln!("{}: {checked} checked, {left} left", text(&row["directory"]));
             }
-        }
-        std::thread::sleep(ASK_PAUSE);
-    }
-}
-
-/// Once nothing is damaged: whether the members of all partitions hold the same.
-fn proved(cli: &Cli) -> Result<Value, Failure> {
-    ask(cli, &ControlRequest::Prove)?;
-    let begun = Instant::now();
-    loop {
-        let proofs = look(cli, &ControlRequest::HealStatus)?["proofs"].take();
-        if rows(&proofs).iter().all(|proof| proof["ended"] == true) || begun.elapsed() > PROOFS_LIMIT {
-            return Ok(proofs);
         }
         std::thread::sleep(ASK_PAUSE);
     }

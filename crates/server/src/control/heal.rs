@@ -46,10 +46,13 @@ pub fn status(node: &Node) -> Result<Value> {
 }
 
 /// All servers begin to prove that the partitions that they lead are the same on all members.
-pub fn prove(node: &Node) -> Result<Value> {
-    let mut begun = prove_here(node)?["begun"].as_u64().unwrap_or(0);
+///
+/// A proof ends with a view and with a member's connection, and none begins while a partition does not serve: who wants all of them
+/// asks again, for the rest.
+pub fn prove(node: &Node, anew: bool) -> Result<Value> {
+    let mut begun = prove_here(node, anew)?["begun"].as_u64().unwrap_or(0);
     for info in node.registry.servers()?.into_iter().filter(|info| info.server != node.registry.server()) {
-        if let Ok(said) = super::ask_server(node, &info, &ControlRequest::ProveHere) {
+        if let Ok(said) = super::ask_server(node, &info, &ControlRequest::ProveHere { anew }) {
             begun += said["begun"].as_u64().unwrap_or(0);
         }
     }
@@ -57,10 +60,15 @@ pub fn prove(node: &Node) -> Result<Value> {
 }
 
 /// This one does.
-pub fn prove_here(node: &Node) -> Result<Value> {
+pub fn prove_here(node: &Node, anew: bool) -> Result<Value> {
     let rings: Vec<_> = node.rings.read().values().cloned().collect();
-    let begun: usize = rings.iter().map(|ring| ring.leaders().len()).sum();
-    rings.iter().for_each(|ring| node.tell_leaders(ring, || Event::Prove));
+    let mut begun = 0;
+    for ring in &rings {
+        let has_proof = |address| ring.replica(address).is_none_or(|hosted| hosted.partition.read().proof().is_some());
+        let wanted: Vec<_> = ring.leaders().into_iter().filter(|address| anew || !has_proof(*address)).collect();
+        begun += wanted.len();
+        node.tell(ring, wanted, || Event::Prove);
+    }
     Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "begun": begun }))
 }
 
