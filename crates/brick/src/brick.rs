@@ -413,14 +413,14 @@ impl Brick {
 
     /// A block of a data file as it is, unchecked.
     pub fn read_home(&self, shard: ShardId, block: u32) -> Result<Vec<u8>> {
-        self.read_home_blocks(shard, block, 1)
+        let mut bytes = vec![0; BLOCK_BYTES];
+        self.disk.home.read(shard, block, &mut bytes)?;
+        Ok(bytes)
     }
 
-    /// So many blocks of it.
-    pub fn read_home_blocks(&self, shard: ShardId, first: u32, count: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; count * BLOCK_BYTES];
-        self.disk.home.read(shard, first, &mut bytes)?;
-        Ok(bytes)
+    /// So many blocks of it, with zeros for those that cannot be read.
+    pub fn readable_home(&self, shard: ShardId, first: u32, count: usize) -> Result<Vec<u8>> {
+        self.disk.home.readable(shard, first, count)
     }
 
     /// Whether the shard was given up and a checkpoint has yet to remove it: it cannot be written.

@@ -150,8 +150,7 @@ fn drop_lost(
 
 /// Blocks that are not at home as the record says become holes; a later record may say what is there instead.
 fn drop_absent(disk: &Disk, ring: RingId, shard: ShardId, run: &mut BlockRun, lost: &mut Vec<LostBlock>) -> Result<()> {
-    let mut bytes = vec![0; run.checksums.len() * BLOCK_BYTES];
-    disk.home.read(shard, run.first, &mut bytes)?;
+    let bytes = disk.home.readable(shard, run.first, run.checksums.len())?;
     for ((block, sum), bytes) in (run.first..).zip(&mut run.checksums).zip(bytes.chunks(BLOCK_BYTES)) {
         if block_checksum(shard, block, bytes) != *sum {
             *sum = 0;

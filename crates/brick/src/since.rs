@@ -4,7 +4,7 @@ use crate::brick::Brick;
 use crate::entry::LogEntry;
 use crate::journal::Lsn;
 use crate::journal::format::{EntryKind, SEGMENT_HEADER_BYTES};
-use crate::journal::read::Reader;
+use crate::journal::read::{Reader, if_readable};
 use hekate_proto::*;
 use std::ops::Range;
 
@@ -82,8 +82,9 @@ impl Brick {
         })
     }
 
-    /// All records of the journal. A segment that a power cut left between two uses of its file, the header of one and records of the
-    /// other, is damage too. If another segment is free, what is appended after damage was seen does not come behind that.
+    /// All records of the journal. A sector that cannot be read is damage, and so is a segment that a power cut left between two uses
+    /// of its file, the header of one and records of the other. If another segment is free, what is appended after damage was seen
+    /// does not come behind that.
     pub(crate) fn look_through(&self, take: &mut dyn FnMut(Seen)) -> Result<()> {
         let (oldest, end, known) = {
             let machine = self.machine.read();
@@ -91,7 +92,7 @@ impl Brick {
         };
         let mut reader = Reader::new(&*self.disk.storage, self.geometry, oldest);
         while reader.position() < end {
-            match reader.next()? {
+            match if_readable(reader.next())? {
                 Some(entry) if entry.kind == EntryKind::Change => {
                     take(Ok((Record::from_bytes(entry.body)?, entry.end)));
                 }

@@ -210,7 +210,7 @@ impl Overwrite<'_> {
     pub fn blocks(&self, brick: &Brick, ask: &Ask, length: u32) -> Result<Option<bytes::Bytes>> {
         match whole_blocks(brick, ask, self.shard, length, self.offset, self.bytes) {
             Ok(blocks) => Ok(Some(blocks.freeze())),
-            Err(Stop::Error(Error::Damaged { .. })) => Ok(None),
+            Err(Stop::Error(Error::Damaged { .. } | Error::Io { .. })) => Ok(None),
             Err(Stop::Error(error)) => Err(error),
             Err(_) => Ok(None),
         }

@@ -125,7 +125,7 @@ pub(crate) fn fresh_of(brick: &Brick, record: &Record) -> Result<Vec<Fresh>> {
     let mut found = Vec::new();
     for change in &record.changes {
         let Change::FreshBlocks { shard, run, .. } = change else { continue };
-        let bytes = Bytes::from(brick.read_home_blocks(*shard, run.first, run.checksums.len())?);
+        let bytes = Bytes::from(brick.readable_home(*shard, run.first, run.checksums.len())?);
         let is_right = |index: usize, sum: &u32| {
             let block = bytes.get(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES).unwrap_or_default();
             block_checksum(*shard, run.first + index as u32, block) == *sum

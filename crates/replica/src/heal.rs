@@ -302,7 +302,7 @@ impl Leader {
         out: &mut Out,
     ) -> Result<T> {
         match outcome {
-            Err(error @ Error::Damaged { .. }) => {
+            Err(error @ (Error::Damaged { .. } | Error::Io { .. })) => {
                 out.notes.push(not_healed(at, brick, &error));
                 self.set_stage(brick, Stage::Stuck);
                 Ok(T::default())

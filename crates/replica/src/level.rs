@@ -247,7 +247,9 @@ impl Leader {
     /// too, without knowing. Nobody is healed before it can be read.
     fn lost_with_learner(&mut self, at: &Place, lost: &[BlockAt], around: &Around) -> Result<()> {
         for block in lost {
-            if let Err(Error::Damaged { .. }) = around.brick.read_block(at.ring, block.shard, block.block) {
+            if let Err(Error::Damaged { .. } | Error::Io { .. }) =
+                around.brick.read_block(at.ring, block.shard, block.block)
+            {
                 self.lost_by(at.own.brick, &[*block]);
             }
         }
@@ -520,7 +522,7 @@ impl Leader {
 
 pub(crate) fn read_block(around: &Around, ring: RingId, block: BlockAt) -> Result<Option<Bytes>> {
     match around.brick.read_block(ring, block.shard, block.block) {
-        Err(Error::Damaged { .. }) => Ok(None),
+        Err(Error::Damaged { .. } | Error::Io { .. }) => Ok(None),
         other => other,
     }
 }

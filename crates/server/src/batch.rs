@@ -227,7 +227,11 @@ impl Node {
                     free_space(self)?;
                 }
                 // Its record was not made, since what it changes cannot be read.
-                Err(Error::Damaged { .. }) if may_mend && self.mend_for(request, &ring, partition) => may_mend = false,
+                Err(Error::Damaged { .. } | Error::Io { .. })
+                    if may_mend && self.mend_for(request, &ring, partition) =>
+                {
+                    may_mend = false;
+                }
                 Ok(reply) => {
                     if request.durable && !ask.durable {
                         // What legs changed elsewhere is on stable storage, or in the journals of the same bricks.

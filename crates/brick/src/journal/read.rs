@@ -8,6 +8,9 @@ use bytes::Bytes;
 use hekate_proto::{Error, Result, Wire};
 use std::sync::Arc;
 
+/// The smallest part of a disk that is read at once: after an error sector by sector.
+const SECTOR_BYTES: usize = 512;
+
 /// A record as it rests in the journal.
 #[derive(Debug, Clone)]
 pub struct Found {
@@ -58,7 +61,7 @@ impl<'a> Reader<'a> {
         let (number, offset) = (self.geometry.number_of(self.at), self.geometry.offset_of(self.at));
         let first = if offset > SEGMENT_HEADER_BYTES { number } else { number.saturating_sub(1).max(1) };
         let mut before = Self::new(self.storage, self.geometry, self.geometry.start_of(first));
-        while before.at < self.at && before.next()?.is_some() {}
+        while before.at < self.at && if_readable(before.next())?.is_some() {}
         self.generation = before.generation;
         Ok(self)
     }
@@ -99,7 +102,7 @@ impl<'a> Reader<'a> {
         let next = self.geometry.start_of(number + 1);
         let is_here = |lsn: &Lsn| *lsn > at && *lsn < next;
         let known = known.iter().copied().filter(is_here).min().unwrap_or(next);
-        self.at = self.end_by_header()?.filter(|end| *end < known).unwrap_or(known);
+        self.at = if_readable(self.end_by_header())?.filter(|end| *end < known).unwrap_or(known);
         Ok(())
     }
 
@@ -222,11 +225,20 @@ impl<'a> Reader<'a> {
         Ok(behind)
     }
 
-    /// Headers that are where they say, whatever the segment's own header says: records tell where they belong.
+    /// Headers that are where they say, whatever the segment's own header says: records tell where they belong. There are none in
+    /// sectors that cannot be read, as there are none in damaged ones.
     fn headers_in(&self, number: u64, from: usize) -> Result<Vec<RecordHeader>> {
         let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
         let file = self.storage.open(&self.geometry.path_of(number), false);
-        file.and_then(|file| file.read_at(&mut bytes, 0)).map_err(|e| Error::io("read the journal", e))?;
+        let file = file.map_err(|e| Error::io("read the journal", e))?;
+        if file.read_at(&mut bytes[from..], from as u64).is_err() {
+            bytes.fill(0);
+            for (index, sector) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
+                if file.read_at(sector, (index * SECTOR_BYTES) as u64).is_err() {
+                    sector.fill(0);
+                }
+            }
+        }
         let mut found = Vec::new();
         for offset in memchr::memmem::find_iter(&bytes[from..], &RECORD_MAGIC.to_le_bytes()).map(|at| from + at) {
             let here = number * self.geometry.segment_bytes + offset as u64;
@@ -262,6 +274,14 @@ impl<'a> Reader<'a> {
     /// File and offset of [`Reader::position`].
     pub fn place(&self) -> (String, u64) {
         (self.geometry.path_of(self.geometry.number_of(self.at)), self.geometry.offset_of(self.at))
+    }
+}
+
+/// What cannot be read is damaged: a disk gives EIO for a sector that it knows to be so, and other bytes for one that it does not.
+pub fn if_readable<T>(read: Result<Option<T>>) -> Result<Option<T>> {
+    match read {
+        Err(Error::Io { .. }) => Ok(None),
+        other => other,
     }
 }
 

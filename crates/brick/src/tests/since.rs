@@ -1,6 +1,7 @@
 //! Records for other replicas, of a journal that has rotted.
 
 use super::*;
+use crate::storage::{CallKind, Fault, FaultError, FaultyStorage};
 
 fn sequences(brick: &Brick, after: u64) -> Vec<u64> {
     let found = brick.records_since(RING, PARTITION, Sequence(after)).unwrap().all();
@@ -103,4 +104,49 @@ fn what_was_given_back_is_told_from_what_is_damaged() {
     storage.flip_bit(&segment, (4096 + 2 * 60_500) as usize);
     assert!(matches!(since(begins - 1), Since::GivenBack), "its first record says so");
     assert!(matches!(since(begins), Since::Hidden(_)));
+}
+
+/// A sector that the disk cannot read is damage as flipped bits are: it ends neither who asks for records nor an opening that has no use
+/// for what was there.
+#[test]
+fn what_cannot_be_read_hides_records_and_stops_nobody() {
+    let storage = FaultyStorage::new(new_storage());
+    let open = || Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false);
+    let (brick, _) = open().unwrap();
+    brick.retain_from(Lsn(0));
+    for name in ["1", "2", "3"] {
+        put(&brick, name, "x");
+    }
+    let fail = |after| storage.fail(Fault { kind: Some(CallKind::Read), after, error: FaultError::Io, forever: false });
+    let reads = |act: &dyn Fn()| {
+        let before = storage.calls(CallKind::Read);
+        act();
+        0..storage.calls(CallKind::Read) - before
+    };
+    for after in reads(&|| drop(sequences(&brick, 0))) {
+        fail(after);
+        let found = brick.records_since(RING, PARTITION, Sequence(0)).unwrap();
+        assert!(
+            matches!(found, Since::Hidden(place) if place.starts_with("journal/segment-001 at offset ")),
+            "{after}"
+        );
+    }
+    storage.heal();
+    assert_eq!(sequences(&brick, 0), [1, 2, 3]);
+    brick.checkpoint().unwrap();
+    drop(brick);
+    let mut opened = 0;
+    for after in reads(&|| drop(open().unwrap())) {
+        fail(after);
+        match open() {
+            Ok((brick, _)) => {
+                opened += 1;
+                assert_eq!(brick.position(RING, PARTITION).sequence, Sequence(3), "{after}");
+            }
+            Err(error) => assert!(error.to_string().contains("Input/output error"), "{after}: {error}"),
+        }
+        storage.heal();
+    }
+    // Where it does, it is a record before the log's end, or a segment behind it.
+    assert!(opened >= 5, "{opened}");
 }

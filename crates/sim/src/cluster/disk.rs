@@ -5,11 +5,15 @@ use hekate_brick::{Brick, Identity, RecoveryReport};
 use hekate_cluster::check_openings;
 use hekate_proto::{BLOCK_BYTES, Error, Incarnation, Result};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
 /// Bytes of a disk that is not full.
 const FREE: u64 = 64 << 20;
+
+/// What cannot be read at once.
+pub const SECTOR: u64 = 512;
 
 /// Where data files are.
 const DATA: &str = "data/";
@@ -51,6 +55,8 @@ struct State {
     /// The next write to a data file lands a block later.
     misdirects: bool,
     went_astray: bool,
+    /// Files, and sectors of them, that give EIO until they are written.
+    unreadable: BTreeSet<(String, u64)>,
 }
 
 impl Disk {
@@ -166,22 +172,23 @@ impl Disk {
         *self.state.lock() = State { free: FREE, ..State::default() };
     }
 
-    /// Flips a bit of a data file. False: there is none.
-    pub fn flip_bit(&self, random: &mut Random) -> bool {
-        let files: Vec<String> = self.medium.paths().into_iter().filter(|path| path.starts_with(DATA)).collect();
-        if files.is_empty() {
-            return false;
-        }
-        let path = &files[random.below(files.len() as u64) as usize];
-        let length = self.medium.open(path, false).and_then(|file| file.length()).unwrap_or_default();
-        if length > 0 {
-            self.medium.flip_bits(path, random.below(length), 1 << random.below(8));
-        }
-        length > 0
+    /// A byte of a data file, if there is one.
+    pub fn data_byte(&self, random: &mut Random) -> Option<(String, u64)> {
+        let mut files = self.medium.paths();
+        files.retain(|path| path.starts_with(DATA));
+        let index = files.len().checked_sub(1).map(|last| random.below(last as u64 + 1))?;
+        let path = files.swap_remove(index as usize);
+        let length = self.medium.open(&path, false).and_then(|file| file.length()).unwrap_or_default();
+        (length > 0).then(|| (path, random.below(length)))
     }
 
     pub fn flip_bits(&self, path: &str, at: u64, mask: u8) {
         self.medium.flip_bits(path, at, mask);
+    }
+
+    /// The sector with that byte cannot be read any more.
+    pub fn spoil(&self, path: &str, at: u64) {
+        self.state.lock().unreadable.insert((path.into(), at / SECTOR));
     }
 
     /// The next write to a data file lands a block later.
@@ -256,7 +263,7 @@ impl DiskStorage {
 impl Storage for DiskStorage {
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn StorageFile>> {
         let inner = self.inner.open(path, create)?;
-        Ok(Arc::new(DiskFile { inner, is_data: path.starts_with(DATA), disk: self.clone() }))
+        Ok(Arc::new(DiskFile { inner, path: path.into(), disk: self.clone() }))
     }
     fn create_directory(&self, path: &str) -> io::Result<()> {
         self.inner.create_directory(path)
@@ -277,16 +284,28 @@ impl Storage for DiskStorage {
 
 struct DiskFile {
     inner: Arc<dyn StorageFile>,
-    is_data: bool,
+    path: String,
     disk: DiskStorage,
+}
+
+impl DiskFile {
+    fn sectors(&self, offset: u64, bytes: usize) -> std::ops::Range<(String, u64)> {
+        let end = (offset + bytes as u64).div_ceil(SECTOR);
+        (self.path.clone(), offset / SECTOR)..(self.path.clone(), end)
+    }
 }
 
 impl StorageFile for DiskFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.disk.state.lock().unreadable.range(self.sectors(offset, buffer.len())).next().is_some() {
+            return Err(io::Error::from_raw_os_error(5));
+        }
         self.inner.read_at(buffer, offset)
     }
     fn write_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
-        let goes_astray = self.is_data && self.disk.take_misdirection();
+        let written = self.sectors(offset, parts.iter().map(|part| part.len()).sum());
+        self.disk.state.lock().unreadable.retain(|sector| !written.contains(sector));
+        let goes_astray = self.path.starts_with(DATA) && self.disk.take_misdirection();
         self.inner.write_at(parts, offset + if goes_astray { BLOCK_BYTES as u64 } else { 0 })
     }
     fn length(&self) -> io::Result<u64> {

@@ -2,7 +2,7 @@
 //! their operators do about it (`server/bricks.rs`, `hekate brick replace`, `server/repair.rs`).
 
 use super::coordinator::RING;
-use super::disk::Disk;
+use super::disk::{Disk, SECTOR};
 use super::servers::server_of;
 use super::settings::Micros;
 use super::world::{Event, REPLACED, World, trace};
@@ -88,7 +88,7 @@ impl World {
         Ok(())
     }
 
-    /// A bit flips, or a write goes astray, on a disk whose other copies are all there: damage of all copies is loss.
+    /// A bit flips, a sector cannot be read or a write goes astray, on a disk whose other copies are all there: damage of all copies is loss.
     pub fn rot(&mut self, brick: BrickId) {
         let numbers = (0..self.settings.partitions).map(PartitionNumber);
         let is_even = |number: PartitionNumber| {
@@ -103,23 +103,30 @@ impl World {
         }
         let goes_astray = self.random.once_in(2);
         let Some(disk) = self.disks.get(&brick).filter(|disk| !disk.is_dead()) else { return };
-        if goes_astray {
+        let how = if goes_astray {
             disk.misdirect();
             let boot = self.servers[server as usize].process.as_ref().map(|process| process.boot);
             let delay = self.delay(SCRUB_MAX / 4);
             boot.into_iter().for_each(|boot| self.after(delay, Event::Checkpoint { server, boot, brick }));
-        } else if disk.flip_bit(&mut self.random) {
-            self.report.count("fault: a flipped bit");
+            "a write goes astray"
         } else {
-            return;
-        }
-        trace!(self, "brick {} rots, {}", brick.0, if goes_astray { "a write goes astray" } else { "a bit flips" });
+            let Some((path, at)) = disk.data_byte(&mut self.random) else { return };
+            let is_readable = !self.random.once_in(3);
+            if is_readable {
+                disk.flip_bits(&path, at, 1 << self.random.below(8));
+            } else {
+                disk.spoil(&path, at);
+            }
+            self.report.count(if is_readable { "fault: a flipped bit" } else { "fault: an unreadable sector" });
+            if is_readable { "a bit flips" } else { "a sector cannot be read" }
+        };
+        trace!(self, "brick {} rots, {how}", brick.0);
         self.rotten = Some(brick);
         let delay = self.delay(SCRUB_MAX);
         self.after(delay, Event::Scrub { brick });
     }
 
-    /// Bits flip in records that the brick itself needs no more.
+    /// Bits flip in records that the brick itself needs no more, or a sector of them cannot be read.
     pub fn rot_journal(&mut self) {
         // Without leases views follow lives only, and nobody forms one without whom a journal cannot feed.
         if self.settings.lease == 0 {
@@ -131,6 +138,14 @@ impl World {
         // What is read rests near the end.
         let Some((path, part)) = brick.kept_journal().pop() else { return };
         let near = ROTTEN_TAIL[self.random.below(2) as usize];
+        let sectors = part.start.div_ceil(SECTOR)..part.end / SECTOR;
+        if self.random.below(3) == 0 && !sectors.is_empty() {
+            let back = self.random.below((sectors.end - sectors.start).min(near.div_ceil(SECTOR)));
+            let at = (sectors.end - 1 - back) * SECTOR;
+            trace!(self, "a sector of {path} of brick {} cannot be read, from offset {at}", id.0);
+            self.report.count("fault: a journal with an unreadable sector");
+            return self.disk(id).spoil(&path, at);
+        }
         for _ in 0..JOURNAL_FLIPS {
             let back = self.random.below((part.end - part.start).min(near));
             let (at, mask) = (part.end - 1 - back, 1 << self.random.below(8));
