@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import time
 
-from harness import HEKATE, equal, test, wait_until
+from harness import HEKATE, equal, free_port, test, wait_until
 from test_failover import has_healed, views
 from test_replace import check_files, make_files
 from test_scrub import apart, ends_equal, two
@@ -166,3 +166,28 @@ def a_proof_that_a_fault_interrupts_begins_anew(store):
         has_healed(store)
     equal(store.cli("heal", "status", "--prove").exit, 0, "the proof")
     check_files(mnt, files)
+
+
+@test(limit_s=120)
+def what_a_server_alone_has_is_not_said_to_be_there_while_it_is_away(store):
+    """Nobody else can say what those partitions lack."""
+    store.init(volume=None, bricks=1)
+    store.address = f"127.0.0.1:{free_port()}"
+    store.serve("--listen", store.address)
+    store.join("s2", store.address)
+    store.serve_other("s2")
+    store.cli("volume", "create", "v", "--copies", "1")
+    wait_until(lambda: store.try_cli("heal", "status").exit == 0, "it is whole", limit_s=20)
+    led = {view["leader"] for view in views(store)}
+    equal(len(led), 2, "bricks that lead")
+    store.kill_other("s2")
+    # Before it is missed, and after.
+    for _ in range(12):
+        said = store.try_cli("heal", "status")
+        equal(said.exit, 1, f"of heal status: {said.text}")
+        time.sleep(0.5)
+    assert "not all servers answer" in said.text, said.text
+    equal(store.try_cli("--json", "heal", "status").json()["all_servers_answer"], False, "who answers")
+    store.serve_other("s2")
+    wait_until(lambda: store.try_cli("heal", "status").exit == 0, "it is whole again", limit_s=30)
+    equal(store.cli("heal", "status", "--prove").exit, 0, "the proof")

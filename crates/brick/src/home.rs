@@ -1,6 +1,6 @@
 //! Data files: one plain file for each shard. `docs/format/data.md` is the document.
 
-use crate::storage::{Storage, StorageFile};
+use crate::storage::{Storage, StorageFile, is_damage};
 use hekate_proto::{BLOCK_BYTES, DataId, Error, Result, ShardId, VolumeId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -108,26 +108,30 @@ impl Home {
 
     /// Reads whole blocks into `buffer`; what the file does not have is left as it is.
     pub fn read(&self, shard: ShardId, first_block: u32, buffer: &mut [u8]) -> Result<()> {
+        self.try_read(shard, first_block, buffer).map_err(|e| failed("read", shard, e))
+    }
+
+    fn try_read(&self, shard: ShardId, first_block: u32, buffer: &mut [u8]) -> std::io::Result<()> {
         let offset = u64::from(first_block) * BLOCK_BYTES as u64;
         match self.file(shard, false) {
-            Ok(file) => file.read_at(buffer, offset).map(|_| ()).map_err(|e| failed("read", shard, e)),
+            Ok(file) => file.read_at(buffer, offset).map(|_| ()),
             // The checksums tell whether something was to be there.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(failed("read", shard, error)),
+            Err(error) => Err(error),
         }
     }
 
-    /// So many blocks as they are, unchecked, with zeros for those that cannot be read: checksums tell.
+    /// So many blocks as they are, unchecked, with zeros for those that are damaged in a way that the disk knows of: checksums tell.
     pub fn readable(&self, shard: ShardId, first_block: u32, count: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count * BLOCK_BYTES];
-        match self.read(shard, first_block, &mut bytes) {
-            Err(Error::Io { .. }) => {}
-            read => return read.map(|()| bytes),
+        let read = self.try_read(shard, first_block, &mut bytes);
+        if !matches!(&read, Err(error) if is_damage(error)) {
+            return read.map(|()| bytes).map_err(|e| failed("read", shard, e));
         }
         for (number, block) in (first_block..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
-            match self.read(shard, number, block) {
-                Err(Error::Io { .. }) => block.fill(0),
-                read => read?,
+            match self.try_read(shard, number, block) {
+                Err(error) if is_damage(&error) => block.fill(0),
+                read => read.map_err(|e| failed("read", shard, e))?,
             }
         }
         Ok(bytes)

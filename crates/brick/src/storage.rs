@@ -36,6 +36,17 @@ pub trait Storage: Send + Sync {
     fn space(&self) -> Result<(u64, u64)>;
 }
 
+/// Whether a read failed since the medium is damaged there, and not for want of descriptors, memory or leave: what the block layer
+/// and file systems say of sectors and of their own sums.
+pub fn is_damage(error: &std::io::Error) -> bool {
+    const EIO: i32 = 5;
+    const ENODATA: i32 = 61;
+    const EBADMSG: i32 = 74;
+    const EILSEQ: i32 = 84;
+    const EUCLEAN: i32 = 117;
+    error.raw_os_error().is_some_and(|errno| [EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN].contains(&errno))
+}
+
 /// An open file.
 pub trait StorageFile: Send + Sync {
     /// Reads at most `buffer.len()` bytes; fewer only at the end of the file.

@@ -80,7 +80,7 @@ impl Leader {
 }
 
 /// What became of records that another one lacks.
-pub(crate) enum Copies {
+enum Copies {
     Sent,
     /// The journal no longer has them: nobody gives back what another lacks.
     GivenBack,
@@ -90,7 +90,7 @@ pub(crate) enum Copies {
 
 /// Sends the records after one, with the fresh blocks that are still as they say: what was written over them since comes with a later
 /// record, what a power cut took is settled afterwards.
-pub(crate) fn send_copies(at: &Place, to: BrickId, after: Sequence, around: &Around, out: &mut Out) -> Result<Copies> {
+fn send_copies(at: &Place, to: BrickId, after: Sequence, around: &Around, out: &mut Out) -> Result<Copies> {
     let records = match around.brick.records_since(at.ring, at.own.partition, after)? {
         Since::All(records) => records,
         Since::GivenBack => {
@@ -107,6 +107,27 @@ pub(crate) fn send_copies(at: &Place, to: BrickId, after: Sequence, around: &Aro
         at.send_member(out, to, Message::Append { entry, fresh, copied: true });
     }
     Ok(Copies::Sent)
+}
+
+/// A leader lacks what comes after this.
+pub(crate) fn answer_fetch(at: &Place, leader: BrickId, after: Sequence, around: &Around, out: &mut Out) -> Result<()> {
+    let end = match send_copies(at, leader, after, around, out)? {
+        Copies::Sent => Message::FetchEnd { after },
+        Copies::GivenBack => Message::FetchEnd { after: around.brick.position(at.ring, at.own.partition).sequence },
+        Copies::Hidden(place) => {
+            out.notes.push(format!(
+                "partition {} of ring {}: brick {}, which leads, lacks records after {after}, and {place} of brick {}, which has them, is \
+                 damaged",
+                at.own.partition,
+                at.ring,
+                leader.text(),
+                at.own.brick.text()
+            ));
+            Message::Unreadable
+        }
+    };
+    at.send_member(out, leader, end);
+    Ok(())
 }
 
 /// A brick that lacks what another no longer has in its journal has lost what it had told to be on stable storage.

@@ -2,7 +2,7 @@
 
 use crate::compare::{digest, list};
 use crate::fast::FastMember;
-use crate::feed::{Copies, send_copies};
+use crate::feed::answer_fetch;
 use crate::learner::{Learning, block_hashes};
 use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
@@ -179,16 +179,7 @@ impl Follower {
                 self.fast.hear(term);
                 self.tell_position(at, around, out)?;
             }
-            Message::Fetch { after } => {
-                let end = match send_copies(at, from.brick, after, around, out)? {
-                    Copies::Sent => Message::FetchEnd { after },
-                    Copies::Hidden(_) => Message::Unreadable,
-                    Copies::GivenBack => {
-                        Message::FetchEnd { after: around.brick.position(at.ring, at.own.partition).sequence }
-                    }
-                };
-                at.send_member(out, from.brick, end);
-            }
+            Message::Fetch { after } => answer_fetch(at, from.brick, after, around, out)?,
             Message::ReadBlock { at: block } => {
                 let bytes = crate::level::read_block(around, at.ring, block)?;
                 at.send_member(out, from.brick, Message::Block { at: block, bytes });

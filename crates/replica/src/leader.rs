@@ -222,7 +222,7 @@ impl Leader {
                 }
             }
             Event::CloseShards => self.fast.close_all(),
-            Event::Prove => self.begin_proof(at, around, out)?,
+            Event::Prove { run } => self.begin_proof(at, run, around, out)?,
             Event::Stabilize => self.stabilize(at, at.own.brick, out),
             Event::Synced { ticket, outcome } => {
                 if !is_planted(23) {

@@ -161,11 +161,19 @@ impl Leader {
                 Ok(())
             }
             Message::FetchEnd { after } if self.fetches_from(from.brick) => {
-                // Who has given back what comes before that knew that all members had it, this one too.
-                if after > around.brick.position(at.ring, at.own.partition).sequence {
-                    return Err(around.brick.poison(&has_lost_records(at, at.own.brick, after)));
+                let own = around.brick.position(at.ring, at.own.partition).sequence;
+                if after <= own {
+                    return self.decide(at, around, out);
                 }
-                self.decide(at, around, out)
+                // Who has given back what comes before that knew that all members had it, this one too.
+                let error = has_lost_records(at, at.own.brick, own);
+                if !at.view.forgetful {
+                    return Err(around.brick.poison(&error));
+                }
+                // Nobody is without whom such a view cannot go on: who has more goes on alone.
+                out.notes.push(error.to_string());
+                self.phase = Phase::Yielding { to: from.brick };
+                Ok(())
             }
             Message::Unreadable if self.fetches_from(from.brick) => {
                 if let Phase::Fetching { mute, .. } = &mut self.phase {
@@ -247,9 +255,7 @@ impl Leader {
     /// too, without knowing. Nobody is healed before it can be read.
     fn lost_with_learner(&mut self, at: &Place, lost: &[BlockAt], around: &Around) -> Result<()> {
         for block in lost {
-            if let Err(Error::Damaged { .. } | Error::Io { .. }) =
-                around.brick.read_block(at.ring, block.shard, block.block)
-            {
+            if let Err(Error::Damaged { .. }) = around.brick.read_block(at.ring, block.shard, block.block) {
                 self.lost_by(at.own.brick, &[*block]);
             }
         }
@@ -522,7 +528,7 @@ impl Leader {
 
 pub(crate) fn read_block(around: &Around, ring: RingId, block: BlockAt) -> Result<Option<Bytes>> {
     match around.brick.read_block(ring, block.shard, block.block) {
-        Err(Error::Damaged { .. } | Error::Io { .. }) => Ok(None),
+        Err(Error::Damaged { .. }) => Ok(None),
         other => other,
     }
 }

@@ -94,8 +94,11 @@ pub enum Event {
     SessionEnded { session: SessionId },
     /// Shards that sessions may write past the log are closed: the host changes something by itself.
     CloseShards,
-    /// Whether all members hold the same is to be proved: [`Partition::proof`] tells how far that is.
-    Prove,
+    /// Whether all members hold the same is to be proved: [`Partition::proof`] tells how far that is, and for whom (`run`).
+    Prove {
+        /// Who asked.
+        run: u64,
+    },
     /// Everything that this replica holds is to become stable on every member: [`Partition::stable`] tells.
     Stabilize,
     /// Another replica says something.

@@ -20,6 +20,8 @@ const DIFFERING_MAX: usize = 16;
 /// How far it is, for who asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proof {
+    /// Who asked for it.
+    pub run: u64,
     /// Entries and shards that all members hold alike.
     pub equal: u64,
     /// Shards that were being written.
@@ -41,8 +43,8 @@ pub(crate) struct Proving {
     own: (u128, u64),
     missing: BTreeSet<BrickId>,
     differs: bool,
-    /// It was asked for meanwhile: once this has ended it begins anew.
-    again: bool,
+    /// It was asked for meanwhile, by this one: once this has ended it begins anew.
+    again: Option<u64>,
 }
 
 /// A question that waits for its record.
@@ -77,19 +79,19 @@ fn shards(at: &Place, brick: &Brick, (from, to): (&Key, &Key), left_out: &[Shard
 
 impl Leader {
     /// From the beginning. Without all members there is nothing to prove.
-    pub fn begin_proof(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn begin_proof(&mut self, at: &Place, run: u64, around: &Around, out: &mut Out) -> Result<()> {
         if !self.serves() || !self.all_present() {
             self.proof = None;
             return Ok(());
         }
         // Answers name the record only: what members say to the one that runs would count for another one's portion.
         if let Some(running) = self.proof.as_mut().filter(|proof| !proof.told.ended) {
-            running.again = true;
+            running.again = Some(run);
             return Ok(());
         }
         let is_alone = at.others().next().is_none();
         let (from, _) = Key::object_range(at.ring, at.own.partition, at.count);
-        self.prove_from(at, from, Proof { ended: is_alone, ..Proof::default() }, around, out)
+        self.prove_from(at, from, Proof { run, ended: is_alone, ..Proof::default() }, around, out)
     }
 
     fn prove_from(&mut self, at: &Place, from: Key, mut told: Proof, around: &Around, out: &mut Out) -> Result<()> {
@@ -111,7 +113,7 @@ impl Leader {
             let (from, to, left_out) = (from.clone(), to.clone(), left_out.clone());
             at.send_member(out, *brick, Message::Prove { sequence, from, to, left_out });
         }
-        let proving = Proving { told, sequence, from, to, own, missing, differs: false, again: false };
+        let proving = Proving { told, sequence, from, to, own, missing, differs: false, again: None };
         self.proof = Some(Box::new(proving));
         Ok(())
     }
@@ -146,9 +148,9 @@ impl Leader {
             told.equal += own.1;
         }
         self.prove_from(at, to, told, around, out)?;
-        match &mut self.proof {
-            Some(proof) if again && !proof.told.ended => proof.again = true,
-            Some(_) if again => self.begin_proof(at, around, out)?,
+        match (&mut self.proof, again) {
+            (Some(proof), Some(_)) if !proof.told.ended => proof.again = again,
+            (Some(_), Some(run)) => return self.begin_proof(at, run, around, out),
             _ => {}
         }
         Ok(())

@@ -86,15 +86,15 @@ pub enum ControlRequest {
     MissingHere,
     /// The name that leads to an inode, as far as this one server knows.
     NamesHere(NameRequest),
-    /// Begins such a proof of all partitions.
+    /// Begins such a proof of all partitions of which none was begun in this run.
     Prove {
-        /// Also of those that are proved, or being proved.
-        anew: bool,
+        /// A number of who asks.
+        run: u64,
     },
     /// Of those that this one server leads.
     ProveHere {
         /// So.
-        anew: bool,
+        run: u64,
     },
     /// Lets a replica of this one server lead a partition whose members are gone for good.
     PartitionForce {
@@ -290,8 +290,8 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::Missing => missing::missing(node),
         ControlRequest::MissingHere => missing::missing_here(node),
         ControlRequest::NamesHere(wanted) => missing::names_here(node, &wanted),
-        ControlRequest::Prove { anew } => heal::prove(node, anew),
-        ControlRequest::ProveHere { anew } => heal::prove_here(node, anew),
+        ControlRequest::Prove { run } => heal::prove(node, run),
+        ControlRequest::ProveHere { run } => heal::prove_here(node, run),
         ControlRequest::BrickList => bricks(node, &Reports::gather(node)?).map(Value::from),
         ControlRequest::BrickAdd { directory, pool, journal_mib } => bricks::add(node, &directory, &pool, journal_mib),
         ControlRequest::BrickRemove { brick } => bricks::remove(node, &one_brick(node, &brick)?),

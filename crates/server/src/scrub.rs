@@ -252,7 +252,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
         passes.end(pass);
         drop(all);
         // What each has is sound by now; whether it is the same is asked once nothing is damaged any more.
-        prove_here(node, true)?;
+        prove_here(node, getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))?)?;
     } else if outcome.is_ok() {
         passes.running = Some(pass);
     }

@@ -3,13 +3,13 @@
 use super::format::*;
 use super::{Geometry, Lsn};
 use crate::meta::Meta;
-use crate::storage::{Storage, StorageFile};
+use crate::storage::{Storage, StorageFile, is_damage};
 use bytes::Bytes;
 use hekate_proto::{Error, Result, Wire};
 use std::sync::Arc;
 
-/// The smallest part of a disk that is read at once: after an error sector by sector.
-const SECTOR_BYTES: usize = 512;
+/// What the kernel reads at once: after an error page by page.
+const PAGE_BYTES: usize = 4096;
 
 /// A record as it rests in the journal.
 #[derive(Debug, Clone)]
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
     fn end_by_header(&mut self) -> Result<Option<Lsn>> {
         let Some(file) = self.segment(self.geometry.number_of(self.at))? else { return Ok(None) };
         let mut header = [0u8; RECORD_HEADER_BYTES];
-        file.read_at(&mut header, self.geometry.offset_of(self.at)).map_err(|e| Error::io("read the journal", e))?;
+        file.read_at(&mut header, self.geometry.offset_of(self.at)).map_err(failed)?;
         let header = RecordHeader::decode(&header).ok().filter(|header| header.lsn == self.at);
         let header = header.filter(|header| header.kind != EntryKind::End && header.generation >= self.generation);
         self.generation = header.map_or(self.generation, |header| header.generation);
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
             return Ok(Some(file.clone()));
         }
         let path = self.geometry.path_of(number);
-        let failed = |e| Error::io(format!("read {path}"), e);
+        let failed = |e| failed_at(&path, e);
         let file = self.storage.open(&path, false).map_err(failed)?;
         let mut header = [0u8; 64];
         file.read_at(&mut header, 0).map_err(failed)?;
@@ -161,7 +161,6 @@ impl<'a> Reader<'a> {
 
     fn record_at(&self, file: &dyn StorageFile, lsn: Lsn) -> Result<Option<Found>> {
         let offset = self.geometry.offset_of(lsn);
-        let failed = |e| Error::io("read the journal", e);
         let mut header = [0u8; RECORD_HEADER_BYTES];
         file.read_at(&mut header, offset).map_err(failed)?;
         let Ok(header) = RecordHeader::decode(&header) else { return Ok(None) };
@@ -230,12 +229,12 @@ impl<'a> Reader<'a> {
     fn headers_in(&self, number: u64, from: usize) -> Result<Vec<RecordHeader>> {
         let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
         let file = self.storage.open(&self.geometry.path_of(number), false);
-        let file = file.map_err(|e| Error::io("read the journal", e))?;
-        if file.read_at(&mut bytes[from..], from as u64).is_err() {
-            bytes.fill(0);
-            for (index, sector) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
-                if file.read_at(sector, (index * SECTOR_BYTES) as u64).is_err() {
-                    sector.fill(0);
+        let file = file.map_err(failed)?;
+        if if_readable(file.read_at(&mut bytes[from..], from as u64).map(Some).map_err(failed))?.is_none() {
+            for (index, page) in bytes.chunks_mut(PAGE_BYTES).enumerate() {
+                let read = file.read_at(page, (index * PAGE_BYTES) as u64);
+                if if_readable(read.map(Some).map_err(failed))?.is_none() {
+                    page.fill(0);
                 }
             }
         }
@@ -258,7 +257,7 @@ impl<'a> Reader<'a> {
         let mut bytes = [0u8; RECORD_HEADER_BYTES];
         let file = self.storage.open(&self.geometry.path_of(number), false);
         let read = file.and_then(|file| file.read_at(&mut bytes, self.geometry.offset_of(self.at)));
-        read.map_err(|e| Error::io("read the journal", e))?;
+        read.map_err(failed)?;
         if bytes[..4] != RECORD_MAGIC.to_le_bytes() || bytes[8..16] != self.at.0.to_le_bytes() {
             return Ok(None);
         }
@@ -277,7 +276,18 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What cannot be read is damaged: a disk gives EIO for a sector that it knows to be so, and other bytes for one that it does not.
+fn failed(error: std::io::Error) -> Error {
+    failed_at("the journal", error)
+}
+
+fn failed_at(what: &str, error: std::io::Error) -> Error {
+    match is_damage(&error) {
+        true => Error::io(format!("read {what}"), error),
+        false => Error::Unavailable { what: format!("{what} cannot be read: {error}") },
+    }
+}
+
+/// What a disk cannot read is damaged: it gives EIO for a sector that it knows to be so, and other bytes for one that it does not.
 pub fn if_readable<T>(read: Result<Option<T>>) -> Result<Option<T>> {
     match read {
         Err(Error::Io { .. }) => Ok(None),

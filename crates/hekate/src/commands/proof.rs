@@ -5,6 +5,7 @@ use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows};
 use hekate_server::ControlRequest;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -20,12 +21,19 @@ const NAMED_MAX: usize = 5;
 
 /// Begins the proofs and waits for them, telling how far they are. -> what is being healed, with the proofs.
 pub fn prove(cli: &Cli) -> Result<Value, Failure> {
-    ask(cli, &ControlRequest::Prove { anew: true })?;
+    // What an earlier run has proved says nothing of now.
+    let run = getrandom::u64().map_err(|e| Failure::new(71, format!("getrandom: {e}")))?;
+    ask(cli, &ControlRequest::Prove { run })?;
     let (mut last, mut moved) = (0, Instant::now());
     let (mut asked, mut shown) = (moved, moved);
     loop {
-        let said = look(cli, &ControlRequest::HealStatus)?;
-        let (proofs, partitions) = (rows(&said["proofs"]), said["partitions"].as_u64().unwrap_or(0));
+        let mut said = look(cli, &ControlRequest::HealStatus)?;
+        // A server that does not know yet that another one leads has a row of its own.
+        let mut seen = HashSet::new();
+        let mut proofs = rows(&said["proofs"]).to_vec();
+        proofs.retain(|row| row["run"] == run && seen.insert((row["ring"].to_string(), row["partition"].to_string())));
+        said["proofs"] = proofs.clone().into();
+        let partitions = said["partitions"].as_u64().unwrap_or(0);
         let ended = proofs.iter().filter(|proof| proof["ended"] == true).count() as u64;
         if ended >= partitions {
             return Ok(said);
@@ -35,10 +43,10 @@ pub fn prove(cli: &Cli) -> Result<Value, Failure> {
             (last, moved) = (equal + ended, Instant::now());
         }
         if moved.elapsed() > STUCK_LIMIT {
-            return Err(stuck(cli, proofs));
+            return Err(stuck(cli, &proofs));
         }
         if asked.elapsed() > AGAIN_PAUSE && (proofs.len() as u64) < partitions {
-            ask(cli, &ControlRequest::Prove { anew: false })?;
+            ask(cli, &ControlRequest::Prove { run })?;
             asked = Instant::now();
         }
         if shown.elapsed() > PROGRESS_PAUSE && !cli.json && std::io::stderr().is_terminal() {
@@ -51,7 +59,10 @@ pub fn prove(cli: &Cli) -> Result<Value, Failure> {
 
 /// Names what is not proved.
 fn stuck(cli: &Cli, proofs: &[Value]) -> Failure {
-    let listed = look(cli, &ControlRequest::PartitionList).unwrap_or_default();
+    let listed = match look(cli, &ControlRequest::PartitionList) {
+        Ok(listed) => listed,
+        Err(failure) => return failure,
+    };
     let is_proved = |row: &&Value| {
         let is_its = |proof: &Value| {
             (&proof["ring"], &proof["partition"], &proof["ended"]) == (&row["ring"], &row["partition"], &true.into())

@@ -11,8 +11,8 @@ const OLDER: u32 = 1;
 
 const SEGMENT_BYTES: u64 = 512 << 10;
 
-/// Brick `OLDER` is as it was before the others' journals went on.
-fn ring_with_an_older_brick() -> TestRing {
+/// Brick `OLDER` is as it was before the others' journals went on, in views without memory or with it.
+fn ring_with_an_older_brick(forgetful: bool) -> TestRing {
     let mut storages = storages();
     let mut ring = open(&storages);
     let older = storages[OLDER as usize].copy();
@@ -23,12 +23,13 @@ fn ring_with_an_older_brick() -> TestRing {
     let op_id = ring.op_id;
     drop(ring);
     storages[OLDER as usize] = older;
-    start_again(&storages, op_id)
+    start_again(&storages, op_id, forgetful)
 }
 
 /// Its clients go on.
-fn start_again(storages: &[MemoryStorage], op_id: u64) -> TestRing {
+fn start_again(storages: &[MemoryStorage], op_id: u64, forgetful: bool) -> TestRing {
     let mut ring = unstarted(bricks_on(storages, SEGMENT_BYTES));
+    ring.views.iter_mut().for_each(|view| view.forgetful = forgetful);
     ring.op_id = op_id;
     ring.start_all();
     ring
@@ -108,7 +109,7 @@ fn check_that_all_is_there(ring: &mut TestRing) {
 
 #[test]
 fn who_has_lost_records_neither_leads_nor_stays_though_the_others_no_longer_have_them() {
-    let mut ring = ring_with_an_older_brick();
+    let mut ring = ring_with_an_older_brick(false);
     assert!(ring.branches.contains("levelling: a member has lost records"));
     let older = BrickId(u128::from(OLDER));
     for number in 0..COUNT {
@@ -158,7 +159,16 @@ fn ring_with_rotten_journals() -> TestRing {
             .for_each(|at| storage.flip_bit("journal/segment-001", (at % SEGMENT_BYTES) as usize));
     }
     storages[OLDER as usize] = older;
-    start_again(&storages, op_id)
+    start_again(&storages, op_id, false)
+}
+
+/// Such a view goes on with one member, who is to have what there is: a leader that has less asks that one to lead, and does not stop, which
+/// would repeat itself whenever it comes back.
+#[test]
+fn who_has_lost_records_lets_another_lead_a_view_without_memory() {
+    let mut ring = ring_with_an_older_brick(true);
+    check_that_the_older_one_is_left_out(&mut ring, "has lost records of partition");
+    check_that_the_older_one_is_healed(&mut ring);
 }
 
 #[test]

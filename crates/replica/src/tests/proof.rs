@@ -4,7 +4,7 @@ use super::*;
 
 fn prove(ring: &mut TestRing, number: u32) -> Proof {
     let (partition, brick) = (PartitionNumber(number), ring.views[number as usize].leader);
-    ring.tell(Address { partition, brick }, Event::Prove);
+    ring.tell(Address { partition, brick }, Event::Prove { run: 1 });
     for _ in 0..20 {
         let proof = ring.partitions[&Address { partition, brick }].proof();
         match proof {
@@ -82,11 +82,11 @@ fn a_proof_that_is_asked_for_while_one_runs_is_of_what_has_come_meanwhile() {
     let mut ring = ring_with_shards();
     let (leader, follower) = members(&ring, 0);
     let leader = Address { partition: PartitionNumber(0), brick: leader };
-    ring.handle(leader, Event::Prove);
+    ring.handle(leader, Event::Prove { run: 1 });
     let question = ring.queue.pop_front().unwrap();
     ring.handle(question.to, Event::Message(question));
     make_differ(&ring, 0, follower, another_write(&ring, 0, follower));
-    ring.handle(leader, Event::Prove);
+    ring.handle(leader, Event::Prove { run: 1 });
     ring.deliver();
     let proof = ring.partitions[&leader].proof().unwrap();
     assert!(proof.ended && matches!(&proof.differing[..], [(brick, _)] if *brick == follower), "{proof:?}");
@@ -99,7 +99,7 @@ fn a_proof_ends_with_the_connection_and_begins_anew_with_the_next() {
     let (leader, follower) = members(&ring, 0);
     let leader = Address { partition: PartitionNumber(0), brick: leader };
     let at_follower = Address { brick: follower, ..leader };
-    ring.handle(leader, Event::Prove);
+    ring.handle(leader, Event::Prove { run: 1 });
     ring.queue.clear();
     let ended = ring.partitions[&leader].proof().unwrap();
     assert!(!ended.ended);
@@ -125,10 +125,10 @@ fn a_proof_that_is_asked_for_while_one_runs_sees_no_difference() {
     let mut ring = open(&storages());
     for number in 0..COUNT {
         let leader = Address { partition: PartitionNumber(number), brick: ring.views[number as usize].leader };
-        ring.handle(leader, Event::Prove);
+        ring.handle(leader, Event::Prove { run: 1 });
         let question = ring.queue.pop_front().unwrap();
         ring.handle(question.to, Event::Message(question));
-        ring.handle(leader, Event::Prove);
+        ring.handle(leader, Event::Prove { run: 1 });
         ring.deliver();
         let proof = ring.partitions[&leader].proof().unwrap();
         assert!(proof.ended && proof.differing.is_empty(), "{proof:?}");

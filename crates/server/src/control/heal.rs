@@ -48,11 +48,11 @@ pub fn status(node: &Node) -> Result<Value> {
 /// All servers begin to prove that the partitions that they lead are the same on all members.
 ///
 /// A proof ends with a view and with a member's connection, and none begins while a partition does not serve: who wants all of them
-/// asks again, for the rest.
-pub fn prove(node: &Node, anew: bool) -> Result<Value> {
-    let mut begun = prove_here(node, anew)?["begun"].as_u64().unwrap_or(0);
+/// asks again in the same run, for the rest.
+pub fn prove(node: &Node, run: u64) -> Result<Value> {
+    let mut begun = prove_here(node, run)?["begun"].as_u64().unwrap_or(0);
     for info in node.registry.servers()?.into_iter().filter(|info| info.server != node.registry.server()) {
-        if let Ok(said) = super::ask_server(node, &info, &ControlRequest::ProveHere { anew }) {
+        if let Ok(said) = super::ask_server(node, &info, &ControlRequest::ProveHere { run }) {
             begun += said["begun"].as_u64().unwrap_or(0);
         }
     }
@@ -60,14 +60,14 @@ pub fn prove(node: &Node, anew: bool) -> Result<Value> {
 }
 
 /// This one does.
-pub fn prove_here(node: &Node, anew: bool) -> Result<Value> {
+pub fn prove_here(node: &Node, run: u64) -> Result<Value> {
     let rings: Vec<_> = node.rings.read().values().cloned().collect();
     let mut begun = 0;
     for ring in &rings {
-        let has_proof = |address| ring.replica(address).is_none_or(|hosted| hosted.partition.read().proof().is_some());
-        let wanted: Vec<_> = ring.leaders().into_iter().filter(|address| anew || !has_proof(*address)).collect();
+        let run_of = |address| Some(ring.replica(address)?.partition.read().proof()?.run);
+        let wanted: Vec<_> = ring.leaders().into_iter().filter(|address| run_of(*address) != Some(run)).collect();
         begun += wanted.len();
-        node.tell(ring, wanted, || Event::Prove);
+        node.tell(ring, wanted, || Event::Prove { run });
     }
     Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "begun": begun }))
 }
@@ -82,7 +82,7 @@ pub fn proofs_here(node: &Node) -> Vec<Value> {
             };
             let differing = |(brick, key): &(BrickId, Key)| json!({ "brick": brick, "from": format!("{key:?}") });
             rows.push(json!({
-                "ring": ring.ring, "partition": address.partition, "equal": proof.equal, "left_out": proof.left_out,
+                "ring": ring.ring, "partition": address.partition, "run": proof.run, "equal": proof.equal, "left_out": proof.left_out,
                 "ended": proof.ended, "differing": proof.differing.iter().map(differing).collect::<Vec<_>>(),
             }));
         }
