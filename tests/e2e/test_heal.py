@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 
@@ -180,15 +181,20 @@ def nobody_knows_of_what_a_dead_server_alone_has(store):
     wait_until(lambda: store.try_cli("heal", "status").exit == 0, "it is whole", limit_s=20)
     led = {view["leader"] for view in views(store)}
     equal(len(led), 2, "bricks that lead")
+    # It hangs, and nobody has missed it yet.
+    os.kill(store.other_pids["s2"], signal.SIGSTOP)
+    outcome = store.try_cli("--json", "heal", "status")
+    os.kill(store.other_pids["s2"], signal.SIGCONT)
+    said = outcome.json()
+    equal((said["all_servers_answer"], said["missing"]), (False, []), "what is known")
+    assert said["waiting"] and all("server 2" in row["waits_for"] for row in said["waiting"]), said
+    equal(outcome.exit, 1, "of heal status")
     store.kill_other("s2")
-    # Before it is missed, and after.
     for _ in range(12):
         said = store.try_cli("heal", "status")
         equal(said.exit, 1, f"of heal status: {said.text}")
         time.sleep(0.5)
     assert "not all servers answer" in said.text, said.text
-    said = store.try_cli("--json", "heal", "status").json()
-    equal((said["all_servers_answer"], said["missing"], said["waiting"]), (False, [], []), "what is known")
     store.serve_other("s2")
     wait_until(lambda: store.try_cli("heal", "status").exit == 0, "it is whole again", limit_s=30)
     equal(store.cli("heal", "status", "--prove").exit, 0, "the proof")

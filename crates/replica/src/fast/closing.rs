@@ -248,7 +248,7 @@ impl Leader {
             match around.brick.read_block(at.ring, shard, block) {
                 Ok(Some(found)) => bytes.extend_from_slice(&found),
                 Ok(None) => bytes.resize(bytes.len() + BLOCK_BYTES, 0),
-                Err(Error::Damaged { .. }) => break,
+                Err(Error::Damaged { .. } | Error::Io { .. }) => break,
                 Err(error) => return Err(error),
             }
         }

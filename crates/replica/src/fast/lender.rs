@@ -80,7 +80,7 @@ impl Leader {
     fn has_damage(&self, at: &Place, shard: ShardId, blocks: &[u32], around: &Around) -> Result<bool> {
         for block in blocks {
             match around.brick.read_block(at.ring, shard, *block) {
-                Err(Error::Damaged { .. }) => return Ok(true),
+                Err(Error::Damaged { .. } | Error::Io { .. }) => return Ok(true),
                 read => drop(read?),
             }
         }
