@@ -186,12 +186,16 @@ fn what_a_leader_asked_in_an_earlier_view_is_not_answered_in_the_next() {
 /// Records of nobody's, until the journal takes no more; from now on no room is made.
 pub(super) fn fill_journal(lane: &mut Lane, at: Address) {
     lane.ring.messages_left = u64::MAX - 1;
-    let brick = &lane.ring.bricks[at.brick.0 as usize];
-    let epoch = brick.position(RING, at.partition).epoch;
+    fill(&lane.ring.bricks[at.brick.0 as usize], at.partition);
+}
+
+/// The same, of any brick.
+pub(super) fn fill(brick: &Brick, partition: PartitionNumber) {
+    let epoch = brick.position(RING, partition).epoch;
     for bytes in [10_000, 100] {
-        let key = Key::session(RING, at.partition.first_position(COUNT), SessionId(77), 1);
+        let key = Key::session(RING, partition.first_position(COUNT), SessionId(77), 1);
         let changes = vec![Change::Put { key, value: super::fast::bytes(7, bytes) }];
-        let (partition, session, op_id, sequence) = (at.partition, SYSTEM_SESSION, OpId(0), Sequence(0));
+        let (session, op_id, sequence) = (SYSTEM_SESSION, OpId(0), Sequence(0));
         let record = Record { ring: RING, partition, epoch, sequence, session, op_id, changes };
         let entry = hekate_brick::LogEntry::new(record);
         while brick.takes_now(&entry) {
@@ -226,4 +230,33 @@ fn a_learner_gets_no_records_as_long_as_there_is_no_room_to_even_what_it_lists()
     assert!(!lane.listed(follower) && !lacks(&lane));
     form(&mut lane.ring, number, first, &[first, second], &[]);
     lane.check_even([1, 3, 1, 1]);
+}
+
+/// One range that is longer than a record, and many that are together: what is not made even stays other on who took it.
+#[test]
+fn a_list_that_is_longer_than_a_record_is_made_even_in_parts() {
+    for apart in [15, 16] {
+        let mut lane = Lane::new();
+        let (leader, follower) = (lane.leader, lane.follower);
+        for part in 0..10 {
+            let op_id = 512 + 256 * u64::from(part);
+            assert!(lane.slow(FIRST, op_id, 64 * BLOCK * part, bytes(1, 64 * BLOCK_BYTES)).is_ok());
+            lane.ring.write_home();
+        }
+        open_again(&mut lane, 1);
+        for turn in 0..32 {
+            let (follow, term, op_id) = (lane.stamp, lane.term, (1 << 20) + u64::from(turn));
+            let (offset, bytes) = ((100 + apart * turn) * BLOCK, bytes(2, 16 * BLOCK_BYTES));
+            let write = DataOp::FastWrite { data: DATA, index: 0, offset, bytes, follow, settled: false, term };
+            assert!(lane.request(follower, FIRST, op_id, write).is_ok());
+            lane.stamp = lane.fast_stamp(op_id);
+            lane.ring.write_home();
+        }
+        assert!(lane.slow(SECOND, 256, 0, bytes(3, BLOCK_BYTES)).is_ok());
+        lane.ring.rest();
+        let (ours, theirs) = (lane.held(leader), lane.held(follower));
+        assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+        assert!(ours.1 == [bytes(3, BLOCK_BYTES), bytes(1, 639 * BLOCK_BYTES)].concat(), "what the leader had");
+        assert!(!lane.listed(leader) && !lane.listed(follower));
+    }
 }

@@ -5,33 +5,42 @@ use hekate_brick::{LogEntry, block_checksum};
 
 const NUMBER: PartitionNumber = PartitionNumber(0);
 
-fn key(name: &str) -> Key {
-    let position = NUMBER.first_position(COUNT);
+fn put_in(number: PartitionNumber, name: &str, value: &str) -> Change {
+    let position = number.first_position(COUNT);
     let id = InodeId::new(position.0, 5, 77);
-    Key::name(hekate_proto::Place { ring: RING, position, volume: VOLUME }, id, name.as_bytes())
+    let key = Key::name(hekate_proto::Place { ring: RING, position, volume: VOLUME }, id, name.as_bytes());
+    Change::Put { key, value: Bytes::copy_from_slice(value.as_bytes()) }
 }
 
 fn put(name: &str, value: &str) -> Change {
-    Change::Put { key: key(name), value: Bytes::copy_from_slice(value.as_bytes()) }
+    put_in(NUMBER, name, value)
 }
 
 /// The same record in the logs of both members, but for what it changes.
-fn append(ring: &TestRing, leaders: Vec<Change>, members: Vec<Change>) {
-    let view = &ring.views[NUMBER.0 as usize];
+fn append_in(ring: &TestRing, number: PartitionNumber, leaders: Vec<Change>, members: Vec<Change>) {
+    let view = &ring.views[number.0 as usize];
     for (member, changes) in view.members.iter().zip([leaders, members]) {
         let brick = &ring.bricks[member.brick.0 as usize];
-        let sequence = Sequence(brick.position(RING, NUMBER).sequence.0 + 1);
+        let sequence = Sequence(brick.position(RING, number).sequence.0 + 1);
         let (session, op_id, epoch) = (SYSTEM_SESSION, OpId(0), view.epoch);
-        let record = Record { ring: RING, partition: NUMBER, epoch, sequence, session, op_id, changes };
+        let record = Record { ring: RING, partition: number, epoch, sequence, session, op_id, changes };
         brick.append(&LogEntry::new(record)).unwrap();
     }
 }
 
-fn held_by_both(ring: &TestRing) -> [Vec<(Key, Bytes)>; 2] {
-    let members = &ring.views[NUMBER.0 as usize].members;
+fn append(ring: &TestRing, leaders: Vec<Change>, members: Vec<Change>) {
+    append_in(ring, NUMBER, leaders, members);
+}
+
+fn held_in(ring: &TestRing, number: PartitionNumber) -> [Vec<(Key, Bytes)>; 2] {
+    let members = &ring.views[number.0 as usize].members;
     // A leader that starts reserves numbers.
     let counts = |entry: &(Key, Bytes)| entry.0.kind() != Some(Kind::Partition);
-    [0, 1].map(|index: usize| ring.held(members[index].brick, NUMBER).into_iter().filter(counts).collect())
+    [0, 1].map(|index: usize| ring.held(members[index].brick, number).into_iter().filter(counts).collect())
+}
+
+fn held_by_both(ring: &TestRing) -> [Vec<(Key, Bytes)>; 2] {
+    held_in(ring, NUMBER)
 }
 
 fn ring_at_rest() -> TestRing {
@@ -108,7 +117,7 @@ fn more_entries_than_damage_explains_are_not_served() {
 /// What the leader takes over goes into one record: its bytes are limited as well as its entries.
 #[test]
 fn few_long_entries_are_taken_over_and_too_many_bytes_are_not() {
-    for (count, bytes, is_taken) in [(3, 10_000, true), (100, 30_000, false)] {
+    for (count, bytes, is_taken) in [(3, 10_000, true), (200, 2000, true), (100, 30_000, false)] {
         let mut ring = ring_at_rest();
         for number in 0..count {
             append(&ring, vec![put(&format!("n{number}"), &"x".repeat(bytes))], vec![put(&format!("n{number}"), "y")]);
@@ -121,15 +130,16 @@ fn few_long_entries_are_taken_over_and_too_many_bytes_are_not() {
     }
 }
 
-/// In a partition that is empty otherwise.
+/// In a partition that is empty otherwise: the root is in the first one.
 #[test]
 fn what_only_a_member_has_is_found_where_the_leader_has_nothing() {
     let mut ring = open(&storages());
     ring.rest();
-    append(&ring, Vec::new(), vec![put("only the member has it", "x")]);
+    let number = PartitionNumber(1);
+    append_in(&ring, number, Vec::new(), vec![put_in(number, "only the member has it", "x")]);
+    assert!(held_in(&ring, number)[0].is_empty());
     restart_machines(&mut ring);
-    let [leader, member] = held_by_both(&ring);
-    assert_eq!(leader, member);
+    assert_eq!(held_in(&ring, number), [vec![], vec![]]);
     assert_eq!(ring.notes.len(), 1, "{:?}", ring.notes);
 }
 

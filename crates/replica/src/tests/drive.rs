@@ -37,7 +37,7 @@ pub(super) fn seed_of(partition: PartitionNumber) -> u64 {
 }
 
 /// All replicas of its partition lose what they have in memory, and the leader begins.
-fn begin_anew(ring: &mut TestRing, leader: Address) {
+pub(super) fn begin_anew(ring: &mut TestRing, leader: Address) {
     let number = leader.partition.0;
     let view = ring.views[number as usize].clone();
     ring.partitions.retain(|address, _| address.partition != leader.partition);
@@ -373,6 +373,31 @@ fn that_an_op_is_over_is_said_once_no_power_cut_can_take_that() {
         ring.execute(make_directory(ROOT, b"d", seed_of(there.partition))).unwrap();
         ring.rest();
     }
+}
+
+/// Else a name is shown that goes again, or is missing and comes back.
+#[test]
+fn a_leader_serves_once_what_a_crash_cut_short_is_over() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    ring.execute(make_directory(ROOT, b"d", seed_of(there.partition))).unwrap();
+    ring.rest();
+    begin(&mut ring, 1, Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name(b"d") } });
+    assert_eq!(deliver_but(&mut ring, is_leg).len(), 1, "its intent is in the log");
+    begin_anew(&mut ring, root);
+    let is_over = |envelope: &Envelope| matches!(envelope.message, Message::LegEnded { .. });
+    let mut ended = deliver_but(&mut ring, is_over);
+    for _ in 0..3 {
+        ring.handle(root, Event::Tick);
+        ended.extend(deliver_but(&mut ring, is_over));
+    }
+    assert!(!ended.is_empty() && !ring.partitions[&root].serves());
+    ring.queue.extend(ended);
+    (0..5).for_each(|_| ring.tick());
+    assert!(ring.partitions[&root].serves());
+    ring.rest();
+    ring.check();
 }
 
 /// Each holds what the other wants: whoever meets that lets go of its own, or both wait for ever.

@@ -295,19 +295,22 @@ fn a_lender_that_comes_back_is_asked_again() {
 
 #[test]
 fn a_shard_is_closed_though_nobody_can_read_a_block_of_it() {
-    let mut lane = Lane::new();
-    let (leader, follower) = (lane.leader, lane.follower);
-    assert!(lane.fast(leader, 512, 0, bytes(2, 3 * BLOCK_BYTES)).is_ok());
-    rot(&mut lane, leader);
-    rot(&mut lane, follower);
-    assert!(lane.slow(SECOND, 256, 3 * BLOCK, bytes(4, BLOCK_BYTES)).is_ok(), "it is closed for another session");
-    lane.ring.rest();
-    assert!(!lane.listed(leader) && !lane.listed(follower));
-    for at in [leader, follower] {
-        let brick = &lane.ring.bricks[at.brick.0 as usize];
-        let blocks =
-            [0, 1, 2, 3].map(|block| brick.read_block(RING, shard(), block).ok().flatten().map(|bytes| bytes[0]));
-        assert_eq!(blocks, [Some(2), None, Some(2), Some(4)]);
+    // Of a list that goes on before the block, and of one that begins with it.
+    for (first, expected) in [(0, [Some(2), None, Some(2), Some(4)]), (1, [Some(1), None, Some(2), Some(4)])] {
+        let mut lane = Lane::new();
+        let (leader, follower) = (lane.leader, lane.follower);
+        assert!(lane.fast(leader, 512, first * BLOCK, bytes(2, (3 - first as usize) * BLOCK_BYTES)).is_ok());
+        rot(&mut lane, leader);
+        rot(&mut lane, follower);
+        assert!(lane.slow(SECOND, 256, 3 * BLOCK, bytes(4, BLOCK_BYTES)).is_ok(), "it is closed for another session");
+        lane.ring.rest();
+        assert!(!lane.listed(leader) && !lane.listed(follower));
+        for at in [leader, follower] {
+            let brick = &lane.ring.bricks[at.brick.0 as usize];
+            let blocks =
+                [0, 1, 2, 3].map(|block| brick.read_block(RING, shard(), block).ok().flatten().map(|bytes| bytes[0]));
+            assert_eq!(blocks, expected);
+        }
     }
 }
 
@@ -410,14 +413,8 @@ fn a_read_waits_for_a_shard_that_is_being_closed() {
     lane.check_even([2, 1, 1, 1]);
 }
 
-/// While it was away the shard was dropped, and made anew with fewer blocks (narrow seed 989 of the simulator).
-#[test]
-fn who_comes_back_may_list_blocks_that_are_gone() {
-    let mut lane = Lane::new();
-    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick, lane.follower.brick);
-    assert!(lane.fast(lane.follower, 512, 2 * BLOCK, bytes(2, 2 * BLOCK_BYTES)).is_ok());
-    let form = super::heal::form;
-    form(&mut lane.ring, number, first.0, &[first.0], &[]);
+/// The shard is dropped, and made with three blocks.
+pub(super) fn make_anew(lane: &mut Lane) {
     let stamp = Stamp { count: 1, session: SYSTEM_SESSION, op: OpId(9) };
     let record = ShardRecord { stamp, length: 3 * BLOCK, home_blocks: 3, reserved_blocks: 0 };
     let made = crate::data::block_change(shard(), record, 0, bytes(3, 3 * BLOCK_BYTES));
@@ -428,6 +425,40 @@ fn who_comes_back_may_list_blocks_that_are_gone() {
         lane.ring.write_home();
         assert_eq!(lane.ring.answers.get(&token), Some(&Ok(Reply::Done)));
     }
+}
+
+/// Nobody has what lies behind the end of a shard, and lends it; the rest of what is listed can be lent all the same.
+#[test]
+fn what_is_damaged_is_lent_though_who_comes_back_lists_blocks_that_are_gone() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    let third = (0..u128::from(BRICKS)).find(|brick| ![first, second].contains(brick)).unwrap();
+    assert!(lane.fast(lane.follower, 512, BLOCK, bytes(2, 3 * BLOCK_BYTES)).is_ok());
+    let form = super::heal::form;
+    form(&mut lane.ring, number, first, &[first], &[third]);
+    (0..20).for_each(|_| lane.ring.tick());
+    form(&mut lane.ring, number, first, &[first, third], &[]);
+    make_anew(&mut lane);
+    let leader = lane.leader;
+    rot(&mut lane, leader);
+    form(&mut lane.ring, number, first, &[first, third], &[second]);
+    (0..20).for_each(|_| lane.ring.tick());
+    form(&mut lane.ring, number, first, &[first, third, second], &[]);
+    lane.ring.rest();
+    for brick in [first, second, third] {
+        assert!(lane.held(Address { brick: BrickId(brick), ..leader }).1 == bytes(3, 3 * BLOCK_BYTES), "{brick}");
+    }
+}
+
+/// While it was away the shard was dropped, and made anew with fewer blocks (narrow seed 989 of the simulator).
+#[test]
+fn who_comes_back_may_list_blocks_that_are_gone() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick, lane.follower.brick);
+    assert!(lane.fast(lane.follower, 512, 2 * BLOCK, bytes(2, 2 * BLOCK_BYTES)).is_ok());
+    let form = super::heal::form;
+    form(&mut lane.ring, number, first.0, &[first.0], &[]);
+    make_anew(&mut lane);
     assert!(lane.listed(lane.follower));
     form(&mut lane.ring, number, first.0, &[first.0], &[second.0]);
     (0..20).for_each(|_| lane.ring.tick());

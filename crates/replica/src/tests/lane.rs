@@ -161,3 +161,38 @@ fn what_is_copied_from_a_shard_is_on_all_members() {
         lane.check_even([2, 1, 1, 1]);
     }
 }
+
+/// Else the other is shown though that member lacks it, and may lead next.
+#[test]
+fn that_a_member_has_one_write_says_nothing_of_another() {
+    let mut lane = Lane::new();
+    let (leader, follower) = (lane.leader, lane.follower);
+    let data = super::closing::beside(&lane);
+    let of_all = bytes(1, BLOCK_BYTES);
+    let open = DataOp::WriteShard { data, index: 0, offset: 0, bytes: of_all, follow: None, fast: true };
+    let opened = lane.request(leader, FIRST, 257, open);
+    let Ok(Reply::Written { stamp: follow, fast: Some(term) }) = opened else { panic!("{opened:?}") };
+    for at in [leader, follower] {
+        assert!(lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
+    }
+    let of_one = bytes(2, BLOCK_BYTES);
+    let write = DataOp::FastWrite { data, index: 0, offset: 0, bytes: of_one, follow, settled: true, term };
+    assert!(lane.request(leader, FIRST, 513, write).is_ok());
+    lane.ring.held_back = Some((follower, Vec::new()));
+    for (token, data) in [(77, DATA), (78, data)] {
+        let op = Op::Data { op: DataOp::ReadShard { data, index: 0, offset: 0, length: 1 } };
+        lane.ring.tell(leader, Event::Request { token: Token(token), ask: Lane::ask(SECOND, token * 256), op });
+    }
+    let (_, mut held) = lane.ring.held_back.replace((follower, Vec::new())).unwrap();
+    assert!(held.len() == 2 && lane.ring.answers.is_empty(), "{held:?}");
+    lane.ring.handle(follower, Event::Message(held.remove(0)));
+    lane.ring.deliver();
+    let shown = Ok(Reply::Data { bytes: bytes(2, 1) });
+    assert_eq!(lane.ring.answers, BTreeMap::from([(Token(77), shown.clone())]));
+    lane.ring.held_back = None;
+    lane.ring.queue.extend(held);
+    (0..20).for_each(|_| lane.ring.tick());
+    assert_eq!(lane.ring.answers.get(&Token(78)), Some(&shown));
+    let other = ShardId { data, ..shard() };
+    assert_eq!(lane.ring.bricks[follower.brick.0 as usize].read_shard(RING, other, 0, 1).unwrap(), bytes(2, 1));
+}

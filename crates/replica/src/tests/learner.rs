@@ -1,7 +1,7 @@
 //! Learners: what members keep for them, and until when; and which of them are compared.
 
-use super::closing::beside;
-use super::fast::{BLOCK, DATA, FIRST, Lane, bytes, shard};
+use super::closing::{beside, fill, fill_journal};
+use super::fast::{BLOCK, DATA, FIRST, Lane, bytes, make_anew, shard};
 use super::heal::{allocate, form, heal, healing, outgrow_journals, set_view, write};
 use super::*;
 use hekate_brick::storage::Storage;
@@ -63,6 +63,44 @@ fn who_lost_blocks_with_its_power_is_compared() {
     lane.check_even([1; 4]);
 }
 
+/// Else, should it lead alone, nobody had it, and it became zeros.
+#[test]
+fn a_member_that_got_its_lost_block_back_says_no_more_that_it_lacks_it() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    lane.ring.write_home();
+    let file = lane.storages[second as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
+    file.write_at(&[&[9; 100]], 0).unwrap();
+    let around = TestRing::around(&lane.ring.bricks, &lane.ring.views, lane.follower, 0);
+    let lost = vec![BlockAt { shard: shard(), block: 0 }];
+    let follower = Partition::new(RING, lane.follower, &around, lost).unwrap();
+    lane.ring.partitions.insert(lane.follower, follower);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.ring.rest();
+    form(&mut lane.ring, number, second, &[second], &[]);
+    lane.ring.rest();
+    assert!(lane.held(lane.follower).1 == bytes(1, 4 * BLOCK_BYTES));
+}
+
+/// What was written over since comes with later records; beside it there is what no other record brings.
+#[test]
+fn a_learner_gets_what_is_left_of_a_record_that_was_written_over_in_part() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    form(&mut lane.ring, number, first, &[first], &[]);
+    lane.ring.op_id = 600 * 256;
+    // So much is written home before its record, which has checksums only.
+    let blocks = (10..26).flat_map(|byte| vec![byte; BLOCK_BYTES]).collect();
+    drop(write(&mut lane.ring, DATA.0, 4 * BLOCK, blocks).unwrap());
+    for block in [4, 9, 10] {
+        drop(write(&mut lane.ring, DATA.0, block * BLOCK, vec![99; BLOCK_BYTES]).unwrap());
+    }
+    lane.ring.write_home();
+    form(&mut lane.ring, number, first, &[first], &[second]);
+    becomes_equal(&mut lane);
+    assert!(!lane.ring.branches.contains("a learner is compared from the beginning"));
+}
+
 /// It tells of them in several parts.
 #[test]
 fn what_a_learner_has_far_more_than_the_leader_goes() {
@@ -88,9 +126,8 @@ fn what_a_learner_has_far_more_than_the_leader_goes() {
     ring.check();
 }
 
-/// A shard of so many blocks on both, and other bytes in all of them but one at the leader; the follower, left out, learns, and is to be compared.
-/// -> also the count of the leader's stamp before.
-fn differing(blocks: u32) -> (Lane, u64) {
+/// A shard of so many blocks on both, and other bytes in all of them but one at the leader; the follower is left out.
+fn left_out(blocks: u32) -> Lane {
     let mut lane = Lane::new();
     let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
     lane.ring.op_id = 600 * 256;
@@ -104,10 +141,32 @@ fn differing(blocks: u32) -> (Lane, u64) {
     // Between others, a hole.
     allocate(&mut lane.ring, DATA.0, 3 * BLOCK, BLOCK, Fill::Nothing).unwrap();
     outgrow_journals(&mut lane.ring);
+    lane
+}
+
+/// It learns, and is to be compared, as soon as healing is allowed. -> also the count of the leader's stamp before.
+fn differing(blocks: u32) -> (Lane, u64) {
+    let mut lane = left_out(blocks);
     let before = lane.held(lane.leader).0.count;
-    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
-    form(&mut lane.ring, number, first, &[first], &[second]);
+    learns(&mut lane);
     (lane, before)
+}
+
+fn learns(lane: &mut Lane) {
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(0);
+    form(&mut lane.ring, number, first, &[first], &[second]);
+}
+
+/// All of it at once, from now on; then it is a member, and both hold the same.
+fn becomes_equal(lane: &mut Lane) {
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
+    heal(&mut lane.ring, number);
+    form(&mut lane.ring, number, first, &[first, second], &[]);
+    lane.ring.rest();
+    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
+    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
 }
 
 /// Nobody may make it lead before (`hekate partition force`).
@@ -131,7 +190,7 @@ fn who_is_being_compared_is_said_not_to_be_whole() {
 #[test]
 fn blocks_that_become_holes_while_a_shard_is_healed_are_holes_on_all() {
     let (mut lane, _) = differing(64);
-    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    let number = lane.leader.partition.0;
     // Until it is known which of them differ.
     while lane.held(lane.leader).0 != lane.held(lane.follower).0 || healing(&lane.ring, number)[0].sent == 0 {
         lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
@@ -140,12 +199,7 @@ fn blocks_that_become_holes_while_a_shard_is_healed_are_holes_on_all() {
     for block in (6..64).step_by(8) {
         allocate(&mut lane.ring, DATA.0, block * BLOCK, BLOCK, Fill::Nothing).unwrap();
     }
-    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
-    heal(&mut lane.ring, number);
-    form(&mut lane.ring, number, first, &[first, second], &[]);
-    lane.ring.rest();
-    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
-    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+    becomes_equal(&mut lane);
 }
 
 /// Bricks go by the counts of stamps: what is not above the last synced one was synced.
@@ -163,7 +217,7 @@ fn healing_gives_a_shard_a_greater_count_than_anybody_had() {
 #[test]
 fn a_learner_that_dies_while_a_shard_is_healed_trusts_no_stamps_of_it() {
     let (mut lane, _) = differing(64);
-    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    let number = lane.leader.partition.0;
     while lane.held(lane.leader).0 != lane.held(lane.follower).0 {
         lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
         lane.ring.tick();
@@ -174,12 +228,7 @@ fn a_learner_that_dies_while_a_shard_is_healed_trusts_no_stamps_of_it() {
     lane.ring.host_all();
     lane.ring.tell(lane.follower, Event::Start);
     lane.ring.tell(lane.leader, Event::Up { bricks: vec![lane.follower.brick] });
-    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
-    heal(&mut lane.ring, number);
-    form(&mut lane.ring, number, first, &[first, second], &[]);
-    lane.ring.rest();
-    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
-    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+    becomes_equal(&mut lane);
 }
 
 /// Its log is as long as the leader's was then, and no beginning of it.
@@ -210,18 +259,12 @@ fn a_record_that_only_the_old_leader_had_is_undone_though_others_have_come_since
 #[test]
 fn a_shard_for_which_room_is_made_while_it_is_healed_becomes_equal() {
     let (mut lane, _) = differing(64);
-    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
     while lane.held(lane.leader).0 != lane.held(lane.follower).0 {
         lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
         lane.ring.tick();
     }
     allocate(&mut lane.ring, DATA.0, 64 * BLOCK, 4 * BLOCK, Fill::Holes).unwrap();
-    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
-    heal(&mut lane.ring, number);
-    form(&mut lane.ring, number, first, &[first, second], &[]);
-    lane.ring.rest();
-    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
-    assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
+    becomes_equal(&mut lane);
 }
 
 /// After a power cut of all, who has just become a member may lead (rule 23).
@@ -255,4 +298,103 @@ fn who_is_left_out_keeps_its_journal_until_that_view_has_begun() {
     assert!(stable(&lane) <= last);
     set_view(&mut lane.ring, number, view);
     assert_eq!(stable(&lane), Sequence(u64::MAX));
+}
+
+/// More entries than one portion has, before the shard.
+fn entries_before(number: PartitionNumber) -> Vec<Change> {
+    let position = number.first_position(COUNT);
+    assert!(position.0 < shard().position().0);
+    let inode = InodeId::new(position.0, 5, 77);
+    let key = |entry: u32| Key::xattr(RING, VOLUME, inode, format!("user.{entry:03}").as_bytes());
+    (0..600).map(|entry| Change::Put { key: key(entry), value: bytes(7, 8) }).collect()
+}
+
+/// One step of healing; then no more.
+fn step(lane: &mut Lane) {
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+    lane.ring.tick();
+    lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(0);
+}
+
+/// Else it would have the leader's stamp over its own bytes, and nobody looked at these.
+#[test]
+fn a_write_to_a_shard_that_has_yet_to_be_compared_makes_nothing_equal_that_is_not() {
+    let mut lane = left_out(64);
+    let number = lane.leader.partition;
+    for at in [lane.leader, lane.follower] {
+        let brick = &lane.ring.bricks[at.brick.0 as usize];
+        let (changes, epoch) = (entries_before(number), brick.position(RING, number).epoch);
+        let (partition, sequence, session, op_id) = (number, Sequence(0), SYSTEM_SESSION, OpId(0));
+        let record = Record { ring: RING, partition, epoch, sequence, session, op_id, changes };
+        brick.append(&hekate_brick::LogEntry::new(record)).unwrap();
+    }
+    learns(&mut lane);
+    step(&mut lane);
+    assert!(lane.ring.partitions[&lane.follower].is_being_healed(), "the first portion");
+    drop(write(&mut lane.ring, DATA.0, 5 * BLOCK, vec![3; BLOCK_BYTES]).unwrap());
+    let (ours, theirs) = (lane.held(lane.leader), lane.held(lane.follower));
+    assert!(ours.0 != theirs.0 && ours.1 != theirs.1, "{:?}", ours.0);
+    becomes_equal(&mut lane);
+}
+
+/// The host's own.
+fn change(lane: &mut Lane, token: u64, changes: Vec<Change>) {
+    let commit = Box::new(Commit { changes, ..Commit::default() });
+    lane.ring.tell(lane.leader, Event::Change { token: Token(token), commit });
+    assert_eq!(lane.ring.answers.get(&Token(token)), Some(&Ok(Reply::Done)));
+}
+
+/// What comes before the shard has grown since, so that a portion ends earlier than it did.
+#[test]
+fn a_shard_that_is_compared_once_more_takes_nothing_before_that() {
+    let mut lane = left_out(64);
+    // With fewer blocks: no record about it fits what the learner has.
+    make_anew(&mut lane);
+    learns(&mut lane);
+    step(&mut lane);
+    assert!(lane.ring.partitions[&lane.follower].is_being_healed());
+    lane.ring.tell(lane.leader, Event::Up { bricks: vec![lane.follower.brick] });
+    let number = lane.leader.partition;
+    change(&mut lane, 3, entries_before(number));
+    // It is fed that, and compared up to somewhere before the shard.
+    (0..2).for_each(|_| step(&mut lane));
+    let stamp = Stamp { count: 2, ..lane.held(lane.leader).0 };
+    let record = ShardRecord { stamp, length: 3 * BLOCK, home_blocks: 3, reserved_blocks: 0 };
+    change(&mut lane, 4, vec![crate::data::block_change(shard(), record, 0, bytes(5, BLOCK_BYTES))]);
+    becomes_equal(&mut lane);
+}
+
+/// The next leader does not know of it, and takes it for one that only lacks records.
+#[test]
+fn a_learner_does_in_the_next_view_nothing_that_the_last_leader_asked_for() {
+    let mut lane = Lane::new();
+    let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
+    let third = (0..u128::from(BRICKS)).find(|brick| ![first, second].contains(brick)).unwrap();
+    lane.ring.op_id = 600 * 256;
+    let one_more = |lane: &mut Lane, byte| {
+        drop(write(&mut lane.ring, DATA.0, 0, vec![byte; BLOCK_BYTES]).unwrap());
+    };
+    form(&mut lane.ring, number, first, &[first, second], &[third]);
+    heal(&mut lane.ring, number);
+    one_more(&mut lane, 2);
+    form(&mut lane.ring, number, first, &[first, third], &[]);
+    one_more(&mut lane, 3);
+    // The first one's journal has gone on, that of the third has all records, and that of who learns is full.
+    fill(&lane.ring.bricks[first as usize], lane.leader.partition);
+    for brick in [first, second].map(|brick| &lane.ring.bricks[brick as usize]) {
+        brick.retain_from(brick.end());
+        brick.checkpoint().unwrap();
+    }
+    let learner = lane.follower;
+    fill_journal(&mut lane, learner);
+    lane.ring.branches.clear();
+    form(&mut lane.ring, number, first, &[first, third], &[second]);
+    assert!(lane.ring.branches.contains("a learner is compared from the beginning"));
+    form(&mut lane.ring, number, third, &[third, first], &[second]);
+    lane.leader.brick = BrickId(third);
+    lane.ring.messages_left = u64::MAX;
+    heal(&mut lane.ring, number);
+    assert!(!lane.ring.branches.contains("a learner's log goes on elsewhere"));
+    form(&mut lane.ring, number, third, &[third, first, second], &[]);
+    lane.check_even([3, 1, 1, 1]);
 }

@@ -2,7 +2,7 @@
 
 use crate::*;
 use bytes::Bytes;
-use hekate_brick::storage::MemoryStorage;
+use hekate_brick::storage::{MemoryStorage, Storage};
 use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, block_checksum};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
@@ -15,6 +15,7 @@ const LOST: BlockAt = BlockAt { shard: SHARD, block: 0 };
 
 /// The leader, brick 0, in memory; its members 1 and 2 are the test.
 pub(super) struct Led {
+    storage: MemoryStorage,
     brick: Brick,
     views: Vec<View>,
     pub(super) leader: Partition,
@@ -40,7 +41,7 @@ impl Led {
         let identity = Identity::new(BrickId(0), "c", settings);
         let storage = MemoryStorage::new();
         Brick::create_on(&storage, &identity).unwrap();
-        let brick = Brick::open_on(Arc::new(storage), &identity, Incarnation(1), false).unwrap().0;
+        let brick = Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0;
         let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
         let record = ShardRecord { stamp, length: BLOCK_BYTES as u32, home_blocks: 1, reserved_blocks: 0 };
         let run = BlockRun { first: 0, checksums: vec![block_checksum(SHARD, 0, &block(9))] };
@@ -54,7 +55,7 @@ impl Led {
         let around = Around { brick: &brick, views: &views, now: Time(0) };
         let own = Address { partition: NUMBER, brick: BrickId(0) };
         let leader = Partition::new(RING, own, &around, lost).unwrap();
-        Self { brick, views, leader }
+        Self { storage, brick, views, leader }
     }
 
     /// -> what it sends.
@@ -210,4 +211,37 @@ fn what_a_member_had_lost_the_leader_has_still() {
     led.tell(Event::View);
     (0..5).for_each(|_| drop(led.tell(Event::Tick)));
     assert_eq!(led.content(), 9);
+}
+
+/// Else the partition is never served.
+#[test]
+fn a_lost_block_for_which_there_is_no_room_is_asked_for_again() {
+    let mut led = Led::new();
+    assert_eq!(led.levelled(), [BrickId(1)]);
+    super::closing::fill(&led.brick, NUMBER);
+    assert_eq!((led.answers(1, Some(block(5))), led.content()), (vec![], 9));
+    led.brick.retain_from(led.brick.end());
+    led.brick.checkpoint().unwrap();
+    assert_eq!(led.tell(Event::Room), [BrickId(1)]);
+    led.answers(1, Some(block(5)));
+    assert_eq!(led.content(), 5);
+}
+
+/// The leader, alone, was fed the record by one that had lost its bytes (rule L20): the learner would be stuck at that block for ever.
+#[test]
+fn what_a_learner_has_lost_and_the_leader_cannot_read_is_zeros() {
+    let mut led = Led::having_lost(Vec::new());
+    led.brick.checkpoint().unwrap();
+    let file = led.storage.open(&hekate_brick::data_file_path(SHARD), false).unwrap();
+    file.write_at(&[&[7; 100]], 0).unwrap();
+    assert!(led.brick.read_shard(RING, SHARD, 0, 1).is_err());
+    let [one, other] = [0, 1].map(|brick| Member { brick: BrickId(brick), incarnation: Incarnation(1) });
+    led.views = vec![View { learners: vec![other], ..View::new(Epoch(1), one.brick, vec![one]) }];
+    let around = Around { brick: &led.brick, views: &led.views, now: Time(0) };
+    let own = Address { partition: NUMBER, brick: one.brick };
+    led.leader = Partition::new(RING, own, &around, Vec::new()).unwrap();
+    led.tell(Event::Start);
+    led.hear(1, Led::position(vec![LOST]));
+    (0..5).for_each(|_| drop(led.tell(Event::Tick)));
+    assert_eq!(led.content(), 0);
 }

@@ -1,6 +1,6 @@
 //! What a leader answers, and when: nothing that some member lacks, nothing that another op has hold of.
 
-use super::drive::{begin, deliver_but, elsewhere, seed_of};
+use super::drive::{begin, begin_anew, deliver_but, elsewhere, seed_of};
 use super::heal::{form, set_view, write};
 use super::legs::{is_taken, leg};
 use super::*;
@@ -166,6 +166,32 @@ fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
         assert_eq!(ring.answers[&Token(4)].is_ok(), !moves, "{:?}", ring.answers);
         assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok());
     }
+}
+
+/// What it is held for rests in the log.
+#[test]
+fn a_name_that_another_partition_renames_is_held_by_the_next_leader_too() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    file(&mut ring, b"f");
+    let (dir, held) = (ROOT, name(b"f"));
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir, name: held.clone() })));
+    let is_asked = |envelope: &Envelope| matches!(envelope.message, Message::IsGone { .. });
+    begin_anew(&mut ring, root);
+    deliver_but(&mut ring, is_asked);
+    assert!(ring.partitions[&root].serves());
+    let waiting = [lookup(b"f"), list(), get_attr(ROOT), unlink(b"f")];
+    assert!(waiting[..3].iter().all(|op| read_now(&ring, root, op).is_none()));
+    for (token, op) in (1..).zip(waiting) {
+        begin(&mut ring, token, op);
+    }
+    deliver_but(&mut ring, is_asked);
+    assert!(ring.answers.is_empty(), "{:?}", ring.answers);
+    assert!(is_taken(&leg(&mut ring, ways, 1, Leg::ReplaceName { dir, name: held, new: None })));
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(1)].is_err() && ring.answers[&Token(4)].is_err(), "{:?}", ring.answers);
+    assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok());
 }
 
 /// Nobody could list a directory in which something is renamed all the time.
