@@ -100,6 +100,10 @@ fn is_stable(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use hekate_brick::storage::MemoryStorage;
+    use hekate_brick::{BrickSettings, Identity, LogEntry};
+    use std::sync::Arc;
 
     const AT: (RingId, PartitionNumber) = (RingId(1), PartitionNumber(0));
 
@@ -113,6 +117,7 @@ mod tests {
         let known = |upto| move |_, _| Some(Sequence(upto));
         retention.mark(ends(100, 5));
         assert_eq!(retention.advance(known(4)), None);
+        assert!(retention.is_waiting());
         assert_eq!(retention.behind(known(4)), vec![AT]);
         assert_eq!(retention.advance(known(6)), Some(Lsn(100)));
         assert!(!retention.is_waiting() && retention.behind(known(6)).is_empty());
@@ -132,5 +137,47 @@ mod tests {
         let free_to = retention.advance(|_, _| Some(Sequence(20))).unwrap();
         assert!(free_to.0 <= 500 && free_to.0 > 500 - 2 * retention.step, "{free_to:?}");
         assert_eq!(retention.advance(|_, _| Some(Sequence(40))), Some(Lsn(1000)));
+    }
+
+    fn open(storage: &MemoryStorage) -> Brick {
+        let settings = BrickSettings {
+            journal_segments: 4,
+            segment_bytes: 512 << 10,
+            index_cache_bytes: 1 << 20,
+            reserve_bytes: 0,
+        };
+        let identity = Identity::new(BrickId(1), "c", settings);
+        if storage.paths().is_empty() {
+            Brick::create_on(storage, &identity).unwrap();
+        }
+        Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
+    }
+
+    /// 150 records, three quarters of the journal.
+    fn fill(brick: &Brick) {
+        let (ring, partition) = AT;
+        for sequence in (1..=150).map(Sequence) {
+            let key = Key::session(ring, Position(0), SessionId(1), 1);
+            let changes = vec![Change::Put { key, value: Bytes::from(vec![7; 10_000]) }];
+            let (epoch, session, op_id) = (Epoch(1), SYSTEM_SESSION, OpId(0));
+            let record = Record { ring, partition, epoch, sequence, session, op_id, changes };
+            brick.append(&LogEntry::new(record)).unwrap();
+        }
+    }
+
+    /// Marked at its end only, it would wait for others that wait for it.
+    #[test]
+    fn of_a_long_journal_the_first_half_may_go_before_the_second() {
+        let storage = MemoryStorage::new();
+        let brick = open(&storage);
+        let mut growing = Retention::of(&brick).unwrap();
+        fill(&brick);
+        growing.look(&brick);
+        let end = brick.end();
+        drop(brick);
+        for mut retention in [growing, Retention::of(&open(&storage)).unwrap()] {
+            let free_to = retention.advance(|_, _| Some(Sequence(75)));
+            assert!(free_to.is_some_and(|upto| upto < end) && retention.is_waiting(), "{free_to:?} of {end:?}");
+        }
     }
 }
