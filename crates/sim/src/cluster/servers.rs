@@ -340,11 +340,13 @@ impl World {
     }
 
     /// These bricks have only what is on stable storage. If nobody else has it all, what was acknowledged may be gone.
-    /// Who is even is looked at with each tick: what was answered since is lost with any member.
+    /// Who is even is looked at with each tick: what was answered since is lost with any member, and a view that has begun since may have
+    /// answered what only its members have.
     pub fn lose_memory(&mut self, bricks: &BTreeSet<BrickId>) {
-        let mut lost = false;
-        for (even, view) in self.even.iter_mut().zip(&self.coordinator.ring.views) {
-            even.retain(|brick| !bricks.contains(brick));
+        let (mut lost, ring) = (false, &self.coordinator.ring);
+        for ((even, view), number) in self.even.iter_mut().zip(&ring.views).zip((0..).map(PartitionNumber)) {
+            let is_member = |brick: &BrickId| ring.opened(number).is_none_or(|opened| opened.has_member(*brick));
+            even.retain(|brick| !bricks.contains(brick) && is_member(brick));
             lost |= even.is_empty() && view.members.iter().any(|member| bricks.contains(&member.brick));
         }
         if lost {
