@@ -338,11 +338,11 @@ impl Leader {
         }
         // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
         // reserved by a record behind all of that.
-        if self.phase == Phase::Recovering && self.is_settled() && self.numbers.reservation().is_some() {
-            // Without room for it: a little later.
-            if let Err(Unmade::Refused(error)) = self.append_own(at, Commit::default(), around, out)? {
-                return Err(error);
-            }
+        if self.phase == Phase::Recovering
+            && self.is_settled()
+            && let Some(error) = self.reserve_numbers(at, around, out)?
+        {
+            return Err(error);
         }
         let recovers = self.driven.values().any(Driven::is_recovered) || self.times.has_found();
         if self.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
@@ -446,6 +446,18 @@ impl Leader {
             // Settled, it is looked at again; without room, a little later.
             Ok(_) | Err(Unmade::NoRoom) => Ok(()),
             Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+
+    /// Numbers are reserved with records of others, but for a leader that begins, and for one that drew many for ops of which no record was
+    /// made. Without room for it that is done a little later. -> why it is not.
+    pub fn reserve_numbers(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<Option<Error>> {
+        if self.numbers.reservation().is_none() {
+            return Ok(None);
+        }
+        match self.append_own(at, Commit::default(), around, out)? {
+            Err(Unmade::Refused(error)) => Ok(Some(error)),
+            Ok(_) | Err(Unmade::NoRoom) => Ok(None),
         }
     }
 

@@ -289,6 +289,12 @@ impl Leader {
             self.answer(token, reply);
             return Ok(true);
         }
+        if !self.numbers.has_room()
+            && let Some(error) = self.reserve_numbers(at, around, out)?
+        {
+            self.answer_op(token, ask, Err(error));
+            return Ok(true);
+        }
         let (op, carried) = self.cuts.carry_over(ask.volume, op);
         let op = &*op;
         let keys = keys_of(at, ask, op);
