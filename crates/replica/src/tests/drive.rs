@@ -471,8 +471,7 @@ fn a_leader_that_lacks_records_says_of_no_intent_that_it_is_gone() {
         }
         std::mem::take(&mut kept)
     };
-    let positions =
-        tick_but(&mut ring, &|sent| sent.to == next && matches!(sent.message, Message::Position { .. }));
+    let positions = tick_but(&mut ring, &|sent| sent.to == next && matches!(sent.message, Message::Position { .. }));
     ring.queue.extend(positions);
     tick_but(&mut ring, &is_leg);
     assert!(ring.opens.contains(&(root.partition, epoch)));
@@ -519,10 +518,11 @@ fn a_leg_behind_the_commit_point_that_meets_damage_is_sent_until_that_is_mended(
     ring.rest();
     let (name, to_name, mode, open_here) = (name(b"f"), name(b"g"), RenameMode::Replace, None);
     begin(&mut ring, 1, Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } });
-    let is_last =
-        |sent: &Envelope| matches!(sent.message, Message::Leg { leg: Leg::ReplaceName { .. }, .. });
+    let is_last = |sent: &Envelope| matches!(sent.message, Message::Leg { leg: Leg::ReplaceName { .. }, .. });
     let legs = deliver_but(&mut ring, is_last);
-    let [Envelope { from, to, message: Message::Leg { intent, number, .. }, .. }] = legs[..] else { panic!("{legs:?}") };
+    let [Envelope { from, to, message: Message::Leg { intent, number, .. }, .. }] = legs[..] else {
+        panic!("{legs:?}")
+    };
     let outcome = Outcome::Refused { error: Error::Damaged { what: "a block of the index".into() } };
     let (message, epoch) = (Message::LegEnded { intent, number, outcome }, ring.views[to.partition.0 as usize].epoch);
     ring.queue.push_back(Envelope { ring: RING, from: to, to: from, epoch, message });

@@ -64,8 +64,7 @@ fn files_that_grow_out_of_their_inodes_keep_their_own_bytes() {
     let mut places = Vec::new();
     for text in [b"f", b"g"] {
         let (name, node, mode) = (name(text), NewNode::File, 0o644);
-        let op =
-            NameOp::Create { dir: ROOT, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 };
+        let op = NameOp::Create { dir: ROOT, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 };
         let Ok(Reply::Node { attr: Attr { id: inode, .. }, .. }) = ring.name_op(op) else { panic!("not made") };
         let data = Bytes::from_static(text);
         ring.execute(Op::Data { op: DataOp::Write { inode, offset: 0, data, drop_set_id: false } }).unwrap();
