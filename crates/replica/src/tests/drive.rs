@@ -37,7 +37,7 @@ pub(super) fn seed_of(partition: PartitionNumber) -> u64 {
 }
 
 /// All replicas of its partition lose what they have in memory, and the leader begins.
-fn begin_anew(ring: &mut TestRing, leader: Address) {
+pub(super) fn begin_anew(ring: &mut TestRing, leader: Address) {
     let number = leader.partition.0;
     let view = ring.views[number as usize].clone();
     ring.partitions.retain(|address, _| address.partition != leader.partition);

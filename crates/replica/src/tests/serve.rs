@@ -1,6 +1,6 @@
 //! What a leader answers, and when: nothing that some member lacks, nothing that another op has hold of.
 
-use super::drive::{begin, deliver_but, elsewhere, seed_of};
+use super::drive::{begin, begin_anew, deliver_but, elsewhere, seed_of};
 use super::heal::{form, set_view, write};
 use super::legs::{is_taken, leg};
 use super::*;
@@ -167,6 +167,26 @@ fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
         assert_eq!(ring.answers[&Token(4)].is_ok(), !moves, "{:?}", ring.answers);
         assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok());
     }
+}
+
+#[test]
+fn a_leader_that_begins_finds_what_other_partitions_hold() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    file(&mut ring, b"f");
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })));
+    begin_anew(&mut ring, root);
+    ring.deliver();
+    assert!(ring.partitions[&root].serves());
+    assert_eq!(read_now(&ring, root, &lookup(b"f")), None);
+    begin(&mut ring, 1, lookup(b"f"));
+    begin(&mut ring, 2, unlink(b"f"));
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.answers.is_empty(), "{:?}", ring.answers);
+    leg(&mut ring, ways, crate::legs::UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") });
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(1)].is_ok() && ring.answers[&Token(2)].is_ok(), "{:?}", ring.answers);
 }
 
 /// Nobody could list a directory in which something is renamed all the time.
