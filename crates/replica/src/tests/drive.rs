@@ -447,7 +447,7 @@ fn a_leader_that_lacks_records_says_of_no_intent_that_it_is_gone() {
     let root = ring.leader(ROOT.position());
     let there = elsewhere(&ring, root);
     let number = root.partition.0 as usize;
-    let member = ring.views[number].members.iter().find(|one| one.brick != root.brick).unwrap().clone();
+    let member = *ring.views[number].members.iter().find(|one| one.brick != root.brick).unwrap();
     let next = Address { brick: member.brick, ..root };
     form(&mut ring, root.partition.0, root.brick.0, &[root.brick.0], &[next.brick.0]);
     heal(&mut ring, root.partition.0);
