@@ -155,7 +155,12 @@ fn what_failed_stays_so_in_its_view_and_is_served_in_the_next() {
         ring.tick();
     }
     assert_eq!((failure(&ring), ring.compared), (why, compared));
-    let leader = ring.views[NUMBER.0 as usize].leader;
+    let before = ring.views[NUMBER.0 as usize].clone();
+    let (leader, epoch) = (before.leader, Epoch(before.epoch.0 + 1));
+    let members = before.members.into_iter().filter(|member| member.brick == leader).collect();
+    super::heal::set_view(&mut ring, NUMBER.0, View::new(epoch, leader, members));
+    let replica = &ring.partitions[&Address { partition: NUMBER, brick: leader }];
+    assert!(replica.failure().is_none(), "what is asked next is answered");
     super::heal::form(&mut ring, NUMBER.0, leader.0, &[leader.0], &[]);
     let replica = &ring.partitions[&Address { partition: NUMBER, brick: leader }];
     assert!(replica.serves() && replica.failure().is_none(), "{:?}", replica.failure());

@@ -1,6 +1,6 @@
 //! Ops over partitions, when something comes between their steps.
 
-use super::heal::{form, set_view};
+use super::heal::{form, heal, set_view};
 use super::*;
 
 /// Delivers what is said, and what follows from it, but for what is kept back. -> that
@@ -437,6 +437,139 @@ fn an_op_on_its_way_is_answered_in_the_next_view_of_its_leader() {
     form(&mut ring, number, root.brick.0, &members, &[]);
     (0..20).for_each(|_| ring.tick());
     assert!(ring.answers.get(&Token(1)).is_some_and(|answer| answer.is_ok()), "{:?}", ring.answers);
+    ring.rest();
+    ring.check();
+}
+
+/// A client that asked for O_SYNC loses it with the power of all; also if it asks twice.
+#[test]
+fn an_op_over_partitions_that_is_to_be_durable_is_answered_once_it_is() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let number = root.partition.0;
+    // On the same bricks, so that none of its steps waits for stable storage.
+    let beside = (0..COUNT).find(|beside| *beside != number && beside % BRICKS == number % BRICKS).unwrap();
+    let mut synced = Vec::new();
+    for (token, slot, text, durable) in [(1, 1, b"a", false), (2, 2, b"b", true), (3, 2, b"b", true)] {
+        let op = make_directory(ROOT, text, seed_of(PartitionNumber(beside)));
+        let ask = Ask { op_id: OpId(slot), durable, ..ring.ask() };
+        ring.handle(root, Event::Request { token: Token(token), ask, op });
+        synced.extend(deliver_but(&mut ring, |sent| matches!(sent.message, Message::Synced { .. })));
+        assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(1)], "{token}");
+    }
+    ring.queue.extend(synced);
+    ring.deliver();
+    assert!(ring.answers[&Token(2)].is_ok());
+    assert_eq!(ring.answers[&Token(2)], ring.answers[&Token(3)]);
+    ring.rest();
+    ring.check();
+}
+
+/// A whole learner has yet to get the last records when it leads the next view: the mark would go, and what it stands for stay.
+#[test]
+fn a_leader_that_lacks_records_says_of_no_intent_that_it_is_gone() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let number = root.partition.0 as usize;
+    let member = *ring.views[number].members.iter().find(|one| one.brick != root.brick).unwrap();
+    let next = Address { brick: member.brick, ..root };
+    form(&mut ring, root.partition.0, root.brick.0, &[root.brick.0], &[next.brick.0]);
+    heal(&mut ring, root.partition.0);
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    let is_ended = |sent: &Envelope| matches!(sent.message, Message::LegEnded { .. });
+    let lost = deliver_but(&mut ring, |sent| sent.to == next || is_ended(sent));
+    assert!(lost.iter().any(is_ended) && lost.iter().any(|sent| sent.to == next));
+    let members = [ring.views[number].members.clone(), vec![member]].concat();
+    let epoch = Epoch(ring.views[number].epoch.0 + 1);
+    ring.views[number] = View { opened: false, ..View::new(epoch, next.brick, members) };
+    let (mut asked, mut kept) = (0, Vec::new());
+    let mut tick_but = |ring: &mut TestRing, is_kept: &dyn Fn(&Envelope) -> bool| {
+        for _ in 0..10 {
+            kept.extend(deliver_but(ring, |sent| {
+                asked += u32::from(matches!(sent.message, Message::IsGone { .. }));
+                is_kept(sent)
+            }));
+            ring.clock += 100_000_000;
+            [root, next].into_iter().for_each(|at| ring.handle(at, Event::View));
+            [root, next, there].into_iter().for_each(|at| ring.handle(at, Event::Tick));
+        }
+        std::mem::take(&mut kept)
+    };
+    let positions = tick_but(&mut ring, &|sent| sent.to == next && matches!(sent.message, Message::Position { .. }));
+    ring.queue.extend(positions);
+    tick_but(&mut ring, &is_leg);
+    assert!(ring.opens.contains(&(root.partition, epoch)));
+    ring.views[number].opened = true;
+    let legs = tick_but(&mut ring, &is_leg);
+    assert!(asked > 0 && !legs.is_empty());
+    ring.queue.extend(legs);
+    ring.rest();
+    ring.check();
+}
+
+/// The record says that the op is done: half of it would not be, and its client be told that none of it is.
+#[test]
+fn a_leg_behind_the_commit_point_that_meets_damage_is_sent_until_that_is_mended() {
+    let mut ring = open(&storages());
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    let made = ring.execute(make_directory(ROOT, b"d", seed_of(there.partition)));
+    let (dir, to_dir) = (ROOT, leads_to(Some(&made)));
+    create_file(&mut ring);
+    ring.rest();
+    let (name, to_name, mode, open_here) = (name(b"f"), name(b"g"), RenameMode::Replace, None);
+    begin(&mut ring, 1, Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } });
+    let is_last = |sent: &Envelope| matches!(sent.message, Message::Leg { leg: Leg::ReplaceName { .. }, .. });
+    let legs = deliver_but(&mut ring, is_last);
+    let [Envelope { from, to, message: Message::Leg { intent, number, .. }, .. }] = legs[..] else {
+        panic!("{legs:?}")
+    };
+    let outcome = Outcome::Refused { error: Error::Damaged { what: "a block of the index".into() } };
+    let (message, epoch) = (Message::LegEnded { intent, number, outcome }, ring.views[to.partition.0 as usize].epoch);
+    ring.queue.push_back(Envelope { ring: RING, from: to, to: from, epoch, message });
+    deliver_but(&mut ring, is_last);
+    assert_eq!(ring.answers.get(&Token(1)), None);
+    (0..10).for_each(|_| ring.tick());
+    assert_eq!(ring.answers.get(&Token(1)), Some(&Ok(Reply::Done)));
+    ring.rest();
+    ring.check();
+}
+
+/// What is made in one that may be taken back lies nowhere once it is.
+#[test]
+fn a_directory_is_used_no_earlier_because_another_one_is_taken_back() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let mut made = Vec::new();
+    for (token, text) in [(1, b"a"), (2, b"b")] {
+        begin(&mut ring, token, make_directory(ROOT, text, seed_of(there.partition)));
+        deliver_but(&mut ring, |sent| {
+            if let Message::Leg { leg: Leg::MakeDirectory { inode, .. }, .. } = &sent.message {
+                made.push(*inode);
+            }
+            matches!(sent.message, Message::LegEnded { .. })
+        });
+    }
+    let [_, second] = made[..] else { panic!("{made:?}") };
+    begin_anew(&mut ring, there);
+    deliver_but(&mut ring, |_| false);
+    begin_anew(&mut ring, root);
+    let mut undone = 0;
+    let kept = deliver_but(&mut ring, |sent| match &sent.message {
+        Message::Leg { leg: Leg::UnmakeDirectory { inode }, .. } => {
+            undone += 1;
+            *inode == second
+        }
+        _ => false,
+    });
+    assert_eq!((undone, kept.len(), ring.partitions[&there].serves()), (2, 1, true));
+    begin(&mut ring, 3, make_directory(second, b"x", seed_of(there.partition)));
+    deliver_but(&mut ring, |_| false);
+    assert!(!ring.answers.contains_key(&Token(3)), "it may be taken back");
+    ring.queue.extend(kept);
+    (0..20).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(3)].is_err());
     ring.rest();
     ring.check();
 }

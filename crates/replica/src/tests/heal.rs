@@ -7,7 +7,8 @@ use proptest::prelude::*;
 /// Members, learners and leader of a partition change; then the view begins.
 pub(super) fn form(ring: &mut TestRing, number: u32, leader: u128, members: &[u128], learners: &[u128]) {
     let of = |bricks: &[u128]| -> Vec<Member> {
-        bricks.iter().map(|brick| Member { brick: BrickId(*brick), incarnation: Incarnation(1) }).collect()
+        let incarnation = |brick: u128| ring.bricks[brick as usize].incarnation();
+        bricks.iter().map(|brick| Member { brick: BrickId(*brick), incarnation: incarnation(*brick) }).collect()
     };
     let epoch = Epoch(ring.views[number as usize].epoch.0 + 1);
     let view = View { learners: of(learners), opened: false, ..View::new(epoch, BrickId(leader), of(members)) };

@@ -245,3 +245,17 @@ fn what_a_learner_has_lost_and_the_leader_cannot_read_is_zeros() {
     (0..5).for_each(|_| drop(led.tell(Event::Tick)));
     assert_eq!(led.content(), 0);
 }
+
+/// Else the brick's life counts as settled, and after a restart nobody asks for the block.
+#[test]
+fn members_have_agreed_on_a_lost_block_once_all_have_it() {
+    let mut led = Led::new();
+    led.levelled();
+    assert!(!led.leader.has_settled_lost());
+    led.answers(1, Some(block(5)));
+    let sequence = led.brick.position(RING, NUMBER).sequence;
+    led.hear(1, Message::Held { sequence, room: 1 << 30 });
+    assert!(!led.leader.has_settled_lost(), "one lacks it");
+    led.hear(2, Message::Held { sequence, room: 1 << 30 });
+    assert!(led.leader.has_settled_lost());
+}

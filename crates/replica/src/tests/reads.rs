@@ -56,3 +56,24 @@ fn a_new_root_lets_everybody_in() {
     let root = root.map(|root| (root.mode, root.uid, root.gid));
     assert_eq!(root, Some((0o755, 1000, 100)));
 }
+
+/// Two files of one data id would have one another's bytes.
+#[test]
+fn files_that_grow_out_of_their_inodes_keep_their_own_bytes() {
+    let mut ring = open(&storages());
+    let mut places = Vec::new();
+    for text in [b"f", b"g"] {
+        let (name, node, mode) = (name(text), NewNode::File, 0o644);
+        let op = NameOp::Create { dir: ROOT, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 };
+        let Ok(Reply::Node { attr: Attr { id: inode, .. }, .. }) = ring.name_op(op) else { panic!("not made") };
+        let data = Bytes::from_static(text);
+        ring.execute(Op::Data { op: DataOp::Write { inode, offset: 0, data, drop_set_id: false } }).unwrap();
+        let spilt = ring.execute(Op::Data { op: DataOp::Spill { inode } });
+        let Ok(Reply::Node { attr, .. }) = spilt else { panic!("{spilt:?}") };
+        places.push((attr.layout.pieces[0].data, text));
+    }
+    for (data, text) in places {
+        let op = DataOp::ReadShard { data, index: 0, offset: 0, length: 10 };
+        assert_eq!(ring.read(Op::Data { op }), Ok(Reply::Data { bytes: Bytes::from_static(text) }));
+    }
+}

@@ -4,6 +4,7 @@ use super::drive::{begin, begin_anew, deliver_but, elsewhere, seed_of};
 use super::heal::{form, set_view, write};
 use super::legs::{is_taken, leg};
 use super::*;
+use crate::partition::Role;
 
 fn get_attr(inode: InodeId) -> Op {
     Op::Inode { op: InodeOp::GetAttr { inode } }
@@ -311,7 +312,83 @@ fn nothing_is_left_of_a_great_file_that_was_removed() {
         }
     }
     assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)));
+    // Once the drop is home, bricks do not tell of it any more.
+    (0..2).for_each(|_| ring.write_home());
     assert_eq!(write(&mut ring, indices[0]), Err(Error::LayoutChanged));
+}
+
+#[test]
+fn a_sparse_file_is_removed_however_far_it_goes() {
+    let mut ring = open(&storages());
+    let inode = file(&mut ring, b"f");
+    ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap();
+    let changes = AttrChanges { size: Some(FILE_BYTES_MAX), ..Default::default() };
+    ring.execute(Op::Inode { op: InodeOp::SetAttr { inode, changes } }).unwrap();
+    ring.execute(unlink(b"f")).unwrap();
+    ring.rest();
+    ring.check();
+}
+
+/// Who shuts down waits for it, and who frees space.
+#[test]
+fn work_is_counted_until_it_is_done() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    let left = |ring: &TestRing| [root, there].map(|at| ring.partitions[&at].work_left());
+    ring.rest();
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    let ended = deliver_but(&mut ring, |sent| matches!(sent.message, Message::LegEnded { .. }));
+    assert_eq!(left(&ring), [1, 1], "an op, and the mark of its leg");
+    ring.queue.extend(ended);
+    ring.deliver();
+    assert_eq!(left(&ring), [0, 1], "the mark is to go");
+    ring.rest();
+    assert_eq!(left(&ring), [0, 0]);
+    let inode = file(&mut ring, b"f");
+    ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap();
+    begin(&mut ring, 2, unlink(b"f"));
+    ring.deliver();
+    assert_eq!(left(&ring), [1, 0], "its shards are to go");
+    ring.rest();
+    assert_eq!(left(&ring), [0, 0]);
+}
+
+/// After a power cut of all it would be handed out once more, and two files had the same bytes.
+#[test]
+fn no_number_is_handed_out_whose_reservation_a_power_cut_could_take() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let draw = |ring: &mut TestRing, count: u64| {
+        let Role::Leader(leader) = &mut ring.partitions.get_mut(&root).unwrap().role else { panic!() };
+        for _ in 0..count {
+            leader.numbers.next();
+        }
+    };
+    let is_synced = |sent: &Envelope| sent.to == root && matches!(sent.message, Message::Synced { .. });
+    draw(&mut ring, 8_500);
+    begin(&mut ring, 1, chmod(ROOT, 0o755));
+    let synced = deliver_but(&mut ring, is_synced);
+    assert!(ring.answers[&Token(1)].is_ok() && !synced.is_empty(), "more are reserved");
+    draw(&mut ring, 7_500);
+    begin(&mut ring, 2, file_op(b"f"));
+    begin(&mut ring, 3, chmod(ROOT, 0o700));
+    deliver_but(&mut ring, is_synced);
+    assert!(!ring.answers.contains_key(&Token(2)));
+    ring.queue.extend(synced);
+    ring.deliver();
+    assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok());
+}
+
+/// Who mends damage is not told that it was not, when it was.
+#[test]
+fn a_change_of_what_was_just_looked_at_is_answered_once() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    ring.handle(root, Event::ChangeNow { token: Token(1), commit: Box::default() });
+    assert!(ring.answers.is_empty(), "{:?}", ring.answers);
+    ring.deliver();
+    assert_eq!(ring.answers.remove(&Token(1)), Some(Ok(Reply::Done)));
 }
 
 /// relatime(8).
