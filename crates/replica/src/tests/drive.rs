@@ -37,7 +37,7 @@ pub(super) fn seed_of(partition: PartitionNumber) -> u64 {
 }
 
 /// All replicas of its partition lose what they have in memory, and the leader begins.
-fn begin_anew(ring: &mut TestRing, leader: Address) {
+pub(super) fn begin_anew(ring: &mut TestRing, leader: Address) {
     let number = leader.partition.0;
     let view = ring.views[number as usize].clone();
     ring.partitions.retain(|address, _| address.partition != leader.partition);
@@ -259,7 +259,7 @@ fn a_directory_is_used_though_nobody_heard_that_it_stays() {
 }
 
 /// All journals take no more, and no room is made.
-fn fill_journals(ring: &mut TestRing) {
+pub(super) fn fill_journals(ring: &mut TestRing) {
     ring.messages_left = u64::MAX - 1;
     let (nobody, partition, sequence) = (RingId(99), PartitionNumber(0), Sequence(0));
     for brick in &ring.bricks {
@@ -412,6 +412,30 @@ fn an_op_on_its_way_is_answered_in_the_next_view_of_its_leader() {
     form(&mut ring, number, root.brick.0, &members, &[]);
     (0..20).for_each(|_| ring.tick());
     assert!(ring.answers.get(&Token(1)).is_some_and(|answer| answer.is_ok()), "{:?}", ring.answers);
+    ring.rest();
+    ring.check();
+}
+
+/// Its record says that it is done.
+#[test]
+fn a_leg_after_the_commit_point_that_meets_damage_is_sent_until_it_is_taken() {
+    let mut ring = open(&storages());
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    let inode = create_file(&mut ring).id;
+    let made = ring.execute(make_directory(ROOT, b"d", seed_of(there.partition)));
+    let dir = leads_to(Some(&made));
+    ring.name_op(NameOp::Link { dir, name: name(b"g"), inode }).unwrap();
+    ring.rest();
+    begin(&mut ring, 1, Op::Name { op: NameOp::Unlink { dir, name: name(b"g"), open_here: None } });
+    let mut ended = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::LegEnded { .. }));
+    let ended = ended.pop().expect("a leg counts one link less");
+    let Message::LegEnded { intent, number, .. } = ended.message else { panic!("{ended:?}") };
+    let outcome = Outcome::Refused { error: Error::Damaged { what: "a block".into() } };
+    let message = Message::LegEnded { intent, number, outcome };
+    ring.tell(there, Event::Message(Envelope { message, ..ended }));
+    assert_eq!(ring.answers.get(&Token(1)), None);
+    (0..20).for_each(|_| ring.tick());
+    assert_eq!(ring.answers.get(&Token(1)), Some(&Ok(Reply::Done)));
     ring.rest();
     ring.check();
 }

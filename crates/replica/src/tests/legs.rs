@@ -1,6 +1,6 @@
 //! Legs that come when what they are about is gone.
 
-use super::drive::{begin, deliver_but, elsewhere, seed_of};
+use super::drive::{begin, begin_anew, deliver_but, elsewhere, seed_of};
 use super::*;
 use crate::legs::UNDOING;
 use crate::tree::Tree;
@@ -232,4 +232,30 @@ fn what_is_renamed_or_linked_over_partitions_has_changed() {
         before = after;
     }
     ring.check();
+}
+
+/// What is made in one that is taken back lies nowhere.
+#[test]
+fn a_directory_that_is_taken_back_makes_no_other_one_known_to_stay() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    let [one, other] = [1 << 30, 1 << 31].map(|number| InodeId::new(ROOT.position().0, 9, number));
+    for (intent, inode) in [(1 << 90, one), (2 << 90, other)] {
+        let (access_acl, default_acl) = Default::default();
+        let (parent, mode, uid, gid, spread) = (ROOT, 0o755, 1, 1, 1);
+        let make = Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl, default_acl };
+        assert!(is_taken(&leg_of(&mut ring, ways, intent, 0, make)));
+    }
+    begin_anew(&mut ring, root);
+    (0..10).for_each(|_| ring.tick());
+    begin(&mut ring, 1, make_directory(other, b"d", 0));
+    assert!(is_taken(&leg_of(&mut ring, ways, 1 << 90, UNDOING, Leg::UnmakeDirectory { inode: one })));
+    (0..10).for_each(|_| ring.tick());
+    assert_eq!(ring.answers.get(&Token(1)), None);
+    let (from, to, epoch) = (ways.0, root, ring.views[ways.0.partition.0 as usize].epoch);
+    let message = Message::Forget { intent: IntentId(2 << 90) };
+    ring.tell(root, Event::Message(Envelope { ring: RING, from, to, epoch, message }));
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.answers[&Token(1)].is_ok(), "{:?}", ring.answers);
 }

@@ -1,6 +1,6 @@
 //! What a leader answers, and when: nothing that some member lacks, nothing that another op has hold of.
 
-use super::drive::{begin, deliver_but, elsewhere, seed_of};
+use super::drive::{begin, begin_anew, deliver_but, elsewhere, seed_of};
 use super::heal::{form, set_view, write};
 use super::legs::{is_taken, leg};
 use super::*;
@@ -168,6 +168,27 @@ fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
     }
 }
 
+/// It finds the hold in its log.
+#[test]
+fn a_leader_that_begins_shows_no_name_that_another_partition_renames() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    file(&mut ring, b"f");
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })));
+    begin_anew(&mut ring, root);
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.partitions[&root].serves());
+    for (token, op) in (1..).zip([lookup(b"f"), list(), unlink(b"f")]) {
+        begin(&mut ring, token, op);
+    }
+    (0..10).for_each(|_| ring.tick());
+    assert!(ring.answers.is_empty(), "{:?}", ring.answers);
+    leg(&mut ring, ways, crate::legs::UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") });
+    (0..10).for_each(|_| ring.tick());
+    assert!((1..=3).all(|token| ring.answers[&Token(token)].is_ok()), "{:?}", ring.answers);
+}
+
 /// Nobody could list a directory in which something is renamed all the time.
 #[test]
 fn who_counts_a_directory_comes_before_the_next_rename_out_of_it() {
@@ -253,6 +274,45 @@ fn a_file_that_is_being_cut_is_shown_and_linked_once_its_shards_are_cut() {
     assert!(is_taken(&leg(&mut ring, ways, 0, Leg::AddLink { inode })));
 }
 
+/// It would be left behind beside the inode, though it was acknowledged.
+#[test]
+fn a_small_file_whose_bytes_move_into_a_shard_is_changed_afterwards() {
+    let mut ring = open(&storages());
+    let (drop_set_id, data) = (false, Bytes::from_static(b"new"));
+    let old = Bytes::from_static(b"0123456789");
+    // One whose shard rests in another partition.
+    let moving = (b'a'..=b'z').find_map(|text| {
+        let inode = file(&mut ring, &[text]);
+        let write = DataOp::Write { inode, offset: 0, data: old.clone(), drop_set_id };
+        ring.execute(Op::Data { op: write }).unwrap();
+        begin(&mut ring, u64::from(text), Op::Data { op: DataOp::Spill { inode } });
+        let legs = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::Leg { .. }));
+        (!legs.is_empty()).then_some((inode, legs))
+    });
+    let (inode, legs) = moving.unwrap();
+    ring.answers.clear();
+    let ops = [
+        DataOp::Write { inode, offset: 0, data: data.clone(), drop_set_id },
+        DataOp::Append { inode, data, drop_set_id },
+        DataOp::Allocate { inode, offset: 0, length: 5, mode: Allocate::Punch, drop_set_id },
+        DataOp::Spill { inode },
+    ];
+    for (token, op) in (1..).zip(ops) {
+        begin(&mut ring, token, Op::Data { op });
+    }
+    deliver_but(&mut ring, |_| false);
+    assert!(ring.answers.is_empty(), "{:?}", ring.answers);
+    ring.queue.extend(legs);
+    (0..10).for_each(|_| ring.tick());
+    let Ok(Reply::Node { attr, .. }) = ring.read(get_attr(inode)) else { panic!("no file") };
+    let shard = DataOp::ReadShard { data: attr.layout.pieces[0].data, index: 0, offset: 0, length: 100 };
+    assert_eq!(ring.read(Op::Data { op: shard }), Ok(Reply::Data { bytes: old }));
+    for token in 1..=4 {
+        let told = &ring.answers[&Token(token)];
+        assert!(matches!(told, Ok(Reply::Node { attr: told, .. }) if told.layout == attr.layout), "{told:?}");
+    }
+}
+
 /// More shards than one record drops; a client that still knows the old layout must not make one of them again, which nobody would
 /// collect.
 #[test]
@@ -276,7 +336,9 @@ fn nothing_is_left_of_a_great_file_that_was_removed() {
     let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
     ring.execute(Op::Data { op: told }).unwrap();
     ring.execute(unlink(b"f")).unwrap();
+    assert!(ring.partitions[&root].work_left() > 0);
     ring.rest();
+    assert_eq!(ring.partitions[&root].work_left(), 0);
     ring.check();
     for view in ring.views.iter().take(root.partition.0 as usize + 1).skip(root.partition.0 as usize) {
         for member in &view.members {
@@ -286,6 +348,24 @@ fn nothing_is_left_of_a_great_file_that_was_removed() {
     }
     assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)));
     assert_eq!(write(&mut ring, indices[0]), Err(Error::LayoutChanged));
+    // Bricks have forgotten it by then.
+    (0..2).for_each(|_| ring.write_home());
+    assert_eq!(write(&mut ring, indices[0]), Err(Error::LayoutChanged));
+}
+
+/// A sparse one, whose shards nobody can count one by one.
+#[test]
+fn the_longest_file_is_removed_as_fast_as_others() {
+    let mut ring = open(&storages());
+    let inode = file(&mut ring, b"f");
+    let spilt = ring.execute(Op::Data { op: DataOp::Spill { inode } });
+    let Ok(Reply::Node { attr, .. }) = spilt else { panic!("{spilt:?}") };
+    let (layout_version, end) = (attr.layout.version, FILE_BYTES_MAX);
+    let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    ring.execute(Op::Data { op: told }).unwrap();
+    ring.execute(unlink(b"f")).unwrap();
+    ring.rest();
+    assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)));
 }
 
 /// relatime(8).
@@ -347,4 +427,49 @@ fn who_waits_is_told_when_another_leads() {
     for token in [1, 2] {
         assert!(matches!(ring.answers[&Token(token)], Err(Error::StaleView { .. })), "{:?}", ring.answers);
     }
+}
+
+/// A power cut would have it handed out again, and two files had one number (rule 13).
+#[test]
+fn no_number_is_handed_out_before_its_reservation_is_on_stable_storage() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    // It draws one and fails.
+    let node = NewNode::Symlink { target: Bytes::new() };
+    let (dir, name, mode, exclusive, seed) = (ROOT, name(b"l"), 0o777, true, 7);
+    let draws = Op::Name { op: NameOp::Create { dir, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive, seed } };
+    for token in 1..=8300 {
+        begin(&mut ring, token, draws.clone());
+    }
+    begin(&mut ring, 8301, file_op(b"f"));
+    let is_synced = |envelope: &Envelope| matches!(envelope.message, Message::Synced { .. }) && envelope.to == root;
+    let synced = deliver_but(&mut ring, is_synced);
+    assert!(!synced.is_empty() && ring.answers[&Token(8301)].is_ok(), "more are reserved with it");
+    let last = 8301 + 7300;
+    for token in 8302..=last {
+        begin(&mut ring, token, draws.clone());
+    }
+    assert!(ring.answers.contains_key(&Token(8302)) && !ring.answers.contains_key(&Token(last)));
+    ring.queue.extend(synced);
+    ring.deliver();
+    assert!(ring.answers.contains_key(&Token(last)));
+}
+
+/// Modes `async` and `bypass`: what it has answered alone is lost with it, and is to be little.
+#[test]
+fn a_leader_answers_alone_as_long_as_members_lack_little() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let inode = file(&mut ring, b"f");
+    let member = ring.views[root.partition.0 as usize].members.iter().find(|one| one.brick != root.brick).unwrap();
+    ring.held_back = Some((Address { brick: member.brick, ..root }, Vec::new()));
+    for token in 1..=200 {
+        let ask = Ask { op_id: OpId(token), early: true, ..ring.ask() };
+        ring.tell(root, Event::Request { token: Token(token), ask, op: chmod(inode, token as u16) });
+    }
+    assert!((100..130).contains(&ring.answers.len()), "{}", ring.answers.len());
+    let (_, held) = ring.held_back.take().unwrap();
+    ring.queue.extend(held);
+    ring.deliver();
+    assert_eq!(ring.answers.len(), 200);
 }
