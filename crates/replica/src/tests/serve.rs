@@ -336,9 +336,7 @@ fn nothing_is_left_of_a_great_file_that_was_removed() {
     let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
     ring.execute(Op::Data { op: told }).unwrap();
     ring.execute(unlink(b"f")).unwrap();
-    assert!(ring.partitions[&root].work_left() > 0);
     ring.rest();
-    assert_eq!(ring.partitions[&root].work_left(), 0);
     ring.check();
     for view in ring.views.iter().take(root.partition.0 as usize + 1).skip(root.partition.0 as usize) {
         for member in &view.members {
@@ -472,4 +470,23 @@ fn a_leader_answers_alone_as_long_as_members_lack_little() {
     ring.queue.extend(held);
     ring.deliver();
     assert_eq!(ring.answers.len(), 200);
+}
+
+/// A shutdown waits for that, and so does who is to make room.
+#[test]
+fn what_an_op_leaves_to_be_done_is_counted_until_it_is() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let there = elsewhere(&ring, root);
+    ring.rest();
+    let left = |ring: &TestRing, at: Address| ring.partitions[&at].work_left();
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    assert!(left(&ring, root) > 0, "the op");
+    let ended = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::LegEnded { .. }));
+    assert!(left(&ring, there) > 0, "the mark of its leg, which may be undone");
+    ring.queue.extend(ended);
+    ring.deliver();
+    assert!(left(&ring, there) > 0, "the mark, which may go");
+    ring.rest();
+    assert_eq!((left(&ring, root), left(&ring, there)), (0, 0));
 }
