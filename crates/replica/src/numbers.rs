@@ -96,3 +96,24 @@ impl Numbers {
         self.time
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who has a mark of an op asks that partition whether it may go.
+    #[test]
+    fn a_number_says_who_handed_it_out_also_when_partitions_have_doubled() {
+        for (count, number) in [1, 4, 8].into_iter().flat_map(|count| (0..count).map(move |number| (count, number))) {
+            let key = Key::partition(RingId(1), PartitionNumber(number).first_position(count));
+            let tag = u64::from(count | number);
+            let drawn = Numbers { key, tag, next: 1, reserved: 1, safe: 1, time: Time(0) }.next();
+            for doubled in [1, 2, 4] {
+                let found = Numbers::partition_of(drawn, count * doubled);
+                assert_eq!(found, Some(PartitionNumber(number * doubled)), "{number} of {count}");
+            }
+            assert_eq!(Numbers::partition_of(drawn, count / 2), None, "so few there never are again");
+        }
+        assert_eq!(Numbers::partition_of(7, 8), None);
+    }
+}

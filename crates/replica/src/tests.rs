@@ -4,6 +4,7 @@
 //! link counts are the number of names, a directory's counts are its names, nothing is left that no name leads to, and
 //! both replicas of every partition hold the same.
 
+mod attributes;
 mod clocks;
 mod closing;
 mod compare;
@@ -300,6 +301,7 @@ impl TestRing {
                 }
                 DataOp::Write { inode, .. }
                 | DataOp::Read { inode, .. }
+                | DataOp::Append { inode, .. }
                 | DataOp::Spill { inode }
                 | DataOp::Allocate { inode, .. }
                 | DataOp::Seek { inode, .. }

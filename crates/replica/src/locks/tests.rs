@@ -175,6 +175,20 @@ fn a_flock_conversion_lets_go_first() {
     assert_eq!(b.held(11), []);
 }
 
+/// flock(2): to ask for what one has is no conversion.
+#[test]
+fn who_asks_for_the_flock_that_it_holds_keeps_it_though_others_wait() {
+    for kind in [Read, Write] {
+        let mut b = bench();
+        assert_eq!(b.set(FILE, 11, flock(11, kind), false), Outcome::Granted);
+        let waiting = b.waits(FILE, 21, flock(21, Write));
+        assert_eq!(b.set(FILE, 11, flock(11, kind), false), Outcome::Granted);
+        assert_eq!((b.woken(), b.held(11)), (vec![], vec![(kind, 0, LOCK_END)]));
+        b.table.release(SessionId(1), LockOwner(1), FILE);
+        assert_eq!(b.woken(), [waiting]);
+    }
+}
+
 #[test]
 fn waits_are_granted_in_order_and_readers_do_not_pass_a_writer() {
     let mut b = bench();
@@ -273,6 +287,21 @@ fn an_op_sent_again_is_answered_and_not_repeated() {
     assert_eq!(b.woken(), [ticket(21, 0x101)]);
 }
 
+/// A lock that its session has let go would be held for nobody.
+#[test]
+fn the_end_of_a_session_takes_no_answers_of_others_away() {
+    let mut b = bench();
+    let set = LockOp::Set { inode: ROOT, lock: lock(11, Write, 0, 0), wait: true };
+    let release = LockOp::Release { inode: ROOT, owner: LockOwner(1) };
+    let (first, next) = (ticket(11, 0x101), ticket(11, 0x201));
+    assert_eq!(b.table.execute(first, FILE.volume, &set), Some(Ok(Reply::Done)));
+    assert_eq!(b.table.execute(next, FILE.volume, &release), Some(Ok(Reply::Done)));
+    b.table.end_session(SessionId(2));
+    assert!(b.table.execute(first, FILE.volume, &set).unwrap().is_err(), "it comes late");
+    assert_eq!(b.held(11), []);
+    assert_eq!(b.table.execute(next, FILE.volume, &release), Some(Ok(Reply::Done)));
+}
+
 #[test]
 fn the_end_of_a_session_releases_what_it_held_and_ends_its_waits() {
     let mut b = bench();
@@ -311,6 +340,16 @@ fn a_new_leader_grants_nothing_until_all_sessions_have_told_their_locks_or_ended
     // Too late: others may have held it since.
     let late = [(ROOT, lock(21, Read, 50, 50))];
     assert_eq!(b.table.restore(SessionId(2), FILE.volume, &late, true).unwrap(), late);
+}
+
+/// Who held more under the leader before has lost it.
+#[test]
+fn a_lock_of_another_kind_is_not_the_one_that_is_told() {
+    let mut b = Bench { table: LockTable::recovering(LockSettings::default(), [SessionId(1)]), op: 0 };
+    let told = |kind| [(ROOT, lock(11, kind, 0, 9))];
+    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &told(Read), true), Ok(vec![]));
+    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &told(Write), true), Ok(told(Write).to_vec()));
+    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &told(Read), true), Ok(vec![]), "as it is held");
 }
 
 #[test]

@@ -259,7 +259,7 @@ fn a_directory_is_used_though_nobody_heard_that_it_stays() {
 }
 
 /// All journals take no more, and no room is made.
-fn fill_journals(ring: &mut TestRing) {
+pub(super) fn fill_journals(ring: &mut TestRing) {
     ring.messages_left = u64::MAX - 1;
     let (nobody, partition, sequence) = (RingId(99), PartitionNumber(0), Sequence(0));
     for brick in &ring.bricks {

@@ -555,4 +555,8 @@ fn what_was_just_looked_at_is_changed_at_once_or_not_at_all() {
     ring.tell(at, Event::Up { bricks });
     ring.rest();
     assert_eq!(change_now(&mut ring, Token(2), b"new"), (Some(Ok(Reply::Done)), Some(Bytes::from_static(b"new"))));
+    let (mut out, around) = (Out::default(), TestRing::around(&ring.bricks, &ring.views, at, ring.clock));
+    let event = Event::ChangeNow { token: Token(3), commit: Box::default() };
+    ring.partitions.get_mut(&at).unwrap().handle(event, &around, &mut out);
+    assert!(out.answers.iter().all(|(_, answer)| answer.is_ok()), "what is done is not refused");
 }

@@ -238,16 +238,20 @@ fn what_is_made_in_a_directory_with_a_default_acl_has_it() {
     }
 }
 
-fn makes_with_default_acl(ring: &mut TestRing, dir: InodeId) {
-    let entries =
-        [(0x01u16, 7u16, u32::MAX), (0x02, 7, 5), (0x04, 5, u32::MAX), (0x10, 7, u32::MAX), (0x20, 0, u32::MAX)];
+/// Entries of tag, permissions, id, as the kernel passes them.
+pub(super) fn acl(entries: &[(u16, u16, u32)]) -> Bytes {
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
         value.extend(tag.to_le_bytes());
         value.extend(permissions.to_le_bytes());
         value.extend(id.to_le_bytes());
     }
-    let (name_, value) = (Bytes::from_static(crate::acl::DEFAULT), Bytes::from(value));
+    value.into()
+}
+
+fn makes_with_default_acl(ring: &mut TestRing, dir: InodeId) {
+    let value = acl(&[(0x01, 7, !0), (0x02, 7, 5), (0x04, 5, !0), (0x10, 7, !0), (0x20, 0, !0)]);
+    let name_ = Bytes::from_static(crate::acl::DEFAULT);
     let (inode, create_, replace, drop_set_group) = (dir, false, false, false);
     let op = InodeOp::SetXattr { inode, name: name_, value, create: create_, replace, drop_set_group };
     ring.execute(Op::Inode { op }).unwrap();

@@ -1,5 +1,6 @@
 //! What reads answer at their edges: the page of a listing, the end of a small file, the root as it was made.
 
+use super::drive::seed_of;
 use super::*;
 
 fn made(ring: &mut TestRing, dir: InodeId, text: &[u8]) -> InodeId {
@@ -76,4 +77,41 @@ fn files_that_grow_out_of_their_inodes_keep_their_own_bytes() {
         let op = DataOp::ReadShard { data, index: 0, offset: 0, length: 10 };
         assert_eq!(ring.read(Op::Data { op }), Ok(Reply::Data { bytes: Bytes::from_static(text) }));
     }
+}
+
+/// Whose partition is another one, of that its leader's brick may have a copy that is behind. A name that leads to nothing is no reason to
+/// show none.
+#[test]
+fn a_listing_has_the_attributes_that_are_asked_for_and_that_its_partition_knows() {
+    let mut ring = open(&storages());
+    create_file(&mut ring);
+    let root = ring.leader(ROOT.position());
+    let is_there = |number: &u32| *number != root.partition.0 && ring.views[*number as usize].has_member(root.brick);
+    let there = PartitionNumber((0..COUNT).find(is_there).unwrap());
+    ring.execute(make_directory(ROOT, b"d", seed_of(there))).unwrap();
+    let key = Key::name(ring.ask().names_place(root.partition, ROOT), ROOT, b"g");
+    let gone = NameRecord { inode: InodeId::new(ROOT.position().0, 5, 1 << 40), kind: NodeKind::File };
+    let mut commit = Commit::default();
+    commit.put(key, &gone);
+    ring.tell(root, Event::Change { token: Token(1), commit: Box::new(commit) });
+    let mut listed = |attributes| {
+        let op = NameOp::List { dir: ROOT, after: None, limit: 10, attributes, touch: false };
+        let answer = ring.read(Op::Name { op });
+        let Ok(Reply::List { entries, .. }) = answer else { panic!("{answer:?}") };
+        entries.into_iter().map(|entry| (entry.name, entry.attr.is_some())).collect::<Vec<_>>()
+    };
+    let [d, f, g] = [b"d", b"f", b"g"].map(|text| name(text));
+    assert_eq!(listed(true), [(d.clone(), false), (f.clone(), true), (g.clone(), false)]);
+    assert_eq!(listed(false), [(d, false), (f, false), (g, false)]);
+}
+
+#[test]
+fn a_whole_shard_is_read_at_once_and_no_more() {
+    let mut ring = open(&storages());
+    let mut read = |length: usize| {
+        let op = DataOp::ReadShard { data: DataId(9), index: 0, offset: 0, length: length as u32 };
+        ring.read(Op::Data { op })
+    };
+    assert!(matches!(read(IO_BYTES_MAX), Ok(Reply::Data { .. })));
+    assert!(matches!(read(IO_BYTES_MAX + 1), Err(Error::Invalid { .. })));
 }

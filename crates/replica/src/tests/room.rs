@@ -1,5 +1,6 @@
 //! A member's brick that was full and has room again.
 
+use super::drive::{begin, deliver_but, fill_journals};
 use super::*;
 use hekate_brick::storage::{Storage, StorageFile};
 use std::io::Result as IoResult;
@@ -183,4 +184,85 @@ fn on_a_full_disk_what_has_begun_is_finished_and_what_grows_is_refused() {
     assert_eq!(ring.name_op(exchange), Ok(Reply::Done));
     ring.rest();
     ring.check();
+}
+
+/// Its leader has far more. What it took without its member would wait there for ever, and all that comes after it.
+#[test]
+fn what_a_member_has_no_room_for_is_taken_by_nobody() {
+    const LENGTH: u32 = 1 << 20;
+    for reserves in [false, true] {
+        let free: Vec<_> = (0..BRICKS).map(|_| Arc::new(AtomicU64::new(1 << 30))).collect();
+        let mut ring = ring_of((0..BRICKS).map(|number| brick(number, &free[number as usize])).collect(), true);
+        let root = ring.leader(ROOT.position());
+        let members = &ring.views[root.partition.0 as usize].members;
+        let member = members.iter().map(|member| member.brick).find(|brick| *brick != root.brick).unwrap();
+        free[member.0 as usize].store(17 << 19, Ordering::Relaxed);
+        ring.bricks[member.0 as usize].refresh_room().unwrap();
+        let position = |data| ShardId { volume: VOLUME, data, index: 0 }.position();
+        let here = (1..).map(DataId).filter(|data| position(*data).partition(COUNT) == root.partition);
+        let mut grow = |data| {
+            let (index, offset, bytes) = (0, 0, vec![1; LENGTH as usize].into());
+            ring.execute(Op::Data {
+                op: match reserves {
+                    false => DataOp::WriteShard { data, index, offset, bytes, follow: None, fast: false },
+                    true => DataOp::AllocateShard { data, index, offset, length: LENGTH, fill: Fill::Holes },
+                },
+            })
+        };
+        let answers: Vec<_> = here.take(12).map(&mut grow).collect();
+        let taken = answers.iter().take_while(|answer| answer.is_ok()).count();
+        let is_refused = |answer: &Result<Reply>| matches!(answer, Err(Error::NoSpace { .. }));
+        assert!((2..=8).contains(&taken) && answers[taken..].iter().all(is_refused), "{answers:?}");
+        let [ours, theirs] =
+            [root.brick, member].map(|brick| ring.bricks[brick.0 as usize].position(RING, root.partition));
+        assert_eq!(ours, theirs);
+    }
+}
+
+/// Who is refused draws a number, and no record reserves others.
+#[test]
+fn on_a_full_disk_names_are_removed_though_thousands_were_refused() {
+    let free = Arc::new(AtomicU64::new(1 << 30));
+    let mut ring = ring_of((0..BRICKS).map(|number| brick(number, &free)).collect(), true);
+    create_file(&mut ring);
+    ring.rest();
+    free.store(0, Ordering::Relaxed);
+    ring.bricks.iter().for_each(|brick| brick.refresh_room().unwrap());
+    let mut refused = 0;
+    for token in (1 << 20..).take(17_000) {
+        begin(&mut ring, token, create(token));
+        ring.deliver();
+        refused += u32::from(matches!(ring.answers.remove(&Token(token)), Some(Err(Error::NoSpace { .. }))));
+    }
+    ring.op_id = 1 << 30;
+    let unlinked = ring.name_op(NameOp::Unlink { dir: ROOT, name: name(b"f"), open_here: None });
+    assert_eq!((unlinked, refused), (Ok(Reply::Done), 17_000));
+}
+
+fn create(number: u64) -> Op {
+    let (dir, node, mode, exclusive, seed) = (ROOT, NewNode::File, 0o644, true, 7);
+    let name = Name::new(Bytes::from(format!("n{number}"))).unwrap();
+    Op::Name { op: NameOp::Create { dir, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive, seed } }
+}
+
+/// Each time that it is tried again, that is with each tick, it draws a number.
+#[test]
+fn what_waited_long_for_room_in_journals_is_done() {
+    for ticks in [20, 80] {
+        let mut ring = open(&storages());
+        fill_journals(&mut ring);
+        for token in 1..=250 {
+            begin(&mut ring, token, create(token));
+        }
+        for _ in 0..ticks {
+            deliver_but(&mut ring, |_| false);
+            let addresses: Vec<Address> = ring.partitions.keys().copied().collect();
+            addresses.into_iter().for_each(|address| ring.handle(address, Event::Tick));
+        }
+        assert!(ring.answers.is_empty());
+        ring.messages_left = u64::MAX;
+        (0..100).for_each(|_| ring.tick());
+        let made = ring.answers.values().filter(|answer| answer.is_ok()).count();
+        assert_eq!(made, 250, "after {ticks} ticks");
+    }
 }

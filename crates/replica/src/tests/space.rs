@@ -1,5 +1,7 @@
 //! Random writes, holes, zeros, room and copies of a few shards, beside a model of their bytes; and where data and holes are found in them.
 
+use super::drive::elsewhere;
+use super::legs::{is_taken, leg};
 use super::*;
 use proptest::prelude::*;
 
@@ -237,9 +239,63 @@ fn small_file(ring: &mut TestRing) -> InodeId {
 }
 
 fn small_bytes(ring: &mut TestRing, inode: InodeId) -> Bytes {
-    let op = DataOp::Read { inode, offset: 0, length: 100, touch: false };
+    let op = DataOp::Read { inode, offset: 0, length: INLINE_MAX as u32 + 1, touch: false };
     let Ok(Reply::FileData { bytes, .. }) = ring.read(Op::Data { op }) else { panic!("not read") };
     bytes
+}
+
+/// write(2), and with O_APPEND.
+#[test]
+fn a_small_write_changes_only_its_bytes_and_one_that_ends_too_far_none() {
+    let limit = INLINE_MAX as usize;
+    // Without an offset: at the end.
+    let cases = [
+        (Some(0), 3, true),
+        (Some(4), 3, true),
+        (Some(5), limit - 5, true),
+        (Some(5), limit - 4, false),
+        (None, 3, true),
+        (None, limit - 10, true),
+        (None, limit - 9, false),
+    ];
+    for (offset, count, is_taken) in cases {
+        let mut ring = open(&storages());
+        let inode = small_file(&mut ring);
+        let (data, from) = (Bytes::from(vec![b'x'; count]), offset.unwrap_or(10));
+        let op = match offset {
+            Some(offset) => DataOp::Write { inode, offset: offset as u64, data, drop_set_id: false },
+            None => DataOp::Append { inode, data, drop_set_id: false },
+        };
+        let mut expected = b"0123456789".to_vec();
+        match (ring.execute(Op::Data { op }), is_taken) {
+            (Ok(Reply::Done), true) => {
+                expected.resize(expected.len().max(from + count), 0);
+                expected[from..from + count].fill(b'x');
+            }
+            (Ok(Reply::Node { .. }), false) => {}
+            (answer, _) => panic!("{count} bytes at {offset:?}: {answer:?}"),
+        }
+        assert!(small_bytes(&mut ring, inode) == expected, "{count} bytes at {offset:?}");
+    }
+}
+
+/// Else they are in two places, of which one is read.
+#[test]
+fn no_bytes_rest_beside_a_file_in_shards() {
+    let mut ring = open(&storages());
+    let inode = small_file(&mut ring);
+    ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap();
+    let (data, drop_set_id) = (Bytes::from_static(b"abc"), false);
+    let ops = [
+        DataOp::Write { inode, offset: 0, data: data.clone(), drop_set_id },
+        DataOp::Append { inode, data, drop_set_id },
+        DataOp::Allocate { inode, offset: 0, length: 5, mode: Allocate::Punch, drop_set_id },
+    ];
+    for op in ops {
+        let answer = ring.execute(Op::Data { op: op.clone() });
+        assert!(matches!(answer, Ok(Reply::Node { .. })), "{op:?}: {answer:?}");
+    }
+    assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Content)));
 }
 
 #[test]
@@ -309,5 +365,129 @@ fn each_change_of_a_shard_has_a_greater_count() {
     for (step, count) in steps.into_iter().zip(1..) {
         take(&mut ring, &mut model, step);
         assert_eq!(ring.bricks[leader.0 as usize].shard(RING, shard).unwrap().unwrap().stamp.count, count);
+    }
+}
+
+/// The same, of room, holes and cuts.
+#[test]
+fn each_change_of_the_room_of_a_shard_has_a_greater_count() {
+    let mut ring = open(&storages());
+    let shard = ShardId { volume: VOLUME, data: DATA, index: 0 };
+    let at = ring.leader(shard.position());
+    let ways = (elsewhere(&ring, at), at);
+    let mut model = vec![Shard::new(); SHARDS.len()];
+    take(&mut ring, &mut model, Step::Write(0, (0, 8 * BLOCK), 1));
+    let mut last = 1;
+    let mut is_next = |ring: &TestRing| {
+        last += 1;
+        ring.views[at.partition.0 as usize].members.iter().all(|member| {
+            let record = ring.bricks[member.brick.0 as usize].shard(RING, shard).unwrap().unwrap();
+            record.stamp.count == last
+        })
+    };
+    let allocates = [
+        ((BLOCK, 3 * BLOCK), Fill::Nothing),
+        ((BLOCK, 3 * BLOCK), Fill::Holes),
+        ((10, 20), Fill::Nothing),
+        ((8 * BLOCK, 12 * BLOCK), Fill::Holes),
+    ];
+    for (part, fill) in allocates {
+        take(&mut ring, &mut model, Step::Allocate(0, part, fill));
+        assert!(is_next(&ring), "{part:?} {fill:?}");
+    }
+    // The first one takes only room.
+    for (number, length) in [8 * BLOCK, 5 * BLOCK + 100, 3 * BLOCK].into_iter().enumerate() {
+        let cut = Leg::CutShard { shard, length: length as u32 };
+        assert!(is_taken(&leg(&mut ring, ways, number as u16, cut)));
+        assert!(is_next(&ring), "cut to {length}");
+    }
+}
+
+/// fallocate(2) with FALLOC_FL_PUNCH_HOLE.
+#[test]
+fn of_a_block_that_is_punched_in_part_the_rest_stays() {
+    let mut ring = open(&storages());
+    let mut model = vec![Shard::new(); SHARDS.len()];
+    take(&mut ring, &mut model, Step::Write(0, (0, 3 * BLOCK), 1));
+    for part in [(10, 20), (100, 5000), (2 * BLOCK + 7, 3 * BLOCK - 1)] {
+        take(&mut ring, &mut model, Step::Allocate(0, part, Fill::Nothing));
+        check(&mut ring, &model, 0);
+    }
+}
+
+/// What was cut off is home still: there, too, room is zeros that are written.
+#[test]
+fn room_that_is_made_behind_a_cut_is_no_hole_as_far_as_it_was_asked_for() {
+    let mut ring = open(&storages());
+    let shard = ShardId { volume: VOLUME, data: DATA, index: 0 };
+    let at = ring.leader(shard.position());
+    let mut model = vec![Shard::new(); SHARDS.len()];
+    take(&mut ring, &mut model, Step::Write(0, (0, 8 * BLOCK), 1));
+    let (ways, length) = ((elsewhere(&ring, at), at), 2 * BLOCK as u32);
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::CutShard { shard, length })));
+    take(&mut ring, &mut model, Step::Allocate(0, (0, 7 * BLOCK), Fill::Holes));
+    assert_eq!(seek(&mut ring, 0, 0, true), Some(7 * 4096));
+}
+
+/// lseek(2): the file may go on in the next one.
+#[test]
+fn behind_a_full_shard_is_no_hole() {
+    let mut ring = open(&storages());
+    let last = SHARD_BYTES as usize - BLOCK;
+    let (offset, bytes) = (last as u32, vec![1; BLOCK].into());
+    let op = DataOp::WriteShard { data: DATA, index: 0, offset, bytes, follow: None, fast: false };
+    ring.execute(Op::Data { op }).unwrap();
+    assert_eq!((seek(&mut ring, 0, 0, true), seek(&mut ring, 0, last, true)), (Some(0), None));
+}
+
+#[test]
+fn what_does_not_lie_in_its_shard_is_refused() {
+    let mut ring = open(&storages());
+    let (data, index, end, most) = (DATA, 0, SHARD_BYTES as u32, 1 << 20);
+    let write = |offset, count: usize| {
+        let bytes = vec![1; count].into();
+        DataOp::WriteShard { data, index, offset, bytes, follow: None, fast: false }
+    };
+    let allocate = |offset, length| DataOp::AllocateShard { data, index, offset, length, fill: Fill::Holes };
+    let copy = |offset, length| {
+        let from = ShardRange { data, index, offset, length };
+        DataOp::CopyShard { from, data, index: 1, offset: 0 }
+    };
+    let refused = [
+        write(end - 1, 2),
+        write(0, 0),
+        allocate(end - 1, 2),
+        allocate(0, 0),
+        copy(end - 1, 2),
+        copy(0, 0),
+        copy(0, most + 1),
+    ];
+    for op in refused {
+        let answer = ring.execute(Op::Data { op: op.clone() });
+        assert!(matches!(answer, Err(Error::Invalid { .. })), "{op:?}: {answer:?}");
+    }
+    for op in [write(end - 1, 1), allocate(end - 1, 1), copy(end - 1, 1), copy(0, most)] {
+        let answer = ring.execute(Op::Data { op: op.clone() });
+        assert!(answer.is_ok(), "{op:?}: {answer:?}");
+    }
+}
+
+/// write(2) with O_SYNC: more than goes through the journal, so it is in a data file.
+#[test]
+fn a_durable_write_outlives_a_power_cut_of_all() {
+    let storages = storages();
+    let mut ring = open(&storages);
+    let shard = ShardId { volume: VOLUME, data: DATA, index: 0 };
+    let written = Bytes::from(vec![7; 100_000]);
+    let (data, index, bytes) = (shard.data, shard.index, written.clone());
+    let op = DataOp::WriteShard { data, index, offset: 0, bytes, follow: None, fast: false };
+    let (at, ask) = (ring.leader(shard.position()), Ask { op_id: OpId(1), durable: true, ..ring.ask() });
+    ring.tell(at, Event::Request { token: Token(1), ask, op: Op::Data { op } });
+    assert!(matches!(ring.answers.get(&Token(1)), Some(Ok(Reply::Written { .. }))));
+    for member in &ring.views[at.partition.0 as usize].members {
+        let number = member.brick.0 as usize;
+        let cut = brick_on(number, &storages[number].after_power_cut(), 512 << 10, false);
+        let held = cut.read_shard(RING, shard, 0, 200_000);
+        assert!(held.as_ref().is_ok_and(|held| *held == written), "{:?}", held.map(|held| held.len()));
     }
 }

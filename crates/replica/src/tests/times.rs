@@ -177,6 +177,21 @@ fn what_is_more_than_times_waits_for_all() {
     assert_eq!(written.tell_alone(false, 100_000), None, "it is of the leader's lane");
 }
 
+/// Where a truncate left more than the size says: no record would tell the new size.
+#[test]
+fn a_write_that_makes_a_file_longer_that_was_cut_waits_for_all() {
+    let mut written = Written::new();
+    let changes = AttrChanges { size: Some(50_000), ..AttrChanges::default() };
+    // In another slot.
+    written.ring.op_id = written.op_id + 1;
+    let op = Op::Inode { op: InodeOp::SetAttr { inode: written.inode, changes } };
+    written.ring.execute_at(written.leader, op).unwrap();
+    assert_eq!(written.tell(true, 50_000), Some(Ok(Reply::Done)));
+    assert!(written.is_noted(written.leader) && written.is_noted(written.follower()));
+    assert_eq!(written.tell_alone(true, 60_000), None);
+    assert_eq!(written.attr().size, 60_000);
+}
+
 #[test]
 fn a_file_that_nobody_writes_is_noted_no_more() {
     let mut written = Written::new();

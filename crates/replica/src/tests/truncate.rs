@@ -1,5 +1,6 @@
 //! What a truncate leaves of a file, and what it takes: bytes that were cut off must not come back when it grows again.
 
+use super::drive::{begin, deliver_but};
 use super::*;
 
 /// A file in shards.
@@ -202,4 +203,51 @@ fn what_a_truncate_has_not_cut_is_not_written_again() {
     assert_eq!(ring.execute(told(first, 51)), Err(Error::LayoutChanged), "of that the first one has cut a byte");
     let Reply::Node { attr, .. } = ring.read(Op::Inode { op: InodeOp::GetAttr { inode } }).unwrap() else { panic!() };
     assert_eq!(attr.size, 60, "what is carried over makes no file longer");
+}
+
+/// Shards rest where their hash says: of those that are tried one by one some partition may have none.
+#[test]
+fn a_partition_that_has_only_far_shards_of_a_file_cuts_them_too() {
+    let mut file = Long::new();
+    let data = file.data;
+    let partition = |index| ShardId { volume: VOLUME, data, index }.position().partition(COUNT);
+    let tried = |first: u64| first..first + 8 * u64::from(COUNT);
+    let lacks = |first, number: &PartitionNumber| !tried(first).any(|index| partition(index) == *number);
+    let of = |first| (0..COUNT).map(PartitionNumber).find(|number| lacks(first, number));
+    let (first, number) = (1..).find_map(|first| Some((first, of(first)?))).unwrap();
+    let far = (first..).find(|index| partition(*index) == number).unwrap();
+    file.write(far);
+    file.told(far * SHARD_BYTES + 100);
+    file.resize(first * SHARD_BYTES).unwrap();
+    file.resize(far * SHARD_BYTES + 100).unwrap();
+    assert_eq!(file.left(far), 0, "it grew again");
+}
+
+/// Who is told the new layout writes under it, to a shard that is yet to be cut.
+#[test]
+fn what_is_told_of_a_file_that_is_being_cut_is_answered_once_it_is() {
+    let mut file = Long::new();
+    let (inode, data) = (file.inode, file.data);
+    let partition = |index| ShardId { volume: VOLUME, data, index }.position().partition(COUNT);
+    let far = (1..).find(|index| partition(*index) != inode.position().partition(COUNT)).unwrap();
+    let end = far * SHARD_BYTES + 100;
+    file.write(far);
+    file.told(end);
+    file.ring.rest();
+    let layout_version = file.attr().layout.version;
+    let changes = AttrChanges { size: Some(end - 50), ..Default::default() };
+    begin(&mut file.ring, 1, Op::Inode { op: InodeOp::SetAttr { inode, changes } });
+    let legs = deliver_but(&mut file.ring, |envelope| matches!(envelope.message, Message::Leg { .. }));
+    assert!(!legs.is_empty(), "it is on its way");
+    for (token, end) in [(2, end - 50), (3, end)] {
+        let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+        begin(&mut file.ring, token, Op::Data { op: told });
+    }
+    deliver_but(&mut file.ring, |_| false);
+    assert!(file.ring.answers.is_empty(), "{:?}", file.ring.answers);
+    file.ring.queue.extend(legs);
+    (0..10).for_each(|_| file.ring.tick());
+    let [cut, before, behind] = [1, 2, 3].map(|token| file.ring.answers[&Token(token)].clone());
+    assert!(cut.is_ok() && matches!(before, Ok(Reply::Node { .. })), "{cut:?} {before:?}");
+    assert_eq!((behind, file.attr().size, file.left(far)), (Err(Error::LayoutChanged), end - 50, 50));
 }
