@@ -69,7 +69,7 @@ impl Brick {
         for (block, _) in (0..).zip(&holes).filter(|(_, is_hole)| !**is_hole) {
             match self.read_block(ring, shard, block) {
                 Ok(Some(bytes)) => found.push((block, xxhash_rust::xxh3::xxh3_128(&bytes))),
-                Ok(None) | Err(Error::Damaged { .. }) => {}
+                Ok(None) | Err(Error::Damaged { .. } | Error::Io { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
