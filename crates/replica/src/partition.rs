@@ -431,9 +431,14 @@ impl Partition {
 
     /// How far a proof is that all members hold the same, if one was begun and nobody went away meanwhile.
     pub fn proof(&self) -> Option<Proof> {
+        self.proofs().into_iter().next()
+    }
+
+    /// The same, and the one that had ended when it was begun.
+    pub fn proofs(&self) -> Vec<Proof> {
         match &self.role {
-            Role::Leader(leader) => leader.proof(),
-            Role::Follower(_) => None,
+            Role::Leader(leader) => leader.proofs().cloned().collect(),
+            Role::Follower(_) => Vec::new(),
         }
     }
 

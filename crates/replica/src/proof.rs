@@ -45,6 +45,8 @@ pub(crate) struct Proving {
     differs: bool,
     /// It was asked for meanwhile, by this one: once this has ended it begins anew.
     again: Option<u64>,
+    /// That of another run, which had ended when this was begun.
+    before: Option<Proof>,
 }
 
 /// A question that waits for its record.
@@ -113,7 +115,7 @@ impl Leader {
             let (from, to, left_out) = (from.clone(), to.clone(), left_out.clone());
             at.send_member(out, *brick, Message::Prove { sequence, from, to, left_out });
         }
-        let proving = Proving { told, sequence, from, to, own, missing, differs: false, again: None };
+        let proving = Proving { told, sequence, from, to, own, missing, differs: false, again: None, before: None };
         self.proof = Some(Box::new(proving));
         Ok(())
     }
@@ -143,15 +145,19 @@ impl Leader {
 
     fn go_on_proving(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
         let Some(proof) = self.proof.take() else { return Ok(()) };
-        let Proving { mut told, to, own, differs, again, .. } = *proof;
+        let Proving { mut told, to, own, differs, again, before, .. } = *proof;
         if !differs {
             told.equal += own.1;
         }
         self.prove_from(at, to, told, around, out)?;
-        match (&mut self.proof, again) {
-            (Some(proof), Some(_)) if !proof.told.ended => proof.again = again,
-            (Some(_), Some(run)) => return self.begin_proof(at, run, around, out),
-            _ => {}
+        let Some(proof) = &mut self.proof else { return Ok(()) };
+        (proof.again, proof.before) = (again, before);
+        let Some(run) = again.filter(|_| proof.told.ended) else { return Ok(()) };
+        let ended = proof.told.clone();
+        self.begin_proof(at, run, around, out)?;
+        // Who asked for it has yet to see it.
+        if let Some(proof) = &mut self.proof {
+            proof.before = Some(ended);
         }
         Ok(())
     }
@@ -161,7 +167,8 @@ impl Leader {
         self.proof.take_if(|proof| !proof.told.ended);
     }
 
-    pub fn proof(&self) -> Option<Proof> {
-        self.proof.as_ref().map(|proof| proof.told.clone())
+    /// The last one, and what had ended before it.
+    pub fn proofs(&self) -> impl Iterator<Item = &Proof> {
+        self.proof.iter().flat_map(|proof| std::iter::once(&proof.told).chain(&proof.before))
     }
 }

@@ -5,7 +5,7 @@ use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows};
 use hekate_server::ControlRequest;
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -24,14 +24,18 @@ pub fn prove(cli: &Cli) -> Result<Value, Failure> {
     // What an earlier run has proved says nothing of now.
     let run = getrandom::u64().map_err(|e| Failure::new(71, format!("getrandom: {e}")))?;
     ask(cli, &ControlRequest::Prove { run })?;
-    let (mut last, mut moved) = (0, Instant::now());
+    let (mut done, mut last, mut moved) = (BTreeMap::new(), 0, Instant::now());
     let (mut asked, mut shown) = (moved, moved);
     loop {
         let mut said = look(cli, &ControlRequest::HealStatus)?;
-        // A server that does not know yet that another one leads has a row of its own.
-        let mut seen = HashSet::new();
-        let mut proofs = rows(&said["proofs"]).to_vec();
-        proofs.retain(|row| row["run"] == run && seen.insert((row["ring"].to_string(), row["partition"].to_string())));
+        // What has ended stays so, though another run follows it; a server that does not know yet that another one leads has a row too.
+        let mut proofs = BTreeMap::new();
+        for row in rows(&said["proofs"]).iter().flat_map(|row| [row, &row["before"]]).filter(|row| row["run"] == run) {
+            let known = if row["ended"] == true { &mut done } else { &mut proofs };
+            known.insert(place(row), row.clone());
+        }
+        proofs.extend(done.clone());
+        let proofs: Vec<Value> = proofs.into_values().collect();
         said["proofs"] = proofs.clone().into();
         let partitions = said["partitions"].as_u64().unwrap_or(0);
         let ended = proofs.iter().filter(|proof| proof["ended"] == true).count() as u64;
@@ -57,18 +61,20 @@ pub fn prove(cli: &Cli) -> Result<Value, Failure> {
     }
 }
 
+/// Ring and partition.
+type Place = (String, u64);
+
+fn place(row: &Value) -> Place {
+    (row["ring"].to_string(), row["partition"].as_u64().unwrap_or_default())
+}
+
 /// Names what is not proved.
 fn stuck(cli: &Cli, proofs: &[Value]) -> Failure {
     let listed = match look(cli, &ControlRequest::PartitionList) {
         Ok(listed) => listed,
         Err(failure) => return failure,
     };
-    let is_proved = |row: &&Value| {
-        let is_its = |proof: &Value| {
-            (&proof["ring"], &proof["partition"], &proof["ended"]) == (&row["ring"], &row["partition"], &true.into())
-        };
-        proofs.iter().any(is_its)
-    };
+    let is_proved = |row: &&Value| proofs.iter().any(|proof| place(proof) == place(row) && proof["ended"] == true);
     let left: Vec<&Value> = rows(&listed).iter().filter(|row| !is_proved(row)).collect();
     let mut names: Vec<String> =
         left.iter().take(NAMED_MAX).map(|row| format!("{}/{}", row["ring"], row["partition"])).collect();

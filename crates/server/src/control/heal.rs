@@ -4,7 +4,7 @@ use super::{Reports, partitions};
 use crate::control::ControlRequest;
 use crate::node::Node;
 use hekate_proto::*;
-use hekate_replica::Event;
+use hekate_replica::{Event, Proof};
 use serde_json::{Value, json};
 
 /// What is being healed, what waits, and how far proofs are.
@@ -72,20 +72,26 @@ pub fn prove_here(node: &Node, run: u64) -> Result<Value> {
     Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "begun": begun }))
 }
 
-/// How far the proofs of this server are.
+/// How far the proofs of this server are, each with the one of another run that had ended `before` it.
 pub fn proofs_here(node: &Node) -> Vec<Value> {
     let mut rows = Vec::new();
     for ring in node.rings.read().values() {
         for address in ring.leaders() {
-            let Some(proof) = ring.replica(address).and_then(|hosted| hosted.partition.read().proof()) else {
-                continue;
-            };
-            let differing = |(brick, key): &(BrickId, Key)| json!({ "brick": brick, "from": format!("{key:?}") });
-            rows.push(json!({
-                "ring": ring.ring, "partition": address.partition, "run": proof.run, "equal": proof.equal, "left_out": proof.left_out,
-                "ended": proof.ended, "differing": proof.differing.iter().map(differing).collect::<Vec<_>>(),
-            }));
+            let proofs = ring.replica(address).map(|hosted| hosted.partition.read().proofs()).unwrap_or_default();
+            let mut told = proofs.iter().map(|proof| row(ring.ring, address.partition, proof));
+            if let Some(mut last) = told.next() {
+                last["before"] = told.next().unwrap_or_default();
+                rows.push(last);
+            }
         }
     }
     rows
+}
+
+fn row(ring: RingId, partition: PartitionNumber, proof: &Proof) -> Value {
+    let differing = |(brick, key): &(BrickId, Key)| json!({ "brick": brick, "from": format!("{key:?}") });
+    json!({
+        "ring": ring, "partition": partition, "run": proof.run, "equal": proof.equal, "left_out": proof.left_out,
+        "ended": proof.ended, "differing": proof.differing.iter().map(differing).collect::<Vec<_>>(),
+    })
 }
