@@ -225,13 +225,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Headers that are where they say, whatever the segment's own header says: records tell where they belong. There are none in
-    /// sectors that cannot be read, as there are none in damaged ones.
+    /// what cannot be read, as there are none in what is damaged.
     fn headers_in(&self, number: u64, from: usize) -> Result<Vec<RecordHeader>> {
         let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
         let file = self.storage.open(&self.geometry.path_of(number), false);
         let file = file.map_err(failed)?;
         if if_readable(file.read_at(&mut bytes[from..], from as u64).map(Some).map_err(failed))?.is_none() {
-            for (index, page) in bytes.chunks_mut(PAGE_BYTES).enumerate() {
+            for (index, page) in bytes.chunks_mut(PAGE_BYTES).enumerate().skip(from / PAGE_BYTES) {
                 let read = file.read_at(page, (index * PAGE_BYTES) as u64);
                 if if_readable(read.map(Some).map_err(failed))?.is_none() {
                     page.fill(0);

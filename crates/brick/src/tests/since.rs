@@ -131,6 +131,9 @@ fn what_cannot_be_read_hides_records_and_stops_nobody() {
             "{after}"
         );
     }
+    // No damage: want of something else.
+    storage.fail(Fault { kind: Some(CallKind::Read), after: 1, error: FaultError::NoSpace, forever: false });
+    assert!(matches!(brick.records_since(RING, PARTITION, Sequence(0)), Err(Error::Unavailable { .. })));
     storage.heal();
     assert_eq!(sequences(&brick, 0), [1, 2, 3]);
     brick.checkpoint().unwrap();

@@ -40,6 +40,18 @@ fn what_a_whole_learner_lacks_is_kept_as_long_as_it_keeps_up() {
     ring.check();
 }
 
+/// A power cut took the follower's block.
+fn lose_block(lane: &mut Lane) {
+    lane.ring.write_home();
+    let path = hekate_brick::data_file_path(shard());
+    let file = lane.storages[lane.follower.brick.0 as usize].open(&path, false).unwrap();
+    file.write_at(&[&[9; 100]], 0).unwrap();
+    let around = TestRing::around(&lane.ring.bricks, &lane.ring.views, lane.follower, 0);
+    let lost = vec![BlockAt { shard: shard(), block: 0 }];
+    let follower = Partition::new(RING, lane.follower, &around, lost).unwrap();
+    lane.ring.partitions.insert(lane.follower, follower);
+}
+
 /// Its log has records about these blocks, and goes on; nothing in it brings them. Nor do stamps say that they are gone.
 #[test]
 fn who_lost_blocks_with_its_power_is_compared() {
@@ -49,13 +61,7 @@ fn who_lost_blocks_with_its_power_is_compared() {
     let data = beside(&lane);
     let op = DataOp::WriteShard { data, index: 0, offset: 0, bytes: bytes(2, 10), follow: None, fast: false };
     assert!(lane.request(lane.leader, FIRST, 513, op).is_ok());
-    lane.ring.write_home();
-    let file = lane.storages[second as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
-    file.write_at(&[&[9; 100]], 0).unwrap();
-    let around = TestRing::around(&lane.ring.bricks, &lane.ring.views, lane.follower, 0);
-    let lost = vec![BlockAt { shard: shard(), block: 0 }];
-    let follower = Partition::new(RING, lane.follower, &around, lost).unwrap();
-    lane.ring.partitions.insert(lane.follower, follower);
+    lose_block(&mut lane);
     form(&mut lane.ring, number, first, &[first], &[second]);
     heal(&mut lane.ring, number);
     assert!(lane.ring.branches.contains("a learner is compared from the beginning"));
@@ -68,13 +74,7 @@ fn who_lost_blocks_with_its_power_is_compared() {
 fn a_member_that_got_its_lost_block_back_says_no_more_that_it_lacks_it() {
     let mut lane = Lane::new();
     let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
-    lane.ring.write_home();
-    let file = lane.storages[second as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
-    file.write_at(&[&[9; 100]], 0).unwrap();
-    let around = TestRing::around(&lane.ring.bricks, &lane.ring.views, lane.follower, 0);
-    let lost = vec![BlockAt { shard: shard(), block: 0 }];
-    let follower = Partition::new(RING, lane.follower, &around, lost).unwrap();
-    lane.ring.partitions.insert(lane.follower, follower);
+    lose_block(&mut lane);
     form(&mut lane.ring, number, first, &[first, second], &[]);
     lane.ring.rest();
     form(&mut lane.ring, number, second, &[second], &[]);

@@ -297,14 +297,20 @@ impl DiskFile {
 
 impl StorageFile for DiskFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        if self.disk.state.lock().unreadable.range(self.sectors(offset, buffer.len())).next().is_some() {
+        let state = self.disk.state.lock();
+        if !state.unreadable.is_empty() && state.unreadable.range(self.sectors(offset, buffer.len())).next().is_some() {
             return Err(io::Error::from_raw_os_error(5));
         }
+        drop(state);
         self.inner.read_at(buffer, offset)
     }
     fn write_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
-        let written = self.sectors(offset, parts.iter().map(|part| part.len()).sum());
-        self.disk.state.lock().unreadable.retain(|sector| !written.contains(sector));
+        let mut state = self.disk.state.lock();
+        if !state.unreadable.is_empty() {
+            let written = self.sectors(offset, parts.iter().map(|part| part.len()).sum());
+            state.unreadable.retain(|sector| !written.contains(sector));
+        }
+        drop(state);
         let goes_astray = self.path.starts_with(DATA) && self.disk.take_misdirection();
         self.inner.write_at(parts, offset + if goes_astray { BLOCK_BYTES as u64 } else { 0 })
     }
