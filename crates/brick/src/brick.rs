@@ -14,19 +14,18 @@ use crate::entry::LogEntry;
 use crate::group_commit::GroupCommit;
 use crate::identity::NextLife;
 use crate::journal::{Geometry, Lsn};
-use crate::machine::{Append, Io, IoId, LogPosition, Machine};
+use crate::machine::{Amount, Append, Io, IoId, LogPosition, Machine, has_file};
 use crate::starving::Starving;
 use crate::stopped;
+use crate::storage::Space;
 use crate::view::{View, durable_shards, read_places};
 use bytes::Bytes;
 use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use write_home::Patience;
 
 /// One disk's store, open. All methods may be called from any thread.
 pub struct Brick {
@@ -40,7 +39,8 @@ pub struct Brick {
     room: Condvar,
     group: GroupCommit,
     checkpointing: Mutex<()>,
-    patience: OnceLock<Patience>,
+    /// How long a write of the journal waits that finds no room, in ms.
+    journal_patience_ms: AtomicU64,
     /// Members of partitions that have a record to take and no room for it, in the order in which it came.
     pub(crate) starving: Starving,
     pub(crate) passed: Passed,
@@ -54,14 +54,16 @@ pub struct Brick {
 /// What a brick says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrickStatus {
-    /// Bytes of the file system below it, and free ones.
-    pub space: (u64, u64),
+    /// Room in the file system below it.
+    pub space: Space,
     /// Bytes of the journal that recovery would read, and all.
     pub journal: (u64, u64),
     /// Memory of changes since the last checkpoint.
     pub overlay_bytes: usize,
-    /// Bytes that are kept for checkpoints on a full disk.
-    pub reserve_bytes: u64,
+    /// What is kept for checkpoints on a full disk.
+    pub reserve: Amount,
+    /// Why a checkpoint cannot write home: nothing grows until it can.
+    pub stalled: Option<String>,
     /// Why it stopped.
     pub poisoned: Option<String>,
 }
@@ -85,7 +87,7 @@ impl Brick {
             room: Condvar::new(),
             group: GroupCommit::default(),
             checkpointing: Mutex::new(()),
-            patience: OnceLock::new(),
+            journal_patience_ms: AtomicU64::new(0),
             starving: Starving::default(),
             passed: Passed::default(),
             noted: AtomicBool::new(false),
@@ -162,9 +164,29 @@ impl Brick {
     /// Keeps room for a record, to be asked of every replica before any of them takes it. `grows`: it makes the store
     /// grow, and is refused while deletes are not.
     pub fn reserve<'a>(&'a self, entry: &LogEntry, grows: bool) -> Result<Reservation<'a>> {
-        let bytes = entry.room_bytes;
-        self.machine.write().reserve(bytes, grows).map_err(|error| self.named(error))?;
-        Ok(Reservation { brick: self, bytes })
+        let mut need = entry.need;
+        let mut kept = self.machine.write().reserve(need, grows);
+        if matches!(kept, Err(Error::NoSpace { .. })) && need.files > 0 {
+            need.files = self.files_to_make(&entry.record)?;
+            kept = self.machine.write().reserve(need, grows);
+        }
+        kept.map_err(|error| self.named(error))?;
+        Ok(Reservation { brick: self, need })
+    }
+
+    /// Data files that a record makes a brick have that has it not: those of shards that have none yet.
+    pub fn files_to_make(&self, record: &Record) -> Result<u64> {
+        let mut count = 0;
+        for change in &record.changes {
+            if let Change::WriteBlocks { shard, .. }
+            | Change::FreshBlocks { shard, .. }
+            | Change::ReserveBlocks { shard, .. } = change
+            {
+                let before = self.shard(record.ring, *shard)?;
+                count += u64::from(!before.is_some_and(|before| has_file(&before)));
+            }
+        }
+        Ok(count)
     }
 
     /// Whether [`Brick::append`] would take a record without waiting for a checkpoint.
@@ -172,8 +194,8 @@ impl Brick {
         self.machine.write().takes_now(entry)
     }
 
-    /// Bytes of records that make the store grow that it would take now.
-    pub fn room_left(&self) -> u64 {
+    /// What records that make the store grow may take now.
+    pub fn room_left(&self) -> Amount {
         self.machine.read().room_left()
     }
 
@@ -255,7 +277,11 @@ impl Brick {
 
     /// Does an IO and tells the machine how it ended.
     pub(crate) fn perform(&self, id: IoId, io: &Io, fresh: &[&[u8]]) -> Result<()> {
-        self.performed(id, self.disk.perform(io, fresh))
+        let outcome = match io {
+            Io::BeginSegment { .. } | Io::WriteJournal { .. } => self.perform_journal(io),
+            _ => self.disk.perform(io, fresh),
+        };
+        self.performed(id, outcome)
     }
 
     fn performed(&self, id: IoId, outcome: Result<()>) -> Result<()> {
@@ -292,8 +318,11 @@ impl Brick {
     /// -> the position to [`Brick::sync`] to.
     pub fn sync_shards(&self, shards: &[ShardId]) -> Result<Lsn> {
         self.guarded(|| {
+            self.wait_for_recovery(shards)?;
             let io = self.machine.write().sync_shards(shards)?;
-            self.perform_all(io)?;
+            // All of them: the machine waits for each to end.
+            let synced: Vec<Result<()>> = io.into_iter().map(|(id, io)| self.perform(id, &io, &[])).collect();
+            synced.into_iter().collect::<Result<()>>()?;
             let mut writer = self.writer.lock();
             loop {
                 let step = self.machine.write().mark()?;
@@ -304,6 +333,22 @@ impl Brick {
                 }
             }
         })
+    }
+
+    /// After a power cut no data file is synced before a checkpoint has covered what recovery found: a mark would cover
+    /// what the power cut took as well. That checkpoint may be stalled for want of room.
+    fn wait_for_recovery(&self, shards: &[ShardId]) -> Result<()> {
+        loop {
+            {
+                let machine = self.machine.read();
+                machine.check_alive()?;
+                let waits = |shard: &ShardId| machine.state().unsynced(*shard).is_some();
+                if machine.has_covered_recovery() || !shards.iter().any(waits) {
+                    return Ok(());
+                }
+            }
+            std::thread::sleep(ROOM_PAUSE);
+        }
     }
 
     /// Returns once everything before `upto` is on stable storage.
@@ -448,9 +493,20 @@ impl Brick {
         if let Some(_alone) = self.checkpointing.try_lock() {
             self.disk.reserve.restore()?;
         }
-        let (_, free) = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
-        self.machine.write().set_room(free, self.disk.reserve.bytes());
+        self.measure_room()
+    }
+
+    fn measure_room(&self) -> Result<()> {
+        let free = self.disk.reserve.free().map_err(|e| Error::io("statvfs of the brick", e))?;
+        self.machine.write().set_room(free, self.disk.reserve.has());
         Ok(())
+    }
+
+    /// Gives up some of the reserve for what other replicas have taken already. False: nothing is left of it.
+    pub fn give_up_reserve(&self) -> Result<bool> {
+        let gave = self.disk.reserve.give_up_some()?;
+        self.measure_room()?;
+        Ok(gave)
     }
 
     /// Whether it is time to write home.
@@ -475,10 +531,10 @@ impl Brick {
         self.wake_writers();
     }
 
-    /// So long a checkpoint waits for space on a disk that somebody else has filled, reserve and all, before the brick stops; `tell` is
-    /// called when it begins to. Not at all unless this is said; it is said once.
-    pub fn wait_for_space(&self, limit: Duration, tell: impl Fn() + Send + Sync + 'static) {
-        let _ = self.patience.set(Patience::new(limit, Box::new(tell)));
+    /// How long a write of the journal waits that finds no room, before it stops the brick; at first not at all. The
+    /// journal's files have their room, but on a file system that copies on write.
+    pub fn set_journal_patience(&self, limit: Duration) {
+        self.journal_patience_ms.store(limit.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Whether a checkpoint has covered what recovery found after a power cut. Until then no data file may be synced.
@@ -509,12 +565,16 @@ impl Brick {
             space,
             journal: machine.log().fill(),
             overlay_bytes: machine.state().bytes(),
-            reserve_bytes: self.disk.reserve.bytes(),
+            reserve: self.disk.reserve.has(),
+            stalled: machine.stalled().map(str::to_string),
             poisoned: machine.failure().map(|error| error.to_string()),
         })
     }
 
-    /// Writes everything home that was appended before now. Errors poison the brick.
+    /// Writes everything home that was appended before now.
+    ///
+    /// # Errors
+    /// See [`Checkpoint::finish`].
     pub fn checkpoint(&self) -> Result<()> {
         self.begin_checkpoint().finish(&mut || false)
     }
@@ -523,12 +583,12 @@ impl Brick {
 /// Room kept for a record, until this is dropped.
 pub struct Reservation<'a> {
     brick: &'a Brick,
-    bytes: u64,
+    need: Amount,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.brick.machine.write().release(self.bytes);
+        self.brick.machine.write().release(self.need);
     }
 }
 

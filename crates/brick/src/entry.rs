@@ -1,6 +1,7 @@
 //! A record on its way into journals: encoded once for all replicas, with the room that it may take at home.
 
 use crate::checksum::CRC_BLOCKS;
+use crate::machine::Amount;
 use bytes::Bytes;
 use hekate_proto::planted::is_planted;
 use hekate_proto::{BLOCK_BYTES, BlockRun, Change, Input, Malformed, Record, Wire};
@@ -15,8 +16,8 @@ pub struct LogEntry {
     pub record: Record,
     pub(crate) body: Bytes,
     pub(crate) checksum: u32,
-    /// Bytes that a checkpoint may need for it at most.
-    pub(crate) room_bytes: u64,
+    /// What a checkpoint may need for it at most: a file for each shard that it writes to.
+    pub(crate) need: Amount,
 }
 
 impl LogEntry {
@@ -28,13 +29,13 @@ impl LogEntry {
 
     fn of(record: Record, body: Bytes) -> Self {
         let checksum = if is_planted(102) { 0 } else { crc32c::crc32c(&body) };
-        let room_bytes = record.changes.iter().map(room_of).sum();
-        Self { record, body, checksum, room_bytes }
+        let need = Amount { bytes: record.changes.iter().map(room_of).sum(), files: written_shards(&record.changes) };
+        Self { record, body, checksum, need }
     }
 
-    /// Bytes that a checkpoint may need for it at most.
-    pub fn room_bytes(&self) -> u64 {
-        self.room_bytes
+    /// Bytes that a checkpoint may need for it at most, and files: one for each shard that it writes to.
+    pub fn need(&self) -> Amount {
+        self.need
     }
 
     /// Bytes of its encoding.
@@ -51,6 +52,25 @@ impl Wire for LogEntry {
         let body = Bytes::take(input)?;
         Ok(Self::of(Record::from_bytes(body.clone())?, body))
     }
+}
+
+/// Shards that get bytes; one that comes again behind another counts again.
+fn written_shards(changes: &[Change]) -> u64 {
+    let (mut count, mut last) = (0, None);
+    for change in changes {
+        let written = match change {
+            Change::WriteBlocks { shard, .. }
+            | Change::FreshBlocks { shard, .. }
+            | Change::ReserveBlocks { shard, .. } => Some(*shard),
+            _ => None,
+        };
+        if let Some(shard) = written
+            && last.replace(shard) != Some(shard)
+        {
+            count += 1;
+        }
+    }
+    count
 }
 
 fn room_of(change: &Change) -> u64 {

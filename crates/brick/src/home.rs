@@ -1,6 +1,6 @@
 //! Data files: one plain file for each shard. `docs/format/data.md` is the document.
 
-use crate::storage::{Storage, StorageFile, is_damage};
+use crate::storage::{Storage, StorageFile, is_damage, is_no_descriptor, is_no_room, patiently};
 use hekate_proto::{BLOCK_BYTES, DataId, Error, Result, ShardId, VolumeId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -74,7 +74,12 @@ impl Home {
         format!("{directory}/{:08x}-{:032x}-{:08x}", shard.volume.0, shard.data.0, shard.index)
     }
 
+    /// The open data file. For want of a file descriptor all others are closed, and the open is tried again for a while.
     fn file(&self, shard: ShardId, create: bool) -> std::io::Result<Arc<dyn StorageFile>> {
+        patiently(|| self.open_file(shard, create), || self.open.lock().files.clear())
+    }
+
+    fn open_file(&self, shard: ShardId, create: bool) -> std::io::Result<Arc<dyn StorageFile>> {
         let mut open = self.open.lock();
         open.clock += 1;
         let clock = open.clock;
@@ -139,14 +144,13 @@ impl Home {
 
     /// Puts the file's bytes and its name on stable storage.
     pub fn sync(&self, shard: ShardId) -> Result<()> {
-        let sync = || -> std::io::Result<()> {
-            match self.file(shard, false) {
-                // A power cut may have taken the file with its only blocks; whether any is missed, checksums tell.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-                file => file?.sync()?,
-            }
-            self.sync_name(shard)
+        let file = match self.file(shard, false) {
+            // A power cut may have taken the file with its only blocks; whether any is missed, checksums tell.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if is_no_descriptor(&error) => return Err(failed("open", shard, error)),
+            file => file,
         };
+        let sync = || file?.sync().and_then(|()| self.sync_name(shard));
         sync().map_err(|e| Error::Poisoned { what: format!("syncing {}: {e}", Self::path(shard)) })
     }
 
@@ -198,8 +202,17 @@ impl Home {
 }
 
 fn failed(doing: &str, shard: ShardId, error: std::io::Error) -> Error {
-    if error.raw_os_error() == Some(28) {
-        return Error::NoSpace { what: format!("to {doing} {}", Home::path(shard)) };
+    if is_no_room(&error) {
+        return Error::NoSpace { what: format!("to {doing} {}: {error}", Home::path(shard)) };
+    }
+    if is_no_descriptor(&error) {
+        return no_descriptor(&error);
     }
     Error::io(format!("{doing} {}", Home::path(shard)), error)
+}
+
+/// The error for a file that could not be opened because the process, or the machine, has too many open.
+pub(crate) fn no_descriptor(error: &std::io::Error) -> Error {
+    let fix = "give the server more of them (`LimitNOFILE=` in its unit, `ulimit -n`; /proc/sys/fs/file-max)";
+    Error::Unavailable { what: format!("no file descriptor is free ({error}); {fix}") }
 }

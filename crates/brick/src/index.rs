@@ -96,6 +96,7 @@ fn unseal(key: &[u8], sealed: &[u8]) -> Result<Bytes> {
 mod tests {
     use super::*;
     use crate::storage::MemoryStorage;
+    use std::sync::Arc;
 
     /// One suite for every implementation.
     fn conforms(index: &dyn Index) {
@@ -142,17 +143,17 @@ mod tests {
     fn the_redb_index_conforms() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
-        conforms(&RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap());
+        conforms(&RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).unwrap());
     }
 
     #[test]
     fn a_commit_of_the_redb_index_survives_a_power_cut() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
-        let index = RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap();
+        let index = RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).unwrap();
         let changes: [IndexChange; 1] = [(b"key", Some(b"value"))];
         index.commit(&mut changes.into_iter(), b"meta").unwrap();
-        let after = RedbIndex::open(&storage.after_power_cut(), 1 << 20, Reading::Strict).unwrap();
+        let after = RedbIndex::open(Arc::new(storage.after_power_cut()), 1 << 20, Reading::Strict).unwrap();
         assert_eq!(after.get(b"key").unwrap().unwrap(), "value");
     }
 
@@ -161,7 +162,8 @@ mod tests {
     fn runs_of_new_keys_and_changes_among_them_leave_what_the_twin_has() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
-        let (index, twin) = (RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap(), MemoryIndex::default());
+        let (index, twin) =
+            (RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).unwrap(), MemoryIndex::default());
         let mut state = 1u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -198,7 +200,8 @@ mod tests {
     fn ascending_sequences_one_after_the_other_are_taken_whatever_lies_between_their_keys() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
-        let (index, twin) = (RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap(), MemoryIndex::default());
+        let (index, twin) =
+            (RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).unwrap(), MemoryIndex::default());
         let value = |number: u64| vec![number as u8; 200];
         let keys: Vec<u64> =
             (0..300).step_by(2).chain((1..300).step_by(2)).chain(50..150).chain(std::iter::once(7)).collect();

@@ -9,7 +9,7 @@ pub mod read;
 #[cfg(test)]
 mod tests;
 
-use crate::storage::{Storage, StorageFile};
+use crate::storage::{Storage, StorageFile, is_no_descriptor, is_no_room, patiently};
 use format::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
 use hekate_proto::{BrickId, Error, Result};
 use parking_lot::Mutex;
@@ -98,7 +98,15 @@ impl Segments {
         if let Some((_, file)) = open.iter().find(|(held, _)| *held == slot) {
             return Ok(file.clone());
         }
-        let file = storage.open(&self.geometry.path_of(number), false)?;
+        let path = self.geometry.path_of(number);
+        // The others are open again when they are needed.
+        let file = match storage.open(&path, false) {
+            Err(error) if is_no_descriptor(&error) => {
+                open.clear();
+                patiently(|| storage.open(&path, false), || {})?
+            }
+            opened => opened?,
+        };
         open.truncate(OPEN_MAX - 1);
         open.push_front((slot, file.clone()));
         Ok(file)
@@ -108,7 +116,7 @@ impl Segments {
     pub fn begin(&self, storage: &dyn Storage, number: u64) -> Result<()> {
         let header = SegmentHeader { brick: self.geometry.brick, number, segment_bytes: self.geometry.segment_bytes };
         let write = || self.file(storage, number)?.write_at(&[&header.encode()], 0);
-        write().map_err(|e| Error::Poisoned { what: format!("begin segment {number} of the journal: {e}") })
+        write().map_err(|e| failed(format!("begin segment {number} of the journal"), e))
     }
 
     /// Writes a record, and zeros behind it as far as the page reaches that it is the first to write in: so the kernel
@@ -126,7 +134,7 @@ impl Segments {
         };
         *frontier = (*frontier).max(lsn(end));
         let write = || self.file(storage, number)?.write_at(&[record[0], record[1], zeros], offset);
-        write().map_err(|e| Error::Poisoned { what: format!("writing {}: {e}", self.geometry.path_of(number)) })
+        write().map_err(|e| failed(format!("writing {}", self.geometry.path_of(number)), e))
     }
 
     /// Puts segments on stable storage, oldest first.
@@ -144,5 +152,13 @@ impl Segments {
         let read = self.file(storage, number).and_then(|file| file.read_at(&mut header, 0));
         read.map_err(|e| Error::io(format!("read {}", self.geometry.path_of(number)), e))?;
         Ok(SegmentHeader::decode(&header).ok().map(|header| header.number))
+    }
+}
+
+/// Segments have their room, but on a file system that copies on write: there a write can be tried again.
+fn failed(doing: String, error: std::io::Error) -> Error {
+    match is_no_room(&error) {
+        true => Error::NoSpace { what: format!("{doing}: {error}") },
+        false => Error::Poisoned { what: format!("{doing}: {error}") },
     }
 }

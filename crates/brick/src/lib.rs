@@ -51,7 +51,7 @@ pub use entry::LogEntry;
 pub use home::data_file_path;
 pub use identity::{BrickSettings, Identity, check_own};
 pub use journal::Lsn;
-pub use machine::LogPosition;
+pub use machine::{Amount, LogPosition};
 pub use meta::{Meta, PartitionLog};
 pub use recovery::{LostBlock, RecoveryReport, TornTail};
 pub use scrub::{Finding, ScrubCursor, ScrubStep};

@@ -25,8 +25,8 @@ pub use check::follows;
 pub use checkpoint::Next;
 pub use io::{Io, IoId};
 pub use log::Log;
-pub use overlay::{Before, Overlay, PartialGroup, ShardOverlay, decode_group};
-pub use room::Room;
+pub use overlay::{Before, Overlay, PartialGroup, ShardOverlay, decode_group, has_file};
+pub use room::{Amount, Room};
 pub use state::{LogPosition, State};
 
 use crate::entry::LogEntry;
@@ -47,6 +47,11 @@ macro_rules! invariant {
     };
 }
 pub(crate) use invariant;
+
+/// Whether an IO can be done once somebody has made room, or given file descriptors back.
+pub fn is_shortage(error: &Error) -> bool {
+    matches!(error, Error::NoSpace { .. } | Error::Unavailable { .. })
+}
 
 /// What the index says of shards.
 type Learned = HashMap<ShardId, Before>;
@@ -344,13 +349,19 @@ impl Machine {
     }
 
     /// An IO has ended. -> what that means for who waits for it: a failure stops the brick, but for one of fresh blocks
-    /// for which there is no room.
+    /// for which there is no room, or no file descriptor. For IO of a checkpoint see [`Machine::stall`].
     pub fn done(&mut self, id: IoId, outcome: Result<()>) -> Result<()> {
         let ended = self.in_flight.remove(&id);
         let job = ended.ok_or_else(|| Error::bug(format!("{id:?} has ended and was never begun, or twice")))?;
         self.check_alive()?;
         if let Err(error) = outcome {
-            if matches!(job, Job::Fresh { .. } | Job::Reserve { .. }) && matches!(error, Error::NoSpace { .. }) {
+            let may_be_tried_again = match job {
+                Job::Fresh { .. } | Job::Reserve { .. } => true,
+                // Its file could not be opened; a sync that fails is `Poisoned`.
+                Job::Shard { .. } => matches!(error, Error::Unavailable { .. }),
+                _ => false,
+            };
+            if may_be_tried_again && is_shortage(&error) {
                 return Err(error);
             }
             return Err(self.fail(&error));
@@ -423,27 +434,37 @@ impl Machine {
         &self.state
     }
 
-    /// The file system has so much room, and the reserve file so much.
-    pub fn set_room(&mut self, free: u64, reserve: u64) {
+    /// The file system has so much room, and the reserve so much.
+    pub fn set_room(&mut self, free: Amount, reserve: Amount) {
         self.room.set(free, reserve);
     }
 
-    /// Whether the next checkpoint should come soon.
+    /// Why the running checkpoint cannot write home.
+    pub fn stalled(&self) -> Option<&str> {
+        self.room.stalled()
+    }
+
+    /// Whether the next checkpoint should come soon. One that is stalled is tried again when its host thinks that it may
+    /// go on.
     pub fn wants_checkpoint(&self) -> bool {
         let (used, all) = self.log.fill();
         let active = &self.state.active;
         let full = used > all / 2 && self.log.could_recycle(self.retained);
-        full || self.waited_for || active.bytes > OVERLAY_BYTES_MAX || self.room.wants_checkpoint(active.promised)
+        self.stalled().is_none()
+            && (full
+                || self.waited_for
+                || active.bytes > OVERLAY_BYTES_MAX
+                || self.room.wants_checkpoint(active.promised))
     }
 
     /// Keeps room for a record, on every replica before any of them takes it.
-    pub fn reserve(&mut self, bytes: u64, grows: bool) -> Result<()> {
+    pub fn reserve(&mut self, need: Amount, grows: bool) -> Result<()> {
         self.check_alive()?;
-        self.room.reserve(bytes, grows, self.state.promised())
+        self.room.reserve(need, grows, self.state.promised())
     }
 
-    /// Bytes of growing records that there is room for.
-    pub fn room_left(&self) -> u64 {
+    /// What growing records may take.
+    pub fn room_left(&self) -> Amount {
         self.room.left(self.state.promised())
     }
 
@@ -455,14 +476,14 @@ impl Machine {
     fn has_room_for(&mut self, entry: &LogEntry) -> bool {
         let changed = entry.record.changes.iter().filter_map(Change::shard);
         let removing = changed.into_iter().any(|shard| self.is_stray(shard));
-        let no_room = !self.log.has_room(entry.body.len()) || !self.room.takes(entry.room_bytes, self.state.promised());
+        let no_room = !self.log.has_room(entry.body.len()) || !self.room.takes(entry.need, self.state.promised());
         self.waited_for |= no_room;
         !removing && !no_room
     }
 
     /// Gives kept room back: the record has been taken, or never will be.
-    pub fn release(&mut self, bytes: u64) {
-        self.room.release(bytes);
+    pub fn release(&mut self, need: Amount) {
+        self.room.release(need);
     }
 
     /// The life that the brick is in may be recorded: nothing that an earlier one left is still to be settled.

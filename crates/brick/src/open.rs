@@ -22,6 +22,9 @@ impl Brick {
         let identity = Identity::new(id, cluster, settings);
         let storage = RealStorage::new(directory);
         Identity::take_empty(directory)?;
+        for name in ["journal", "index"] {
+            keep_in_place(&directory.join(name))?;
+        }
         Self::create_on(&storage, &identity)?;
         identity.write_new(directory)?;
         Ok(identity)
@@ -59,8 +62,10 @@ impl Brick {
         }
         let lock = identity::lock(directory)?;
         let life = identity::next_life(directory)?;
-        life.begin()?;
         let storage = Arc::new(RealStorage::new(directory));
+        let reserve = Reserve::new(storage.clone(), identity.settings.reserve_bytes);
+        // The reason may be a full disk, on which the reserve makes room.
+        life.begin().or_else(|_| reserve.give_up_all().and_then(|()| life.begin()))?;
         let (incarnation, is_new) = (life.incarnation(), life.is_new());
         let (mut brick, report) = Self::open_on_if(storage, &identity, incarnation, is_new, may_open)?;
         brick.hold(lock, life);
@@ -125,7 +130,12 @@ impl Brick {
         if stopped.is_some() {
             stopped::distrust_cache(&*storage, geometry)?;
         }
-        let index = RedbIndex::open(&*storage, identity.settings.index_cache_bytes, reading)?;
+        let open = || RedbIndex::open(storage.clone(), identity.settings.index_cache_bytes, reading);
+        let reserve = Reserve::new(storage.clone(), identity.settings.reserve_bytes);
+        let index = open().or_else(|error| match error {
+            Error::NoSpace { .. } => reserve.give_up_all().and_then(|()| open()),
+            other => Err(other),
+        })?;
         let found = index.found();
         let disk = Disk::new(storage, geometry, Box::new(index), identity.settings.reserve_bytes);
         let opened = Self::open_disk(disk, geometry, (incarnation, reborn), may_open);
@@ -144,7 +154,12 @@ impl Brick {
         may_open(geometry.brick, meta.generation.saturating_add(1))?;
         let (mut machine, report) = recover(&disk, geometry, &meta, reborn)?;
         let oldest = settle_log(&disk, geometry, &meta, report.end)?;
-        next_generation(&*disk.index, geometry, meta, report.end)?;
+        let mut begun = next_generation(&*disk.index, geometry, &meta, report.end);
+        if matches!(begun, Err(Error::NoSpace { .. })) {
+            disk.reserve.give_up_all()?;
+            begun = next_generation(&*disk.index, geometry, &meta, report.end);
+        }
+        begun?;
         machine.resume(report.end, oldest, reborn && report.records > 0);
         let brick = Self::of(geometry, incarnation, disk, machine);
         brick.refresh_room()?;
@@ -152,11 +167,22 @@ impl Brick {
     }
 }
 
+/// Makes a directory in whose files bytes are written over in place, where a file system would else copy on write
+/// (btrfs): so the journal, and blocks of the index, keep the room that they have. Both have checksums of their own.
+fn keep_in_place(directory: &Path) -> Result<()> {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    let made = std::fs::create_dir_all(directory).and_then(|()| std::fs::File::open(directory));
+    let file = made.map_err(|e| Error::io(format!("make {}", directory.display()), e))?;
+    // Other file systems refuse the flag.
+    let _ = ioctl_getflags(&file).and_then(|flags| ioctl_setflags(&file, flags | IFlags::NOCOW));
+    Ok(())
+}
+
 /// The meta record for this opening, on stable storage before anything is appended, so that no record of an earlier
 /// life passes for one of this: also none that lay torn at the log's end, and that a later power cut puts together from what is written
 /// over it.
-pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry, before: Meta, end: Lsn) -> Result<()> {
-    let meta = Meta { generation: before.generation + 1, resumed: end.0, ..before };
+pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry, before: &Meta, end: Lsn) -> Result<()> {
+    let meta = Meta { generation: before.generation + 1, resumed: end.0, ..before.clone() };
     index.commit(&mut std::iter::empty(), &meta.to_bytes())?;
     match Meta::read(index, geometry)? == meta {
         true => Ok(()),

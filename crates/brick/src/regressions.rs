@@ -28,7 +28,7 @@ impl Storage for HookStorage {
     fn open(&self, path: &str, create: bool) -> R<Arc<dyn StorageFile>> {
         if self.fail_open.lock().as_deref() == Some(path) {
             *self.fail_open.lock() = None;
-            return Err(std::io::Error::from_raw_os_error(24));
+            return Err(std::io::Error::from_raw_os_error(5));
         }
         self.inner.open(path, create)
     }
@@ -48,7 +48,7 @@ impl Storage for HookStorage {
     fn sync_directory(&self, p: &str) -> R<()> {
         self.inner.sync_directory(p)
     }
-    fn space(&self) -> R<(u64, u64)> {
+    fn space(&self) -> R<crate::storage::Space> {
         self.inner.space()
     }
 }

@@ -153,7 +153,7 @@ fn full_means_that_a_checkpoint_is_wanted() {
         fn list(&self, p: &str) -> R<Vec<String>> { self.0.list(p) }
         fn sync_directory(&self, p: &str) -> R<()> { self.0.sync_directory(p) }
         // 10 MiB free, the reserve was given up.
-        fn space(&self) -> R<(u64, u64)> { Ok((1 << 40, 10 << 20)) }
+        fn space(&self) -> R<crate::storage::Space> { Ok(crate::storage::Space::of_bytes(1 << 40, 10 << 20)) }
     }
     let brick = Arc::new(open(Small(made(1 << 20)), 1 << 20, false));
     append(&brick, vec![Change::Put { key: key(0), value: Bytes::from_static(b"x") }]).unwrap();
@@ -199,7 +199,7 @@ impl Storage for SlowDirectory {
         }
         Ok(())
     }
-    fn space(&self) -> R<(u64, u64)> { self.inner.space() }
+    fn space(&self) -> R<crate::storage::Space> { self.inner.space() }
 }
 
 /// a name is told durable while another thread's sync of its directory runs (and may yet fail).
@@ -289,7 +289,7 @@ impl Storage for SlowReserve {
     fn remove(&self, p: &str) -> R<()> { self.0.remove(p) }
     fn list(&self, p: &str) -> R<Vec<String>> { self.0.list(p) }
     fn sync_directory(&self, p: &str) -> R<()> { self.0.sync_directory(p) }
-    fn space(&self) -> R<(u64, u64)> { self.0.space() }
+    fn space(&self) -> R<crate::storage::Space> { self.0.space() }
 }
 impl StorageFile for SlowFile {
     fn read_at(&self, b: &mut [u8], o: u64) -> R<usize> { self.0.read_at(b, o) }
@@ -312,7 +312,7 @@ fn nothing_waits_for_the_reserve_to_be_written() {
     let slow = SlowReserve(MemoryStorage::new(), Arc::default());
     Brick::create_on(&slow, &identity).unwrap();
     let brick = Arc::new(Brick::open_on(Arc::new(slow.clone()), &identity, Incarnation(1), false).unwrap().0);
-    brick.disk.reserve.give_up().unwrap();
+    brick.disk.reserve.give_up_bytes().unwrap();
     slow.1.store(true, Ordering::SeqCst);
     let (a, b, c) = (brick.clone(), brick.clone(), brick.clone());
     std::thread::spawn(move || a.refresh_room());

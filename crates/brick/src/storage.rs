@@ -9,6 +9,7 @@ mod copy_on_write;
 mod faulty;
 mod memory;
 mod power_cut;
+mod quota;
 mod real;
 
 pub use copy_on_write::CopyOnWriteStorage;
@@ -19,6 +20,7 @@ pub use real::RealStorage;
 
 use std::io::Result;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A directory tree.
 pub trait Storage: Send + Sync {
@@ -32,8 +34,46 @@ pub trait Storage: Send + Sync {
     fn list(&self, path: &str) -> Result<Vec<String>>;
     /// Makes names in a directory durable.
     fn sync_directory(&self, path: &str) -> Result<()>;
-    /// Bytes of the whole file system and bytes free in it.
-    fn space(&self) -> Result<(u64, u64)>;
+    /// Room in the file system.
+    fn space(&self) -> Result<Space>;
+}
+
+/// Room in a file system, as far as this process may use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of the whole file system, or of the quota if that is less.
+    pub total: u64,
+    /// Bytes that nothing uses, those that only root may take included: `total - free` is in use.
+    pub free: u64,
+    /// Bytes that this process may take.
+    pub available: u64,
+    /// Files that the file system can hold; 0: it does not count them (btrfs).
+    pub files: u64,
+    /// Files that this process may make; `u64::MAX` if they are not counted.
+    pub files_available: u64,
+}
+
+impl Space {
+    /// Of a file system that does not count files and keeps nothing for root.
+    pub const fn of_bytes(total: u64, free: u64) -> Self {
+        Self { total, free, available: free, files: 0, files_available: u64::MAX }
+    }
+}
+
+/// Whether a call failed because the file system has no room of some kind: blocks, inodes, a quota, the greatest file.
+/// The same call succeeds once there is room.
+pub fn is_no_room(error: &std::io::Error) -> bool {
+    const EFBIG: i32 = 27;
+    const ENOSPC: i32 = 28;
+    const EDQUOT: i32 = 122;
+    error.raw_os_error().is_some_and(|errno| [EFBIG, ENOSPC, EDQUOT].contains(&errno))
+}
+
+/// Whether a call failed because this process, or the machine, has no file descriptor left.
+pub fn is_no_descriptor(error: &std::io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    error.raw_os_error().is_some_and(|errno| [ENFILE, EMFILE].contains(&errno))
 }
 
 /// Whether a read failed since the medium is damaged there, and not for want of descriptors, memory or leave: what the block layer
@@ -45,6 +85,25 @@ pub fn is_damage(error: &std::io::Error) -> bool {
     const EILSEQ: i32 = 84;
     const EUCLEAN: i32 = 117;
     error.raw_os_error().is_some_and(|errno| [EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN].contains(&errno))
+}
+
+/// How often, and after how long each time, an open is tried again that found no file descriptor: 30 s.
+const DESCRIPTOR_TRIES: u32 = 3000;
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
+
+/// Opens something. While there is no file descriptor for it, `close_others` is called and the open is tried again, for
+/// 30 s.
+pub fn patiently<T>(open: impl Fn() -> Result<T>, close_others: impl Fn()) -> Result<T> {
+    for _ in 0..DESCRIPTOR_TRIES {
+        match open() {
+            Err(error) if is_no_descriptor(&error) => {
+                close_others();
+                std::thread::sleep(DESCRIPTOR_PAUSE);
+            }
+            settled => return settled,
+        }
+    }
+    open()
 }
 
 /// An open file.

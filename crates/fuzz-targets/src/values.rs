@@ -92,7 +92,7 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
 
 pub fn envelope(bytes: &[u8]) {
     if let Some(Envelope { message: Message::Append { entry, .. }, .. }) = value::<Envelope>(bytes) {
-        let _ = (entry.room_bytes(), entry.encoded_bytes());
+        let _ = (entry.need(), entry.encoded_bytes());
     }
 }
 

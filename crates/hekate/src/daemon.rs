@@ -3,6 +3,7 @@
 
 use crate::commands::Failure;
 use hekate_proto::Error;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rustix::fs::OFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -107,11 +108,17 @@ pub fn open_patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error
     }
 }
 
-/// As many open files as the system lets us have: each connection and each data file is one.
-pub fn raise_file_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
+/// As many open files, and files as large, as the system lets us have: each connection and each data file is an open
+/// file, and a brick's index grows. A write beyond the limit then fails with EFBIG, instead of ending the process.
+pub fn raise_file_limits() {
+    for resource in [Resource::Nofile, Resource::Fsize] {
+        let mut limit = getrlimit(resource);
+        limit.current = limit.maximum;
+        let _ = setrlimit(resource, limit);
+    }
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // SAFETY: ignoring a signal runs no code of ours.
+    let _ = unsafe { sigaction(Signal::SIGXFSZ, &ignore) };
 }
 
 /// The name that `ps` and `top` show for the process.

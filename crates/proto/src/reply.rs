@@ -81,14 +81,31 @@ wire_struct! {
         pub change: u64,
     }
 
-    /// Space of a volume in bytes, as a user counts it: copies are taken off.
-    #[derive(Copy)]
+    /// Room in the file systems below a volume's bricks, divided by its copies (statvfs(3)).
+    #[derive(Copy, Default)]
     pub struct VolumeSpace {
-        /// All.
+        /// Bytes in all.
         pub total: u64,
-        /// Not used yet.
+        /// Bytes that nothing uses, those that the file systems keep for root included.
         pub free: u64,
-        /// Inodes in use.
-        pub inodes: u64,
+        /// Bytes that may still be written.
+        pub available: u64,
+        /// Inodes in all, of the file systems that count them; a file of over 16 KiB takes one for each 4 MiB.
+        pub files: u64,
+        /// Inodes that may still be taken.
+        pub files_available: u64,
+    }
+}
+
+impl VolumeSpace {
+    /// Of both together.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            total: self.total.saturating_add(other.total),
+            free: self.free.saturating_add(other.free),
+            available: self.available.saturating_add(other.available),
+            files: self.files.saturating_add(other.files),
+            files_available: self.files_available.saturating_add(other.files_available),
+        }
     }
 }

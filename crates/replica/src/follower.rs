@@ -7,7 +7,7 @@ use crate::learner::{Learning, block_hashes};
 use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::{Around, Event, Out, Place, SyncJob};
 use crate::proof::Question;
-use hekate_brick::{Brick, LogEntry};
+use hekate_brick::{Amount, Brick, LogEntry};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub(crate) struct Follower {
     /// Once it has this record, what power cuts took is agreed on.
     settled: Option<Sequence>,
     /// What the leader was told last that there is room for.
-    told_room: Option<u64>,
+    told_room: Option<Amount>,
     /// What it does not have yet, if it learns.
     learning: Learning,
     fast: FastMember,
@@ -221,13 +221,14 @@ impl Follower {
         Ok(())
     }
 
-    fn room(&mut self, around: &Around) -> u64 {
+    fn room(&mut self, around: &Around) -> Amount {
         *self.told_room.insert(around.brick.room_left())
     }
 
     /// The leader refuses what would not fit here, so nothing comes by which it could be told that there is room again.
     fn tell_new_room(&mut self, at: &Place, around: &Around, out: &mut Out) {
-        if self.told_room.is_some_and(|told| around.brick.room_left() / 2 > told) {
+        let left = around.brick.room_left();
+        if self.told_room.is_some_and(|told| left.bytes / 2 > told.bytes || left.files / 2 > told.files) {
             let held = Message::Held { sequence: Sequence(0), room: self.room(around) };
             at.send_member(out, at.view.leader, held);
             out.branches.push("a member has room again");
@@ -290,7 +291,7 @@ impl Follower {
         let (brick, copied) = (around.brick, arrived.copied);
         if self.learning.record.is_none() {
             let takes_now = brick.takes_now(&arrived.entry);
-            let taken = takes_now && append(brick, at.ring, &arrived.entry, &arrived.fresh, copied)?;
+            let taken = takes_now && append_taken(brick, at.ring, &arrived.entry, &arrived.fresh, copied)?;
             if taken {
                 self.fast.took(&arrived.entry.record)?;
             }
@@ -298,7 +299,7 @@ impl Follower {
         }
         let taken = (&arrived.entry, &arrived.fresh[..]);
         let Some(own) = self.learning.own(at, brick, taken, arrived.step.as_ref())? else { return Ok(false) };
-        if !brick.takes_now(&own.entry) || !append(brick, at.ring, &own.entry, &own.fresh, copied)? {
+        if !brick.takes_now(&own.entry) || !append_taken(brick, at.ring, &own.entry, &own.fresh, copied)? {
             return Ok(false);
         }
         if own.ends {
@@ -408,11 +409,22 @@ pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fre
     Ok(brick.append_now(entry, copied)?.is_some())
 }
 
+/// The same with a record that another replica has taken. The leader has asked for room before, but a quota may leave less
+/// than the file system says: then the reserve is given up for it.
+fn append_taken(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], copied: bool) -> Result<bool> {
+    loop {
+        match append(brick, ring, entry, fresh, copied) {
+            Err(Error::NoSpace { .. }) if brick.give_up_reserve()? => {}
+            settled => return settled,
+        }
+    }
+}
+
 /// The same with a record of another replica's journal, that of a full disk being no room either: it may last, but what others let go
 /// may be what empties it.
 pub(crate) fn append_if_room(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh]) -> Result<bool> {
     match brick.takes_now(entry) {
-        true => append(brick, ring, entry, fresh, true),
+        true => append_taken(brick, ring, entry, fresh, true),
         false => Ok(false),
     }
     .or_else(|error| if matches!(error, Error::NoSpace { .. }) { Ok(false) } else { Err(error) })

@@ -19,7 +19,7 @@ use crate::room;
 use crate::rounds::Round;
 use crate::serve::Waiting;
 use crate::step::{Ask, Commit};
-use hekate_brick::{Brick, LogEntry, LogPosition};
+use hekate_brick::{Amount, Brick, LogEntry, LogPosition};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,7 +32,7 @@ pub(crate) struct Member {
     /// It has all records up to here.
     pub held: Sequence,
     /// Bytes of growing records that it has said it takes.
-    pub room: u64,
+    pub room: Amount,
     /// It takes no records any more.
     pub failed: bool,
     /// It lacks records that cannot be given to it.
@@ -313,7 +313,7 @@ impl Leader {
         }
     }
 
-    fn member_holds(&mut self, brick: BrickId, sequence: Sequence, room: u64) {
+    fn member_holds(&mut self, brick: BrickId, sequence: Sequence, room: Amount) {
         if let Some(member) = self.members.get_mut(&brick).filter(|member| member.position.is_some()) {
             member.held = member.held.max(sequence);
             member.room = room;

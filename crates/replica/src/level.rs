@@ -15,7 +15,7 @@ use crate::message::{Address, BlockAt, FastList, Message};
 use crate::partition::{Around, Out, Place};
 use crate::step::Commit;
 use bytes::Bytes;
-use hekate_brick::{LogPosition, block_checksum};
+use hekate_brick::{Amount, LogPosition, block_checksum};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -197,7 +197,7 @@ impl Leader {
         &mut self,
         at: &Place,
         brick: BrickId,
-        (position, room, lost, lists): (LogPosition, u64, Vec<BlockAt>, Vec<FastList>),
+        (position, room, lost, lists): (LogPosition, Amount, Vec<BlockAt>, Vec<FastList>),
         around: &Around,
         out: &mut Out,
     ) -> Result<()> {

@@ -5,7 +5,7 @@
 //! undoes it. Messages between other pairs may overtake each other.
 
 use bytes::Bytes;
-use hekate_brick::LogEntry;
+use hekate_brick::{Amount, LogEntry};
 use hekate_proto::*;
 
 wire_struct! {
@@ -91,8 +91,8 @@ wire_enum! {
     pub enum Message {
         /// Leader to member: a record. `copied`: from its journal, with the fresh blocks that it still has.
         1 = Append { entry: LogEntry, fresh: Vec<Fresh>, copied: bool },
-        /// Member to leader: all records up to this one are in its journal; `room` bytes of growing ones may follow.
-        2 = Held { sequence: Sequence, room: u64 },
+        /// Member to leader: all records up to this one are in its journal; growing ones that take up to `room` may follow.
+        2 = Held { sequence: Sequence, room: Amount },
         /// Leader to member: how far are you? From now on fast writes are taken that name this term. -> `Position`
         3 = Ask { term: u64 },
         /// Where the member's or learner's log ends, which blocks a power cut took from it, and how far it has healed; none: it
@@ -100,7 +100,7 @@ wire_enum! {
         4 = Position {
             epoch: Epoch,
             sequence: Sequence,
-            room: u64,
+            room: Amount,
             lost: Vec<BlockAt>,
             heal: Option<HealRecord>,
             lists: Vec<FastList>,

@@ -1,24 +1,34 @@
 //! Room for records: on every member before any of them takes one, so that no replica is ever without room for what
 //! another has.
 
-use crate::leader::Leader;
-use hekate_brick::{Brick, LogEntry};
+use crate::leader::{Leader, Member};
+use hekate_brick::{Amount, Brick, LogEntry};
 use hekate_proto::*;
 
 impl Leader {
     /// On every member, before any of them takes it: no replica is ever without room for what another has.
     pub fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
         drop(brick.reserve(entry, true)?);
-        let needed = room_of(entry);
-        let on_the_way: u64 = self.window.iter().map(|(entry, _)| room_of(entry)).sum();
-        for (brick, member) in &self.members {
-            if member.room < on_the_way.saturating_add(needed) {
-                let what = format!("on brick {}: {} MiB may still be taken", brick.text(), member.room >> 20);
-                return Err(Error::NoSpace { what });
+        let on_the_way = self.window.iter().fold(Amount::default(), |sum, (entry, _)| sum.plus(room_of(entry)));
+        let mut needed = room_of(entry);
+        if needed.files > 0 && self.members.values().any(|member| !has_room(member, on_the_way, needed)) {
+            needed.files = brick.files_to_make(&entry.record)?;
+        }
+        match self.members.iter().find(|(_, member)| !has_room(member, on_the_way, needed)) {
+            None => Ok(()),
+            Some((brick, Member { room, .. })) => {
+                let (brick, mib, files) = (brick.text(), room.bytes >> 20, room.files);
+                let what = format!("on brick {brick}: {mib} MiB, and {files} data files, may still be taken");
+                Err(Error::NoSpace { what })
             }
         }
-        Ok(())
     }
+}
+
+/// What makes no file is not refused for want of files, however many are on the way.
+fn has_room(member: &Member, on_the_way: Amount, needed: Amount) -> bool {
+    let all = on_the_way.plus(needed);
+    all.bytes <= member.room.bytes && (needed.files == 0 || all.files <= member.room.files)
 }
 
 /// Shards that a record writes to before it is journaled.
@@ -29,8 +39,8 @@ pub(crate) fn fresh_shards(entry: &LogEntry) -> impl Iterator<Item = ShardId> {
     })
 }
 
-/// Bytes that a member needs for a record.
-fn room_of(entry: &LogEntry) -> u64 {
+/// What a member needs for a record.
+fn room_of(entry: &LogEntry) -> Amount {
     let blocks = |change: &Change| match change {
         Change::FreshBlocks { record, run, .. } => {
             let end = run.first + run.checksums.len() as u32;
@@ -40,7 +50,7 @@ fn room_of(entry: &LogEntry) -> u64 {
         _ => 0,
     };
     let home: u64 = entry.record.changes.iter().map(|change| u64::from(blocks(change)) * BLOCK_BYTES as u64).sum();
-    entry.room_bytes() + home
+    entry.need().plus(Amount { bytes: home, files: 0 })
 }
 
 /// Whether a change takes room: a full disk still deletes.

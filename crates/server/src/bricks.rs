@@ -108,8 +108,8 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
     Ok(opened)
 }
 
-/// So long a checkpoint waits on a disk that is full of something else before its brick stops.
-const SPACE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a write of the journal waits on a full file system that copies on write, before its brick stops.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
 
 fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
     let directory = &info.directory;
@@ -121,10 +121,7 @@ fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Bri
         check_openings(directory, info.openings, openings)
     };
     let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
-    let (full, seconds) = (directory.clone(), SPACE_PATIENCE.as_secs());
-    brick.wait_for_space(SPACE_PATIENCE, move || {
-        log::warn!("something else has filled the disk of brick {full}: a checkpoint waits {seconds} s for space, then the brick stops");
-    });
+    brick.set_journal_patience(JOURNAL_PATIENCE);
     if let Some(why) = &report.stopped {
         progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
     }

@@ -8,7 +8,7 @@ use hekate_brick::Brick;
 use hekate_proto::*;
 use hekate_replica::{Address, Event, Retention};
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,13 +27,34 @@ impl Journals {
     }
 }
 
+/// Bricks that were stalled when it was last told: the log says once that one is, and once that it goes on.
+#[derive(Default)]
+pub struct Stalls(Mutex<BTreeSet<BrickId>>);
+
+impl Stalls {
+    fn tell(&self, now: &BTreeMap<BrickId, String>) {
+        let mut known = self.0.lock();
+        for (brick, why) in now.iter().filter(|(brick, _)| !known.contains(brick)) {
+            log::warn!(
+                "brick {} cannot write home: {why}; it serves reads and deletes, and goes on when there is room",
+                brick.text()
+            );
+        }
+        for brick in known.iter().filter(|brick| !now.contains_key(brick)) {
+            log::info!("brick {} has room again and has written home", brick.text());
+        }
+        *known = now.keys().copied().collect();
+    }
+}
+
 impl Node {
     /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
     pub(crate) fn checkpoint_if_wanted(&self) -> Result<()> {
         if self.bricks.values().any(|brick| brick.wants_checkpoint()) { self.checkpoint_all() } else { Ok(()) }
     }
 
-    /// A checkpoint of every brick. One that has stopped does not keep the others from it.
+    /// A checkpoint of every brick. One that has stopped does not keep the others from it. One that is stalled for want of
+    /// room is no error: [`Node::stalled_bricks`] has it, and the housekeeping tries again.
     pub fn checkpoint_all(&self) -> Result<()> {
         self.checkpoint_all_paced(&mut || false)
     }
@@ -49,7 +70,14 @@ impl Node {
             std::thread::sleep(LOOK_PAUSE);
         }
         self.tell_room();
-        finished.into_iter().collect()
+        self.stalls.tell(&self.stalled_bricks());
+        let is_shortage = |error: &Error| matches!(error, Error::NoSpace { .. } | Error::Unavailable { .. });
+        finished.into_iter().filter(|outcome| !outcome.as_ref().is_err_and(is_shortage)).collect()
+    }
+
+    /// Bricks that cannot write home for want of room, and why.
+    pub(crate) fn stalled_bricks(&self) -> BTreeMap<BrickId, String> {
+        self.bricks.iter().filter_map(|(id, brick)| Some((*id, brick.stalled()?))).collect()
     }
 
     /// Between checkpoints: journals that have grown are marked, and of marked ones goes what may.

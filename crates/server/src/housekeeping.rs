@@ -23,6 +23,8 @@ const LEARN_PAUSE: Duration = Duration::from_secs(1);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
 /// Space of what was deleted is back this long after at the latest, however little else happens.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
+/// How often a checkpoint is tried again that found no room.
+const STALLED_PAUSE: Duration = Duration::from_millis(500);
 /// How often replicas are looked at that have put something off.
 const TICK_PAUSE: Duration = Duration::from_millis(10);
 /// Inodes collected in one round.
@@ -60,6 +62,10 @@ impl Housekeeping {
             }
             Ok(())
         })?;
+        let stalled = spawn(node, &stopping, STALLED_PAUSE, |node| match node.stalled_bricks().is_empty() {
+            true => Ok(()),
+            false => node.checkpoint_all(),
+        })?;
         let ticks = spawn(node, &stopping, TICK_PAUSE, tick_who_waits)?;
         let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
         let tell = spawn(node, &stopping, start::TELL_PAUSE, |node| {
@@ -68,7 +74,7 @@ impl Housekeeping {
         })?;
         let learn = spawn(node, &stopping, LEARN_PAUSE, Node::learn)?;
         let views = spawn_paced(node, &stopping, Node::views_pause, Node::keep_views)?;
-        let threads = vec![checkpoints, chores, space, ticks, scrub, tell, learn, views];
+        let threads = vec![checkpoints, chores, space, stalled, ticks, scrub, tell, learn, views];
         let views = threads.last().map_or_else(std::thread::current, |views| views.thread().clone());
         Ok(Self { stopping, views, threads })
     }

@@ -58,10 +58,14 @@ fn add_server(page: &mut Page, report: &Value) {
 fn add_brick(page: &mut Page, brick: &Value, directory: String) {
     let id = brick["brick"].as_str().unwrap_or_default();
     let is_online = if brick["state"] == "online" { 1.0 } else { 0.0 };
+    let is_stalled = if brick["stalled"].is_null() { 0.0 } else { 1.0 };
     let rows = [
         ("hekate_brick_online", "Whether the brick takes writes", is_online),
         ("hekate_brick_bytes", "Size of the brick's file system", number(&brick["bytes_total"])),
         ("hekate_brick_free_bytes", "What of it is free for files", number(&brick["bytes_free"])),
+        ("hekate_brick_full", "Whether the brick cannot write home for want of room", is_stalled),
+        ("hekate_brick_inodes", "Inodes of its file system; 0: it does not count them", number(&brick["inodes_total"])),
+        ("hekate_brick_free_inodes", "What of them is free for files", number(&brick["inodes_free"])),
         ("hekate_brick_reserve_bytes", "What is held back for deleting", number(&brick["reserve_bytes"])),
         ("hekate_brick_journal_bytes", "Size of the journal", number(&brick["journal_bytes_total"])),
         ("hekate_brick_journal_used_bytes", "What of it is in use", number(&brick["journal_bytes_used"])),

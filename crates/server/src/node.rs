@@ -1,7 +1,7 @@
 //! A server process: what it opens when it starts, and the service that connections use.
 
 use crate::bricks::{self, Opened};
-use crate::checkpoint::Journals;
+use crate::checkpoint::{Journals, Stalls};
 use crate::control;
 use crate::healing;
 use crate::housekeeping::Housekeeping;
@@ -52,6 +52,7 @@ pub struct Node {
     /// Its bricks that are not open.
     pub(crate) absent: BTreeSet<BrickId>,
     pub(crate) journals: Journals,
+    pub(crate) stalls: Stalls,
     pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
     pub(crate) rings: RwLock<HashMap<RingId, Arc<HostedRing>>>,
     pub(crate) volumes: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
@@ -111,6 +112,7 @@ impl Node {
             bricks,
             absent,
             journals,
+            stalls: Stalls::default(),
             recoveries,
             rings: RwLock::default(),
             volumes: RwLock::default(),
@@ -152,7 +154,13 @@ impl Node {
         // Before any replica is there that could want a data file synced: what a power cut took must not be marked as synced.
         for brick in self.bricks.values().filter(|brick| !brick.has_covered_recovery()) {
             progress(&format!("writing home what the journal of brick {:032x} had", brick.id().0));
-            brick.checkpoint()?;
+            match brick.checkpoint() {
+                // It reads and takes what does not grow; what would have data files synced waits in the brick.
+                Err(Error::NoSpace { what }) => {
+                    progress(&format!("brick {:032x} cannot write home: {what}", brick.id().0))
+                }
+                written => written?,
+            }
         }
         for ring in self.registry.rings()? {
             self.put_ring(&ring, &lost)?;
@@ -182,6 +190,9 @@ impl Node {
             return Ok(());
         }
         self.checkpoint_all()?;
+        if !self.stalled_bricks().is_empty() {
+            return Ok(());
+        }
         if !start::read_lost(&self.registry)?.is_empty() {
             start::record_lost(&self.registry, &BTreeSet::new())?;
         }

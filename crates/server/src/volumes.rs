@@ -3,6 +3,7 @@
 use crate::housekeeping::forget_session;
 use crate::node::Node;
 use crate::partition::HostedRing;
+use hekate_brick::storage::Space;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{RingWish, VolumeInfo};
 use hekate_proto::*;
@@ -144,14 +145,21 @@ impl Node {
     /// Space as the volume's users count it, of the bricks here.
     pub(crate) fn volume_space(&self, volume: VolumeId) -> Result<VolumeSpace> {
         let volume = self.volume(volume)?;
-        let (mut total, mut free) = (0, 0);
+        let mut sum = VolumeSpace::default();
         for brick in self.ring(volume.ring)?.bricks() {
-            let space = brick.status()?.space;
-            total += space.0;
-            free += space.1;
+            let Space { total, free, available, files, files_available } = brick.status()?.space;
+            // Those that are not counted are in no sum.
+            let files_available = if files == 0 { 0 } else { files_available };
+            sum = sum.plus(&VolumeSpace { total, free, available, files, files_available });
         }
-        let copies = u64::from(volume.copies.max(1));
-        Ok(VolumeSpace { total: total / copies, free: free / copies, inodes: 0 })
+        let own = |all: u64| all / u64::from(volume.copies.max(1));
+        Ok(VolumeSpace {
+            total: own(sum.total),
+            free: own(sum.free),
+            available: own(sum.available),
+            files: own(sum.files),
+            files_available: own(sum.files_available),
+        })
     }
 }
 

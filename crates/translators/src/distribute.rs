@@ -368,10 +368,7 @@ fn unexpected() -> Error {
 /// Two servers' answers as one.
 fn add(sum: Reply, more: Reply) -> Result<Reply> {
     match (sum, more) {
-        (Reply::Space { space: a }, Reply::Space { space: b }) => {
-            let space = VolumeSpace { total: a.total + b.total, free: a.free + b.free, inodes: a.inodes + b.inodes };
-            Ok(Reply::Space { space })
-        }
+        (Reply::Space { space: a }, Reply::Space { space: b }) => Ok(Reply::Space { space: a.plus(&b) }),
         (Reply::Orphans { mut inodes, mut untold }, Reply::Orphans { inodes: more, untold: also }) => {
             inodes.extend(more);
             untold.extend(also);

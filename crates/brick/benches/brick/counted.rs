@@ -186,7 +186,7 @@ impl<S: Storage> Storage for Counted<S> {
     fn sync_directory(&self, path: &str) -> Result<()> {
         self.counts.timed(part_of(path), Sort::Sync, 0, || self.inner.sync_directory(path))
     }
-    fn space(&self) -> Result<(u64, u64)> {
+    fn space(&self) -> Result<hekate_brick::storage::Space> {
         self.inner.space()
     }
 }

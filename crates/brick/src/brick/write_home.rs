@@ -1,40 +1,19 @@
 //! A checkpoint as the brick's driver does it: what the machine decides, on the disk as it is.
+//!
+//! Another user of the file system may have taken the room that a checkpoint needs. Then the reserve is given up, and if
+//! that is not enough the checkpoint stalls: the brick reads and takes what does not grow, and its host calls
+//! [`Brick::checkpoint`] again until there is room. It does the same for want of file descriptors. A failed sync is never
+//! tried again: that one stops the brick.
 
 use super::Brick;
-use crate::machine::{Io, IoId, Next};
+use crate::machine::{Io, IoId, Next, is_shortage};
 use hekate_proto::{Error, Result};
 use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Between two looks whether a full disk has space again.
-const SPACE_PAUSE: Duration = Duration::from_millis(50);
-
-/// What a checkpoint does on a disk that somebody else has filled, reserve and all.
-pub(super) struct Patience {
-    looks: u64,
-    tell: Box<dyn Fn() + Send + Sync>,
-}
-
-impl Patience {
-    pub fn new(limit: Duration, tell: Box<dyn Fn() + Send + Sync>) -> Self {
-        Self { looks: (limit.as_millis() / SPACE_PAUSE.as_millis()) as u64, tell }
-    }
-
-    /// Tries again until there is space, or it has tried long enough.
-    fn retry(&self, mut outcome: Result<()>, perform: impl Fn() -> Result<()>) -> Result<()> {
-        for look in 0..self.looks {
-            if !matches!(outcome, Err(Error::NoSpace { .. })) {
-                break;
-            }
-            if look == 0 {
-                (self.tell)();
-            }
-            std::thread::sleep(SPACE_PAUSE);
-            outcome = perform();
-        }
-        outcome
-    }
-}
+/// Between two looks whether there is room for a write of the journal, in ms.
+const ROOM_PAUSE_MS: u64 = 50;
 
 /// A checkpoint that has begun.
 pub struct Checkpoint<'a> {
@@ -45,23 +24,37 @@ pub struct Checkpoint<'a> {
 
 impl Checkpoint<'_> {
     /// Writes home, then the index, then gives the journal back. As long as it is ahead of the journal it calls `pause`
-    /// between writes, until that says false. An error poisons the brick.
+    /// between writes, until that says false.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Unavailable`: it is stalled for want of room or of file descriptors, and goes on with the next one
+    /// that begins. Any other poisons the brick.
     pub fn finish(self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
-        if self.begun? {
-            let brick = self.brick;
-            brick.guarded(|| brick.write_home(pause)).inspect_err(|error| drop(brick.poison(error)))?;
+        if !self.begun? {
+            return Ok(());
         }
-        Ok(())
+        let brick = self.brick;
+        let written = brick.guarded(|| brick.write_home(pause));
+        written.inspect_err(|error| {
+            if brick.machine.read().stalled().is_none() {
+                brick.poison(error);
+            }
+        })
     }
 }
 
 impl Brick {
-    /// Decides what the checkpoint writes home. Between this and `finish`, a server syncs its other bricks: what this
-    /// one gives back of its journal is then on stable storage everywhere.
+    /// Decides what the checkpoint writes home, or goes on with the one that is stalled. Between this and `finish`, a
+    /// server syncs its other bricks: what this one gives back of its journal is then on stable storage everywhere.
     pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
         let alone = self.checkpointing.lock();
         let begun = self.guarded(|| self.machine.write().begin_checkpoint());
         Checkpoint { brick: self, _alone: alone, begun }
+    }
+
+    /// Why the running checkpoint cannot write home; it is tried again by [`Brick::checkpoint`].
+    pub fn stalled(&self) -> Option<String> {
+        self.machine.read().stalled().map(str::to_string)
     }
 
     pub(crate) fn write_home(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
@@ -71,7 +64,7 @@ impl Brick {
             let next = self.machine.write().checkpoint()?;
             match next {
                 Next::Sync(upto) => self.sync(upto)?,
-                Next::Do(id, io) => self.perform_home(id, &io)?,
+                Next::Do(id, io) => self.perform_home(id, io)?,
                 Next::Wait => return Err(Error::bug("a checkpoint waits for an IO that nobody does")),
                 Next::Done => break,
             }
@@ -87,27 +80,48 @@ impl Brick {
         Ok(())
     }
 
-    /// An IO of a checkpoint. Somebody else may have filled the disk since it began: then the reserve is given up now, and it is
-    /// done once more; and again for a while, since who fills a disk may be faster, and may go. A sync is not: that a failed one
+    /// An IO of a checkpoint. What finds no room is done again with what the reserve has; a sync is not: that a failed one
     /// loses pages is `Poisoned`, not `NoSpace`.
-    fn perform_home(&self, id: IoId, io: &Io) -> Result<()> {
+    fn perform_home(&self, id: IoId, io: Io) -> Result<()> {
         if matches!(io, Io::CommitIndex { .. }) {
             self.make_room()?;
         }
-        let mut outcome = self.disk.perform(io, &[]);
-        if matches!(outcome, Err(Error::NoSpace { .. })) && self.disk.reserve.bytes() > 0 {
-            self.disk.reserve.give_up()?;
-            outcome = self.disk.perform(io, &[]);
+        match self.perform_with_reserve(&io) {
+            Err(error) if is_shortage(&error) => {
+                let error = self.named(error);
+                Err(self.machine.write().stall(id, io, error))
+            }
+            outcome => self.performed(id, outcome),
         }
-        if let Some(patience) = self.patience.get() {
-            outcome = patience.retry(outcome, || self.disk.perform(io, &[]));
-        }
-        self.performed(id, outcome)
     }
 
-    /// On a disk that is nearly full the reserve is given up, so that nothing of this checkpoint fails for want of room.
+    fn perform_with_reserve(&self, io: &Io) -> Result<()> {
+        let mut outcome = self.disk.perform(io, &[]);
+        while matches!(outcome, Err(Error::NoSpace { .. })) && self.disk.reserve.give_up_some()? {
+            outcome = self.disk.perform(io, &[]);
+        }
+        outcome
+    }
+
+    /// A write of the journal finds no room only where the file system copies on write. The machine has taken the record
+    /// by then, so the write waits, with the reserve given up; in the end the brick stops and other replicas go on.
+    pub(super) fn perform_journal(&self, io: &Io) -> Result<()> {
+        let mut outcome = self.perform_with_reserve(io);
+        for _ in 0..self.journal_patience_ms.load(Ordering::Relaxed) / ROOM_PAUSE_MS {
+            if !matches!(outcome, Err(Error::NoSpace { .. })) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(ROOM_PAUSE_MS));
+            outcome = self.disk.perform(io, &[]);
+        }
+        outcome
+    }
+
+    /// On a disk that is nearly full the bytes of the reserve are given up, so that nothing of this checkpoint fails for
+    /// want of room.
     fn make_room(&self) -> Result<()> {
-        let (_, free) = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
-        if free < self.machine.read().state().promised() { self.disk.reserve.give_up() } else { Ok(()) }
+        let space = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
+        let promised = self.machine.read().state().promised();
+        if space.available < promised.bytes { self.disk.reserve.give_up_bytes() } else { Ok(()) }
     }
 }

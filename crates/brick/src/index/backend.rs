@@ -6,7 +6,7 @@
 //! `docs/adr/0025-index-pages.md` has the cases.
 
 use super::sums::{self, BLOCK_BYTES, CHECKED_BYTES, PAIR_BYTES, Pair, PairState, Sums};
-use crate::storage::{Storage, StorageFile};
+use crate::storage::{Storage, StorageFile, is_no_room};
 use hekate_proto::{Error, Result};
 use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
@@ -32,9 +32,23 @@ pub struct Found {
     broken: OnceLock<String>,
     mended: Mutex<Vec<u64>>,
     wrong: Mutex<BTreeSet<u64>>,
+    no_room: Mutex<Option<String>>,
 }
 
 impl Found {
+    /// The first write for which the file system had no room since this was last asked.
+    pub fn take_no_room(&self) -> Option<String> {
+        self.no_room.lock().take()
+    }
+
+    fn note_no_room<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
+        outcome.inspect_err(|error| {
+            if is_no_room(error) {
+                self.no_room.lock().get_or_insert_with(|| format!("to write {FILE}: {error}"));
+            }
+        })
+    }
+
     /// Why nothing can be read any more.
     pub fn broken(&self) -> Option<String> {
         self.broken.get().cloned()
@@ -67,7 +81,7 @@ pub struct Backend {
 
 impl Backend {
     /// On the two files of an index, made if asked.
-    pub fn open(storage: &dyn Storage, create: bool, reading: Reading) -> Result<Self> {
+    pub fn open(storage: &dyn Storage, create: bool, reading: Reading, found: Arc<Found>) -> Result<Self> {
         let file = storage.open(FILE, create).map_err(|e| Error::io("open the index", e))?;
         let sums_file = storage.open(sums::FILE, create).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => Error::Damaged {
@@ -77,12 +91,7 @@ impl Backend {
         })?;
         let length = file.length().map_err(|e| Error::io("open the index", e))?;
         let sums = Sums::read(&*sums_file, length).map_err(|e| Error::io(format!("read {}", sums::FILE), e))?;
-        Ok(Self { file, sums_file, sums: RwLock::new(sums), reading, found: Arc::default() })
-    }
-
-    /// What reading it finds.
-    pub fn found(&self) -> Arc<Found> {
-        self.found.clone()
+        Ok(Self { file, sums_file, sums: RwLock::new(sums), reading, found })
     }
 
     fn read_all(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
@@ -100,7 +109,7 @@ impl Backend {
         match state {
             PairState::Whole => {}
             // The one that is not read must not come back.
-            PairState::Uneven => self.file.write_at(&[pair.bytes()], 0)?,
+            PairState::Uneven => self.found.note_no_room(self.file.write_at(&[pair.bytes()], 0))?,
             PairState::Mended => self.mend(0, pair.bytes()),
             PairState::Damaged => self.refuse(0)?,
         }
@@ -178,6 +187,28 @@ impl StorageBackend for Backend {
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
+        self.found.note_no_room(self.set_length(length))
+    }
+
+    /// Sums first or pages first: nothing refers to the pages before both are there.
+    fn sync_data(&self) -> io::Result<()> {
+        let changed = self.sums.write().take_changed();
+        for (offset, run) in &changed {
+            self.found.note_no_room(self.sums_file.write_at(&[run], *offset))?;
+        }
+        if !changed.is_empty() {
+            self.sums_file.sync()?;
+        }
+        self.file.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.found.note_no_room(self.write_summed(offset, data))
+    }
+}
+
+impl Backend {
+    fn set_length(&self, length: u64) -> io::Result<()> {
         self.file.set_length(length)?;
         self.sums.write().resize(length);
         // Their room is taken before a commit needs it.
@@ -189,19 +220,7 @@ impl StorageBackend for Backend {
         Ok(())
     }
 
-    /// Sums first or pages first: nothing refers to the pages before both are there.
-    fn sync_data(&self) -> io::Result<()> {
-        let changed = self.sums.write().take_changed();
-        for (offset, run) in &changed {
-            self.sums_file.write_at(&[run], *offset)?;
-        }
-        if !changed.is_empty() {
-            self.sums_file.sync()?;
-        }
-        self.file.sync()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn write_summed(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if offset == 0 && data.len() <= CHECKED_BYTES {
             return self.file.write_at(&[Pair::new(Pair::HEADER_SEED, data).bytes()], 0);
         }

@@ -6,6 +6,7 @@ use super::{Index, IndexChange, RedbIndex};
 use crate::storage::{MemoryStorage, Storage};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// As if all blocks of the index were written as they are now: what memory had flipped before a sum was made of it.
 pub fn take_for_right(storage: &dyn Storage) {
@@ -38,7 +39,7 @@ impl Random {
 fn index() -> (MemoryStorage, Entries, Vec<u8>) {
     let (storage, mut entries, mut random) = (MemoryStorage::new(), Entries::new(), Random(1));
     RedbIndex::create(&storage).unwrap();
-    let index = RedbIndex::open(&storage, 1 << 20, Reading::Strict).unwrap();
+    let index = RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).unwrap();
     let mut before = Vec::new();
     for round in 0..8 {
         before = bytes_of(&storage, FILE);
@@ -70,7 +71,7 @@ fn bytes_of(storage: &MemoryStorage, path: &str) -> Vec<u8> {
 
 /// What reading everything says of each key, in two ways. -> whether all of it was right; `None`: it does not open.
 fn reads_right(storage: &MemoryStorage, entries: &Entries, what: &str) -> Option<bool> {
-    let index = RedbIndex::open(storage, 1 << 20, Reading::Strict).ok()?;
+    let index = RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).ok()?;
     let mut is_all = true;
     for number in 0..2000 {
         let key = format!("a key of a name {number:04}").into_bytes();
@@ -155,7 +156,7 @@ fn the_header_has_a_copy_and_without_both_the_index_does_not_open() {
     let older = with(&storage, FILE, |bytes| bytes[..320].copy_from_slice(&before[..320]));
     assert_eq!(reads_right(&older, &entries, "an older header under a newer check"), Some(true));
     let damaged = with(&storage, FILE, |bytes| bytes[..2 * SECTOR_BYTES].fill(0x33));
-    let refused = RedbIndex::open(&damaged, 1 << 20, Reading::Strict).err().unwrap();
+    let refused = RedbIndex::open(Arc::new(damaged.clone()), 1 << 20, Reading::Strict).err().unwrap();
     assert!(refused.to_string().contains("block 0 of index/index.redb"), "{refused}");
 }
 
@@ -171,7 +172,7 @@ fn without_its_sums_an_index_is_refused_or_not_believed() {
         assert!(is_right != Some(true) || from > 1024, "{from}");
     }
     storage.remove(sums::FILE).unwrap();
-    let refused = RedbIndex::open(&storage, 1 << 20, Reading::Strict).err().unwrap();
+    let refused = RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).err().unwrap();
     assert!(refused.to_string().contains("index/index.sums"), "{refused}");
 }
 
@@ -190,7 +191,7 @@ fn a_salvage_reads_on_and_tells_which_blocks_are_damaged() {
     }
     assert_eq!(pages.wrong, [at as u64 / BLOCK_BYTES as u64]);
     assert!(!matches!(pages.tree, Ok(true)));
-    let index = RedbIndex::open(&damaged, 1 << 20, Reading::Salvage).unwrap();
+    let index = RedbIndex::open(Arc::new(damaged.clone()), 1 << 20, Reading::Salvage).unwrap();
     let mut seen = 0;
     let mut visit = |_: &[u8], value: hekate_proto::Result<Bytes>| {
         seen += usize::from(value.is_ok());

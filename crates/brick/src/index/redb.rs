@@ -7,7 +7,7 @@ use super::{Index, IndexChange, seal, unseal};
 use crate::storage::Storage;
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, Table, TableDefinition};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -19,11 +19,22 @@ const META_KEY: &[u8] = b"checkpoint";
 type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 type Entries<'a> = Table<'a, &'static [u8], &'static [u8]>;
 
-/// See the module.
+/// The index of a brick. A commit for which the file system has no room is undone: the library reads nothing any more
+/// after a failed write, so its file is closed, and opened again by who needs it next, as after the death of the process.
 pub struct RedbIndex {
-    database: Database,
-    snapshot: RwLock<Arc<Snapshot>>,
+    storage: Arc<dyn Storage>,
+    cache_bytes: usize,
+    reading: Reading,
+    opened: RwLock<Opened>,
+    /// Held by a commit; a reader that met an error looks once more behind it.
+    committing: Mutex<()>,
     found: Arc<Found>,
+}
+
+struct Opened {
+    /// None: a commit found no room, and the file has not been opened again.
+    database: Option<Database>,
+    snapshot: Arc<Snapshot>,
 }
 
 impl RedbIndex {
@@ -32,7 +43,7 @@ impl RedbIndex {
     pub fn create(storage: &dyn Storage) -> Result<()> {
         let failed = |e: std::io::Error| Error::io("make the index", e);
         storage.create_directory("index").map_err(failed)?;
-        let backend = Backend::open(storage, true, Reading::Strict)?;
+        let backend = Backend::open(storage, true, Reading::Strict, Arc::default())?;
         storage.sync_directory("index").map_err(failed)?;
         let database = Database::builder().create_with_backend(backend).map_err(index_error)?;
         let mut transaction = database.begin_write().map_err(index_error)?;
@@ -43,10 +54,10 @@ impl RedbIndex {
     }
 
     /// Opens the index of a brick; at most `cache_bytes` of it are kept in memory.
-    pub fn open(storage: &dyn Storage, cache_bytes: usize, reading: Reading) -> Result<Self> {
-        let (database, found) = open_database(storage, cache_bytes, reading)?;
-        let snapshot = snapshot_of(&database).map_err(|error| found.explain(error))?;
-        Ok(Self { database, snapshot: RwLock::new(Arc::new(snapshot)), found })
+    pub fn open(storage: Arc<dyn Storage>, cache_bytes: usize, reading: Reading) -> Result<Self> {
+        let found = Arc::<Found>::default();
+        let opened = open(&*storage, cache_bytes, reading, &found)?;
+        Ok(Self { storage, cache_bytes, reading, opened: RwLock::new(opened), committing: Mutex::new(()), found })
     }
 
     /// What reading it finds, also once it is given away.
@@ -56,10 +67,63 @@ impl RedbIndex {
 
     /// Reads the pages that the last commit refers to, and compares them with what their parents say.
     pub fn check_pages(storage: &dyn Storage, cache_bytes: usize) -> Result<Pages> {
-        let (mut database, found) = open_database(storage, cache_bytes, Reading::Salvage)?;
+        let found = Arc::<Found>::default();
+        let mut database = open_database(storage, cache_bytes, Reading::Salvage, &found)?;
         let tree = database.check_integrity().map_err(index_error);
         Ok(Pages { tree, flipped: found.take_mended(), wrong: found.wrong() })
     }
+
+    /// Reads a snapshot; once more if the file has been opened again meanwhile.
+    fn read<T>(&self, mut read: impl FnMut(&Snapshot) -> Result<T>) -> Result<T> {
+        let snapshot = || self.opened.read().snapshot.clone();
+        let first = snapshot();
+        read(&first).or_else(|error| {
+            let _alone = self.committing.lock();
+            self.open_if_closed().map_err(|error| match error {
+                Error::NoSpace { what } => Error::Unavailable { what },
+                other => other,
+            })?;
+            let now = snapshot();
+            if Arc::ptr_eq(&first, &now) { Err(error) } else { read(&now) }
+        })
+    }
+
+    fn try_commit(&self, changes: &mut dyn Iterator<Item = IndexChange<'_>>, meta: &[u8]) -> Result<()> {
+        let opened = self.opened.read();
+        let database = opened.database.as_ref().ok_or_else(|| Error::Io { what: "the index is closed".into() })?;
+        let mut transaction = database.begin_write().map_err(index_error)?;
+        // Without it, opening after a crash reads every page, and damage to one can pass for an unfinished commit.
+        transaction.set_quick_repair(true);
+        {
+            let mut entries = transaction.open_table(ENTRIES).map_err(index_error)?;
+            put_all(&mut entries, &changes.collect::<Vec<_>>())?;
+            let mut sealed = Vec::new();
+            seal(META_KEY, meta, &mut sealed);
+            let mut table = transaction.open_table(META).map_err(index_error)?;
+            table.insert(META_KEY, &sealed[..]).map_err(index_error)?;
+        }
+        transaction.commit().map_err(index_error)?;
+        let snapshot = Arc::new(snapshot_of(database)?);
+        drop(opened);
+        self.opened.write().snapshot = snapshot;
+        Ok(())
+    }
+
+    /// Opens it as the last commit left it, if a commit found no room since. `NoSpace`: that found none either.
+    fn open_if_closed(&self) -> Result<()> {
+        let mut opened = self.opened.write();
+        if opened.database.is_none() {
+            *opened = open(&*self.storage, self.cache_bytes, self.reading, &self.found)?;
+        }
+        Ok(())
+    }
+}
+
+fn open(storage: &dyn Storage, cache_bytes: usize, reading: Reading, found: &Arc<Found>) -> Result<Opened> {
+    let no_room = |error| found.take_no_room().map_or(error, |what| Error::NoSpace { what });
+    let database = open_database(storage, cache_bytes, reading, found).map_err(no_room)?;
+    let snapshot = Arc::new(snapshot_of(&database).map_err(|error| found.explain(error))?);
+    Ok(Opened { database: Some(database), snapshot })
 }
 
 /// What [`RedbIndex::check_pages`] found.
@@ -72,14 +136,11 @@ pub struct Pages {
     pub wrong: Vec<u64>,
 }
 
-fn open_database(storage: &dyn Storage, cache_bytes: usize, reading: Reading) -> Result<(Database, Arc<Found>)> {
-    let backend = Backend::open(storage, false, reading)?;
-    let found = backend.found();
+fn open_database(storage: &dyn Storage, cache_bytes: usize, reading: Reading, found: &Arc<Found>) -> Result<Database> {
+    let backend = Backend::open(storage, false, reading, found.clone())?;
     let mut builder = Database::builder();
     builder.set_cache_size(cache_bytes);
-    let opened = builder.create_with_backend(backend);
-    let database = opened.map_err(|error| found.explain(index_error(error)))?;
-    Ok((database, found))
+    builder.create_with_backend(backend).map_err(|error| found.explain(index_error(error)))
 }
 
 fn snapshot_of(database: &Database) -> Result<Snapshot> {
@@ -150,54 +211,43 @@ fn splice(entries: &mut Entries<'_>, changes: &[IndexChange<'_>], sealed: &mut V
 
 impl Index for RedbIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let snapshot = self.snapshot.read().clone();
-        let sealed = snapshot.get(key).map_err(index_error)?;
-        sealed.map(|sealed| unseal(key, sealed.value())).transpose()
+        let sealed = self.read(|snapshot| {
+            let sealed = snapshot.get(key).map_err(index_error)?;
+            Ok(sealed.map(|sealed| unseal(key, sealed.value())))
+        })?;
+        sealed.transpose()
     }
 
     fn scan_all(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool) -> Result<()> {
-        let snapshot = self.snapshot.read().clone();
-        for entry in snapshot.range(from..to).map_err(index_error)? {
-            let (key, sealed) = entry.map_err(index_error)?;
-            if !visit(key.value(), unseal(key.value(), sealed.value())) {
-                break;
+        let mut from = Bound::Included(from.to_vec());
+        self.read(|snapshot| {
+            let range = (from.as_ref().map(Vec::as_slice), Bound::Excluded(to));
+            for entry in snapshot.range::<&[u8]>(range).map_err(index_error)? {
+                let (key, sealed) = entry.map_err(index_error)?;
+                if !visit(key.value(), unseal(key.value(), sealed.value())) {
+                    break;
+                }
+                from = Bound::Excluded(key.value().to_vec());
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn lost(&self, from: &[u8], to: &[u8]) -> Result<Option<Bytes>> {
-        let snapshot = self.snapshot.read().clone();
-        let mut before = Vec::new();
-        for entry in snapshot.range(from..to).map_err(index_error)? {
-            let (key, sealed) = entry.map_err(index_error)?;
-            let key = key.value();
-            let found = snapshot.get(key).map_err(index_error)?;
-            let is_found = found.is_some_and(|found| found.value() == sealed.value());
-            if !is_found || !before.is_empty() && *before >= *key {
-                return Ok(Some(Bytes::copy_from_slice(key)));
-            }
-            before.clear();
-            before.extend_from_slice(key);
-        }
-        Ok(None)
+        self.read(|snapshot| lost_of(snapshot, from, to))
     }
 
     fn commit(&self, changes: &mut dyn Iterator<Item = IndexChange<'_>>, meta: &[u8]) -> Result<()> {
-        let mut transaction = self.database.begin_write().map_err(index_error)?;
-        // Without it, opening after a crash reads every page, and damage to one can pass for an unfinished commit.
-        transaction.set_quick_repair(true);
-        {
-            let mut entries = transaction.open_table(ENTRIES).map_err(index_error)?;
-            put_all(&mut entries, &changes.collect::<Vec<_>>())?;
-            let mut sealed = Vec::new();
-            seal(META_KEY, meta, &mut sealed);
-            let mut table = transaction.open_table(META).map_err(index_error)?;
-            table.insert(META_KEY, &sealed[..]).map_err(index_error)?;
-        }
-        transaction.commit().map_err(index_error)?;
-        *self.snapshot.write() = Arc::new(snapshot_of(&self.database)?);
-        Ok(())
+        let _alone = self.committing.lock();
+        self.open_if_closed()?;
+        self.found.take_no_room();
+        self.try_commit(changes, meta).map_err(|error| match self.found.take_no_room() {
+            None => error,
+            Some(what) => {
+                drop(self.opened.write().database.take());
+                Error::NoSpace { what }
+            }
+        })
     }
 
     fn broken(&self) -> Option<String> {
@@ -213,8 +263,26 @@ impl Index for RedbIndex {
     }
 
     fn meta(&self) -> Result<Option<Bytes>> {
-        let table = self.database.begin_read().map_err(index_error)?.open_table(META).map_err(index_error)?;
+        let opened = self.opened.read();
+        let database = opened.database.as_ref().ok_or_else(|| Error::Io { what: "the index is closed".into() })?;
+        let table = database.begin_read().map_err(index_error)?.open_table(META).map_err(index_error)?;
         let sealed = table.get(META_KEY).map_err(index_error)?;
         sealed.map(|sealed| unseal(META_KEY, sealed.value())).transpose()
     }
+}
+
+fn lost_of(snapshot: &Snapshot, from: &[u8], to: &[u8]) -> Result<Option<Bytes>> {
+    let mut before = Vec::new();
+    for entry in snapshot.range(from..to).map_err(index_error)? {
+        let (key, sealed) = entry.map_err(index_error)?;
+        let key = key.value();
+        let found = snapshot.get(key).map_err(index_error)?;
+        let is_found = found.is_some_and(|found| found.value() == sealed.value());
+        if !is_found || !before.is_empty() && *before >= *key {
+            return Ok(Some(Bytes::copy_from_slice(key)));
+        }
+        before.clear();
+        before.extend_from_slice(key);
+    }
+    Ok(None)
 }

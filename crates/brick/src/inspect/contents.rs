@@ -70,7 +70,7 @@ impl Contents {
         let (storage, geometry) = (stopped.view(), stopped.geometry);
         let mut journal = Beyond::default();
         let cache_bytes = stopped.identity.settings.index_cache_bytes;
-        let index = guarded("opening the index", || RedbIndex::open(&*storage, cache_bytes, Reading::Salvage));
+        let index = guarded("opening the index", || RedbIndex::open(storage.clone(), cache_bytes, Reading::Salvage));
         let index = index.map_err(|error| journal.problems.push(Problem::index(error.to_string()))).ok();
         let meta = index.as_ref().and_then(|index| {
             let meta = guarded("reading the meta record", || Meta::read(index, geometry));

@@ -10,8 +10,8 @@ use crate::checksum::CRC_BLOCKS;
 use crate::journal::Lsn;
 use crate::meta::Meta;
 use bytes::Bytes;
-use hekate_proto::{Result, ShardId};
-use std::collections::VecDeque;
+use hekate_proto::{Error, Result, ShardId};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -31,6 +31,10 @@ pub enum Next {
 /// A checkpoint that has begun.
 pub struct Running {
     pub(super) upto: Lsn,
+    /// The log is stable up to here before anything is written.
+    pub(super) stable_from: Lsn,
+    /// Shards that were dropped while the checkpoint was stalled; the log that says so is stable. They stay as they are.
+    pub(super) dropped: BTreeSet<ShardId>,
     pub(super) frozen: Arc<Overlay>,
     pub(super) meta: Meta,
     pub(super) step: Step,
@@ -59,7 +63,7 @@ impl Machine {
         let upto = self.log.end();
         self.waited_for = false;
         if self.running.is_some() {
-            return Ok(false);
+            return Ok(self.resume_checkpoint());
         }
         if self.state.active.is_empty() && upto == self.applied {
             self.recycle();
@@ -71,6 +75,8 @@ impl Machine {
         let meta = Meta::new(upto, self.log.opening(), &self.state.positions);
         self.running = Some(Running {
             upto,
+            stable_from: upto,
+            dropped: BTreeSet::new(),
             frozen,
             meta,
             step: Step::Journal,
@@ -83,16 +89,40 @@ impl Machine {
         Ok(true)
     }
 
+    /// An IO of the running checkpoint met no room, or no file descriptor, and has changed nothing that the index refers
+    /// to: it is the first that is done when the checkpoint goes on. -> the error as it stands.
+    pub fn stall(&mut self, id: IoId, io: Io, error: Error) -> Error {
+        let is_of_checkpoint = matches!(self.in_flight.remove(&id), Some(Job::Checkpoint));
+        assert!(is_of_checkpoint, "{io:?} stalls and is of no checkpoint");
+        if let Some(running) = &mut self.running {
+            running.in_flight -= 1;
+            running.queue.push_front(io);
+        }
+        self.room.set_stalled(Some(error.to_string()));
+        error
+    }
+
+    /// False: there is none that is stalled.
+    fn resume_checkpoint(&mut self) -> bool {
+        let Some(running) = self.running.as_mut().filter(|_| self.room.stalled().is_some()) else { return false };
+        running.stable_from = self.log.end();
+        let is_dropped =
+            |shard: &&ShardId| self.state.active.shards.get(*shard).is_some_and(|now| now.record.is_none());
+        running.dropped = running.frozen.shards.keys().filter(is_dropped).copied().collect();
+        self.room.set_stalled(None);
+        true
+    }
+
     /// What to do next for the running checkpoint.
     pub fn checkpoint(&mut self) -> Result<Next> {
         self.check_alive()?;
         let stable = self.log.stable();
         loop {
             let Some(running) = &mut self.running else { return Ok(Next::Done) };
+            if stable < running.stable_from {
+                return Ok(Next::Sync(running.stable_from));
+            }
             if running.step == Step::Journal {
-                if stable < running.upto {
-                    return Ok(Next::Sync(running.upto));
-                }
                 running.step = Step::Home;
             }
             if let Some(io) = running.next_io() {
@@ -163,11 +193,17 @@ impl Machine {
 
 impl Running {
     fn next_io(&mut self) -> Option<Io> {
+        if !self.dropped.is_empty() {
+            self.queue.retain(|io| io.shard().is_none_or(|shard| !self.dropped.contains(&shard)));
+        }
         while self.queue.is_empty() && self.step != Step::Commit {
             let from = self.cursor.map_or(Bound::Unbounded, Bound::Excluded);
             let frozen = self.frozen.clone();
             let (shard, overlay) = frozen.shards.range((from, Bound::Unbounded)).next()?;
             self.cursor = Some(*shard);
+            if self.dropped.contains(shard) {
+                continue;
+            }
             match self.step {
                 Step::Home => self.home_of(*shard, overlay),
                 Step::SyncHome if was_written(overlay) => self.queue.push_back(Io::SyncHome { shard: *shard }),

@@ -37,6 +37,21 @@ pub enum Io {
     RemoveHome { shard: ShardId },
 }
 
+impl Io {
+    /// The shard whose data file it is about.
+    pub fn shard(&self) -> Option<ShardId> {
+        match self {
+            Io::WriteFresh { shard, .. }
+            | Io::ReserveHome { shard, .. }
+            | Io::WriteHome { shard, .. }
+            | Io::PunchHome { shard, .. }
+            | Io::SyncHome { shard }
+            | Io::RemoveHome { shard } => Some(*shard),
+            Io::BeginSegment { .. } | Io::WriteJournal { .. } | Io::SyncJournal { .. } | Io::CommitIndex { .. } => None,
+        }
+    }
+}
+
 /// What the end of an IO means.
 #[derive(Debug)]
 pub enum Job {

@@ -1,5 +1,6 @@
 //! What the journal says beyond the index: after-images in memory, bounded by the journal's size.
 
+use super::Amount;
 use crate::checksum::CRC_BLOCKS;
 use crate::entry::{GROUP_ROOM, PAGE_BYTES, entry_room};
 use bytes::Bytes;
@@ -97,8 +98,8 @@ pub struct Overlay {
     pub shards: BTreeMap<ShardId, ShardOverlay>,
     /// Roughly how much memory this takes.
     pub bytes: usize,
-    /// Bytes that a checkpoint may take at home, at most.
-    pub promised: u64,
+    /// What a checkpoint may take at home, at most.
+    pub promised: Amount,
     /// Whether home has space that a checkpoint gives back.
     pub frees_space: bool,
     /// Blocks that a checkpoint writes home, at most.
@@ -124,9 +125,17 @@ pub struct ShardOverlay {
     pub home_synced: u64,
     /// The first block that a cut or a punch made a hole of.
     pub holes_from: Option<u32>,
+    /// Whether its data file is among those that the overlay promises.
+    pub file_promised: bool,
 }
 
 impl ShardOverlay {
+    /// Whether its data file may have to be made, which is counted once.
+    fn lacks_file(&mut self) -> bool {
+        let had = self.before.is_some_and(|before| has_file(&before));
+        !had && self.home_writes == 0 && !std::mem::replace(&mut self.file_promised, true)
+    }
+
     /// Blocks from this one on become holes, all of them or some.
     pub fn hole_at(&mut self, block: u32) {
         self.holes_from = Some(self.holes_from.map_or(block, |before| before.min(block)));
@@ -142,6 +151,12 @@ pub enum Before {
     Unreadable,
 }
 
+/// Whether a shard's data file has been made, or is promised. One whose blocks were all punched before a checkpoint
+/// wrote them has none: its next write takes a file of the reserve.
+pub fn has_file(record: &ShardRecord) -> bool {
+    record.home_blocks > 0 || record.reserved_blocks > 0
+}
+
 /// Blocks of a shard.
 pub const SHARD_BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
 
@@ -155,11 +170,11 @@ impl Overlay {
         match self.entries.insert(key, value) {
             None => {
                 self.bytes += ENTRY_BYTES + key_bytes + value_bytes;
-                self.promised += entry_room(key_bytes + value_bytes);
+                self.promised.bytes += entry_room(key_bytes + value_bytes);
             }
             Some(before) => {
                 self.bytes = (self.bytes + value_bytes).saturating_sub(before.map_or(0, |value| value.len()));
-                self.promised += 2 * value_bytes as u64;
+                self.promised.bytes += 2 * value_bytes as u64;
             }
         }
     }
@@ -174,7 +189,7 @@ impl Overlay {
                 Some(ShardRecord { stamp, length: 0, home_blocks: SHARD_BLOCKS, reserved_blocks: 0 })
             }
         };
-        let (bytes, promised) = (&mut self.bytes, &mut self.promised);
+        let (bytes, promised) = (&mut self.bytes, &mut self.promised.bytes);
         self.shards.entry(shard).or_insert_with(|| {
             *bytes += size_of::<ShardOverlay>() + ENTRY_BYTES;
             *promised += PAGE_BYTES;
@@ -187,6 +202,7 @@ impl Overlay {
                 home_writes: 0,
                 home_synced: 0,
                 holes_from: None,
+                file_promised: false,
             }
         })
     }
@@ -196,7 +212,7 @@ impl Overlay {
         let Some(overlay) = self.shards.get_mut(&shard) else { return };
         let group = overlay.checksums.entry((block / CRC_BLOCKS) as u16).or_insert_with(|| {
             self.bytes += size_of::<PartialGroup>() + ENTRY_BYTES;
-            self.promised += GROUP_ROOM;
+            self.promised.bytes += GROUP_ROOM;
             Box::default()
         });
         group.set((block % CRC_BLOCKS) as usize, sum);
@@ -208,8 +224,9 @@ impl Overlay {
         if overlay.pending.insert(block, bytes).is_none() {
             self.bytes += BLOCK_BYTES;
             self.pending_blocks += 1;
-            self.promised += BLOCK_BYTES as u64;
+            self.promised.bytes += BLOCK_BYTES as u64;
         }
+        self.promised.files += u64::from(overlay.lacks_file());
     }
 
     /// Whether there is nothing to write home.

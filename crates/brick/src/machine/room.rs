@@ -1,82 +1,231 @@
 //! Room at home: kept before a record is journaled, so that a full disk can always empty its journal.
 //!
-//! What the running and the next checkpoint may take at most is *promised*. Records that make the store grow are refused
-//! before the promise reaches half of the reserve (a file that is there only to be given up); those that make it
-//! shrink may use all of it, and wait for a checkpoint beyond. An eighth of what is free counts too, for a brick may
-//! share its file system with seven others.
+//! A checkpoint needs bytes, and files for shards that have none yet. What the running and the next checkpoint may take
+//! at most is *promised*. Records that make the store grow are refused before a promise reaches half of the reserve,
+//! which is there only to be given up (`reserve.rs`); those that make it shrink may use all of it, and wait for a
+//! checkpoint beyond. An eighth of what is free counts too, for a brick may share its file system with seven others.
+//!
+//! While a checkpoint is *stalled*, because another user of the file system took what was promised, nothing grows, and
+//! what shrinks is taken as long as the journal has room: it is what may let the checkpoint go on.
 
-use hekate_proto::{Error, Result};
+use hekate_proto::{Error, Result, wire_struct};
 
 /// Bricks that may share a file system.
 const SHARERS: u64 = 8;
 
-/// See the module. All in bytes.
-#[derive(Debug, Clone)]
-pub struct Room {
+wire_struct! {
+    /// Of what a file system can run out of: bytes, and files that have to be made.
+    #[derive(Copy, Default)]
+    pub struct Amount {
+        /// Bytes.
+        pub bytes: u64,
+        /// Files.
+        pub files: u64,
+    }
+}
+
+impl Amount {
+    /// Nothing is larger.
+    pub const MAX: Self = Self { bytes: u64::MAX, files: u64::MAX };
+
+    /// Of both.
+    pub fn plus(self, other: Self) -> Self {
+        Self { bytes: self.bytes.saturating_add(other.bytes), files: self.files.saturating_add(other.files) }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self { bytes: self.bytes.saturating_sub(other.bytes), files: self.files.saturating_sub(other.files) }
+    }
+
+    /// Whether neither is more than here.
+    pub fn fits(self, room: Self) -> bool {
+        self.bytes <= room.bytes && self.files <= room.files
+    }
+}
+
+/// Of bytes, or of files.
+#[derive(Debug, Clone, Copy)]
+struct Stock {
     free: u64,
     reserve: u64,
+}
+
+impl Stock {
+    /// What may be promised while the store grows.
+    fn growing_max(self) -> u64 {
+        self.free.min((self.reserve / 2).saturating_add(self.free / SHARERS))
+    }
+
+    fn shrinking_max(self) -> u64 {
+        self.reserve.saturating_add(self.free / SHARERS)
+    }
+
+    /// However great, a record needs no more than half of the room: what it changes lies together, and a checkpoint
+    /// always makes that much.
+    fn takes(self, needed: u64, promised: u64) -> bool {
+        let max = self.shrinking_max();
+        needed == 0 || promised == 0 || promised.saturating_add(needed.min(max / 2)) <= max
+    }
+
+    fn wants_checkpoint(self, promised: u64) -> bool {
+        promised > (self.growing_max() / 2).max(self.reserve / 8)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Room {
+    bytes: Stock,
+    files: Stock,
     /// Kept for records that are about to be taken.
-    kept: u64,
+    kept: Amount,
+    /// Why the running checkpoint cannot write home.
+    stalled: Option<String>,
 }
 
 impl Default for Room {
     /// Before it is measured: as much as one likes.
     fn default() -> Self {
-        Self { free: u64::MAX / 4, reserve: 0, kept: 0 }
+        let much = Stock { free: u64::MAX / 4, reserve: 0 };
+        Self { bytes: much, files: much, kept: Amount::default(), stalled: None }
     }
 }
 
 impl Room {
-    pub fn set(&mut self, free: u64, reserve: u64) {
-        (self.free, self.reserve) = (free, reserve);
+    /// What the file system has, and what the reserve has.
+    pub fn set(&mut self, free: Amount, reserve: Amount) {
+        self.bytes = Stock { free: free.bytes, reserve: reserve.bytes };
+        self.files = Stock { free: free.files, reserve: reserve.files };
     }
 
-    /// What may be promised while the store grows.
-    fn growing_max(&self) -> u64 {
-        self.free.min(self.reserve / 2 + self.free / SHARERS)
+    /// The running checkpoint cannot write home for this reason; none: it goes on.
+    pub fn set_stalled(&mut self, why: Option<String>) {
+        self.stalled = why;
     }
 
-    fn shrinking_max(&self) -> u64 {
-        self.reserve + self.free / SHARERS
+    pub fn stalled(&self) -> Option<&str> {
+        self.stalled.as_deref()
     }
 
-    pub fn reserve(&mut self, bytes: u64, grows: bool, promised: u64) -> Result<()> {
-        if grows && promised.saturating_add(self.kept).saturating_add(bytes) > self.growing_max() {
-            return Err(self.full());
+    fn growing_max(&self) -> Amount {
+        match self.stalled {
+            Some(_) => Amount::default(),
+            None => Amount { bytes: self.bytes.growing_max(), files: self.files.growing_max() },
         }
-        self.kept = self.kept.saturating_add(bytes);
+    }
+
+    pub fn reserve(&mut self, need: Amount, grows: bool, promised: Amount) -> Result<()> {
+        if grows && !self.grows_by(need, promised) {
+            return Err(self.full(need, promised));
+        }
+        self.kept = self.kept.plus(need);
         Ok(())
     }
 
+    /// What promises no file is not refused for want of files, however many are promised.
+    fn grows_by(&self, need: Amount, promised: Amount) -> bool {
+        let taken = promised.plus(self.kept).plus(need);
+        let files = if need.files == 0 { 0 } else { taken.files };
+        self.stalled.is_none() && Amount { files, ..taken }.fits(self.growing_max())
+    }
+
     /// What `reserve` would still keep for records that grow.
-    pub fn left(&self, promised: u64) -> u64 {
-        self.growing_max().saturating_sub(promised).saturating_sub(self.kept)
+    pub fn left(&self, promised: Amount) -> Amount {
+        self.growing_max().minus(promised).minus(self.kept)
     }
 
-    pub fn release(&mut self, bytes: u64) {
-        self.kept = self.kept.saturating_sub(bytes);
+    pub fn release(&mut self, need: Amount) {
+        self.kept = self.kept.minus(need);
     }
 
-    /// Whether a record can be taken before the next checkpoint. However great, it needs no more than half of the room:
-    /// what it changes lies together, and a checkpoint always makes that much.
-    pub fn takes(&self, bytes: u64, promised: u64) -> bool {
-        promised == 0 || promised.saturating_add(bytes.min(self.shrinking_max() / 2)) <= self.shrinking_max()
+    /// Whether a record can be taken before the next checkpoint.
+    pub fn takes(&self, need: Amount, promised: Amount) -> bool {
+        self.stalled.is_some()
+            || self.bytes.takes(need.bytes, promised.bytes) && self.files.takes(need.files, promised.files)
     }
 
-    /// Blocks go home at once.
+    /// Blocks go home at once. That the store may grow was asked before, of every replica.
     pub fn take(&mut self, bytes: u64) -> Result<()> {
-        self.free = self.free.checked_sub(bytes).ok_or_else(|| self.full())?;
+        let left = self.bytes.free.checked_sub(bytes);
+        self.bytes.free = left.ok_or_else(|| self.full(Amount { bytes, files: 0 }, Amount::default()))?;
         Ok(())
     }
 
     /// Whether a checkpoint should give the promise back before growing records are refused; or, when they are refused
     /// anyway, before deletes wait.
-    pub fn wants_checkpoint(&self, promised: u64) -> bool {
-        promised > (self.growing_max() / 2).max(self.reserve / 8)
+    pub fn wants_checkpoint(&self, promised: Amount) -> bool {
+        self.bytes.wants_checkpoint(promised.bytes) || self.files.wants_checkpoint(promised.files)
     }
 
-    fn full(&self) -> Error {
-        let what = format!("{} MiB are free and {} MiB kept for deletes", self.free >> 20, self.reserve >> 20);
+    fn full(&self, need: Amount, promised: Amount) -> Error {
+        let (bytes, files) = (self.bytes, self.files);
+        let lacks_files =
+            need.files > 0 && promised.plus(self.kept).files.saturating_add(need.files) > files.growing_max();
+        let what = match &self.stalled {
+            Some(why) => why.clone(),
+            None if lacks_files => format!(
+                "its file system has {} inodes left, and {} files are kept for deletes (`df -i`); remove files there, \
+                 or make it anew with more inodes",
+                files.free, files.reserve
+            ),
+            None => format!("{} MiB are free and {} MiB kept for deletes", bytes.free >> 20, bytes.reserve >> 20),
+        };
         Error::NoSpace { what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn files(count: u64) -> Amount {
+        Amount { bytes: 4096, files: count }
+    }
+
+    fn room(files: u64, spare: u64) -> Room {
+        let mut room = Room::default();
+        room.set(Amount { bytes: GIB, files }, Amount { bytes: 0, files: spare });
+        room
+    }
+
+    #[test]
+    fn files_are_promised_up_to_half_of_the_spare_ones_and_an_eighth_of_the_rest() {
+        let mut room = room(800, 100);
+        room.reserve(files(150), true, Amount::default()).unwrap();
+        let refused = room.reserve(files(1), true, Amount::default()).unwrap_err();
+        assert!(refused.to_string().contains("inodes"), "{refused}");
+        room.release(files(150));
+        assert!(room.reserve(files(1), true, files(150)).is_err(), "promised counts as kept does");
+        assert!(room.takes(files(50), files(150)) && !room.takes(files(51), files(150)));
+    }
+
+    #[test]
+    fn what_needs_no_file_is_not_refused_for_want_of_files() {
+        let mut room = room(0, 100);
+        assert!(room.reserve(files(1), true, Amount::default()).is_err(), "spare files are for checkpoints alone");
+        room.reserve(files(0), true, files(50)).unwrap();
+        assert!(room.takes(files(0), files(1000)));
+    }
+
+    #[test]
+    fn files_that_are_not_counted_are_never_wanting() {
+        let mut room = room(u64::MAX, 0);
+        room.reserve(files(1 << 40), true, files(1 << 40)).unwrap();
+        assert!(!room.wants_checkpoint(files(1 << 40)));
+    }
+
+    #[test]
+    fn a_stalled_checkpoint_refuses_what_grows_and_lets_the_rest_through() {
+        let mut room = room(1000, 10);
+        room.set_stalled(Some("no inodes".into()));
+        let refused = room.reserve(files(0), true, Amount::default()).unwrap_err();
+        assert!(refused.to_string().contains("no inodes"), "{refused}");
+        assert_eq!(room.left(Amount::default()), Amount::default());
+        room.reserve(files(0), false, Amount::MAX).unwrap();
+        assert!(room.takes(files(0), Amount::MAX));
+        room.set_stalled(None);
+        room.reserve(files(1), true, Amount::default()).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! What records change: the overlays, and how far each partition's log has come.
 
-use super::{Before, Learned, Overlay, ShardOverlay, invariant};
+use super::{Amount, Before, Learned, Overlay, ShardOverlay, invariant};
 use crate::checksum::CRC_BLOCKS;
 use crate::journal::Lsn;
 use crate::meta::Meta;
@@ -76,9 +76,9 @@ impl State {
         self.layers().map(|overlay| overlay.bytes).sum()
     }
 
-    /// Bytes that checkpoints may take at home, at most.
-    pub fn promised(&self) -> u64 {
-        self.layers().map(|overlay| overlay.promised).sum()
+    /// What checkpoints may take at home, at most.
+    pub fn promised(&self) -> Amount {
+        self.layers().fold(Amount::default(), |sum, overlay| sum.plus(overlay.promised))
     }
 
     /// Takes a record's changes. It was checked before; this cannot fail.

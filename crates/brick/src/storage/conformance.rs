@@ -19,8 +19,9 @@ fn conforms(storage: &dyn Storage) {
     assert_eq!((file.length().unwrap(), read(&*file, 0, 10)), (0, vec![]));
     bytes_conform(&*file);
     names_conform(storage, &*file);
-    let (all, free) = storage.space().unwrap();
-    assert!(free <= all);
+    let space = storage.space().unwrap();
+    assert!(space.available <= space.free && space.free <= space.total);
+    assert!(space.files == 0 || space.files_available <= space.files);
 }
 
 fn bytes_conform(file: &dyn StorageFile) {

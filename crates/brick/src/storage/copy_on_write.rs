@@ -3,7 +3,7 @@
 //! So a stopped brick can be opened as ever, recovery included, while every byte of its disk stays as it is. Invariant:
 //! of the storage below only `open` without `create`, `read_at`, `length`, `list` and `space` are called.
 
-use super::{Storage, StorageFile};
+use super::{Space, Storage, StorageFile};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, ErrorKind, Result};
@@ -105,7 +105,7 @@ impl Storage for CopyOnWriteStorage {
         Ok(())
     }
 
-    fn space(&self) -> Result<(u64, u64)> {
+    fn space(&self) -> Result<Space> {
         self.below.space()
     }
 }

@@ -3,7 +3,7 @@
 //! It counts the calls, so that a test goes through every N, and it remembers which syncs failed: to sync the same file
 //! again would ask a kernel that has already forgotten what it could not write.
 
-use super::{Storage, StorageFile};
+use super::{Space, Storage, StorageFile};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::{Error, Result};
@@ -44,6 +44,8 @@ pub enum FaultError {
     Io,
     /// A write takes half of its bytes, then ENOSPC; another call EIO.
     ShortWrite,
+    /// EMFILE.
+    NoDescriptor,
 }
 
 /// Which call fails.
@@ -83,12 +85,12 @@ impl CallKind {
 
 impl FaultError {
     fn error(self, kind: CallKind) -> Error {
-        let no_space = match self {
-            Self::NoSpace => true,
-            Self::Io => false,
-            Self::ShortWrite => kind == CallKind::Write,
-        };
-        Error::from_raw_os_error(if no_space { 28 } else { 5 })
+        Error::from_raw_os_error(match self {
+            Self::NoSpace => 28,
+            Self::ShortWrite if kind == CallKind::Write => 28,
+            Self::NoDescriptor => 24,
+            Self::Io | Self::ShortWrite => 5,
+        })
     }
 }
 
@@ -209,7 +211,7 @@ impl<S: Storage> Storage for FaultyStorage<S> {
         self.inner.sync_directory(path)
     }
 
-    fn space(&self) -> Result<(u64, u64)> {
+    fn space(&self) -> Result<Space> {
         self.inner.space()
     }
 }

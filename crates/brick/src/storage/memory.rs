@@ -1,6 +1,6 @@
 //! Storage in memory that remembers what was synced: tests cut its power.
 
-use super::{Storage, StorageFile};
+use super::{Space, Storage, StorageFile};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
@@ -115,8 +115,8 @@ impl Storage for MemoryStorage {
         Ok(())
     }
 
-    fn space(&self) -> Result<(u64, u64)> {
-        Ok((1 << 40, 1 << 40))
+    fn space(&self) -> Result<Space> {
+        Ok(Space::of_bytes(1 << 40, 1 << 40))
     }
 }
 

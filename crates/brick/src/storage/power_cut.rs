@@ -14,7 +14,7 @@ mod survivors;
 
 pub use survivors::{Random, Survivors};
 
-use super::{Storage, StorageFile};
+use super::{Space, Storage, StorageFile};
 use disk::{Call, Disk, FileNumber, parent};
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
@@ -256,8 +256,8 @@ impl Storage for PowerCutStorage {
         Ok(())
     }
 
-    fn space(&self) -> Result<(u64, u64)> {
-        Ok((1 << 40, 1 << 40))
+    fn space(&self) -> Result<Space> {
+        Ok(Space::of_bytes(1 << 40, 1 << 40))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Storage on a real directory.
 
-use super::{Storage, StorageFile};
+use super::quota::Quotas;
+use super::{Space, Storage, StorageFile};
 use hekate_proto::planted::is_planted;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::fs::File;
@@ -13,17 +14,18 @@ use std::sync::Arc;
 pub struct RealStorage {
     root: PathBuf,
     access: OFlags,
+    quotas: Quotas,
 }
 
 impl RealStorage {
     /// Everything is below `root`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.into(), access: OFlags::RDWR }
+        Self { root: root.into(), access: OFlags::RDWR, quotas: Quotas::of(root) }
     }
 
     /// Files below `root` are opened for reading alone, so that even a bug cannot change them.
     pub fn read_only(root: &Path) -> Self {
-        Self { root: root.into(), access: OFlags::RDONLY }
+        Self { root: root.into(), access: OFlags::RDONLY, quotas: Quotas::none() }
     }
 }
 
@@ -54,9 +56,18 @@ impl Storage for RealStorage {
         File::open(self.root.join(path))?.sync_all()
     }
 
-    fn space(&self) -> Result<(u64, u64)> {
+    fn space(&self) -> Result<Space> {
         let s = rustix::fs::statvfs(&self.root)?;
-        Ok((s.f_blocks * s.f_frsize, s.f_bavail * s.f_frsize))
+        let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
+        let space = Space {
+            total: bytes(s.f_blocks),
+            free: bytes(s.f_bfree),
+            available: bytes(s.f_bavail),
+            files: s.f_files,
+            // A file system that does not count files says 0 of 0.
+            files_available: if s.f_files == 0 { u64::MAX } else { s.f_favail },
+        };
+        Ok(self.quotas.limit(space))
     }
 }
 

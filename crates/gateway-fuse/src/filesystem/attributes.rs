@@ -152,13 +152,12 @@ fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
 }
 
 fn statfs_out(space: VolumeSpace) -> StatFsOut {
-    let free = space.free / STATFS_BLOCK_BYTES;
     StatFsOut {
         blocks: space.total / STATFS_BLOCK_BYTES,
-        blocks_free: free,
-        blocks_available: free,
-        files: space.inodes.saturating_add(free),
-        files_free: free,
+        blocks_free: space.free / STATFS_BLOCK_BYTES,
+        blocks_available: space.available / STATFS_BLOCK_BYTES,
+        files: space.files,
+        files_free: space.files_available,
         block_size: STATFS_BLOCK_BYTES as u32,
         name_max: NAME_BYTES_MAX,
         fragment_size: STATFS_BLOCK_BYTES as u32,
@@ -219,7 +218,9 @@ mod tests {
 
     #[test]
     fn space_is_counted_in_blocks() {
-        let out = statfs_out(VolumeSpace { total: 1 << 30, free: 1 << 20, inodes: 10 });
-        assert_eq!((out.blocks, out.blocks_available, out.files, out.name_max), (262_144, 256, 266, 255));
+        let (total, free, available) = (1 << 30, 1 << 21, 1 << 20);
+        let out = statfs_out(VolumeSpace { total, free, available, files: 10, files_available: 4 });
+        assert_eq!((out.blocks, out.blocks_free, out.blocks_available), (262_144, 512, 256));
+        assert_eq!((out.files, out.files_free, out.name_max), (10, 4, 255));
     }
 }

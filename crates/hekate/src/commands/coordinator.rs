@@ -59,7 +59,7 @@ fn detach(cli: &Cli, options: &CoordinatorOptions, paths: &Paths) -> Result<(), 
 
 fn run(options: &CoordinatorOptions, paths: &Paths) -> Result<(), Failure> {
     daemon::name_process(c"hekate-coord");
-    daemon::raise_file_limit();
+    daemon::raise_file_limits();
     log_lines::begin("hekate-coordinator");
     let stop = daemon::stop_signals()?;
     if !paths.secret().exists() {

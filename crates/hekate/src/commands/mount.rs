@@ -190,7 +190,7 @@ fn change(wanted: &Wanted) -> Result<(), Failure> {
 
 fn run(wanted: &Wanted) -> Result<(), Failure> {
     daemon::name_process(c"hekate-mount");
-    daemon::raise_file_limit();
+    daemon::raise_file_limits();
     log_lines::begin("hekate-mount");
     make_way(&wanted.directory)?;
     let volume = Arc::new(open(wanted)?);

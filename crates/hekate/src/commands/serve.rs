@@ -160,7 +160,7 @@ fn is_coordinator_away(paths: &Paths) -> bool {
 
 fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     daemon::name_process(c"hekate-serve");
-    daemon::raise_file_limit();
+    daemon::raise_file_limits();
     log_lines::begin("hekate-serve");
     let stop = daemon::stop_signals()?;
     // Before anything is opened: a port that is taken is a mistake in the command.

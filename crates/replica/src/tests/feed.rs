@@ -1,6 +1,6 @@
 //! From whom a leader gets records that it lacks.
 
-use super::lost_blocks::Led;
+use super::lost_blocks::{Led, MUCH_ROOM};
 use crate::*;
 use hekate_proto::*;
 
@@ -9,7 +9,7 @@ fn led(ends: [u64; 2]) -> (Led, Vec<BrickId>) {
     let mut led = Led::new();
     let mut asked = asked_for_records(led.handle(Event::Start));
     for (member, sequence) in (1..).zip(ends) {
-        let (epoch, sequence, room, lost, lists) = (Epoch(1), Sequence(sequence), 1 << 30, Vec::new(), Vec::new());
+        let (epoch, sequence, room, lost, lists) = (Epoch(1), Sequence(sequence), MUCH_ROOM, Vec::new(), Vec::new());
         let position = Message::Position { epoch, sequence, room, lost, heal: None, lists };
         asked.extend(asked_for_records(led.handle(Led::said(member, position))));
     }

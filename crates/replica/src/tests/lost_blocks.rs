@@ -3,10 +3,13 @@
 use crate::*;
 use bytes::Bytes;
 use hekate_brick::storage::{MemoryStorage, Storage};
-use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, block_checksum};
+use hekate_brick::{Amount, Brick, BrickSettings, Identity, LogEntry, block_checksum};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use std::sync::Arc;
+
+/// What a member with an empty disk says that it may take.
+pub(super) const MUCH_ROOM: Amount = Amount { bytes: 1 << 30, files: 1 << 20 };
 
 const RING: RingId = RingId(1);
 const NUMBER: PartitionNumber = PartitionNumber(0);
@@ -85,7 +88,7 @@ impl Led {
     }
 
     fn position(lost: Vec<BlockAt>) -> Message {
-        let (epoch, sequence, room, lists) = (Epoch(1), Sequence(1), 1 << 30, Vec::new());
+        let (epoch, sequence, room, lists) = (Epoch(1), Sequence(1), MUCH_ROOM, Vec::new());
         Message::Position { epoch, sequence, room, lost, heal: None, lists }
     }
 
@@ -188,7 +191,7 @@ fn a_lost_block_is_settled_once_all_members_have_all_records() {
     let mut led = Led::new();
     led.tell(Event::Start);
     led.hear(1, Led::position(Vec::new()));
-    let (epoch, sequence, room, lost, lists) = (Epoch(1), Sequence(0), 1 << 30, Vec::new(), Vec::new());
+    let (epoch, sequence, room, lost, lists) = (Epoch(1), Sequence(0), MUCH_ROOM, Vec::new(), Vec::new());
     led.hear(2, Message::Position { epoch, sequence, room, lost, heal: None, lists });
     led.tell(Event::Up { bricks: vec![BrickId(1)] });
     assert_eq!(led.hear(1, Led::position(Vec::new())), []);
@@ -254,8 +257,8 @@ fn members_have_agreed_on_a_lost_block_once_all_have_it() {
     assert!(!led.leader.has_settled_lost());
     led.answers(1, Some(block(5)));
     let sequence = led.brick.position(RING, NUMBER).sequence;
-    led.hear(1, Message::Held { sequence, room: 1 << 30 });
+    led.hear(1, Message::Held { sequence, room: MUCH_ROOM });
     assert!(!led.leader.has_settled_lost(), "one lacks it");
-    led.hear(2, Message::Held { sequence, room: 1 << 30 });
+    led.hear(2, Message::Held { sequence, room: MUCH_ROOM });
     assert!(led.leader.has_settled_lost());
 }

@@ -2,7 +2,7 @@
 
 use super::drive::{begin, deliver_but, fill_journals};
 use super::*;
-use hekate_brick::storage::{Storage, StorageFile};
+use hekate_brick::storage::{Space, Storage, StorageFile};
 use std::io::Result as IoResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct Roomy {
     files: MemoryStorage,
     free: Arc<AtomicU64>,
+    inodes: Arc<AtomicU64>,
 }
 
 impl Storage for Roomy {
@@ -28,12 +29,18 @@ impl Storage for Roomy {
     fn sync_directory(&self, path: &str) -> IoResult<()> {
         self.files.sync_directory(path)
     }
-    fn space(&self) -> IoResult<(u64, u64)> {
-        Ok((1 << 40, self.free.load(Ordering::Relaxed)))
+    fn space(&self) -> IoResult<Space> {
+        let bytes = Space::of_bytes(1 << 40, self.free.load(Ordering::Relaxed));
+        Ok(Space { files: 1 << 20, files_available: self.inodes.load(Ordering::Relaxed), ..bytes })
     }
 }
 
 fn brick(number: u32, free: &Arc<AtomicU64>) -> Brick {
+    brick_with(number, free, &Arc::new(AtomicU64::new(1 << 20)))
+}
+
+/// The same, where so many files may be made.
+fn brick_with(number: u32, free: &Arc<AtomicU64>, inodes: &Arc<AtomicU64>) -> Brick {
     let settings = BrickSettings {
         journal_segments: 4,
         segment_bytes: 512 << 10,
@@ -41,7 +48,7 @@ fn brick(number: u32, free: &Arc<AtomicU64>) -> Brick {
         reserve_bytes: 1 << 20,
     };
     let identity = Identity::new(BrickId(u128::from(number)), "c", settings);
-    let storage = Roomy { files: MemoryStorage::new(), free: free.clone() };
+    let storage = Roomy { files: MemoryStorage::new(), free: free.clone(), inodes: inodes.clone() };
     Brick::create_on(&storage, &identity).unwrap();
     Brick::open_on(Arc::new(storage), &identity, Incarnation(1), false).unwrap().0
 }
@@ -217,6 +224,42 @@ fn what_a_member_has_no_room_for_is_taken_by_nobody() {
             [root.brick, member].map(|brick| ring.bricks[brick.0 as usize].position(RING, root.partition));
         assert_eq!(ours, theirs);
     }
+}
+
+/// What needs a data file on a member whose file system has no inode left is taken by nobody; what needs none goes on.
+#[test]
+fn what_a_member_has_no_inode_for_is_taken_by_nobody() {
+    let free = Arc::new(AtomicU64::new(1 << 30));
+    let inodes: Vec<_> = (0..BRICKS).map(|_| Arc::new(AtomicU64::new(1 << 20))).collect();
+    let mut ring =
+        ring_of((0..BRICKS).map(|number| brick_with(number, &free, &inodes[number as usize])).collect(), true);
+    let root = ring.leader(ROOT.position());
+    let members = &ring.views[root.partition.0 as usize].members;
+    let member = members.iter().map(|member| member.brick).find(|brick| *brick != root.brick).unwrap();
+    let position = |data| ShardId { volume: VOLUME, data, index: 0 }.position();
+    let here = (1..).map(DataId).filter(|data| position(*data).partition(COUNT) == root.partition);
+    let shards: Vec<DataId> = here.take(20).collect();
+    let write = |ring: &mut TestRing, data, offset| {
+        let (index, bytes) = (0, vec![1; 4096].into());
+        let op = DataOp::WriteShard { data, index, offset, bytes, follow: None, fast: false };
+        ring.execute(Op::Data { op })
+    };
+    write(&mut ring, shards[0], 0).unwrap();
+    inodes[member.0 as usize].store(24, Ordering::Relaxed);
+    ring.bricks[member.0 as usize].refresh_room().unwrap();
+    ring.tick();
+    let answers: Vec<_> = shards[1..].iter().map(|data| write(&mut ring, *data, 0)).collect();
+    let taken = answers.iter().take_while(|answer| answer.is_ok()).count();
+    let is_refused = |answer: &Result<Reply>| matches!(answer, Err(Error::NoSpace { .. }));
+    assert!((1..=8).contains(&taken) && answers[taken..].iter().all(is_refused), "{answers:?}");
+    write(&mut ring, shards[0], 4096).unwrap();
+    write(&mut ring, shards[1], 8192).unwrap();
+    let [ours, theirs] = [root.brick, member].map(|brick| ring.bricks[brick.0 as usize].position(RING, root.partition));
+    assert_eq!(ours, theirs);
+    inodes[member.0 as usize].store(1 << 20, Ordering::Relaxed);
+    ring.bricks[member.0 as usize].refresh_room().unwrap();
+    ring.tick();
+    write(&mut ring, shards[19], 0).unwrap();
 }
 
 /// Who is refused draws a number, and no record reserves others.

@@ -179,7 +179,7 @@ pub fn own_report(node: &Node) -> Result<Value> {
     let volumes: Vec<VolumeId> = node.volumes.read().keys().copied().collect();
     let space = |volume: VolumeId| {
         let space = node.volume_space(volume).ok()?;
-        Some(json!({ "volume": volume, "bytes_total": space.total, "bytes_free": space.free }))
+        Some(json!({ "volume": volume, "bytes_total": space.total, "bytes_free": space.available }))
     };
     let at_work = node.at_work.look();
     Ok(json!({
@@ -234,11 +234,19 @@ fn own_brick(node: &Node, brick: &hekate_brick::Brick) -> Result<Value> {
     let recovery = node.recoveries.get(&brick.id());
     Ok(json!({
         "brick": brick.id(),
-        "state": if status.poisoned.is_some() { "poisoned" } else { "online" },
+        "state": match (&status.poisoned, &status.stalled) {
+            (Some(_), _) => "poisoned",
+            (None, Some(_)) => "full",
+            (None, None) => "online",
+        },
         "reason": status.poisoned,
         "incarnation": brick.incarnation(),
-        "bytes_total": status.space.0,
-        "bytes_free": status.space.1,
+        "stalled": status.stalled,
+        "bytes_total": status.space.total,
+        "bytes_free": status.space.available,
+        // None: its file system does not count them.
+        "inodes_total": (status.space.files > 0).then_some(status.space.files),
+        "inodes_free": (status.space.files > 0).then_some(status.space.files_available),
         "journal_bytes_used": status.journal.0,
         "journal_bytes_total": status.journal.1,
         "overlay_bytes": status.overlay_bytes,
@@ -248,7 +256,8 @@ fn own_brick(node: &Node, brick: &hekate_brick::Brick) -> Result<Value> {
         "recovered_torn_tail": recovery.and_then(|report| report.torn.as_ref()).map(|torn| {
             json!({ "file": torn.path, "offset": torn.offset, "why": torn.why, "records": torn.records_behind })
         }),
-        "reserve_bytes": status.reserve_bytes,
+        "reserve_bytes": status.reserve.bytes,
+        "reserve_files": status.reserve.files,
         "scrub": node.scrubs.show(brick.id()),
     }))
 }

@@ -1,6 +1,6 @@
 //! A server's disk: loses power, runs full, fails to sync; and what a brick's directory says beside the brick itself.
 
-use hekate_brick::storage::{PowerCutStorage, Random, Storage, StorageFile, Survivors};
+use hekate_brick::storage::{PowerCutStorage, Random, Space, Storage, StorageFile, Survivors};
 use hekate_brick::{Brick, Identity, RecoveryReport};
 use hekate_cluster::check_openings;
 use hekate_proto::{BLOCK_BYTES, Error, Incarnation, Result};
@@ -277,8 +277,8 @@ impl Storage for DiskStorage {
     fn sync_directory(&self, path: &str) -> io::Result<()> {
         self.inner.sync_directory(path)
     }
-    fn space(&self) -> io::Result<(u64, u64)> {
-        Ok((2 * FREE, self.state.lock().free))
+    fn space(&self) -> io::Result<Space> {
+        Ok(Space::of_bytes(2 * FREE, self.state.lock().free))
     }
 }
 

@@ -32,7 +32,7 @@ struct Source<'a> {
 }
 
 pub fn export(cli: &Cli, options: &BrickExport) -> Result<(), Failure> {
-    daemon::raise_file_limit();
+    daemon::raise_file_limits();
     let stopped = StoppedBrick::take(&options.brick)?;
     Target::check_empty(&options.to)?;
     let damaged = if options.up_to_damage { DamagedJournal::ReadUpToIt } else { DamagedJournal::Refuse };

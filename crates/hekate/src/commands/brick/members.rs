@@ -38,6 +38,12 @@ pub fn show(cli: &Cli, called: &str) -> Result<(), Failure> {
     if let Some(reason) = brick["reason"].as_str() {
         println!("stopped: {reason}");
     }
+    if let Some(why) = brick["stalled"].as_str() {
+        println!("full: {why}");
+    }
+    if let (Some(free), Some(total)) = (brick["inodes_free"].as_u64(), brick["inodes_total"].as_u64()) {
+        println!("inodes: {free} of {total} free");
+    }
     for (what, field) in [("overlay", "overlay_bytes"), ("kept for deleting", "reserve_bytes")] {
         println!("{what}: {}", bytes(&brick[field]));
     }
