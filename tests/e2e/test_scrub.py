@@ -343,3 +343,27 @@ def a_brick_with_a_damaged_branch_stops_and_others_answer(store):
         return is_branch
 
     stops_and_others_answer(store, harm)
+
+
+@test(limit_s=150)
+def a_scrub_covers_what_no_checkpoint_has_written_home(store):
+    mnt = store.up(journal=256)
+    parts = [os.urandom(1 << 20) for _ in range(40)]
+    write(f"{mnt}/large", b"".join(parts))
+    handle = os.open(f"{mnt}/large", os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+    # The servers run, and nothing makes them write home: large writes take little of the journal.
+    assert flip(files_of(store.path("brick0"), "data"), parts[7][:64]), "the bytes are in no data file"
+    done = store.cli("--json", "scrub", "start", "--wait").json()
+    equal([row["scrub"]["last"]["left_out"] for row in done], [None, None], "left out")
+    checked = [row["scrub"]["last"]["bytes_checked"] for row in done]
+    assert min(checked) >= 40 << 20, f"{checked} bytes checked of 40 MiB on each brick"
+    equal(sum(row["scrub"]["last"]["mended"] for row in done), 1, "mended")
+    same_bytes(read(f"{mnt}/large"), b"".join(parts), "after the scrub")
+    for brick in ["brick0", "brick1"]:
+        assert flip(files_of(store.path(brick), "data"), parts[9][:64]), f"the bytes are in no data file of {brick}"
+    store.refuses("scrub", "start", "--wait", words=["block .* of data/"], exits=[DAMAGED])
+    os.unlink(f"{mnt}/large")
+    wait_until(lambda: not files_of(store.path("brick0"), "data"), "the removed file's room is given back", limit_s=40)
+    store.cli("scrub", "start", "--wait")

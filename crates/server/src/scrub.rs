@@ -58,6 +58,11 @@ struct Pass {
     /// Of the brick's entries this share is behind it.
     done: f64,
     cursor: ScrubCursor,
+    /// A checkpoint has written home what was acknowledged before the pass began: it reads the index, and what that
+    /// refers to.
+    is_home: bool,
+    /// Why that was not all.
+    left_out: Option<String>,
     bytes: u64,
     strays: u64,
     mended: u64,
@@ -154,7 +159,20 @@ impl Pass {
     fn new(volume: Option<VolumeId>) -> Self {
         let cursor = volume.map_or_else(ScrubCursor::default, ScrubCursor::of_volume);
         let (bytes, strays, mended, unmended, named) = Default::default();
-        Self { volume, begun: Instant::now(), done: 0.0, cursor, bytes, strays, mended, unmended, named }
+        let (is_home, left_out) = (false, None);
+        Self {
+            volume,
+            begun: Instant::now(),
+            done: 0.0,
+            cursor,
+            is_home,
+            left_out,
+            bytes,
+            strays,
+            mended,
+            unmended,
+            named,
+        }
     }
 
     fn damaged(&self) -> u64 {
@@ -165,6 +183,7 @@ impl Pass {
         json!({
             "volume": self.volume,
             "seconds": self.begun.elapsed().as_secs(),
+            "left_out": self.left_out,
             "bytes_checked": self.bytes,
             "mended": self.mended,
             "damaged": self.damaged(),
@@ -230,6 +249,11 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
     let Some(mut pass) = begin(node, brick.id()) else { return Ok(()) };
     let until = pass.bytes + bytes;
     let outcome = (|| {
+        if !pass.is_home {
+            node.checkpoint_all()?;
+            pass.left_out = brick.stalled().map(|why| format!("what was written since the last checkpoint: {why}"));
+            pass.is_home = true;
+        }
         while !pass.cursor.is_done() && pass.bytes < until {
             let step = brick.scrub(&mut pass.cursor)?;
             // Directories without files cost nothing and end the round as well.

@@ -98,7 +98,7 @@ fn wait(cli: &Cli, bricks: &[Value]) -> Result<Vec<Value>, Failure> {
         let listed = ask(cli, &ControlRequest::BrickList)?;
         let is_one = |row: &&Value| bricks.iter().any(|brick| brick["brick"] == row["brick"]);
         let found: Vec<Value> = rows(&listed).iter().filter(is_one).cloned().collect();
-        if let Some(row) = found.iter().find(|row| row["state"] != "online") {
+        if let Some(row) = found.iter().find(|row| row["state"] != "online" && row["state"] != "full") {
             let (directory, state) = (text(&row["directory"]), text(&row["state"]));
             return Err(Failure::new(74, format!("brick {directory} is {state}: {}", text(&row["reason"]))));
         }
@@ -132,6 +132,9 @@ fn print(row: &Value) {
         text(&last["damaged"]),
         text(&last["stray_files_removed"])
     );
+    if let Some(left_out) = last["left_out"].as_str() {
+        println!("{}: not checked: {left_out}", text(&row["directory"]));
+    }
 }
 
 fn print_status(bricks: &[Value], proofs: &Value) {
