@@ -15,7 +15,6 @@ use hekate_gateway_fuse::{MountOptions, is_mounted, remount, remove_dead, unmoun
 use hekate_graph::LayerSpec;
 use hekate_proto::Error;
 use hekate_server::PROGRESS;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -194,6 +193,8 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     log_lines::begin("hekate-mount");
     make_way(&wanted.directory)?;
     let volume = Arc::new(open(wanted)?);
+    // From here on a signal unmounts what is mounted below; before, it ends the process, and there is nothing to unmount.
+    let mut signals = Signals::new(daemon::ending_signals()).map_err(|e| Error::io("register signals", e))?;
     let mounted = hekate_gateway_fuse::mount(
         volume.clone(),
         &wanted.source.text,
@@ -202,7 +203,6 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     )?;
     notify::ready(&format!("{} is mounted at {}", wanted.source.text, wanted.directory.display()));
     let unmounter = mounted.unmounter();
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|e| Error::io("register signals", e))?;
     std::thread::spawn(move || {
         for _ in signals.forever() {
             // In use: gone from the tree at once, and from the kernel with the last user.
