@@ -65,6 +65,7 @@ struct Wanted {
 impl Wanted {
     fn new(cli: &Cli, source: &Source, directory: &Path, options: Options, trace: bool) -> Result<Self, Failure> {
         let failed = |e: std::io::Error| Failure::usage(format!("{}: {e}", directory.display()));
+        let options = options.settled();
         if source.server.is_some() && options.server.is_some() {
             return Err(Failure::usage(format!("{} names the server, so leave out server=", source.text)));
         }
