@@ -167,8 +167,8 @@ impl Node {
         // Who met the damage that has stopped it has another error.
         let has_stopped = || {
             let leader =
-                self.ring(ring).and_then(|ring| ring.leader(partition).map(|(_, hosted)| hosted.brick.status()));
-            leader.is_ok_and(|status| status.is_ok_and(|status| status.poisoned.is_some()))
+                self.ring(ring).and_then(|ring| ring.leader(partition).map(|(_, hosted)| hosted.brick.stopped()));
+            leader.is_ok_and(|stopped| stopped.is_some())
         };
         let what = match &error {
             Error::Poisoned { what } => what,

@@ -11,6 +11,7 @@ mod bricks;
 mod checkpoint;
 mod control;
 mod coordinator_host;
+mod damage;
 mod healing;
 mod housekeeping;
 mod links;

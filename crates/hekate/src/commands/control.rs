@@ -95,6 +95,23 @@ pub fn print_bricks(bricks: &Value) {
     };
     let heads = ["BRICK", "SERVER", "POOL", "STATE", "FREE", "TOTAL", "JOURNAL IN USE"];
     table(&heads, &rows(bricks).iter().map(row).collect::<Vec<_>>());
+    print_failed(rows(bricks));
+}
+
+/// The cause and the fix for each brick that has failed.
+pub fn print_failed(bricks: &[Value]) {
+    for brick in bricks.iter().filter(|brick| brick["state"] == "stopped" || brick["state"] == "failing") {
+        let (directory, server) = (text(&brick["directory"]), text(&brick["server"]));
+        println!(
+            "brick {directory} of server {server} {}: {}",
+            if brick["state"] == "stopped" { "has stopped" } else { "is failing" },
+            text(&brick["reason"])
+        );
+        println!(
+            "  if its disk has failed: hekate brick replace {directory} NEW-DIR, on server {server}; else restart server {server}, \
+             and it is healed"
+        );
+    }
 }
 
 pub fn print_volumes(volumes: &Value) {

@@ -18,6 +18,7 @@ pub fn list(node: &Node) -> Result<Value> {
 /// The same, of what all servers have said.
 pub fn rows(node: &Node, reports: &Reports) -> Result<Value> {
     let waiting = reports.waiting(node);
+    let bricks = super::bricks(node, reports)?;
     let volumes = node.registry.volumes()?;
     let mut rows = Vec::new();
     for ring in node.registry.rings()? {
@@ -36,6 +37,10 @@ pub fn rows(node: &Node, reports: &Reports) -> Result<Value> {
             let led = reports.led(ring.ring, number);
             for name in ["records", "lags", "unsettled", "unstable", "open_shards", "unsettled_fast_writes", "loose"] {
                 row[name] = led.map(|led| led[name].clone()).unwrap_or_default();
+            }
+            for lag in row["lags"].as_array_mut().into_iter().flatten() {
+                let brick = bricks.iter().find(|brick| brick["brick"] == lag["brick"]);
+                lag["state"] = brick.map(|brick| brick["state"].clone()).unwrap_or_default();
             }
             rows.push(row);
         }

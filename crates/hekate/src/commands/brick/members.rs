@@ -2,7 +2,7 @@
 
 use crate::cli::{BrickAdd, BrickReplace, Cli};
 use crate::commands::Failure;
-use crate::commands::control::{ask, look, rows, short};
+use crate::commands::control::{ask, look, print_failed, rows, short};
 use crate::output::{self, bytes, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub fn show(cli: &Cli, called: &str) -> Result<(), Failure> {
     print(std::slice::from_ref(brick));
     println!("id {}", text(&brick["brick"]));
     if let Some(reason) = brick["reason"].as_str() {
-        println!("stopped: {reason}");
+        println!("{}: {reason}", text(&brick["state"]));
     }
     for (what, field) in [("overlay", "overlay_bytes"), ("kept for deleting", "reserve_bytes")] {
         println!("{what}: {}", bytes(&brick[field]));
@@ -63,6 +63,7 @@ fn print(bricks: &[Value]) {
     };
     let heads = ["BRICK", "ID", "SERVER", "POOL", "STATE", "REPLICAS", "LEADS", "FREE", "TOTAL"];
     table(&heads, &bricks.iter().map(row).collect::<Vec<_>>());
+    print_failed(bricks);
 }
 
 pub fn add(cli: &Cli, options: &BrickAdd) -> Result<(), Failure> {
