@@ -1,5 +1,6 @@
 //! The command line: nouns, verbs, options, and their help.
 
+pub mod address;
 mod brick;
 mod documentation;
 mod heal;
@@ -32,12 +33,12 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Where this server keeps its state [default: /var/lib/hekate as root, else $XDG_STATE_HOME/hekate].
-    #[arg(long, global = true, env = "HEKATE_STATE", value_name = "DIR")]
+    /// Where this server keeps its state [env: HEKATE_STATE] [default: /var/lib/hekate as root, else $XDG_STATE_HOME/hekate].
+    #[arg(long, global = true, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
-    /// The server to talk to: unix:PATH or tcp:127.0.0.1:PORT [default: the one of this machine].
-    #[arg(long, global = true, env = "HEKATE_SERVER", value_name = "ADDRESS")]
+    /// The server to talk to: ADDRESS:PORT or unix:PATH [env: HEKATE_SERVER] [default: the one of this machine].
+    #[arg(long, global = true, value_name = "ADDRESS")]
     pub server: Option<String>,
 
     #[command(subcommand)]
@@ -48,15 +49,30 @@ pub struct Cli {
 const UNIT: &str = "/usr/lib/systemd/system/hekate.service";
 
 impl Cli {
+    /// With the variables of the environment, for what is not on the command line. (clap's own `env` shows an option whose
+    /// variable is set in every usage line, as if it were required.)
+    pub fn with_environment(mut self) -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        self.state = self.state.or_else(|| variable("HEKATE_STATE").map(PathBuf::from));
+        self.server =
+            self.server.or_else(|| variable("HEKATE_SERVER").map(|value| value.to_string_lossy().into_owned()));
+        self
+    }
+
     /// The line that serves what this one has made.
     pub fn line_to_serve(&self) -> String {
         let for_systemd = ["/run/systemd/system", UNIT].iter().all(|path| Path::new(path).exists());
         if self.state.is_none() && for_systemd && rustix::process::geteuid().is_root() {
             return "systemctl enable --now hekate".into();
         }
-        let state = self.state.as_ref().map(|path| format!("--state {} ", path.display())).unwrap_or_default();
-        format!("hekate {state}serve --detach")
+        line_with(self.state.as_deref(), "serve --detach")
     }
+}
+
+/// A command that is about this state directory.
+pub fn line_with(state: Option<&Path>, words: &str) -> String {
+    let state = state.map(|path| format!("--state {} ", path.display())).unwrap_or_default();
+    format!("hekate {state}{words}")
 }
 
 const EXAMPLES: &str = "\
@@ -179,7 +195,7 @@ pub struct Init {
     #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
     /// Copies of everything in that volume.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub copies: u32,
     /// Size of each brick's journal, in MiB.
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
@@ -203,7 +219,7 @@ A cluster whose records rest there, and further servers of it:
 #[derive(Args, Debug)]
 pub struct CoordinatorOptions {
     /// Listen on a loopback address as well, for servers that know the cluster's secret.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub listen: Option<SocketAddr>,
     /// Go to the background once it answers.
     #[arg(long)]
@@ -238,7 +254,7 @@ pub struct Join {
 #[derive(Args, Debug)]
 pub struct Serve {
     /// Listen on a loopback address as well, for clients that know the cluster's secret.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub listen: Option<SocketAddr>,
     /// Join the cluster whose first server or coordinator answers there, unless this server has joined it already; then the
     /// coordinator is looked for there from now on.
@@ -260,7 +276,7 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     pub without: Vec<PathBuf>,
     /// Let Prometheus read counters and histograms there, at /metrics; whoever reaches the address may.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub metrics: Option<SocketAddr>,
     /// Note ops that take longer (`hekate debug slow`, and a line in the log at most every second); 0: none.
     #[arg(long, default_value_t = 1000, value_name = "MILLISECONDS")]
@@ -316,13 +332,13 @@ pub struct VolumeCreate {
     #[arg(long, default_value = "default")]
     pub pool: String,
     /// Copies of everything, each on another brick.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub copies: u32,
     /// What no two copies share [default: server if the pool has bricks on enough of them, else disk].
     #[arg(long, value_enum)]
     pub domain: Option<FailureDomain>,
     /// Serve the volume while at least so many copies are there; with fewer its users wait [default: all but one].
-    #[arg(long, value_name = "COPIES")]
+    #[arg(long, value_name = "COPIES", value_parser = clap::value_parser!(u32).range(1..))]
     pub min_replicas: Option<u32>,
     /// Partitions that share the names of each directory made in the volume's root, such as a bucket: a power of two, at
     /// most the partitions of the ring (`hekate pool list`). More take more names and creates; making, removing and

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     let (arguments, is_helper) = arguments();
     let exit = |exit: u8| ExitCode::from(if is_helper { commands::helper_exit(exit) } else { exit });
     let cli = match cli::Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
+        Ok(cli) => cli.with_environment(),
         Err(told) => {
             let wrong = told.use_stderr();
             let _ = told.print();

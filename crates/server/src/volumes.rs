@@ -127,7 +127,7 @@ impl Node {
     pub(crate) fn delete_volume(&self, name: &str) -> Result<()> {
         let _alone = self.making_volume.lock();
         let Some(volume) = self.registry.volume(name)? else {
-            return Err(Error::invalid(format!("there is no volume called {name}")));
+            return Err(self.no_volume(name));
         };
         let users = self.registry.session_count(volume.volume)?;
         if users > 0 {
