@@ -2,6 +2,7 @@
 
 import errno
 import json
+import mmap
 import os
 import re
 import signal
@@ -145,6 +146,48 @@ def damage_that_a_read_meets_is_shown_until_it_is_gone(store):
     wait_until(lambda: store.status()["health"] == "good", "what was removed is not counted any more")
     equal(samples(store.cli("metrics").out)["hekate_damaged"], 0, "in the metrics")
     equal(len(read(f"{mnt}/kept")), SHARD, "the file that was written anew")
+
+
+def store_mapped(path, at, byte):
+    """Stores a byte through a shared mapping; the page is written back when this returns."""
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8192) as mapped:
+        mapped[at] = byte
+        mapped.flush()
+
+
+@test
+def a_file_that_two_mounts_map_is_named_once(store):
+    mnt = store.up()
+    other = store.mount("other")
+    for name in ("shared", "alone", "written"):
+        write(f"{mnt}/{name}", bytes(100_000))
+    for round in range(3):
+        store_mapped(f"{mnt}/alone", round, 1)
+        store_mapped(f"{mnt}/written", round, 1)
+        with open(f"{other}/written", "r+b") as file:
+            file.write(b"x")
+        store_mapped(f"{mnt}/shared", round, 1)
+        store_mapped(f"{other}/shared", 4096 + round, 2)
+    wait_until(lambda: store.status()["mapped_by_two"] == 1, "the file that both have mapped is counted")
+    number = os.stat(f"{mnt}/shared").st_ino
+    told = store.status()
+    equal([(row["volume"], row["inode"]) for row in told["mapped_files"]], [("v", number)], "which")
+    # The second mount has the log of the first one.
+    session = int(re.search(r"is mounted as session (\d+)", read(f"{store.state}/mount-v.log").decode())[1])
+    assert session in told["mapped_files"][0]["sessions"], (session, told["mapped_files"])
+    # More of it, for some heartbeats, is not told again.
+    for round in range(3):
+        store_mapped(f"{mnt}/shared", round, 3)
+        store_mapped(f"{other}/shared", 4096 + round, 4)
+        time.sleep(1.1)
+    equal(store.status()["mapped_by_two"], 1, "counted once")
+    lines = [line for line in log_of(store).splitlines() if "is mapped and stored to by two mounts" in line]
+    equal(len(lines), 1, "lines in the log")
+    for word in ("volume v", f"inode {number} ", "of user 0", "journal_mode=DELETE", *(f"session {row}" for row in told["mapped_files"][0]["sessions"])):
+        assert word in lines[0], f"the log lacks {word!r}: {lines[0]}"
+    assert "warning: two mounts (sessions " in store.cli("status").out
+    equal(samples(store.cli("metrics").out)["hekate_files_mapped_by_two_mounts_total"], 1, "in the metrics")
+    equal(store.status()["health"], "good", "health")
 
 
 @test(limit_s=150)

@@ -1,6 +1,7 @@
 //! A batch of one session's requests: done in order, made durable together, answered together.
 
 use crate::housekeeping::free_space;
+use crate::mapping;
 use crate::node::Node;
 use crate::ops::{SlowOp, about};
 use crate::partition::HostedRing;
@@ -357,7 +358,8 @@ impl Node {
         };
         match op {
             VolumeOp::StatFs => Ok(Reply::Space { space: self.volume_space(session.volume)? }),
-            VolumeOp::Heartbeat { unused } => {
+            VolumeOp::Heartbeat { unused, mapped } => {
+                mapping::note(self, session, mapped);
                 // Before the orphans: whoever has a partition's lock may wait for theirs.
                 let untold = self.untold(session)?;
                 let orphans = self.orphans.lock();

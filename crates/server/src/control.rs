@@ -531,6 +531,8 @@ fn status(node: &Node) -> Result<Value> {
         "bricks": bricks,
         "damaged": reports.sum("damaged"),
         "damage": reports.lists("damage").collect::<Vec<_>>(),
+        "mapped_by_two": reports.sum("mapped_by_two"),
+        "mapped_files": reports.lists("mapped_files").collect::<Vec<_>>(),
         "volumes": volume_rows(node, &reports)?,
         "orphans": reports.sum("orphans"),
         "garbage": reports.sum("garbage"),

@@ -16,6 +16,7 @@ mod healing;
 mod housekeeping;
 mod links;
 mod locking;
+mod mapping;
 mod member;
 pub mod membership;
 mod metrics;

@@ -6,6 +6,7 @@ use crate::control;
 use crate::damage::Damages;
 use crate::healing;
 use crate::housekeeping::Housekeeping;
+use crate::mapping::Mappings;
 use crate::membership;
 use crate::metrics;
 use crate::missing::Leavings;
@@ -70,6 +71,7 @@ pub struct Node {
     pub(crate) raw_locks: RawLocks,
     pub(crate) scrubs: Scrubs,
     pub(crate) damages: Damages,
+    pub(crate) mappings: Mappings,
     pub(crate) heal_rate: healing::Rate,
     /// When replicas left that are away or being healed.
     pub(crate) leavings: Leavings,
@@ -130,6 +132,7 @@ impl Node {
             raw_locks: RawLocks::default(),
             scrubs: Scrubs::default(),
             damages: Damages::default(),
+            mappings: Mappings::default(),
             heal_rate: healing::Rate::default(),
             leavings: Leavings::default(),
             started: Instant::now(),

@@ -204,6 +204,8 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
         &wanted.directory,
         &mount_options(&wanted.options),
     )?;
+    // Servers call a mount by this number.
+    log::info!("{} is mounted as session {}", wanted.source.text, volume.session());
     notify::ready(&format!("{} is mounted at {}", wanted.source.text, wanted.directory.display()));
     let unmounter = mounted.unmounter();
     std::thread::spawn(move || {

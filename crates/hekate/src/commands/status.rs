@@ -107,6 +107,7 @@ fn print(status: &Value) {
         );
     }
     print_damage(status);
+    print_mapped(status);
     println!();
     print_servers(&status["servers"]);
     println!();
@@ -136,6 +137,21 @@ fn print_damage(status: &Value) {
     if more > 0 {
         println!(
             "damaged: {more} more; `hekate --json status` has up to 100 of each server in `damage`, the servers' logs have all"
+        );
+    }
+}
+
+/// Files that two mounts map: what one stores may be lost.
+fn print_mapped(status: &Value) {
+    for file in rows(&status["mapped_files"]) {
+        let sessions: Vec<_> = rows(&file["sessions"]).iter().map(text).collect();
+        println!(
+            "warning: two mounts (sessions {}) store into mapped pages of inode {} of volume {} (find MOUNT -inum {}); stores of \
+             one may overwrite those of the other: use that file from one mount",
+            sessions.join(" and "),
+            file["inode"],
+            text(&file["volume"]),
+            file["inode"]
         );
     }
 }

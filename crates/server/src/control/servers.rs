@@ -2,6 +2,7 @@
 
 use super::{ControlReply, ControlRequest};
 use crate::damage;
+use crate::mapping;
 use crate::node::Node;
 use hekate_cluster::ServerInfo;
 use hekate_proto::*;
@@ -199,6 +200,8 @@ pub fn own_report(node: &Node) -> Result<Value> {
         "proofs": super::heal::proofs_here(node),
         "damaged": node.damages.count(),
         "damage": damage::rows(node),
+        "mapped_by_two": node.mappings.count(),
+        "mapped_files": mapping::rows(node),
         "bricks": own_bricks(node)?,
         "spaces": volumes.into_iter().filter_map(space).collect::<Vec<_>>(),
         "orphans": node.orphans.lock().len(),
