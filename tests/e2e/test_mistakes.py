@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from harness import HEKATE, equal, free_port, kill, read, test, wait_until, write
+from harness import HEKATE, NOBODY, equal, free_port, kill, read, test, wait_until, write
 
 USAGE, INPUT, AWAY, CANNOT_CREATE, DENIED = 64, 66, 69, 73, 77
 
@@ -269,3 +269,67 @@ def a_new_volume_on_two_servers_is_served_when_it_is_made(store):
     store.cli("volume", "create", "both", "--copies", "2")
     told = store.status()
     equal((told["health"], told["waiting_partitions"]), ("good", []), "right after it was made")
+
+
+@test(fuse=False)
+def values_that_are_out_of_range_are_named(store):
+    one = store.path("brick0")
+    for words, option in [
+        (["init", "--brick", one, "--journal", "-5"], "--journal"),
+        (["init", "--brick", one, "--copies", "-1"], "--copies"),
+        (["serve", "--slow-op", "-1"], "--slow-op"),
+        (["volume", "create", "v", "--spread", "-1"], "--spread"),
+        (["volume", "create", "v", "--allow-uid", "-1"], "--allow-uid"),
+        (["volume", "create", "v", "--allow-uid", "nobody"], "id -u NAME"),
+        (["volume", "create", "v", "--owner", "4294967296"], "--owner"),
+        (["where", "v:/", "--offset", "-1"], "--offset"),
+        (["status", "--watch", "-1"], "--watch"),
+        (["status", "--watch", "0"], "--watch"),
+    ]:
+        value = words[-1]
+        refused = store.refuses(*words, words=[f"invalid value '{value}' for '", option], exits=[USAGE])
+        equal(refused.out, "", f"standard output of {words}")
+        told = store.try_cli("--json", *words).json()
+        equal(told["exit"], USAGE, f"{words} in JSON")
+        assert f"'{value}'" in told["error"], told
+    store.refuses(words=["From nothing to a mounted volume"], exits=[USAGE])
+    shown = store.try_cli()
+    equal(shown.exit, USAGE, "exit without a command")
+    assert "Examples" in shown.err or "From nothing to a mounted volume" in shown.err, shown.err
+    assert "mount-helper" not in shown.err, f"what is for mount(8) is shown: {shown.err}"
+
+
+@test(fuse=False)
+def files_where_directories_are_meant(store):
+    write(store.path("file"), b"f")
+    is_file = ["file is a file", "directory of its own"]
+    store.refuses("init", "--brick", store.path("file"), words=is_file, exits=[USAGE])
+    store.refuses("init", "--brick", f"{store.path('file')}/below", words=["is a file", "directory of its own"], exits=[USAGE])
+    store.refuses("brick", "inspect", store.path("file"), words=["file is not a brick"], exits=[USAGE])
+    store.init()
+    store.serve()
+    store.refuses("brick", "add", store.path("file"), words=is_file, exits=[USAGE])
+    store.refuses("volume", "create", "w", "--pool", "", words=['"" cannot be the name of a pool'], exits=[USAGE])
+    store.refuses("partition", "show", "9/9", words=["no partition 9/9", "hekate partition list"])
+    store.refuses("serve", words=["in use", "hekate stop"], exits=[AWAY])
+    store.refuses("debug", "bundle", store.path("file"), words=["file is there already"], exits=[CANNOT_CREATE])
+    store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("file"), "--brick", store.path("b"), words=["under 32 bytes", "`secret`"], state=store.path("other"))
+    store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("none"), "--brick", store.path("b"), words=["none", "`secret` in the state directory"], state=store.path("other"))
+    said = store.cli("brick", "add", store.path("third"), "--journal", "32").out
+    assert f"hekate --state {store.state} stop && hekate --state {store.state} serve --detach" in said, said
+    assert "may also use it: root alone" in store.cli("volume", "show", "v").out
+    store.refuses("mount", "-o", "help", "v", store.path("m"), words=["the options are", "allow_suid", "default_permissions", "cache=SECONDS"])
+
+
+@test(root=True, fuse=False)
+def another_user_is_told_what_to_do(store):
+    store.init()
+    store.serve()
+    os.chmod(store.base, 0o711)
+    program = store.path("hekate-for-all")
+    shutil.copy(HEKATE, program)
+    os.chmod(program, 0o755)
+    for command in (["status"], ["volume", "list"], ["stop"], ["brick", "list"]):
+        words = [f"user {NOBODY} may not go into {store.state}", "--server"]
+        refused = store.refuses(*command, words=words, exits=[DENIED], uid=NOBODY, program=program)
+        assert "init --brick" not in refused.err, f"a server runs there: {refused.err}"

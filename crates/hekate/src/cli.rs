@@ -21,13 +21,15 @@ pub use variation::{
     Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// One store as POSIX files (and, in time, S3 objects and block devices) on ordinary servers.
 #[derive(Parser, Debug)]
-#[command(version, propagate_version = true, after_help = EXAMPLES)]
+#[command(version, propagate_version = true, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
     /// Answer in JSON.
     #[arg(long, global = true)]
@@ -49,6 +51,21 @@ pub struct Cli {
 const UNIT: &str = "/usr/lib/systemd/system/hekate.service";
 
 impl Cli {
+    /// Parses a command line. A negative number is a value that is out of range, and no unknown option.
+    pub fn parse_from_words(words: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut command = takes_negative_numbers(Self::command());
+        let matches = command.try_get_matches_from_mut(words).map_err(|error| {
+            // clap's own list of commands has the hidden ones too.
+            let is_of_all =
+                error.kind() == ErrorKind::MissingSubcommand && error.to_string().contains("'hekate' requires");
+            match is_of_all {
+                true => clap::Error::raw(ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, command.render_help()),
+                false => error,
+            }
+        })?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
     /// With the variables of the environment, for what is not on the command line. (clap's own `env` shows an option whose
     /// variable is set in every usage line, as if it were required.)
     pub fn with_environment(mut self) -> Self {
@@ -67,6 +84,15 @@ impl Cli {
         }
         line_with(self.state.as_deref(), "serve --detach")
     }
+}
+
+fn takes_negative_numbers(command: clap::Command) -> clap::Command {
+    let command =
+        command.mut_args(|argument| match argument.get_action().takes_values() && !argument.is_positional() {
+            true => argument.allow_negative_numbers(true),
+            false => argument,
+        });
+    command.mut_subcommands(takes_negative_numbers)
 }
 
 /// A command that is about this state directory.
@@ -358,11 +384,16 @@ pub struct VolumeCreate {
     #[arg(long, value_name = "SERVER")]
     pub leader: Option<u32>,
     /// A user that may use the volume, beside root and its owner; may be given again.
-    #[arg(long = "allow-uid", value_name = "UID")]
+    #[arg(long = "allow-uid", value_name = "UID", value_parser = uid)]
     pub allow_uids: Vec<u32>,
     /// The owner of the volume and its root directory [default: who asks].
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", value_parser = uid)]
     pub owner: Option<u32>,
+}
+
+/// A user's number.
+fn uid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("{text:?} is no user's number from 0 to {}; `id -u NAME` prints it", u32::MAX))
 }
 
 /// How a volume's bytes are replicated.

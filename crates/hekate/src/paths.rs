@@ -37,9 +37,8 @@ impl Paths {
         if rustix::process::geteuid().is_root() {
             return Ok(Self { state: STATE_DIRECTORY.into(), socket: Path::new(RUN_DIRECTORY).join(SOCKET_NAME) });
         }
-        let home = std::env::var_os("HOME").map(PathBuf::from);
         let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let state = variable("XDG_STATE_HOME").or(home.map(|home| home.join(".local/state")));
+        let state = variable("XDG_STATE_HOME").or(variable("HOME").map(|home| home.join(".local/state")));
         let state = state.ok_or_else(|| Failure::usage("neither HOME nor XDG_STATE_HOME is set; name --state DIR"))?;
         let state = state.join("hekate");
         let run = variable("XDG_RUNTIME_DIR").map_or(state.clone(), |run| run.join("hekate"));
@@ -116,6 +115,13 @@ fn secret_for(paths: &Paths, server: &str) -> Result<Secret, Failure> {
 
 /// What to do about a server that does not answer: `state` and `server` as they were given, `what` says where it was looked for.
 pub fn unreachable(paths: &Paths, state: Option<&Path>, server: Option<&str>, what: &str) -> Failure {
+    if let (None, Err(error)) = (server, std::fs::metadata(&paths.socket))
+        && error.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        let (uid, shown) = (rustix::process::geteuid().as_raw(), paths.state.display());
+        let fix = "run it as the user of that server (sudo), or name another server with --server";
+        return Failure::new(77, format!("{what}: user {uid} may not go into {shown}; {fix}"));
+    }
     let fix = match server {
         Some(_) => "start it there, or name another one with --server".to_string(),
         None if is_member(&paths.state) => format!("`{}` starts it", line_with(state, "serve --detach")),

@@ -18,6 +18,7 @@ impl Node {
     pub(crate) fn create_volume(&self, wanted: VolumeInfo, wish: RingWish, gid: u32) -> Result<VolumeInfo> {
         let _alone = self.making_volume.lock();
         check_name("volume", &wanted.name)?;
+        check_name("pool", &wanted.pool)?;
         if self.registry.volume(&wanted.name)?.is_some() {
             return Err(Error::invalid(format!("there is a volume called {} already", wanted.name)));
         }

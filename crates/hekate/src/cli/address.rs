@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-const FORMS: &str = "say ADDRESS:PORT, as 127.0.0.1:7100 or [::1]:7100, or unix:PATH";
+const FORMS: &str = "say ADDRESS:PORT, as 127.0.0.1:7100 or [::1]:7100";
 
 /// Where a server answers, as records have it: `unix:PATH` or `tcp:ADDRESS:PORT` with a number. TCP's kind and the name of a
 /// host may be written, and a path alone is that of a socket.
@@ -10,12 +10,13 @@ pub fn server(text: &str) -> Result<String, String> {
     let path = text.strip_prefix("unix:").or_else(|| text.starts_with('/').then_some(text));
     if let Some(path) = path {
         // A process in the background is in another directory.
-        let absolute = std::path::absolute(path).map_err(|error| format!("{text:?} is no server: {error}; {FORMS}"))?;
+        let absolute =
+            std::path::absolute(path).map_err(|error| format!("{text:?} is no server: {error}; say unix:PATH"))?;
         return Ok(format!("unix:{}", absolute.display()));
     }
     let address = text.strip_prefix("tcp:").unwrap_or(text);
     if address.contains('/') {
-        return Err(format!("{text:?} is no server; {FORMS}"));
+        return Err(format!("{text:?} is no server; {FORMS}, or unix:PATH"));
     }
     socket(address).map(|address| format!("tcp:{address}"))
 }

@@ -283,7 +283,9 @@ fn show_volume(volume: &Value) {
     print_volumes(&Value::Array(vec![volume.clone()]));
     println!("no two copies on one {}", text(&volume["domain"]));
     println!("served while at least {} of {} copies are there", text(&volume["min_replicas"]), text(&volume["copies"]));
-    println!("owner {}   may also use it: {}", text(&volume["owner_uid"]), text(&volume["allowed_uids"]));
+    let allowed: Vec<String> = rows(&volume["allowed_uids"]).iter().map(text).collect();
+    let allowed = if allowed.is_empty() { "root alone".into() } else { format!("root and {}", allowed.join(", ")) };
+    println!("owner {}   may also use it: {allowed}", text(&volume["owner_uid"]));
     if volume["spread"] != 1 {
         println!("directories in its root: names in {} partitions each", text(&volume["spread"]));
     }

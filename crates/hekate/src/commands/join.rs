@@ -58,7 +58,12 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
 
 /// A cluster's secret, and its bytes for a state directory.
 pub fn read_secret(file: &Path) -> Result<(Secret, Vec<u8>), Failure> {
-    let bytes = std::fs::read(file).map_err(|e| Failure::usage(format!("read the secret {}: {e}", file.display())))?;
+    let bytes = std::fs::read(file).map_err(|e| {
+        Failure::usage(format!(
+            "read the secret {}: {e}; it is the file `secret` in the state directory of a server",
+            file.display()
+        ))
+    })?;
     Ok((Secret::read(file)?, bytes))
 }
 

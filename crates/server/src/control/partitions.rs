@@ -53,7 +53,9 @@ pub fn show(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Val
     let all = list(node)?;
     let is_it = |row: &&Value| row["ring"] == ring.0 && row["partition"] == partition.0;
     let found = all.as_array().into_iter().flatten().find(is_it);
-    let mut row = found.cloned().ok_or_else(|| Error::invalid(format!("there is no partition {ring}/{partition}")))?;
+    let mut row = found.cloned().ok_or_else(|| {
+        Error::invalid(format!("there is no partition {ring}/{partition}; `hekate partition list` shows all"))
+    })?;
     let request = ControlRequest::ReplicasHere { ring, partition };
     let mut replicas = Vec::new();
     for info in node.registry.servers()? {

@@ -194,6 +194,8 @@ impl Options {
                     }
                     _ => (known.set)(&mut options, value).map_err(|what| format!("{option}: {what}"))?,
                 }
+            } else if option == "help" {
+                return Err(format!("the options are:\n{}", help()));
             } else if !sloppy && !is_ignored(name) {
                 return Err(format!("{name:?} is no option of Hekate; there are: {}", list()));
             }
@@ -375,7 +377,7 @@ mod tests {
     fn the_help_names_each() {
         let help = help();
         assert!(KNOWN.iter().all(|known| help.contains(&format!("  {}", known.name))), "{help}");
-        let refused = Options::from_str("help").unwrap_err();
+        let refused = Options::from_str("nohelp").unwrap_err();
         for name in KNOWN.iter().map(|known| known.name).chain(IGNORED.iter().copied()) {
             assert!(refused.contains(name) && help.contains(name), "{name} is not listed: {refused}");
         }

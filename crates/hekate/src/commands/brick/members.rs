@@ -1,6 +1,6 @@
 //! `hekate brick list|show|add|remove|drain|replace`: which bricks the cluster has.
 
-use crate::cli::{BrickAdd, BrickReplace, Cli};
+use crate::cli::{BrickAdd, BrickReplace, Cli, line_with};
 use crate::commands::Failure;
 use crate::commands::control::{ask, look, print_failed, rows, short};
 use crate::output::{self, bytes, table, text};
@@ -75,7 +75,7 @@ pub fn add(cli: &Cli, options: &BrickAdd) -> Result<(), Failure> {
         return Ok(());
     }
     println!("brick {} in pool {}", text(&made["directory"]), text(&made["pool"]));
-    println!("it is used from the server's next start on: hekate stop && hekate serve --detach");
+    println!("it is used from the server's next start on: {}", restart(cli));
     Ok(())
 }
 
@@ -107,8 +107,14 @@ pub fn replace(cli: &Cli, options: &BrickReplace) -> Result<(), Failure> {
         text(&replaced["replicas"]),
         text(&replaced["old_directory"])
     );
-    println!("it is healed from the server's next start on: hekate stop && hekate serve --detach");
+    println!("it is healed from the server's next start on: {}", restart(cli));
     Ok(())
+}
+
+/// The line that restarts the server. Options of `hekate serve` are for who started it to repeat.
+fn restart(cli: &Cli) -> String {
+    let state = cli.state.as_deref();
+    format!("{} && {}", line_with(state, "stop"), line_with(state, "serve --detach"))
 }
 
 /// As the server is told it.
