@@ -115,7 +115,7 @@ fn secret_for(paths: &Paths, server: &str) -> Result<Secret, Failure> {
 
 /// What to do about a server that does not answer: `state` and `server` as they were given, `what` says where it was looked for.
 pub fn unreachable(paths: &Paths, state: Option<&Path>, server: Option<&str>, what: &str) -> Failure {
-    if let (None, Err(error)) = (server, std::fs::metadata(&paths.socket))
+    if let (None, Some(_), Err(error)) = (server, state, std::fs::metadata(&paths.socket))
         && error.kind() == std::io::ErrorKind::PermissionDenied
     {
         let (uid, shown) = (rustix::process::geteuid().as_raw(), paths.state.display());
