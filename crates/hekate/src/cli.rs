@@ -125,6 +125,7 @@ pub enum Command {
     #[command(after_help = "Example: hekate serve --detach")]
     Serve(Serve),
     /// Stop the server in order: what runs is finished, everything is written home.
+    #[command(after_help = "Example: hekate stop && hekate serve --detach")]
     Stop,
     /// Show how the servers, their bricks and the volumes are.
     #[command(after_help = STATUS_EXAMPLES)]
@@ -163,11 +164,16 @@ pub enum Command {
     #[command(hide = true)]
     MountHelper(MountHelper),
     /// Unmount a volume.
+    #[command(
+        after_help = "Examples:\n  hekate umount /mnt/photos\n  hekate umount photos            where it is mounted once\n  \
+        hekate umount --lazy /mnt/photos"
+    )]
     Umount(Umount),
     /// Measure a store's ups and downs, show them, and plan how many machines a rate needs; no server is asked.
     #[command(subcommand)]
     Variation(Variation),
     /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
+    #[command(after_help = "Example: hekate doctor --json | jq '.checks[] | select(.state != \"good\")'")]
     Doctor,
     /// Print what makes a shell complete commands and options.
     #[command(after_help = documentation::COMPLETION_EXAMPLES)]
@@ -319,8 +325,10 @@ pub struct Serve {
 #[derive(Subcommand, Debug)]
 pub enum Pool {
     /// All pools with their bricks.
+    #[command(after_help = "Example: hekate pool list")]
     List,
     /// One pool.
+    #[command(after_help = "Example: hekate pool show default")]
     Show {
         /// Its name.
         name: String,
@@ -333,8 +341,10 @@ pub enum Volume {
     #[command(after_help = "Example: hekate volume create photos --copies 2")]
     Create(VolumeCreate),
     /// All volumes.
+    #[command(after_help = "Example: hekate volume list")]
     List,
     /// One volume: its policy, where its partitions are, and whatever makes its promises weaker.
+    #[command(after_help = "Example: hekate volume show photos")]
     Show {
         /// Its name.
         name: String,
