@@ -250,7 +250,7 @@ def where_goes_on_over_holes(store):
 @test(root=True)
 def mistakes_with_where(store):
     store.init()
-    store.refuses("where", "v:/a", words=["is it running", "hekate serve"], exits=[IN_USE])
+    store.refuses("where", "v:/a", words=["is it running", f"hekate --state {store.state} serve"], exits=[IN_USE])
     store.serve()
     mnt = store.mount()
     write(f"{mnt}/file", b"x")

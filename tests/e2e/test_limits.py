@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import mmap
 import os
 import stat
 import struct
@@ -205,3 +206,29 @@ def no_label_is_no_support_for_labels(store):
     os.setxattr(f"{mnt}/f", "security.selinux", b"label")
     equal(os.getxattr(f"{mnt}/f", "security.selinux"), b"label", "the label")
     raises(errno.ENODATA, os.getxattr, f"{mnt}/f", "security.other")
+
+
+@test
+def mappings_of_two_mounts_overwrite_each_other(store):
+    """docs/limits.md: each mount writes back whole pages of its own."""
+    one = store.up()
+    two = store.mount("two")
+    write(f"{one}/f", bytes(4096))
+    files = [open(f"{mnt}/f", "r+b") for mnt in (one, two)]
+    pages = [mmap.mmap(file.fileno(), 4096) for file in files]
+    equal([page[0] for page in pages], [0, 0], "both have the page")
+    pages[0][0], pages[1][1] = 1, 2
+    pages[0].flush()
+    pages[1].flush()
+    equal(read(f"{one}/f")[:2], b"\0\2", "what the first mount stored is gone, and no call failed")
+    for opened in (*pages, *files):
+        opened.close()
+    # On one mount both have the same page.
+    files = [open(f"{one}/f", "r+b") for _ in range(2)]
+    pages = [mmap.mmap(file.fileno(), 4096) for file in files]
+    pages[0][2], pages[1][3] = 3, 4
+    pages[0].flush()
+    pages[1].flush()
+    equal(read(f"{one}/f")[2:4], b"\3\4", "what two processes of one mount stored")
+    for opened in (*pages, *files):
+        opened.close()

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from harness import HEKATE, equal, read, test, wait_until, write
+from harness import HEKATE, NOBODY, equal, free_port, kill, read, test, wait_until, write
 
 USAGE, INPUT, AWAY, CANNOT_CREATE, DENIED = 64, 66, 69, 73, 77
 
@@ -23,7 +23,7 @@ def init_refuses_what_cannot_be(store):
     store.refuses("init", "--brick", one, "--brick", store.path("link"), words=["named twice|same directory"])
     store.refuses("init", "--brick", one, "--brick", f"{one}/inside", words=["."])
     store.refuses("init", "--brick", one, "--volume", "v", "--copies", "2", words=["2 copies", "1 "])
-    store.refuses("init", "--brick", one, "--volume", "v", "--copies", "0", words=["copies"])
+    store.refuses("init", "--brick", one, "--volume", "v", "--copies", "0", words=["'0' for '--copies"])
     store.refuses("init", "--brick", one, "--brick", two, "--volume", "no/good", words=["no/good", "letters"])
     store.refuses("init", "--brick", one, "--pool", "", words=["name of a pool"])
     store.refuses("init", "--brick", one, "--journal", "1", words=["journal"], exits=[2, 64])
@@ -50,15 +50,15 @@ def a_refused_init_leaves_nothing_in_the_way(store):
 @test(fuse=False)
 def no_server(store):
     for command in [["status"], ["stop"], ["pool", "list"], ["volume", "list"]]:
-        store.refuses(*command, words=["hekate serve --detach"], exits=[AWAY])
-    store.refuses("mount", "v", store.directory("mnt"), words=["hekate serve --detach"], exits=[AWAY])
+        store.refuses(*command, words=[f"hekate --state {store.state} serve --detach"], exits=[AWAY])
+    store.refuses("mount", "v", store.directory("mnt"), words=[f"hekate --state {store.state} serve --detach"], exits=[AWAY])
     store.refuses("serve", "--detach", words=["no cluster", "hekate init"])
     store.refuses("serve", words=["no cluster", "hekate init"])
     store.init()
-    store.refuses("status", words=["hekate serve --detach"], exits=[AWAY])
+    store.refuses("status", words=[f"hekate --state {store.state} serve --detach"], exits=[AWAY])
     store.serve()
     store.kill_server()
-    store.refuses("status", words=["hekate serve --detach"], exits=[AWAY])
+    store.refuses("status", words=[f"hekate --state {store.state} serve --detach"], exits=[AWAY])
     store.serve()
 
 
@@ -133,14 +133,18 @@ def volumes_are_made_once_and_deleted_with_care(store):
     mnt = store.up()
     store.refuses("volume", "create", "v", words=["volume called v already"])
     store.refuses("volume", "create", "w", "--copies", "3", words=["3 copies", "2"])
-    store.refuses("volume", "create", "w", "--copies", "0", words=["copies"], exits=range(1, 79))
+    store.refuses("volume", "create", "w", "--copies", "0", words=["'0' for '--copies"], exits=[USAGE])
+    store.refuses("volume", "create", "w", "--min-replicas", "0", words=["'0' for '--min-replicas"], exits=[USAGE])
+    store.refuses("volume", "create", "w", "--copies", "2", "--min-replicas", "3", words=["3", "2 copies"])
     store.refuses("volume", "create", "w", "--pool", "nope", words=["no pool called nope", "default"])
     store.refuses("volume", "create", "a/b", words=["a/b", "letters"])
     store.refuses("volume", "show", "nope", words=["no volume called nope"])
     store.refuses("pool", "show", "nope", words=["no pool called nope", "default"])
     store.refuses("volume", "delete", "v", words=["--confirm v"], exits=[USAGE])
     store.refuses("volume", "delete", "v", "--confirm", "w", words=["--confirm v"], exits=[USAGE])
-    store.refuses("volume", "delete", "nope", "--confirm", "nope", words=["no volume called nope"])
+    store.refuses("volume", "delete", "nope", "--confirm", "nope", words=["no volume called nope", "there are: v"])
+    refused = store.refuses("volume", "delete", "nope", words=["no volume called nope; there are: v"], exits=[INPUT])
+    assert "--confirm" not in refused.err, f"a confirmation is asked for of what is not there: {refused.err}"
     store.refuses("volume", "delete", "v", "--confirm", "v", words=["in use", "umount"])
     write(f"{mnt}/f", b"f" * 100_000)
     equal(len(read(f"{mnt}/f")), 100_000, "the volume that was not deleted")
@@ -171,3 +175,161 @@ def servers_that_cannot_be_reached(store):
     store.refuses("status", server="tcp:localhost", words=["ADDRESS:PORT"], exits=[USAGE])
     store.refuses("status", server="http://x", words=["unix:PATH"], exits=[USAGE])
     store.refuses("status", server="unix:/nonexistent/socket", words=["/nonexistent/socket"], exits=[AWAY])
+
+
+@test(fuse=False)
+def addresses_are_taken_as_people_write_them(store):
+    store.init()
+    port = free_port()
+    for wrong, words in [
+        (f"::1:{port}", [r"in brackets", rf"\[::1\]:{port}"]),
+        ("localhost", ["has no port", "ADDRESS:PORT"]),
+        ("127.0.0.1:port", ["port", "ADDRESS:PORT"]),
+        (f"no-such-host.invalid:{port}", ["no-such-host.invalid is not known"]),
+        ("127.0.0.1:0", ["port that others can know"]),
+    ]:
+        for command in (["serve", "--listen", wrong], ["coordinator", "--listen", wrong]):
+            state = store.path("c") if command[0] == "coordinator" else None
+            store.refuses(*command, words=words, exits=[USAGE], state=state)
+    store.refuses("serve", "--metrics", f"::1:{port}", words=["in brackets"], exits=[USAGE])
+    store.serve("--listen", f"localhost:{port}")
+    for server in (f"127.0.0.1:{port}", f"localhost:{port}", f"tcp:localhost:{port}", f"{store.state}/server.sock"):
+        equal(store.cli("--json", "status", server=server).json()["pid"], store.server_pid, f"--server {server}")
+    store.refuses("status", server=f"::1:{port}", words=["in brackets", rf"\[::1\]:{port}"], exits=[USAGE])
+    second = store.join("second", f"localhost:{port}")
+    equal(second["server"], 2, "a server that joined by a name")
+    store.serve_other("second")
+
+
+@test(fuse=False)
+def who_finds_no_server_is_told_what_to_do(store):
+    store.init()
+    serve = f"hekate --state {store.state} serve --detach"
+    store.refuses("status", words=[serve], exits=[AWAY])
+    equal(subprocess.run(serve.replace("hekate", HEKATE, 1).split(), capture_output=True).returncode, 0, "what was said works")
+    store.stop()
+    store.coordinate(f"127.0.0.1:{free_port()}")
+    kill(store.coordinator_pid)
+    store.coordinator_pid = None
+    store.refuses("status", state=store.path("c"), words=[f"hekate --state {store.path('c')} coordinator --detach"], exits=[AWAY])
+    store.refuses("status", state=store.path("none"), words=["no server's state", "init --brick DIR", "--server"], exits=[AWAY])
+    refused = store.refuses("status", server="127.0.0.1:1", words=["--server"], exits=[AWAY])
+    assert "serve --detach" not in refused.err, f"this machine is not where the server is: {refused.err}"
+
+
+@test(fuse=False)
+def a_variable_for_the_state_is_no_required_option(store):
+    store.init()
+    environment = dict(os.environ, HEKATE_STATE=store.state, HEKATE_SERVER=f"unix:{store.state}/server.sock")
+    run = lambda *words: subprocess.run([HEKATE, *words], capture_output=True, text=True, env=environment)
+    for words in (["volume", "create"], ["mount"], ["where"], ["status", "--nope"]):
+        shown = run(*words).stderr
+        assert "Usage: " in shown and "--state" not in shown and "--server" not in shown, shown
+    store.serve()
+    equal(run("status").returncode, 0, "status with the variables")
+    environment["HEKATE_SERVER"] = ""
+    equal(run("status").returncode, 0, "a variable without a value is none")
+    assert "HEKATE_STATE" in run("--help").stdout, "help names the variable"
+
+
+@test
+def what_is_mounted_is_found_by_its_path_and_its_volume(store):
+    mnt = store.up()
+    os.makedirs(f"{mnt}/a/b")
+    write(f"{mnt}/a/b/f", b"f")
+    os.symlink("f", f"{mnt}/a/b/link")
+    os.symlink(f"{mnt}/a", store.path("to-a"))
+    where = lambda place: store.cli("--json", "where", place).json()
+    for path, place in [(f"{mnt}/a/b/f", "v:/a/b/f"), (mnt, "v:/"), (f"{mnt}/", "v:/"), (f"{mnt}/a/b/link", "v:/a/b/link"), (f"{store.base}/to-a/b/f", "v:/a/b/f")]:
+        equal(where(path)["inode"], where(place)["inode"], f"where {path}")
+    store.refuses("where", f"{mnt}/nothing", words=[f"{mnt}/nothing", "no such"], exits=[INPUT])
+    store.refuses("where", store.path("state"), words=["not below a mount", f"v at {mnt}", "VOLUME:/PATH"], exits=[USAGE])
+    store.refuses("where", "a/b", words=["VOLUME:/PATH", "below a mount"], exits=[USAGE])
+    store.refuses("umount", "w", words=["none that is called w", f"v at {mnt}"], exits=[INPUT])
+    two = store.mount("two")
+    store.refuses("umount", "v", words=[mnt, two, "name one"], exits=[USAGE])
+    store.umount("two")
+    # Other stores of this machine may have a volume of that name mounted.
+    source = f"unix:{store.state}/server.sock/v"
+    store.umount()
+    store.mount(volume=source)
+    store.cli("umount", source)
+    del store.mount_pids["mnt"]
+    equal(os.path.ismount(mnt), False, "mounted")
+
+
+@test(fuse=False)
+def a_new_volume_on_two_servers_is_served_when_it_is_made(store):
+    address = f"127.0.0.1:{free_port()}"
+    store.init(bricks=1, volume=None)
+    store.serve("--listen", address)
+    store.join("second", address)
+    store.serve_other("second", "--listen", f"127.0.0.1:{free_port()}")
+    wait_until(lambda: all(row["state"] == "online" for row in store.status()["servers"]), "both answer")
+    store.cli("volume", "create", "both", "--copies", "2")
+    told = store.status()
+    equal((told["health"], told["waiting_partitions"]), ("good", []), "right after it was made")
+
+
+@test(fuse=False)
+def values_that_are_out_of_range_are_named(store):
+    one = store.path("brick0")
+    for words, option in [
+        (["init", "--brick", one, "--journal", "-5"], "--journal"),
+        (["init", "--brick", one, "--copies", "-1"], "--copies"),
+        (["serve", "--slow-op", "-1"], "--slow-op"),
+        (["volume", "create", "v", "--spread", "-1"], "--spread"),
+        (["volume", "create", "v", "--allow-uid", "-1"], "--allow-uid"),
+        (["volume", "create", "v", "--allow-uid", "nobody"], "id -u NAME"),
+        (["volume", "create", "v", "--owner", "4294967296"], "--owner"),
+        (["where", "v:/", "--offset", "-1"], "--offset"),
+        (["status", "--watch", "-1"], "--watch"),
+        (["status", "--watch", "0"], "--watch"),
+    ]:
+        value = words[-1]
+        refused = store.refuses(*words, words=[f"invalid value '{value}' for '", option], exits=[USAGE])
+        equal(refused.out, "", f"standard output of {words}")
+        told = store.try_cli("--json", *words).json()
+        equal(told["exit"], USAGE, f"{words} in JSON")
+        assert f"'{value}'" in told["error"], told
+    store.refuses(words=["From nothing to a mounted volume"], exits=[USAGE])
+    shown = store.try_cli()
+    equal(shown.exit, USAGE, "exit without a command")
+    assert "Examples" in shown.err or "From nothing to a mounted volume" in shown.err, shown.err
+    assert "mount-helper" not in shown.err, f"what is for mount(8) is shown: {shown.err}"
+
+
+@test(fuse=False)
+def files_where_directories_are_meant(store):
+    write(store.path("file"), b"f")
+    is_file = ["file is a file", "directory of its own"]
+    store.refuses("init", "--brick", store.path("file"), words=is_file, exits=[USAGE])
+    store.refuses("init", "--brick", f"{store.path('file')}/below", words=["is a file", "directory of its own"], exits=[USAGE])
+    store.refuses("brick", "inspect", store.path("file"), words=["file is not a brick"], exits=[USAGE])
+    store.init()
+    store.serve()
+    store.refuses("brick", "add", store.path("file"), words=is_file, exits=[USAGE])
+    store.refuses("volume", "create", "w", "--pool", "", words=['"" cannot be the name of a pool'], exits=[USAGE])
+    store.refuses("partition", "show", "9/9", words=["no partition 9/9", "hekate partition list"])
+    store.refuses("serve", words=["in use", "hekate stop"], exits=[AWAY])
+    store.refuses("debug", "bundle", store.path("file"), words=["file is there already"], exits=[CANNOT_CREATE])
+    store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("file"), "--brick", store.path("b"), words=["under 32 bytes", "`secret`"], state=store.path("other"))
+    store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("none"), "--brick", store.path("b"), words=["none", "`secret` in the state directory"], state=store.path("other"))
+    said = store.cli("brick", "add", store.path("third"), "--journal", "32").out
+    assert f"hekate --state {store.state} stop && hekate --state {store.state} serve --detach" in said, said
+    assert "may also use it: root alone" in store.cli("volume", "show", "v").out
+    store.refuses("mount", "-o", "help", "v", store.path("m"), words=["the options are", "allow_suid", "default_permissions", "cache=SECONDS"])
+
+
+@test(root=True, fuse=False)
+def another_user_is_told_what_to_do(store):
+    store.init()
+    store.serve()
+    os.chmod(store.base, 0o711)
+    program = store.path("hekate-for-all")
+    shutil.copy(HEKATE, program)
+    os.chmod(program, 0o755)
+    for command in (["status"], ["volume", "list"], ["stop"], ["brick", "list"]):
+        words = [f"user {NOBODY} may not go into {store.state}", "--server"]
+        refused = store.refuses(*command, words=words, exits=[DENIED], uid=NOBODY, program=program)
+        assert "init --brick" not in refused.err, f"a server runs there: {refused.err}"

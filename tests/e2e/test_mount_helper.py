@@ -130,6 +130,54 @@ def programs_and_devices_in_a_mount(store):
 
 
 @test(root=True)
+def set_id_and_devices_by_mount(store):
+    """mount(8) turns suid and dev into flags and does not pass them on, so there are words of our own."""
+    mnt, state = up(store)
+    write_fstab(store)
+    forbidden = {"nosuid", "nodev"}
+
+    def by_line(*options, fstab):
+        words = ",".join([state, *options])
+        if fstab:
+            write_fstab(store, f"v {mnt} hekate {words} 0 0")
+            works("mount", mnt)
+        else:
+            works("mount", "-t", "hekate", "v", mnt, "-o", words)
+        found = options_of(mnt) & {"nosuid", "nodev", "noexec"}
+        works("umount", mnt)
+        return found
+
+    wanted = [
+        (["defaults"], forbidden),
+        (["defaults", "suid", "dev"], forbidden),
+        (["exec"], forbidden),
+        (["allow_suid", "allow_dev"], set()),
+        (["defaults", "allow_suid", "allow_dev", "suid", "dev"], set()),
+        (["allow_suid"], {"nodev"}),
+        (["allow_dev"], {"nosuid"}),
+        (["allow_suid", "allow_dev", "nosuid"], {"nosuid"}),
+        (["nosuid", "allow_suid", "allow_dev", "nodev", "noexec"], {"nosuid", "nodev", "noexec"}),
+        (["user"], {"nosuid", "nodev", "noexec"}),
+        (["users", "exec"], forbidden),
+        (["user", "suid", "dev", "exec"], set()),
+        (["owner"], forbidden),
+        (["owner", "suid", "allow_suid"], {"nodev"}),
+    ]
+    for fstab in (False, True):
+        for options, flags in wanted:
+            equal(by_line(*options, fstab=fstab), flags, f"flags of {','.join(options)} (fstab: {fstab})")
+    write_fstab(store)
+    works("mount", "-t", "hekate", "v", mnt, "-o", state)
+    works("mount", "-o", "remount,allow_suid", mnt)
+    equal(options_of(mnt) & forbidden, forbidden, "a remount with the nosuid that mount(8) adds")
+    works("mount", "-o", "remount,suid,allow_suid", mnt)
+    equal(options_of(mnt) & forbidden, {"nodev"}, "a remount with suid and allow_suid")
+    works("mount", "-o", "remount,nosuid", mnt)
+    equal(options_of(mnt) & forbidden, forbidden, "a remount with nosuid")
+    works("umount", mnt)
+
+
+@test(root=True)
 def remounting_changes_flags_and_nothing_else(store):
     mnt, state = up(store)
     works("mount", "-t", "hekate", "v", mnt, "-o", f"{state},noexec")

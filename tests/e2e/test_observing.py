@@ -1,6 +1,8 @@
 """What operators see: rates and latencies, metrics for Prometheus, slow ops, a bundle for who helps; bricks added and removed."""
 
+import errno
 import json
+import mmap
 import os
 import re
 import signal
@@ -12,7 +14,10 @@ import time
 import urllib.error
 import urllib.request
 
-from harness import HEKATE, equal, read, test, wait_until, write
+from harness import HEKATE, equal, raises, read, test, wait_until, write
+from test_bricks import SHARD, damage
+from test_failover import goes_on
+from test_scrub import files_of, flip_in_memory
 
 
 def free_port():
@@ -100,6 +105,129 @@ def status_is_watched(store):
         lines = [json.loads(watching.stdout.readline()) for _ in range(2)]
         watching.kill()
     equal([line["health"] for line in lines], ["good", "good"], "a JSON object a line")
+
+
+def log_of(store):
+    return read(f"{store.state}/serve.log").decode()
+
+
+@test
+def damage_that_a_read_meets_is_shown_until_it_is_gone(store):
+    mnt = store.up()
+    for name in ("kept", "removed"):
+        write(f"{mnt}/{name}", os.urandom(SHARD), os.O_SYNC)
+    store.stop()
+    paths = [path for brick in store.bricks(2) for path in files_of(brick, "data")]
+    equal(len(paths), 4, "two files of two copies each")
+    for path in paths:
+        damage(path, 500 * 4096)
+    store.serve()
+    equal(store.status()["health"], "good", "health before anything is read")
+    for name in ("kept", "removed"):
+        for _ in range(2):
+            raises(errno.EIO, read, f"{mnt}/{name}")
+    told = store.status()
+    equal((told["health"], told["damaged"], len(told["damage"])), ("degraded", 2, 2), "what a read has met")
+    equal(samples(store.cli("metrics").out)["hekate_damaged"], 2, "in the metrics")
+    names = {f"block 500 of {os.path.relpath(path, os.path.dirname(os.path.dirname(os.path.dirname(path))))}" for path in paths}
+    equal({item["what"] for item in told["damage"]}, names, "what is named")
+    text = store.cli("status").out
+    for item in told["damage"]:
+        for where, what in (("status", text), ("the log", log_of(store))):
+            lines = [line for line in what.splitlines() if item["what"] in line]
+            equal(len(lines), 1, f"lines in {where} of {item['what']}")
+            for word in ("volume v", item["directory"], "from a backup"):
+                assert word in lines[0], f"{where} lacks {word!r}: {lines[0]}"
+    with open(f"{mnt}/kept", "r+b") as file:
+        file.seek(500 * 4096)
+        file.write(os.urandom(4096))
+    wait_until(lambda: store.status()["damaged"] == 1, "what was written anew is not counted any more")
+    os.unlink(f"{mnt}/removed")
+    wait_until(lambda: store.status()["health"] == "good", "what was removed is not counted any more")
+    equal(samples(store.cli("metrics").out)["hekate_damaged"], 0, "in the metrics")
+    equal(len(read(f"{mnt}/kept")), SHARD, "the file that was written anew")
+
+
+def store_mapped(path, at, byte):
+    """Stores a byte through a shared mapping; the page is written back when this returns."""
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8192) as mapped:
+        mapped[at] = byte
+        mapped.flush()
+
+
+@test
+def a_file_that_two_mounts_map_is_named_once(store):
+    mnt = store.up()
+    other = store.mount("other")
+    for name in ("shared", "alone", "written"):
+        write(f"{mnt}/{name}", bytes(100_000))
+    for round in range(3):
+        store_mapped(f"{mnt}/alone", round, 1)
+        store_mapped(f"{mnt}/written", round, 1)
+        with open(f"{other}/written", "r+b") as file:
+            file.write(b"x")
+        store_mapped(f"{mnt}/shared", round, 1)
+        store_mapped(f"{other}/shared", 4096 + round, 2)
+    wait_until(lambda: store.status()["mapped_by_two"] == 1, "the file that both have mapped is counted")
+    number = os.stat(f"{mnt}/shared").st_ino
+    told = store.status()
+    equal([(row["volume"], row["inode"]) for row in told["mapped_files"]], [("v", number)], "which")
+    # The second mount has the log of the first one.
+    session = int(re.search(r"is mounted as session (\d+)", read(f"{store.state}/mount-v.log").decode())[1])
+    assert session in told["mapped_files"][0]["sessions"], (session, told["mapped_files"])
+    # More of it, for some heartbeats, is not told again.
+    for round in range(3):
+        store_mapped(f"{mnt}/shared", round, 3)
+        store_mapped(f"{other}/shared", 4096 + round, 4)
+        time.sleep(1.1)
+    equal(store.status()["mapped_by_two"], 1, "counted once")
+    lines = [line for line in log_of(store).splitlines() if "is mapped and stored to by two mounts" in line]
+    equal(len(lines), 1, "lines in the log")
+    for word in ("volume v", f"inode {number} ", "of user 0", "journal_mode=DELETE", *(f"session {row}" for row in told["mapped_files"][0]["sessions"])):
+        assert word in lines[0], f"the log lacks {word!r}: {lines[0]}"
+    assert "warning: two mounts (sessions " in store.cli("status").out
+    equal(samples(store.cli("metrics").out)["hekate_files_mapped_by_two_mounts_total"], 1, "in the metrics")
+    equal(store.status()["health"], "good", "health")
+
+
+@test(limit_s=150)
+def each_brick_that_stops_is_named_with_its_cause_and_the_fix(store):
+    store.init(bricks=3, volume=None)
+    store.serve()
+    store.cli("volume", "create", "v", "--copies", "3", "--min-replicas", "1")
+    mnt = store.mount()
+    names = [f"{os.urandom(20).hex()}-{number}" for number in range(20)]
+    for name in names:
+        write(f"{mnt}/{name}", name.encode())
+    store.stop()
+    bricks = store.bricks(2)
+    for brick, name in zip(bricks, names):
+        assert flip_in_memory(brick, name.encode()), "the name is not in the index"
+    store.serve()
+    store.try_cli("scrub", "start", "--wait")
+    stopped = lambda: [row for row in store.cli("--json", "brick", "list").json() if row["state"] == "stopped"]
+    wait_until(lambda: len(stopped()) == 2, "two bricks have stopped")
+    goes_on(store, mnt, "without them")
+    equal({row["directory"] for row in stopped()}, set(bricks), "which")
+    for row in stopped():
+        assert row["brick"] in row["reason"], row
+        (line,) = [line for line in log_of(store).splitlines() if line.startswith(f"hekate-serve: brick {row['directory']} (")]
+        for word in (row["brick"], row["reason"], f"hekate brick replace {row['directory']} "):
+            assert word in line, f"the log lacks {word!r}: {line}"
+    for command in ("status", "brick list"):
+        text = store.cli(*command.split()).out
+        for row in stopped():
+            assert f"brick {row['directory']} of server 1 has stopped: {row['reason']}" in text, f"{command}: {text}"
+            assert f"hekate brick replace {row['directory']} " in text, f"{command}: {text}"
+    for command in ("status", "brick list", "partition list", "heal list"):
+        text = store.try_cli(*command.split()).out
+        assert not re.search(r"\baway\b", text), f"{command} calls a stopped brick away: {text}"
+    equal(store.status()["health"], "degraded", "health")
+    equal(sorted(set(os.listdir(mnt)) & set(names)), sorted(names), "names")
+    for name in names:
+        equal(read(f"{mnt}/{name}"), name.encode(), name)
+    store.umount()
+    store.stop()
 
 
 @test

@@ -1,9 +1,11 @@
 """What commands print, and TCP on loopback."""
 
 import os
+import re
 import socket
+import subprocess
 
-from harness import equal, read, test, write
+from harness import HEKATE, equal, read, test, write
 
 
 @test
@@ -117,3 +119,20 @@ def tcp_only_on_loopback(store):
         taken.listen()
         store.refuses("serve", "--detach", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", words=["(?i)in use"])
     store.serve()
+
+
+@test(fuse=False)
+def each_command_has_an_example_in_its_help(store):
+    def leaves(*words):
+        text = subprocess.run([HEKATE, *words, "--help"], capture_output=True, text=True, check=True).stdout
+        listed = re.search(r"\nCommands:\n(.*?)\n\n", text, re.S)
+        if not listed:
+            return [(words, text)]
+        names = [name for name in re.findall(r"^  ([a-z][a-z-]*)", listed[1], re.M) if name != "help"]
+        return [leaf for name in names for leaf in leaves(*words, name)]
+
+    found = leaves()
+    assert len(found) > 35, f"only {len(found)} commands"
+    # Behind the usage, a line that is typed as it stands.
+    lacks = [" ".join(words) for words, text in found if not re.search(rf"hekate (--state \S+ )?{' '.join(words)}", text.split("Options:")[1])]
+    equal(lacks, [], "commands whose help has no example")

@@ -202,7 +202,7 @@ def a_brick_with_a_flipped_key_stops_and_others_answer(store):
     def found():
         return next(row for row in store.cli("--json", "brick", "list").json() if row["directory"] == brick)
 
-    wait_until(lambda: found()["state"] == "poisoned", "the brick stops", limit_s=20)
+    wait_until(lambda: found()["state"] == "stopped", "the brick stops", limit_s=20)
     assert "to be replaced" in found()["reason"], found()["reason"]
     goes_on(store, mnt, "without it")
     equal(sorted(set(os.listdir(mnt)) & set(names)), sorted(names), "names")
@@ -302,7 +302,7 @@ def stops_and_others_answer(store, harm):
         store.try_cli("scrub", "start", "--wait")
         same_bytes(read(f"{mnt}/large"), large, "large")
         found = lambda: next(row for row in store.cli("--json", "brick", "list").json() if row["directory"] == brick)
-        wait_until(lambda: found()["state"] == "poisoned", "the brick stops", limit_s=20)
+        wait_until(lambda: found()["state"] == "stopped", "the brick stops", limit_s=20)
         said = found()["reason"]
         assert store.status()["health"] != "good", "nobody says so"
     else:

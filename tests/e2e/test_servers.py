@@ -107,7 +107,7 @@ def joins_that_cannot_be(store):
     store.refuses(*joins, "--brick", store.path("theirs"), state=state, words=["theirs", "is a brick of cluster"])
     store.refuses(*joins, *one, "--pool", "nope", state=state, words=["no pool called nope", "there are: default"])
     store.refuses(*joins, *one, words=["holds a cluster of its own"], exits=[EXISTS])
-    store.refuses("join", "127.0.0.1", *joins[2:], *one, state=state, words=["not ADDRESS:PORT"], exits=[USAGE])
+    store.refuses("join", "127.0.0.1", *joins[2:], *one, state=state, words=["127.0.0.1. has no port", "ADDRESS:PORT"], exits=[USAGE])
     nobody = f"127.0.0.1:{free_port()}"
     store.refuses("join", nobody, *joins[2:], *one, state=state, words=[nobody, "(?i)refused"], exits=[AWAY])
     with socket.socket() as other:

@@ -1,5 +1,6 @@
 """What a system runs Hekate with: the service manager, man(1), the completion of a shell, directories without --state."""
 
+import fcntl
 import glob
 import os
 import re
@@ -8,9 +9,10 @@ import signal
 import socket
 import subprocess
 import tempfile
+import termios
 
 import harness
-from harness import NOBODY, Skip, equal, kill, test, wait_until
+from harness import NOBODY, Skip, equal, free_port, is_gone, kill, test, wait_until
 from helper_install import own_namespace, run, works
 from test_users import program_for_all
 
@@ -95,6 +97,48 @@ def a_mount_tells_the_service_manager(store):
     equal(os.path.ismount(mnt), True, "mounted")
     mount.send_signal(signal.SIGTERM)
     equal(mount.wait(timeout=30), 0, "exit status")
+
+
+@test
+def a_hang_up_ends_each_process_in_order(store):
+    """SIGHUP does as SIGTERM: in the foreground, in the background, and when the terminal is closed."""
+    store.coordinate(f"127.0.0.1:{free_port()}")
+    os.kill(store.coordinator_pid, signal.SIGHUP)
+    wait_until(lambda: not os.path.exists(f"{store.path('c')}/server.sock"), "the coordinator has removed its socket")
+    wait_until(lambda: is_gone(store.coordinator_pid), "the coordinator has ended")
+    store.coordinator_pid = None
+
+    mnt = store.up()
+    mount, server = store.mount_pids.pop("mnt"), store.server_pid
+    equal([os.getsid(pid) for pid in (mount, server)], [mount, server], "each is the leader of a session of its own")
+    os.kill(mount, signal.SIGHUP)
+    wait_until(lambda: is_gone(mount), "the mount's process has ended")
+    equal(os.path.ismount(mnt), False, "mounted after a hang-up")
+    equal(store.status()["volumes"][0]["sessions"], 0, "sessions after a hang-up")
+    os.kill(server, signal.SIGHUP)
+    wait_until(lambda: is_gone(server), "the server has ended")
+    equal(os.path.exists(f"{store.state}/server.sock"), False, "its socket is there")
+    store.server_pid = None
+
+    terminal, line = os.openpty()
+    take = lambda: fcntl.ioctl(line, termios.TIOCSCTTY, 0)
+    server = started(store, "serve", start_new_session=True, preexec_fn=take, stderr=subprocess.PIPE, text=True)
+    os.close(line)
+    wait_until(lambda: store.try_cli("status").exit == 0, "it serves")
+    os.close(terminal)
+    said = server.communicate(timeout=30)[1]
+    equal((server.returncode, said.splitlines()[-1]), (0, "hekate-serve: stopping"), "after its terminal was closed")
+
+
+@test(fuse=False)
+def a_hang_up_that_is_ignored_at_the_start_stays_ignored(store):
+    store.init()
+    server = started(store, "serve", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN), stderr=subprocess.DEVNULL)
+    wait_until(lambda: store.try_cli("status").exit == 0, "it serves")
+    server.send_signal(signal.SIGHUP)
+    equal(store.status()["pid"], server.pid, "who answers after the signal, as with nohup(1)")
+    server.send_signal(signal.SIGTERM)
+    equal(server.wait(timeout=30), 0, "exit status")
 
 
 @test(fuse=False)

@@ -129,6 +129,24 @@ impl Brick {
         self.incarnation
     }
 
+    /// Why this brick has stopped itself, if it has. Asks nothing of its disk.
+    pub fn stopped(&self) -> Option<String> {
+        let machine = self.machine.read();
+        machine.failure().map(|error| error.detail().map_or_else(|| error.to_string(), String::from))
+    }
+
+    /// The error with this brick's id in its text.
+    fn named(&self, error: Error) -> Error {
+        let id = self.id.text();
+        let name = |what: String| if what.contains(&id) { what } else { format!("brick {id}: {what}") };
+        match error {
+            Error::NoSpace { what } => Error::NoSpace { what: format!("on brick {id}: {what}") },
+            Error::Io { what } => Error::Io { what: name(what) },
+            Error::Poisoned { what } => Error::Poisoned { what: name(what) },
+            other => other,
+        }
+    }
+
     /// Runs with panics turned into the end of this brick, and so what cannot be read of its index.
     pub(crate) fn guarded<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let outcome = catch_unwind(AssertUnwindSafe(act));
@@ -152,7 +170,7 @@ impl Brick {
 
     /// Stops the brick: nothing is appended, acknowledged or read any more. -> why it stopped first.
     pub fn poison(&self, error: &Error) -> Error {
-        let error = self.machine.write().fail(error);
+        let error = self.machine.write().fail(&self.named(error.clone()));
         self.group.fail(&error);
         if !self.noted.swap(true, Ordering::Relaxed) {
             stopped::leave(&*self.disk.storage, &error.to_string());
@@ -197,13 +215,6 @@ impl Brick {
     /// What records that make the store grow may take now.
     pub fn room_left(&self) -> Amount {
         self.machine.read().room_left()
-    }
-
-    fn named(&self, error: Error) -> Error {
-        match error {
-            Error::NoSpace { what } => Error::NoSpace { what: format!("on brick {}: {what}", self.id.text()) },
-            other => other,
-        }
     }
 
     /// Takes a record: it is in the journal file when this returns, and every read sees it. Durable once
@@ -285,6 +296,7 @@ impl Brick {
     }
 
     fn performed(&self, id: IoId, outcome: Result<()>) -> Result<()> {
+        let outcome = outcome.map_err(|error| self.named(error));
         let told = self.machine.write().done(id, outcome);
         told.inspect_err(|error| {
             if matches!(error, Error::Poisoned { .. }) {

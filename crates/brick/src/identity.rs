@@ -3,7 +3,7 @@
 use hekate_proto::{BrickId, Error, Incarnation, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,12 @@ impl Identity {
     /// Makes the directory, or checks that it is empty.
     pub fn check_empty(directory: &Path) -> Result<()> {
         let shown = directory.display();
-        std::fs::create_dir_all(directory).map_err(|e| Error::io(format!("make the brick directory {shown}"), e))?;
+        std::fs::create_dir_all(directory).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                Error::invalid(format!("{shown} is a file, or below one; a brick needs a directory of its own"))
+            }
+            _ => Error::io(format!("make the brick directory {shown}"), e),
+        })?;
         check_own(directory)?;
         let mut entries = std::fs::read_dir(directory).map_err(|e| Error::io(format!("read {shown}"), e))?;
         // `lost+found` is what mkfs leaves in a fresh file system.
@@ -112,7 +117,7 @@ impl Identity {
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(IDENTITY_FILE);
         let text = std::fs::read_to_string(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => Error::invalid(format!(
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Error::invalid(format!(
                 "{} is not a brick (no {IDENTITY_FILE}); is its disk mounted?",
                 directory.display()
             )),

@@ -7,13 +7,16 @@ use hekate_proto::*;
 use hekate_translators::{Distribute, Locks, LossWatch, REGISTRY, Replicate};
 use hekate_transport::{Endpoint, Local, Servers};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often a session says that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Files with mapped pages that a heartbeat names, 16 bytes each; further ones are named when they are written back again.
+const MAPPED_MAX: usize = 1024;
 
 /// How to open a volume.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +45,8 @@ pub struct Volume {
 
 struct Shared {
     servers: Arc<Servers>,
+    /// Files whose mapped pages were written back since the last heartbeat that was answered.
+    mapped: Mutex<HashSet<InodeId>>,
     opens: Mutex<HashMap<InodeId, u32>>,
     /// Held while a file without a name is being made.
     unnamed: RwLock<()>,
@@ -59,6 +64,7 @@ impl Volume {
         let top = hekate_graph::build(&options.layers, REGISTRY, bottom)?;
         let shared = Arc::new(Shared {
             servers,
+            mapped: Mutex::default(),
             opens: Mutex::default(),
             unnamed: RwLock::default(),
             ended: AtomicBool::new(false),
@@ -80,6 +86,15 @@ impl Volume {
     /// The session's number.
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// Pages of the file that a program stored to through a shared mapping were written back. The servers are told with the next
+    /// heartbeat, so that they can warn of a file that two mounts map.
+    pub fn wrote_mapped(&self, inode: InodeId) {
+        let mut mapped = self.shared.mapped.lock();
+        if mapped.len() < MAPPED_MAX {
+            mapped.insert(inode);
+        }
     }
 
     /// Passes an op to the graph.
@@ -421,10 +436,16 @@ impl Shared {
         let mut unused = Vec::new();
         while !self.ended.load(Ordering::SeqCst) {
             let context = Context { interrupt: Some(&self.ended), ..Context::default() };
-            let asked = graph.handle(&context, Op::Volume { op: VolumeOp::Heartbeat { unused } });
+            let mapped: Vec<InodeId> = std::mem::take(&mut *self.mapped.lock()).into_iter().collect();
+            let heartbeat = VolumeOp::Heartbeat { unused, mapped: mapped.clone() };
+            let asked = graph.handle(&context, Op::Volume { op: heartbeat });
             unused = match asked {
                 Ok(Reply::Orphans { inodes, .. }) => self.unused_of(inodes),
-                _ => Vec::new(),
+                _ => {
+                    // Nobody may have heard of them.
+                    self.mapped.lock().extend(mapped);
+                    Vec::new()
+                }
             };
             if unused.is_empty() {
                 std::thread::sleep(HEARTBEAT);

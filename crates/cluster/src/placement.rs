@@ -24,10 +24,13 @@ pub fn place(candidates: &[Candidate], copies: u32, partitions: u32) -> Result<V
     let mut domains: Vec<&str> = candidates.iter().map(|candidate| candidate.domain.as_str()).collect();
     domains.sort_unstable();
     domains.dedup();
-    if copies == 0 || (domains.len() as u32) < copies {
+    if copies == 0 {
+        return Err(Error::invalid("0 copies would keep nothing; a volume has at least 1"));
+    }
+    if (domains.len() as u32) < copies {
         return Err(Error::invalid(format!(
             "{copies} copies need at least {} bricks of different failure domains; the pool has {}",
-            copies.max(1),
+            copies,
             domains.len()
         )));
     }

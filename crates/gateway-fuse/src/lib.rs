@@ -25,7 +25,7 @@ mod request;
 mod session;
 
 pub use counters::Counters;
-pub use mount::{Change, check, is_mounted, remount, remove_dead, unmount};
+pub use mount::{Change, MountedVolume, check, is_mounted, mounted_volumes, remount, remove_dead, unmount};
 
 use filesystem::Filesystem;
 use hekate_client::Volume;

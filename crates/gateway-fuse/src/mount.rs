@@ -61,6 +61,27 @@ pub fn is_mounted(mount_point: &Path) -> Result<bool> {
     Ok(ours_at(&absolute(mount_point)?)?.is_some())
 }
 
+/// A mount of Hekate on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountedVolume {
+    /// Where it is mounted.
+    pub directory: PathBuf,
+    /// What is mounted, as it was written: the volume, with or without its server.
+    pub source: String,
+}
+
+/// All mounts of Hekate that this process sees, in the order of mounting; of several at one directory the topmost.
+pub fn mounted_volumes() -> Result<Vec<MountedVolume>> {
+    let mut found: Vec<MountedVolume> = Vec::new();
+    for (directory, mount) in table::all()? {
+        found.retain(|known| known.directory != directory);
+        if mount.kind == TYPE {
+            found.push(MountedVolume { directory, source: mount.source });
+        }
+    }
+    Ok(found)
+}
+
 /// Removes what killed mounts of Hekate have left there. -> whether there was anything.
 pub fn remove_dead(mount_point: &Path) -> Result<bool> {
     let mut removed = false;

@@ -1,5 +1,6 @@
 //! The command line: nouns, verbs, options, and their help.
 
+pub mod address;
 mod brick;
 mod documentation;
 mod heal;
@@ -20,24 +21,26 @@ pub use variation::{
     Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// One store as POSIX files (and, in time, S3 objects and block devices) on ordinary servers.
 #[derive(Parser, Debug)]
-#[command(version, propagate_version = true, after_help = EXAMPLES)]
+#[command(version, propagate_version = true, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
     /// Answer in JSON.
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Where this server keeps its state [default: /var/lib/hekate as root, else $XDG_STATE_HOME/hekate].
-    #[arg(long, global = true, env = "HEKATE_STATE", value_name = "DIR")]
+    /// Where this server keeps its state [env: HEKATE_STATE] [default: /var/lib/hekate as root, else $XDG_STATE_HOME/hekate].
+    #[arg(long, global = true, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
-    /// The server to talk to: unix:PATH or tcp:127.0.0.1:PORT [default: the one of this machine].
-    #[arg(long, global = true, env = "HEKATE_SERVER", value_name = "ADDRESS")]
+    /// The server to talk to: ADDRESS:PORT or unix:PATH [env: HEKATE_SERVER] [default: the one of this machine].
+    #[arg(long, global = true, value_name = "ADDRESS")]
     pub server: Option<String>,
 
     #[command(subcommand)]
@@ -48,15 +51,54 @@ pub struct Cli {
 const UNIT: &str = "/usr/lib/systemd/system/hekate.service";
 
 impl Cli {
+    /// Parses a command line. A negative number is a value that is out of range, and no unknown option.
+    pub fn parse_from_words(words: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut command = takes_negative_numbers(Self::command());
+        let matches = command.try_get_matches_from_mut(words).map_err(|error| {
+            // clap's own list of commands has the hidden ones too.
+            let is_of_all =
+                error.kind() == ErrorKind::MissingSubcommand && error.to_string().contains("'hekate' requires");
+            match is_of_all {
+                true => clap::Error::raw(ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, command.render_help()),
+                false => error,
+            }
+        })?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
+    /// With the variables of the environment, for what is not on the command line. (clap's own `env` shows an option whose
+    /// variable is set in every usage line, as if it were required.)
+    pub fn with_environment(mut self) -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        self.state = self.state.or_else(|| variable("HEKATE_STATE").map(PathBuf::from));
+        self.server =
+            self.server.or_else(|| variable("HEKATE_SERVER").map(|value| value.to_string_lossy().into_owned()));
+        self
+    }
+
     /// The line that serves what this one has made.
     pub fn line_to_serve(&self) -> String {
         let for_systemd = ["/run/systemd/system", UNIT].iter().all(|path| Path::new(path).exists());
         if self.state.is_none() && for_systemd && rustix::process::geteuid().is_root() {
             return "systemctl enable --now hekate".into();
         }
-        let state = self.state.as_ref().map(|path| format!("--state {} ", path.display())).unwrap_or_default();
-        format!("hekate {state}serve --detach")
+        line_with(self.state.as_deref(), "serve --detach")
     }
+}
+
+fn takes_negative_numbers(command: clap::Command) -> clap::Command {
+    let command =
+        command.mut_args(|argument| match argument.get_action().takes_values() && !argument.is_positional() {
+            true => argument.allow_negative_numbers(true),
+            false => argument,
+        });
+    command.mut_subcommands(takes_negative_numbers)
+}
+
+/// A command that is about this state directory.
+pub fn line_with(state: Option<&Path>, words: &str) -> String {
+    let state = state.map(|path| format!("--state {} ", path.display())).unwrap_or_default();
+    format!("hekate {state}{words}")
 }
 
 const EXAMPLES: &str = "\
@@ -83,6 +125,7 @@ pub enum Command {
     #[command(after_help = "Example: hekate serve --detach")]
     Serve(Serve),
     /// Stop the server in order: what runs is finished, everything is written home.
+    #[command(after_help = "Example: hekate stop && hekate serve --detach")]
     Stop,
     /// Show how the servers, their bricks and the volumes are.
     #[command(after_help = STATUS_EXAMPLES)]
@@ -121,11 +164,16 @@ pub enum Command {
     #[command(hide = true)]
     MountHelper(MountHelper),
     /// Unmount a volume.
+    #[command(
+        after_help = "Examples:\n  hekate umount /mnt/photos\n  hekate umount photos            where it is mounted once\n  \
+        hekate umount --lazy /mnt/photos"
+    )]
     Umount(Umount),
     /// Measure a store's ups and downs, show them, and plan how many machines a rate needs; no server is asked.
     #[command(subcommand)]
     Variation(Variation),
     /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
+    #[command(after_help = "Example: hekate doctor --json | jq '.checks[] | select(.state != \"good\")'")]
     Doctor,
     /// Print what makes a shell complete commands and options.
     #[command(after_help = documentation::COMPLETION_EXAMPLES)]
@@ -179,7 +227,7 @@ pub struct Init {
     #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
     /// Copies of everything in that volume.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub copies: u32,
     /// Size of each brick's journal, in MiB.
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
@@ -203,7 +251,7 @@ A cluster whose records rest there, and further servers of it:
 #[derive(Args, Debug)]
 pub struct CoordinatorOptions {
     /// Listen on a loopback address as well, for servers that know the cluster's secret.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub listen: Option<SocketAddr>,
     /// Go to the background once it answers.
     #[arg(long)]
@@ -238,7 +286,7 @@ pub struct Join {
 #[derive(Args, Debug)]
 pub struct Serve {
     /// Listen on a loopback address as well, for clients that know the cluster's secret.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub listen: Option<SocketAddr>,
     /// Join the cluster whose first server or coordinator answers there, unless this server has joined it already; then the
     /// coordinator is looked for there from now on.
@@ -260,7 +308,7 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     pub without: Vec<PathBuf>,
     /// Let Prometheus read counters and histograms there, at /metrics; whoever reaches the address may.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub metrics: Option<SocketAddr>,
     /// Note ops that take longer (`hekate debug slow`, and a line in the log at most every second); 0: none.
     #[arg(long, default_value_t = 1000, value_name = "MILLISECONDS")]
@@ -277,8 +325,10 @@ pub struct Serve {
 #[derive(Subcommand, Debug)]
 pub enum Pool {
     /// All pools with their bricks.
+    #[command(after_help = "Example: hekate pool list")]
     List,
     /// One pool.
+    #[command(after_help = "Example: hekate pool show default")]
     Show {
         /// Its name.
         name: String,
@@ -291,8 +341,10 @@ pub enum Volume {
     #[command(after_help = "Example: hekate volume create photos --copies 2")]
     Create(VolumeCreate),
     /// All volumes.
+    #[command(after_help = "Example: hekate volume list")]
     List,
     /// One volume: its policy, where its partitions are, and whatever makes its promises weaker.
+    #[command(after_help = "Example: hekate volume show photos")]
     Show {
         /// Its name.
         name: String,
@@ -316,13 +368,13 @@ pub struct VolumeCreate {
     #[arg(long, default_value = "default")]
     pub pool: String,
     /// Copies of everything, each on another brick.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub copies: u32,
     /// What no two copies share [default: server if the pool has bricks on enough of them, else disk].
     #[arg(long, value_enum)]
     pub domain: Option<FailureDomain>,
     /// Serve the volume while at least so many copies are there; with fewer its users wait [default: all but one].
-    #[arg(long, value_name = "COPIES")]
+    #[arg(long, value_name = "COPIES", value_parser = clap::value_parser!(u32).range(1..))]
     pub min_replicas: Option<u32>,
     /// Partitions that share the names of each directory made in the volume's root, such as a bucket: a power of two, at
     /// most the partitions of the ring (`hekate pool list`). More take more names and creates; making, removing and
@@ -342,11 +394,16 @@ pub struct VolumeCreate {
     #[arg(long, value_name = "SERVER")]
     pub leader: Option<u32>,
     /// A user that may use the volume, beside root and its owner; may be given again.
-    #[arg(long = "allow-uid", value_name = "UID")]
+    #[arg(long = "allow-uid", value_name = "UID", value_parser = uid)]
     pub allow_uids: Vec<u32>,
     /// The owner of the volume and its root directory [default: who asks].
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", value_parser = uid)]
     pub owner: Option<u32>,
+}
+
+/// A user's number.
+fn uid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("{text:?} is no user's number from 0 to {}; `id -u NAME` prints it", u32::MAX))
 }
 
 /// How a volume's bytes are replicated.

@@ -5,8 +5,8 @@ use crate::commands::Failure;
 use hekate_proto::Error;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rustix::fs::OFlags;
-use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use rustix::process::{Resource, getrlimit, setrlimit, setsid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -23,7 +23,8 @@ pub const IN_USE_PATIENCE: Duration = Duration::from_secs(2);
 const READY_PAUSE: Duration = Duration::from_millis(20);
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
-/// Starts this program with other arguments in a session of its own; it writes to `log`.
+/// Starts this program with other arguments; its standard error is `log`. It is in a session of its own (setsid(2)), so neither
+/// the keys of the terminal nor its hang-up send it a signal.
 pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Failure> {
     let failed = |e: std::io::Error| Failure::new(71, format!("start the background process: {e}"));
     if let Some(parent) = log.parent() {
@@ -44,8 +45,9 @@ pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Fail
     command.arg0(program.with_file_name("hekate"));
     command.env_remove(crate::notify::SOCKET);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).current_dir("/");
-    // A group of its own, so that the terminal's signals do not reach it.
-    command.process_group(0);
+    let leave_terminal = || setsid().map(|_| ()).map_err(std::io::Error::from);
+    // SAFETY: between fork and exec only setsid(2) is called, which is async-signal-safe and allocates nothing.
+    unsafe { command.pre_exec(leave_terminal) };
     command.spawn().map_err(failed)
 }
 
@@ -88,10 +90,21 @@ pub fn check_listen(address: Option<SocketAddr>) -> Result<(), Failure> {
     }
 }
 
-/// Set once somebody wants the process to end.
+/// The signals that end a process in order: SIGTERM, SIGINT, and SIGHUP, which a terminal sends when it is closed. SIGHUP is left
+/// out if it was ignored when the process started, as nohup(1) has it.
+pub fn ending_signals() -> Vec<std::ffi::c_int> {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: to ignore a signal runs no code of ours. The caller registers a handler next, unless it was ignored before.
+    let before = unsafe { signal(Signal::SIGHUP, SigHandler::SigIgn) };
+    let was_ignored = matches!(before, Ok(SigHandler::SigIgn));
+    let hangup = if was_ignored { None } else { Some(SIGHUP) };
+    [SIGTERM, SIGINT].into_iter().chain(hangup).collect()
+}
+
+/// A flag that the signals of [`ending_signals`] set.
 pub fn stop_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
+    for signal in ending_signals() {
         signal_hook::flag::register(signal, stop.clone()).map_err(|e| Error::io("register a signal", e))?;
     }
     Ok(stop)

@@ -8,7 +8,6 @@ mod notify;
 mod output;
 mod paths;
 
-use clap::Parser;
 use rustix::fs::Mode;
 use std::ffi::OsString;
 use std::path::Path;
@@ -25,11 +24,15 @@ fn main() -> ExitCode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let (arguments, is_helper) = arguments();
     let exit = |exit: u8| ExitCode::from(if is_helper { commands::helper_exit(exit) } else { exit });
-    let cli = match cli::Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
+    let json = arguments.iter().any(|word| word == "--json");
+    let cli = match cli::Cli::parse_from_words(arguments) {
+        Ok(cli) => cli.with_environment(),
         Err(told) => {
             let wrong = told.use_stderr();
-            let _ = told.print();
+            match wrong && json {
+                true => println!("{}", serde_json::json!({ "error": told.to_string().trim(), "exit": WRONG_USE })),
+                false => _ = told.print(),
+            }
             return if wrong { exit(WRONG_USE) } else { ExitCode::SUCCESS };
         }
     };

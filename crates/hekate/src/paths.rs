@@ -1,9 +1,9 @@
 //! Where things are: state, sockets, logs.
 
-use crate::cli::Cli;
+use crate::cli::{Cli, address, line_with};
 use crate::commands::Failure;
 use hekate_proto::Error;
-use hekate_server::membership::coordinator_file;
+use hekate_server::membership::{coordinator_file, is_coordinator, is_member};
 use hekate_transport::{Endpoint, Secret};
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -37,9 +37,8 @@ impl Paths {
         if rustix::process::geteuid().is_root() {
             return Ok(Self { state: STATE_DIRECTORY.into(), socket: Path::new(RUN_DIRECTORY).join(SOCKET_NAME) });
         }
-        let home = std::env::var_os("HOME").map(PathBuf::from);
         let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let state = variable("XDG_STATE_HOME").or(home.map(|home| home.join(".local/state")));
+        let state = variable("XDG_STATE_HOME").or(variable("HOME").map(|home| home.join(".local/state")));
         let state = state.ok_or_else(|| Failure::usage("neither HOME nor XDG_STATE_HOME is set; name --state DIR"))?;
         let state = state.join("hekate");
         let run = variable("XDG_RUNTIME_DIR").map_or(state.clone(), |run| run.join("hekate"));
@@ -96,14 +95,55 @@ pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
     Ok(if missing.as_os_str().is_empty() { found } else { found.join(missing) })
 }
 
-/// The server that commands talk to.
-pub fn endpoint(cli: &Cli) -> Result<Endpoint, Failure> {
-    endpoint_of(&Paths::of(cli)?, cli.server.as_deref())
-}
-
-/// The same, of what is named elsewhere.
+/// The server that is named so, or that of the paths.
 pub fn endpoint_of(paths: &Paths, server: Option<&str>) -> Result<Endpoint, Failure> {
     let Some(server) = server else { return Ok(Endpoint::Unix(paths.socket.clone())) };
-    let secret = if server.starts_with("tcp:") { Some(Secret::read(&paths.secret())?) } else { None };
-    Ok(Endpoint::parse(server, secret.as_ref())?)
+    let server = address::server(server).map_err(Failure::usage)?;
+    let secret = if server.starts_with("tcp:") { Some(secret_for(paths, &server)?) } else { None };
+    Ok(Endpoint::parse(&server, secret.as_ref())?)
+}
+
+/// The secret that TCP needs.
+fn secret_for(paths: &Paths, server: &str) -> Result<Secret, Failure> {
+    Secret::read(&paths.secret()).map_err(|error| {
+        let failure = Failure::from(error);
+        let fix = "over TCP a command needs the cluster's secret: name a state directory that has it with --state DIR (a copy of \
+                   the file `secret` of a server is enough)";
+        Failure { text: format!("{server}: {}; {fix}", failure.text), ..failure }
+    })
+}
+
+/// What to do about a server that does not answer: `state` and `server` as they were given, `what` says where it was looked for.
+pub fn unreachable(paths: &Paths, state: Option<&Path>, server: Option<&str>, what: &str) -> Failure {
+    if let (None, Some(_), Err(error)) = (server, state, std::fs::metadata(&paths.socket))
+        && error.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        let (uid, shown) = (rustix::process::geteuid().as_raw(), paths.state.display());
+        let fix = "run it as the user of that server (sudo), or name another server with --server";
+        return Failure::new(77, format!("{what}: user {uid} may not go into {shown}; {fix}"));
+    }
+    let fix = match server {
+        Some(_) => "start it there, or name another one with --server".to_string(),
+        None if is_member(&paths.state) => format!("`{}` starts it", line_with(state, "serve --detach")),
+        None if is_coordinator(&paths.state) => format!("`{}` starts it", line_with(state, "coordinator --detach")),
+        None => no_state(paths, state),
+    };
+    Failure::new(69, format!("{what}; is it running? {fix}"))
+}
+
+/// There is no server's state, or it cannot be read.
+fn no_state(paths: &Paths, state: Option<&Path>) -> String {
+    let root = Path::new(RUN_DIRECTORY).join(SOCKET_NAME);
+    let shown = paths.state.display();
+    if paths.socket != root && root.exists() {
+        return format!(
+            "{shown} has no server's state; the server of this machine is root's: --server unix:{}",
+            root.display()
+        );
+    }
+    let (make, serve) = (line_with(state, "init --brick DIR"), line_with(state, "serve --detach"));
+    format!(
+        "no server's state can be seen in {shown}; --state DIR or --server ADDRESS names another server, or `{make}` makes a new \
+         cluster there and `{serve}` serves it"
+    )
 }

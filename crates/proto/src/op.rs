@@ -231,9 +231,9 @@ wire_enum! {
     pub enum VolumeOp {
         /// -> `Space`.
         1 = StatFs,
-        /// Keeps the session; of the orphans that it was last told of, names those that it does not have open.
-        /// -> `Orphans`.
-        2 = Heartbeat { unused: Vec<InodeId> },
+        /// Keeps the session; of the orphans that it was last told of, names those that it does not have open, and files of
+        /// which its kernel has written back mapped pages since the last heartbeat. -> `Orphans`.
+        2 = Heartbeat { unused: Vec<InodeId>, mapped: Vec<InodeId> },
         /// -> `Done`.
         3 = EndSession,
     }

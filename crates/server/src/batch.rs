@@ -1,6 +1,7 @@
 //! A batch of one session's requests: done in order, made durable together, answered together.
 
 use crate::housekeeping::free_space;
+use crate::mapping;
 use crate::node::Node;
 use crate::ops::{SlowOp, about};
 use crate::partition::HostedRing;
@@ -167,8 +168,8 @@ impl Node {
         // Who met the damage that has stopped it has another error.
         let has_stopped = || {
             let leader =
-                self.ring(ring).and_then(|ring| ring.leader(partition).map(|(_, hosted)| hosted.brick.status()));
-            leader.is_ok_and(|status| status.is_ok_and(|status| status.poisoned.is_some()))
+                self.ring(ring).and_then(|ring| ring.leader(partition).map(|(_, hosted)| hosted.brick.stopped()));
+            leader.is_ok_and(|stopped| stopped.is_some())
         };
         let what = match &error {
             Error::Poisoned { what } => what,
@@ -357,7 +358,8 @@ impl Node {
         };
         match op {
             VolumeOp::StatFs => Ok(Reply::Space { space: self.volume_space(session.volume)? }),
-            VolumeOp::Heartbeat { unused } => {
+            VolumeOp::Heartbeat { unused, mapped } => {
+                mapping::note(self, session, mapped);
                 // Before the orphans: whoever has a partition's lock may wait for theirs.
                 let untold = self.untold(session)?;
                 let orphans = self.orphans.lock();

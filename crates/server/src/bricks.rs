@@ -72,6 +72,8 @@ pub struct Opened {
     pub bricks: HashMap<BrickId, Arc<Brick>>,
     /// What was found when they were opened.
     pub recoveries: HashMap<BrickId, RecoveryReport>,
+    /// Where each is, those that are not open too.
+    pub directories: HashMap<BrickId, String>,
     /// Those that are not: it is to do without them, or nothing is to rest on one that cannot be opened.
     pub absent: BTreeSet<BrickId>,
 }
@@ -85,6 +87,7 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
     }
     let mut opened = Opened::default();
     for info in own {
+        opened.directories.insert(info.brick, info.directory.clone());
         if without.contains(&info.directory) {
             progress(&format!("brick {} is left out", info.directory));
             opened.absent.insert(info.brick);

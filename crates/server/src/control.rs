@@ -269,7 +269,7 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::VolumeList => volume_rows(node, &Reports::gather(node)?).map(Value::from),
         ControlRequest::VolumeShow { name } => {
             let volume = node.registry.volume(&name)?;
-            let volume = volume.ok_or_else(|| Error::invalid(format!("there is no volume called {name}")))?;
+            let volume = volume.ok_or_else(|| node.no_volume(&name))?;
             let mut row = volume_row(node, &volume, &Reports::gather(node)?)?;
             let map = node.registry.map(&volume)?;
             (row["views"], row["bricks"]) = (json(&map.views)?, json(&map.bricks)?);
@@ -452,12 +452,14 @@ fn one_brick(node: &Node, name: &str) -> Result<BrickInfo> {
 fn bricks(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
     let rings = node.registry.rings()?;
     let row = |info: BrickInfo| -> Result<Value> {
-        let state = match (info.unopened, node.absent.contains(&info.brick)) {
-            (true, _) => "not opened yet",
-            (_, true) => "not opened",
-            _ => "away",
+        let unknown = || match info.unopened {
+            true => {
+                json!({ "brick": info.brick, "state": "not opened yet", "reason": "its server opens it at its next start" })
+            }
+            false => json!({ "brick": info.brick, "state": "away", "reason": "its server does not answer" }),
         };
-        let mut row = reports.brick(info.brick).unwrap_or_else(|| json!({ "brick": info.brick, "state": state }));
+        let said = reports.brick(info.brick).filter(|row| !(info.unopened && row["state"] == "not opened"));
+        let mut row = said.unwrap_or_else(unknown);
         (row["directory"], row["pool"], row["server"]) =
             (info.directory.into(), info.pool.into(), info.server.0.into());
         let views = rings.iter().flat_map(|ring| &ring.views);
@@ -469,7 +471,7 @@ fn bricks(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
 }
 
 /// Bricks that partitions lack as members: how many, and how far they are healed.
-fn lacking_copies(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
+fn lacking_copies(node: &Node, reports: &Reports, bricks: &[Value]) -> Result<Vec<Value>> {
     let mut lacking: BTreeMap<BrickId, (u64, u64, f64)> = BTreeMap::new();
     for ring in node.registry.rings()? {
         for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
@@ -481,13 +483,13 @@ fn lacking_copies(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
             }
         }
     }
-    let infos = node.registry.bricks()?;
     let row = |(brick, (all, learning, healed)): (BrickId, (u64, u64, f64))| {
-        let info = infos.iter().find(|info| info.brick == brick);
+        let of_brick = |name: &str| row_of(bricks, brick).map(|row| row[name].clone());
         json!({
             "brick": brick,
-            "directory": info.map(|info| &info.directory),
-            "server": info.map(|info| info.server),
+            "directory": of_brick("directory"),
+            "server": of_brick("server"),
+            "state": of_brick("state"),
             "partitions": all,
             "learning": learning,
             "healed": healed / all as f64,
@@ -496,11 +498,23 @@ fn lacking_copies(node: &Node, reports: &Reports) -> Result<Vec<Value>> {
     Ok(lacking.into_iter().map(row).collect())
 }
 
+/// The row of a brick among those of all bricks.
+fn row_of(bricks: &[Value], brick: BrickId) -> Option<&Value> {
+    let id = brick.text();
+    bricks.iter().find(|row| row["brick"] == id.as_str())
+}
+
 fn status(node: &Node) -> Result<Value> {
     let reports = Reports::gather(node)?;
     let waiting = reports.waiting(node);
-    let lacking = lacking_copies(node, &reports)?;
-    let is_good = waiting.is_empty() && lacking.is_empty() && reports.all_online() && reports.sum("damaged") == 0;
+    let bricks = bricks(node, &reports)?;
+    let lacking = lacking_copies(node, &reports, &bricks)?;
+    let has_failed = |row: &Value| row["state"] == "stopped" || row["state"] == "failing";
+    let is_good = waiting.is_empty()
+        && lacking.is_empty()
+        && reports.all_online()
+        && reports.sum("damaged") == 0
+        && !bricks.iter().any(has_failed);
     Ok(json!({
         "cluster": node.cluster,
         "server": node.registry.server(),
@@ -514,7 +528,11 @@ fn status(node: &Node) -> Result<Value> {
         "servers": reports.rows(),
         "partitions": partitions::rows(node, &reports)?,
         "lanes": reports.lanes(),
-        "bricks": bricks(node, &reports)?,
+        "bricks": bricks,
+        "damaged": reports.sum("damaged"),
+        "damage": reports.lists("damage").collect::<Vec<_>>(),
+        "mapped_by_two": reports.sum("mapped_by_two"),
+        "mapped_files": reports.lists("mapped_files").collect::<Vec<_>>(),
         "volumes": volume_rows(node, &reports)?,
         "orphans": reports.sum("orphans"),
         "garbage": reports.sum("garbage"),

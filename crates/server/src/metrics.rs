@@ -52,6 +52,8 @@ fn add_server(page: &mut Page, report: &Value) {
     for (name, help, value) in rows {
         page.gauge(name, help, Vec::new(), value);
     }
+    let mapped = "Files of which two mounts wrote back mapped pages, so that stores may be lost";
+    page.counter("hekate_files_mapped_by_two_mounts", mapped, Vec::new(), number(&report["mapped_by_two"]));
     page.counter("hekate_slow_ops", "Ops that took longer than --slow-op", Vec::new(), number(&report["slow_ops"]));
 }
 

@@ -3,8 +3,10 @@
 use crate::bricks::{self, Opened};
 use crate::checkpoint::{Journals, Stalls};
 use crate::control;
+use crate::damage::Damages;
 use crate::healing;
 use crate::housekeeping::Housekeeping;
+use crate::mapping::Mappings;
 use crate::membership;
 use crate::metrics;
 use crate::missing::Leavings;
@@ -49,6 +51,8 @@ pub struct Node {
     pub(crate) secret: Option<Secret>,
     pub(crate) cluster: String,
     pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
+    /// Where each of its bricks is.
+    pub(crate) directories: HashMap<BrickId, String>,
     /// Its bricks that are not open.
     pub(crate) absent: BTreeSet<BrickId>,
     pub(crate) journals: Journals,
@@ -67,6 +71,8 @@ pub struct Node {
     pub(crate) slow_ops: SlowOps,
     pub(crate) raw_locks: RawLocks,
     pub(crate) scrubs: Scrubs,
+    pub(crate) damages: Damages,
+    pub(crate) mappings: Mappings,
     pub(crate) heal_rate: healing::Rate,
     /// When replicas left that are away or being healed.
     pub(crate) leavings: Leavings,
@@ -100,7 +106,8 @@ impl Node {
         let (registry, coordinator_address) = membership::open_registry(&settings.state, secret.as_ref())?;
         registry.check_version()?;
         let cluster = registry.cluster()?;
-        let Opened { bricks, recoveries, absent } = bricks::open_all(&registry, &cluster, &settings.without, progress)?;
+        let Opened { bricks, recoveries, directories, absent } =
+            bricks::open_all(&registry, &cluster, &settings.without, progress)?;
         let syncers = Syncers::start(bricks.values())?;
         let journals = Journals::new(bricks.values())?;
         let node = Arc::new_cyclic(|own| Self {
@@ -110,6 +117,7 @@ impl Node {
             secret,
             cluster,
             bricks,
+            directories,
             absent,
             journals,
             stalls: Stalls::default(),
@@ -125,6 +133,8 @@ impl Node {
             slow_ops: SlowOps::default(),
             raw_locks: RawLocks::default(),
             scrubs: Scrubs::default(),
+            damages: Damages::default(),
+            mappings: Mappings::default(),
             heal_rate: healing::Rate::default(),
             leavings: Leavings::default(),
             started: Instant::now(),
@@ -228,6 +238,14 @@ impl Node {
         Ok(ring)
     }
 
+    /// What a brick of this server is called for people: its directory and its id.
+    pub(crate) fn brick_name(&self, brick: BrickId) -> String {
+        match self.directories.get(&brick) {
+            Some(directory) => format!("{directory} ({})", brick.text()),
+            None => brick.text(),
+        }
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         PATIENCE
     }
@@ -265,12 +283,17 @@ impl Node {
             return Ok(volume);
         }
         self.learn()?;
-        let none = || {
-            let mut names: Vec<_> = self.volumes.read().values().map(|volume| volume.name.clone()).collect();
-            names.sort();
-            Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", ")))
-        };
-        known().ok_or_else(none)
+        known().ok_or_else(|| self.no_volume(name))
+    }
+
+    /// What who names a volume that does not exist is answered.
+    pub(crate) fn no_volume(&self, name: &str) -> Error {
+        let volumes = self.volumes.read();
+        let mut names: Vec<&str> =
+            volumes.values().filter(|volume| !volume.deleting).map(|volume| volume.name.as_str()).collect();
+        names.sort_unstable();
+        let known = if names.is_empty() { "there is none".into() } else { format!("there are: {}", names.join(", ")) };
+        Error::invalid(format!("there is no volume called {name}; {known}"))
     }
 
     /// Says where this server listens from now on.

@@ -170,7 +170,12 @@ impl HostedRing {
         if partition.view().too_few && partition.serves() {
             return Some("another replica to be healed, since too few have everything".into());
         }
-        let away: Vec<String> = partition.away().into_iter().map(|brick| self.name(brick)).collect();
+        let has_stopped = |brick| self.bricks().iter().any(|here| here.id() == brick && here.stopped().is_some());
+        let name = |brick| match has_stopped(brick) {
+            true => format!("{}, which has stopped", self.name(brick)),
+            false => self.name(brick),
+        };
+        let away: Vec<String> = partition.away().into_iter().map(name).collect();
         match (away.is_empty(), partition.serves()) {
             (true, true) => None,
             (true, false) => Some(match partition.compared() {

@@ -8,11 +8,12 @@ mod elsewhere;
 
 pub use elsewhere::{RepairRequest, answer};
 
+use crate::damage;
 use crate::node::Node;
 use crate::partition::HostedRing;
 use crate::turn::Turn;
 use elsewhere::{Copied, copied_from_others, mend_elsewhere};
-use hekate_brick::{Brick, Finding, LogPosition, block_checksum, data_file_path};
+use hekate_brick::{Brick, Finding, LogPosition, block_checksum};
 use hekate_proto::*;
 use hekate_replica::{Around, Commit, Event, Out};
 use serde::{Deserialize, Serialize};
@@ -104,8 +105,16 @@ impl Rotten {
     }
 }
 
-/// Mends what a scrub of `brick` found.
-pub fn mend(node: &Node, brick: &Arc<Brick>, finding: &Finding) -> Result<Mended> {
+/// Mends what was found on `brick`, which is of this server, and notes what became of it.
+pub fn mend(node: &Node, brick: &Brick, finding: &Finding) -> Result<Mended> {
+    let outcome = mend_finding(node, brick, finding);
+    if !matches!(finding, Finding::Stray { .. }) {
+        damage::note(node, brick, finding, &outcome);
+    }
+    outcome
+}
+
+fn mend_finding(node: &Node, brick: &Brick, finding: &Finding) -> Result<Mended> {
     match (finding, Rotten::of(finding)) {
         (Finding::Stray { .. }, _) => Ok(Mended::Yes),
         // Of an entry of checksums each block is found.
@@ -156,16 +165,13 @@ pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, len
     let leader = ring.leader(shard.position().partition(ring.count()))?.1.brick.clone();
     let block = BLOCK_BYTES as u32;
     let mut mended = false;
-    let mend = |block| mend_rotten(node, leader.id(), &Rotten::Block { ring: ring_id, shard, block });
+    let mend = |block| mend(node, &leader, &Finding::Block { ring: ring_id, shard, block });
     if matches!(leader.shard(ring_id, shard), Err(Error::Damaged { .. })) {
         mended |= mend(0)? == Mended::Yes;
     }
     for number in offset / block..offset.saturating_add(length).div_ceil(block) {
         if matches!(leader.read_block(ring_id, shard, number), Err(Error::Damaged { .. } | Error::Io { .. })) {
-            let outcome = mend(number)?;
-            let (file, brick) = (data_file_path(shard), leader.id().text());
-            log::warn!("block {number} of {file} on brick {brick}: {}", words(outcome));
-            mended |= outcome == Mended::Yes;
+            mended |= mend(number)? == Mended::Yes;
         }
     }
     Ok(mended)
@@ -178,9 +184,7 @@ pub fn mend_entries(node: &Node, ring_id: RingId, at: PartitionNumber) -> Result
     let mut mended = false;
     for (from, to) in [Key::object_range(ring_id, at, ring.count()), Key::work_range(ring_id, at, ring.count())] {
         for key in leader.damaged_entries(&from, &to)? {
-            let outcome = mend(node, &leader, &Finding::Entry { key: key.clone() })?;
-            log::warn!("entry {key:?} on brick {}: {}", leader.id().text(), words(outcome));
-            mended |= outcome == Mended::Yes;
+            mended |= mend(node, &leader, &Finding::Entry { key: key.clone() })? == Mended::Yes;
         }
     }
     Ok(mended)

@@ -1,13 +1,14 @@
 //! Scrubbing the bricks while they serve: a pass a week, or when somebody asks; what it finds is mended.
 
 use crate::control::prove_here;
+use crate::damage;
 use crate::node::Node;
-use crate::repair::{Mended, mend, words};
+use crate::repair::{Mended, mend};
 use hekate_brick::{Brick, Finding, ScrubCursor, data_file_path};
 use hekate_proto::*;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -42,8 +43,6 @@ struct Passes {
     last: Option<(Instant, Pass)>,
     /// When the last pass over all of the brick ended.
     whole: Option<Instant>,
-    /// What passes found and nobody could mend, by volume.
-    unmended: BTreeMap<VolumeId, u64>,
     /// What was mended since the server started, by passes and by reads.
     mended: u64,
     /// Why the last pass did not come to its end.
@@ -66,7 +65,8 @@ struct Pass {
     bytes: u64,
     strays: u64,
     mended: u64,
-    unmended: BTreeMap<VolumeId, u64>,
+    /// Items that it found and no replica could mend.
+    unmended: u64,
     named: BTreeSet<String>,
 }
 
@@ -127,29 +127,13 @@ impl Scrubs {
         json!({ "state": state, "now": now, "last": last, "mended_since_start": passes.mended,
             "error": passes.error.as_ref().map(ToString::to_string) })
     }
-
-    /// What is damaged and was not mended, by the last passes or the running one.
-    pub fn damaged(&self) -> u64 {
-        let count = |passes: &Passes| {
-            let running = passes.running.as_ref().map_or(0, Pass::damaged);
-            running.max(passes.unmended.values().sum())
-        };
-        self.bricks.lock().values().map(count).sum()
-    }
 }
 
 impl Passes {
     /// A pass has come to its end.
     fn end(&mut self, pass: Pass) {
-        match pass.volume {
-            None => {
-                self.whole = Some(Instant::now());
-                self.unmended.clone_from(&pass.unmended);
-            }
-            Some(volume) => {
-                self.unmended.remove(&volume);
-                self.unmended.extend(&pass.unmended);
-            }
+        if pass.volume.is_none() {
+            self.whole = Some(Instant::now());
         }
         self.last = Some((Instant::now(), pass));
     }
@@ -175,10 +159,6 @@ impl Pass {
         }
     }
 
-    fn damaged(&self) -> u64 {
-        self.unmended.values().sum()
-    }
-
     fn show(&self) -> Value {
         json!({
             "volume": self.volume,
@@ -186,7 +166,7 @@ impl Pass {
             "left_out": self.left_out,
             "bytes_checked": self.bytes,
             "mended": self.mended,
-            "damaged": self.damaged(),
+            "damaged": self.unmended,
             "stray_files_removed": self.strays,
             "damage": self.named,
         })
@@ -198,7 +178,7 @@ impl Pass {
             (_, Mended::Yes) => self.mended += 1,
             (_, Mended::NotNeeded) => {}
             (_, Mended::No | Mended::KeyLost) => {
-                *self.unmended.entry(volume_of(finding)).or_default() += 1;
+                self.unmended += 1;
                 if self.named.len() < NAMED_MAX {
                     self.named.insert(describe(finding));
                 }
@@ -207,7 +187,8 @@ impl Pass {
     }
 }
 
-fn describe(finding: &Finding) -> String {
+/// A finding for people: a block with its data file, or an entry.
+pub fn describe(finding: &Finding) -> String {
     match finding {
         Finding::Block { shard, block, .. } => format!("block {block} of {}", data_file_path(*shard)),
         Finding::Entry { key } => format!("entry {key:?}"),
@@ -215,7 +196,8 @@ fn describe(finding: &Finding) -> String {
     }
 }
 
-fn volume_of(finding: &Finding) -> VolumeId {
+/// Whose it is; 0: no volume's.
+pub fn volume_of(finding: &Finding) -> VolumeId {
     match finding {
         Finding::Block { shard, .. } => shard.volume,
         Finding::Entry { key } => key.place().map_or(VolumeId(0), |place| place.volume),
@@ -228,9 +210,10 @@ pub fn round(node: &Node) -> Result<()> {
     let ops = node.counters.sum();
     let is_busy = node.scrubs.ops.swap(ops, Ordering::Relaxed) != ops;
     let bytes = if is_busy { BUSY_BYTES } else { ROUND_BYTES };
+    damage::round(node);
     for brick in node.bricks.values() {
         note_index_blocks(node, brick);
-        if brick.status()?.poisoned.is_none() {
+        if brick.stopped().is_none() {
             round_of(node, brick, bytes)?;
         }
     }
@@ -240,7 +223,10 @@ pub fn round(node: &Node) -> Result<()> {
 /// Whoever reads a block of the index puts a flipped bit right.
 fn note_index_blocks(node: &Node, brick: &Brick) {
     for block in brick.take_mended_index_blocks() {
-        log::warn!("block {block} of the index of brick {}: a bit had flipped, it is right again", brick.id().text());
+        log::warn!(
+            "block {block} of the index of brick {}: a bit had flipped, it is right again",
+            node.brick_name(brick.id())
+        );
         node.scrubs.note_mended(brick.id());
     }
 }
@@ -259,9 +245,15 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
             // Directories without files cost nothing and end the round as well.
             pass.bytes += step.bytes.max(4096);
             for finding in &step.findings {
+                if let Finding::Stray { .. } = finding {
+                    log::warn!(
+                        "{} on brick {}: no shard knows it, it is removed",
+                        describe(finding),
+                        node.brick_name(brick.id())
+                    );
+                }
                 // Whatever keeps it from being mended, it is damaged.
                 let outcome = mend(node, brick, finding).unwrap_or(Mended::No);
-                log::warn!("scrub of brick {}: {}: {}", brick.id().text(), describe(finding), words(outcome));
                 pass.note(finding, outcome);
             }
         }

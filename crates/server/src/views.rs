@@ -118,7 +118,7 @@ impl Node {
             return Ok(());
         }
         let from = clock();
-        let stopped = self.bricks.values().filter(|brick| brick.status().is_ok_and(|status| status.poisoned.is_some()));
+        let stopped = self.bricks.values().filter(|brick| brick.stopped().is_some());
         let stopped: Vec<BrickId> = stopped.map(|brick| brick.id()).chain(self.absent.iter().copied()).collect();
         self.registry.keep_alive(&stopped)?;
         let mut rings = self.registry.rings()?;

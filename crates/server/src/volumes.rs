@@ -19,6 +19,7 @@ impl Node {
     pub(crate) fn create_volume(&self, wanted: VolumeInfo, wish: RingWish, gid: u32) -> Result<VolumeInfo> {
         let _alone = self.making_volume.lock();
         check_name("volume", &wanted.name)?;
+        check_name("pool", &wanted.pool)?;
         if self.registry.volume(&wanted.name)?.is_some() {
             return Err(Error::invalid(format!("there is a volume called {} already", wanted.name)));
         }
@@ -128,7 +129,7 @@ impl Node {
     pub(crate) fn delete_volume(&self, name: &str) -> Result<()> {
         let _alone = self.making_volume.lock();
         let Some(volume) = self.registry.volume(name)? else {
-            return Err(Error::invalid(format!("there is no volume called {name}")));
+            return Err(self.no_volume(name));
         };
         let users = self.registry.session_count(volume.volume)?;
         if users > 0 {

@@ -42,13 +42,8 @@ pub fn where_is(node: &Node, wanted: &WhereRequest) -> Result<Value> {
 }
 
 fn volume_called(node: &Node, name: &str) -> Result<Arc<VolumeInfo>> {
-    let volumes: Vec<_> = node.volumes.read().values().cloned().collect();
-    let found = volumes.iter().find(|volume| volume.name == name && !volume.deleting);
-    found.cloned().ok_or_else(|| {
-        let mut names: Vec<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
-        names.sort_unstable();
-        Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", ")))
-    })
+    let found = node.volumes.read().values().find(|volume| volume.name == name && !volume.deleting).cloned();
+    found.ok_or_else(|| node.no_volume(name))
 }
 
 struct Search<'a> {

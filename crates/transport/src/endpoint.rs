@@ -20,7 +20,10 @@ impl Secret {
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|e| Error::io(format!("read the secret {}", path.display()), e))?;
         if bytes.len() < 32 {
-            return Err(Error::invalid(format!("the secret {} has under 32 bytes; make it anew", path.display())));
+            return Err(Error::invalid(format!(
+                "the secret {} has under 32 bytes; it is to be the file `secret` of a server's state directory",
+                path.display()
+            )));
         }
         Ok(Self(bytes.into()))
     }

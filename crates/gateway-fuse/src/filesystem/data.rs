@@ -59,10 +59,15 @@ impl Filesystem {
         Ok(read(&self.volume, &caller.context, caller.inode, offset, size)?)
     }
 
-    /// Written back pages (`WRITE_CACHE`) have no flags of an open; their durability is asked for by FSYNC.
+    /// Written back pages (`WRITE_CACHE`) have no flags of an open; their durability is asked for by FSYNC. As the kernel has no
+    /// write-back cache for write(2) here (`negotiate.rs`), they are those that programs stored to through shared mappings.
     pub(super) fn write(&self, caller: &Caller, offset: u64, write_flags: u32, flags: u32, data: Bytes) -> Outcome {
         let written = WriteOut { size: data.len() as u32, padding: 0 };
-        let flags = if write_flags & WRITE_CACHE != 0 { 0 } else { flags };
+        let is_mapped = write_flags & WRITE_CACHE != 0;
+        let flags = if is_mapped { 0 } else { flags };
+        if is_mapped {
+            self.volume.wrote_mapped(caller.inode);
+        }
         let context = Context { durable: is_durable(flags), ..caller.context };
         let drop_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
         if flags & OFlags::APPEND.bits() != 0 {

@@ -1,8 +1,9 @@
 //! The mount table: `/proc/self/mountinfo`, see proc_pid_mountinfo(5).
 
 use hekate_proto::{Error, Result};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 const TABLE: &str = "/proc/self/mountinfo";
 
@@ -23,28 +24,39 @@ impl Mount {
 
 /// What is mounted at an absolute path, the topmost if there are several.
 pub(super) fn mounted_at(path: &Path) -> Result<Option<Mount>> {
-    let table = std::fs::read(TABLE).map_err(|error| Error::io(format!("read {TABLE}"), error))?;
-    Ok(find(&table, path))
+    Ok(find(&read()?, path))
+}
+
+/// All mounts whose root is that of their file system, with where they are, in the order of mounting.
+pub(super) fn all() -> Result<Vec<(PathBuf, Mount)>> {
+    Ok(list(&read()?))
+}
+
+fn read() -> Result<Vec<u8>> {
+    std::fs::read(TABLE).map_err(|error| Error::io(format!("read {TABLE}"), error))
+}
+
+fn list(table: &[u8]) -> Vec<(PathBuf, Mount)> {
+    let whole = |line: &&[u8]| line.split(|byte| *byte == b' ').nth(3) == Some(b"/".as_slice());
+    table.split(|byte| *byte == b'\n').filter(whole).filter_map(parsed).collect()
 }
 
 fn find(table: &[u8], path: &Path) -> Option<Mount> {
     let lines = table.split(|byte| *byte == b'\n');
-    lines.rev().find_map(|line| mount_of(line, path))
+    lines.rev().filter_map(parsed).find_map(|(at, mount)| (at == path).then_some(mount))
 }
 
 /// `36 35 98:0 /root /mount/point options shared:1 - type source options`
-fn mount_of(line: &[u8], path: &Path) -> Option<Mount> {
+fn parsed(line: &[u8]) -> Option<(PathBuf, Mount)> {
     let mut fields = line.split(|byte| *byte == b' ');
-    if unescaped(fields.nth(4)?) != path.as_os_str().as_bytes() {
-        return None;
-    }
+    let at = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
     let own = fields.next()?;
     fields.find(|field| *field == b"-")?;
     let mut text = || fields.next().map(|field| String::from_utf8_lossy(&unescaped(field)).into_owned());
     let (kind, source) = (text()?, text()?);
     let both = [String::from_utf8_lossy(own).into_owned(), text().unwrap_or_default()];
     let options = both.iter().flat_map(|list| list.split(',')).map(String::from).collect();
-    Some(Mount { kind, source, options })
+    Some((at, Mount { kind, source, options }))
 }
 
 /// Blanks and backslashes are written as `\` and three octal digits.
@@ -83,6 +95,13 @@ mod tests {
         assert_eq!(found("/mnt/x"), wanted("fuse.hekate", "top"));
         assert_eq!(find(SAMPLE, Path::new("/mnt")), None);
         assert_eq!(find(b"torn line\n\n1 2", Path::new("/")), None);
+    }
+
+    #[test]
+    fn all_mounts_are_listed_in_order() {
+        let found: Vec<_> = list(SAMPLE).into_iter().map(|(at, mount)| (at, mount.source)).collect();
+        let wanted = [("/", "/dev/sda1"), ("/mnt/my files", "home"), ("/mnt/x", "tmpfs"), ("/mnt/x", "top")];
+        assert_eq!(found, wanted.map(|(at, source)| (at.into(), source.to_string())));
     }
 
     #[test]

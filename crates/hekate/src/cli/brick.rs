@@ -6,8 +6,10 @@ use std::path::PathBuf;
 #[derive(Subcommand, Debug)]
 pub enum Brick {
     /// All bricks of the cluster.
+    #[command(after_help = "Example: hekate brick list")]
     List,
     /// One brick: its state, its space, and what rests on it.
+    #[command(after_help = "Example: hekate brick show /srv/disk1")]
     Show {
         /// Its directory, or the first digits of its id.
         brick: String,
@@ -22,6 +24,7 @@ pub enum Brick {
         brick: String,
     },
     /// Move what rests on a brick to others (this version says what is in the way).
+    #[command(after_help = "Example: hekate brick drain /srv/disk1")]
     Drain {
         /// Its directory, or the first digits of its id.
         brick: String,

@@ -51,6 +51,7 @@ server has a brick open (`hekate stop`); 64 no brick, or bricks of several clust
 pub const WHERE_EXAMPLES: &str = "\
 Examples:
   hekate where photos:/2026/cat.jpg
+  hekate where /mnt/photos/2026/cat.jpg
   hekate where photos:/ --json
   hekate where backup:/disk.img --offset 17179869184    go on where an answer ended
 
@@ -69,8 +70,9 @@ pub struct DebugCompare {
 
 #[derive(Args, Debug)]
 pub struct Where {
-    /// The volume's name, a colon, and the path from the volume's root. Symbolic links are not followed.
-    #[arg(value_name = "VOLUME:/PATH")]
+    /// The volume's name, a colon, and the path from the volume's root; or a whole path below a mount of this machine. A symbolic
+    /// link at its end is not followed.
+    #[arg(value_name = "VOLUME:/PATH or PATH")]
     pub place: OsString,
     /// Show shards from this byte of the file on; an answer has at most 2,048 of them.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]

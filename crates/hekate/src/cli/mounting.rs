@@ -53,7 +53,8 @@ impl Mount {
 
 #[derive(Args, Debug)]
 pub struct Umount {
-    /// Where it is mounted.
+    /// Where it is mounted, or the volume, if it is mounted once.
+    #[arg(value_name = "DIRECTORY or VOLUME")]
     pub directory: PathBuf,
     /// Take it away at once, even if it is in use; what is open stays usable until it is closed.
     #[arg(long)]

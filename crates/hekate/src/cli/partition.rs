@@ -8,6 +8,7 @@ use std::str::FromStr;
 #[derive(Subcommand, Debug)]
 pub enum Partition {
     /// All partitions: who leads, who is a member, who is being healed, and whom they wait for.
+    #[command(after_help = "Example: hekate partition list --waiting")]
     List {
         /// Only those that wait.
         #[arg(long)]

@@ -3,33 +3,46 @@
 use crate::cli::{Cli, Pool, Volume};
 use crate::commands::Failure;
 use crate::output::{self, bytes, table, text};
-use crate::paths::endpoint;
+use crate::paths::{Paths, endpoint_of, unreachable};
 use hekate_cluster::Domain;
 use hekate_proto::map::Mode;
 use hekate_proto::{Error, ServerId};
 use hekate_server::{ControlReply, ControlRequest, VolumeRequest};
 use hekate_transport::{Control, Endpoint};
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server that takes longer to say how it is hangs.
 const LOOK_LIMIT: Duration = Duration::from_secs(15);
 
+/// How long a new volume is waited for: servers look for new ones once a second.
+const SERVED_PATIENCE: Duration = Duration::from_secs(10);
+const SERVED_PAUSE: Duration = Duration::from_millis(100);
+
 /// Asks the server, and waits for it as long as it takes.
 pub fn ask(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
-    ask_within(cli, request, None)
+    ask_named(cli, cli.server.as_deref(), request)
+}
+
+/// Asks this server, or the one of this machine.
+pub fn ask_named(cli: &Cli, server: Option<&str>, request: &ControlRequest) -> Result<Value, Failure> {
+    ask_within(cli, server, request, None)
 }
 
 /// Asks the server for what it knows at once.
 pub fn look(cli: &Cli, request: &ControlRequest) -> Result<Value, Failure> {
-    ask_within(cli, request, Some(LOOK_LIMIT))
+    ask_within(cli, cli.server.as_deref(), request, Some(LOOK_LIMIT))
 }
 
-fn ask_within(cli: &Cli, request: &ControlRequest, limit: Option<Duration>) -> Result<Value, Failure> {
-    match ask_at(&endpoint(cli)?, request, limit) {
-        Err(Error::Unavailable { what }) => {
-            Err(Failure::new(69, format!("{what}; is it running? `hekate serve --detach` starts it")))
-        }
+fn ask_within(
+    cli: &Cli,
+    server: Option<&str>,
+    request: &ControlRequest,
+    limit: Option<Duration>,
+) -> Result<Value, Failure> {
+    let paths = Paths::of(cli)?;
+    match ask_at(&endpoint_of(&paths, server)?, request, limit) {
+        Err(Error::Unavailable { what }) => Err(unreachable(&paths, cli.state.as_deref(), server, &what)),
         other => other?,
     }
 }
@@ -95,6 +108,23 @@ pub fn print_bricks(bricks: &Value) {
     };
     let heads = ["BRICK", "SERVER", "POOL", "STATE", "FREE", "TOTAL", "JOURNAL IN USE"];
     table(&heads, &rows(bricks).iter().map(row).collect::<Vec<_>>());
+    print_failed(rows(bricks));
+}
+
+/// The cause and the fix for each brick that has failed.
+pub fn print_failed(bricks: &[Value]) {
+    for brick in bricks.iter().filter(|brick| brick["state"] == "stopped" || brick["state"] == "failing") {
+        let (directory, server) = (text(&brick["directory"]), text(&brick["server"]));
+        println!(
+            "brick {directory} of server {server} {}: {}",
+            if brick["state"] == "stopped" { "has stopped" } else { "is failing" },
+            text(&brick["reason"])
+        );
+        println!(
+            "  if its disk has failed: hekate brick replace {directory} NEW-DIR, on server {server}; else restart server {server}, \
+             and it is healed"
+        );
+    }
 }
 
 pub fn print_volumes(volumes: &Value) {
@@ -164,6 +194,7 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
         }),
         Volume::Delete { name, confirm } => {
             if confirm.as_ref() != Some(name) {
+                check_volume(cli, name)?;
                 return Err(Failure::usage(format!(
                     "deleting {name} takes everything in it; say it once more: hekate volume delete {name} --confirm {name}"
                 )));
@@ -172,9 +203,16 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
         }
     };
     let answer = ask(cli, &request)?;
+    let waits_for = match command {
+        Volume::Create(options) => wait_until_served(cli, &options.name)?,
+        _ => None,
+    };
     if cli.json {
         output::json(&answer);
         return Ok(());
+    }
+    if let Some(waits_for) = waits_for {
+        eprintln!("the volume is made, and is not served yet: {waits_for}; `hekate status` says when it is");
     }
     match command {
         Volume::List => print_volumes(&answer),
@@ -186,6 +224,34 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
         Volume::Delete { name, .. } => println!("volume {name} is being deleted"),
     }
     Ok(())
+}
+
+/// Refuses a volume that there is not.
+fn check_volume(cli: &Cli, name: &str) -> Result<(), Failure> {
+    let volumes = look(cli, &ControlRequest::VolumeList)?;
+    let known: Vec<String> = rows(&volumes).iter().map(|volume| text(&volume["name"])).collect();
+    if known.iter().any(|known| known == name) {
+        return Ok(());
+    }
+    let known = if known.is_empty() { "there is none".into() } else { format!("there are: {}", known.join(", ")) };
+    Err(Failure::new(66, format!("there is no volume called {name}; {known}")))
+}
+
+/// Waits until the leaders of all partitions of a new volume serve: other servers learn of it within a second.
+/// -> what it waits for after that; none: it is served.
+fn wait_until_served(cli: &Cli, name: &str) -> Result<Option<String>, Failure> {
+    let begun = Instant::now();
+    loop {
+        let all = look(cli, &ControlRequest::PartitionList)?;
+        let is_own = |row: &&Value| rows(&row["volumes"]).iter().any(|volume| volume == name);
+        let serves = |row: &Value| row["waits_for"].is_null() && !row["records"].is_null();
+        let Some(waiting) = rows(&all).iter().filter(is_own).find(|row| !serves(row)) else { return Ok(None) };
+        if begun.elapsed() > SERVED_PATIENCE {
+            let why = waiting["waits_for"].as_str().unwrap_or("its leader to serve");
+            return Ok(Some(format!("partition {}/{} waits for {why}", waiting["ring"], waiting["partition"])));
+        }
+        std::thread::sleep(SERVED_PAUSE);
+    }
 }
 
 fn mode_of(mode: &Value) -> Mode {
@@ -217,7 +283,9 @@ fn show_volume(volume: &Value) {
     print_volumes(&Value::Array(vec![volume.clone()]));
     println!("no two copies on one {}", text(&volume["domain"]));
     println!("served while at least {} of {} copies are there", text(&volume["min_replicas"]), text(&volume["copies"]));
-    println!("owner {}   may also use it: {}", text(&volume["owner_uid"]), text(&volume["allowed_uids"]));
+    let allowed: Vec<String> = rows(&volume["allowed_uids"]).iter().map(text).collect();
+    let allowed = if allowed.is_empty() { "root alone".into() } else { format!("root and {}", allowed.join(", ")) };
+    println!("owner {}   may also use it: {allowed}", text(&volume["owner_uid"]));
     if volume["spread"] != 1 {
         println!("directories in its root: names in {} partitions each", text(&volume["spread"]));
     }

@@ -37,7 +37,7 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
         )));
     }
     let apart =
-        options.coordinator.as_ref().map(|address| Apart::find(options, &join::address(address))).transpose()?;
+        options.coordinator.as_ref().map(|address| Apart::find(options, &join::address(address)?)).transpose()?;
     let directories = brick_directories(&options.bricks)?;
     make_state(
         &paths,

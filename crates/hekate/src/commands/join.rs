@@ -1,6 +1,6 @@
 //! `hekate join`: a further server of a cluster.
 
-use crate::cli::{Cli, Join};
+use crate::cli::{Cli, Join, address as addresses};
 use crate::commands::Failure;
 use crate::commands::control::ask_at;
 use crate::commands::state::{brick_directories, make_bricks, make_state};
@@ -58,7 +58,12 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
 
 /// A cluster's secret, and its bytes for a state directory.
 pub fn read_secret(file: &Path) -> Result<(Secret, Vec<u8>), Failure> {
-    let bytes = std::fs::read(file).map_err(|e| Failure::usage(format!("read the secret {}: {e}", file.display())))?;
+    let bytes = std::fs::read(file).map_err(|e| {
+        Failure::usage(format!(
+            "read the secret {}: {e}; it is the file `secret` in the state directory of a server",
+            file.display()
+        ))
+    })?;
     Ok((Secret::read(file)?, bytes))
 }
 
@@ -83,7 +88,7 @@ fn check_pool(registry: &Registry, pool: &str) -> Result<(), Failure> {
 
 /// Any server of the cluster tells where the coordinator is. -> the cluster, and that address.
 fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String), Failure> {
-    let asked = address(&options.address);
+    let asked = address(&options.address)?;
     let said = identify(&asked, secret, &options.secret_file)?;
     let Some(cluster) = said["cluster"].as_str().map(String::from) else {
         let init = "`hekate init --coordinator` makes one";
@@ -106,9 +111,9 @@ fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String),
     Ok((cluster, holder.into()))
 }
 
-/// An address without its kind is TCP's.
-pub fn address(text: &str) -> String {
-    if text.starts_with("unix:") || text.starts_with("tcp:") { text.into() } else { format!("tcp:{text}") }
+/// As records have it.
+pub fn address(text: &str) -> Result<String, Failure> {
+    addresses::server(text).map_err(Failure::usage)
 }
 
 /// Who answers there.

@@ -5,20 +5,21 @@ pub mod helper;
 use crate::cli::{Cli, Mount, Options, Source, Umount};
 use crate::commands::Failure;
 use crate::commands::state::random;
+use crate::commands::where_is::listed;
 use crate::daemon;
 use crate::log_lines;
 use crate::notify;
 use crate::output;
-use crate::paths::{Paths, endpoint_of, plain_path};
+use crate::paths::{Paths, endpoint_of, plain_path, unreachable};
 use hekate_client::{OpenOptions, Volume};
-use hekate_gateway_fuse::{MountOptions, is_mounted, remount, remove_dead, unmount};
+use hekate_gateway_fuse::{MountOptions, MountedVolume, is_mounted, mounted_volumes, remount, remove_dead, unmount};
 use hekate_graph::LayerSpec;
 use hekate_proto::Error;
 use hekate_server::PROGRESS;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,7 @@ struct Wanted {
 impl Wanted {
     fn new(cli: &Cli, source: &Source, directory: &Path, options: Options, trace: bool) -> Result<Self, Failure> {
         let failed = |e: std::io::Error| Failure::usage(format!("{}: {e}", directory.display()));
+        let options = options.settled();
         if source.server.is_some() && options.server.is_some() {
             return Err(Failure::usage(format!("{} names the server, so leave out server=", source.text)));
         }
@@ -194,15 +196,18 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     log_lines::begin("hekate-mount");
     make_way(&wanted.directory)?;
     let volume = Arc::new(open(wanted)?);
+    // From here on a signal unmounts what is mounted below; before, it ends the process, and there is nothing to unmount.
+    let mut signals = Signals::new(daemon::ending_signals()).map_err(|e| Error::io("register signals", e))?;
     let mounted = hekate_gateway_fuse::mount(
         volume.clone(),
         &wanted.source.text,
         &wanted.directory,
         &mount_options(&wanted.options),
     )?;
+    // Servers call a mount by this number.
+    log::info!("{} is mounted as session {}", wanted.source.text, volume.session());
     notify::ready(&format!("{} is mounted at {}", wanted.source.text, wanted.directory.display()));
     let unmounter = mounted.unmounter();
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|e| Error::io("register signals", e))?;
     std::thread::spawn(move || {
         for _ in signals.forever() {
             // In use: gone from the tree at once, and from the kernel with the last user.
@@ -233,7 +238,8 @@ fn open(wanted: &Wanted) -> Result<Volume, Failure> {
         };
         if begun.elapsed() >= wait {
             let after = if wait.is_zero() { String::new() } else { format!("waited for {} s: ", wait.as_secs_f64()) };
-            return Err(Failure::new(69, format!("{after}{what}; is it running? `hekate serve --detach` starts it")));
+            let state = wanted.state_is_named.then_some(wanted.paths.state.as_path());
+            return Err(unreachable(&wanted.paths, state, wanted.server.as_deref(), &format!("{after}{what}")));
         }
         if !said {
             log::info!(target: PROGRESS, "{what}; waiting for up to {} s", wait.as_secs_f64());
@@ -244,13 +250,39 @@ fn open(wanted: &Wanted) -> Result<Volume, Failure> {
 }
 
 pub fn umount(cli: &Cli, options: &Umount) -> Result<(), Failure> {
-    let directory = std::path::absolute(&options.directory)
-        .map_err(|e| Failure::usage(format!("{}: {e}", options.directory.display())))?;
-    if !is_mounted(&directory)? {
-        return Err(Failure::new(66, format!("no Hekate volume is mounted at {}", directory.display())));
-    }
+    let directory = where_mounted(&options.directory)?;
     unmount(&directory, options.lazy)?;
     say(cli, serde_json::json!({ "directory": directory, "mounted": false }), || {
         format!("{} is unmounted", directory.display())
     })
+}
+
+/// The directory that is to be unmounted: itself, or where the volume of that name is mounted.
+fn where_mounted(called: &Path) -> Result<PathBuf, Failure> {
+    let shown = called.display();
+    let directory = std::path::absolute(called).map_err(|e| Failure::usage(format!("{shown}: {e}")))?;
+    if is_mounted(&directory)? {
+        return Ok(directory);
+    }
+    let mounts = mounted_volumes()?;
+    let is_called = |mount: &&MountedVolume| {
+        let volume = Source::from_str(&mount.source).map(|source| source.volume);
+        Path::new(&mount.source) == called || volume.is_ok_and(|volume| Path::new(&volume) == called)
+    };
+    let found: Vec<&MountedVolume> = mounts.iter().filter(is_called).collect();
+    match found[..] {
+        [mount] => Ok(mount.directory.clone()),
+        [] => {
+            let what =
+                format!("no Hekate volume is mounted at {}, and none that is called {shown}", directory.display());
+            Err(Failure::new(66, format!("{what}{}", listed(&mounts))))
+        }
+        _ => {
+            let places: Vec<String> = found.iter().map(|mount| mount.directory.display().to_string()).collect();
+            Err(Failure::usage(format!(
+                "{shown} is mounted at {}; name one of these directories",
+                places.join(" and ")
+            )))
+        }
+    }
 }

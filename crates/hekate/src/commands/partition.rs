@@ -48,11 +48,12 @@ fn bricks(members: &Value) -> String {
 /// Records that the member lacks that is furthest behind.
 fn lag(row: &Value) -> String {
     let lags = rows(&row["lags"]);
-    let is_away = lags.iter().any(|lag| lag["records"].is_null());
+    let unknown = lags.iter().find(|lag| lag["records"].is_null());
     let most = lags.iter().filter_map(|lag| lag["records"].as_u64()).max();
-    match (row["records"].is_null(), is_away, most) {
+    match (row["records"].is_null(), unknown, most) {
         (true, ..) => "-".into(),
-        (_, true, _) => "away".into(),
+        // The leader has not heard of that member: its brick's state says why, if it is not in order.
+        (_, Some(lag), _) => lag["state"].as_str().filter(|state| *state != "online").unwrap_or("away").into(),
         (.., most) => most.unwrap_or(0).to_string(),
     }
 }

@@ -31,7 +31,7 @@ pub fn serve(cli: &Cli, options: &Serve) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
     daemon::check_listen(options.listen)?;
     if let Some(address) = &options.join {
-        join_once(cli, options, &paths, &join::address(address))?;
+        join_once(cli, options, &paths, &join::address(address)?)?;
     }
     if !is_member(&paths.state) {
         return Err(no_server(&paths));

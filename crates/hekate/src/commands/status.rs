@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant, SystemTime};
 
+/// Damaged items that `hekate status` prints, each in a line.
+const DAMAGE_LINES: usize = 10;
+
 /// From the terminal's home on, all that was there goes (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
@@ -82,7 +85,11 @@ fn print(status: &Value) {
     for lacking in rows(&status["lacking_copies"]) {
         let state = match lacking["learning"].as_u64() {
             Some(1..) => format!("it is being healed, {:.0} %", lacking["healed"].as_f64().unwrap_or(0.0) * 100.0),
-            _ => "it is away".to_string(),
+            _ => match lacking["state"].as_str() {
+                Some("stopped") => "it has stopped".to_string(),
+                Some("online") => "it waits to be healed".to_string(),
+                state => format!("it is {}", state.unwrap_or("away")),
+            },
         };
         println!(
             "brick {} of server {}: {} partitions have one copy less without it; {state}",
@@ -99,6 +106,8 @@ fn print(status: &Value) {
             text(&waiting["waits_for"])
         );
     }
+    print_damage(status);
+    print_mapped(status);
     println!();
     print_servers(&status["servers"]);
     println!();
@@ -108,6 +117,43 @@ fn print(status: &Value) {
     print_bricks(&status["bricks"]);
     println!();
     print_volumes(&status["volumes"]);
+}
+
+/// What no replica has whole: each item that was met, up to a screenful.
+fn print_damage(status: &Value) {
+    let damage = rows(&status["damage"]);
+    for item in damage.iter().take(DAMAGE_LINES) {
+        println!(
+            "damaged: {} of volume {} on brick {} of server {}; no other replica has it, so reads of it fail. Restore the file \
+             from a backup, or remove it",
+            text(&item["what"]),
+            text(&item["volume"]),
+            text(&item["directory"]),
+            text(&item["server"])
+        );
+    }
+    let count = status["damaged"].as_u64().unwrap_or(0);
+    let more = count.saturating_sub(damage.len().min(DAMAGE_LINES) as u64);
+    if more > 0 {
+        println!(
+            "damaged: {more} more; `hekate --json status` has up to 100 of each server in `damage`, the servers' logs have all"
+        );
+    }
+}
+
+/// Files that two mounts map: what one stores may be lost.
+fn print_mapped(status: &Value) {
+    for file in rows(&status["mapped_files"]) {
+        let sessions: Vec<_> = rows(&file["sessions"]).iter().map(text).collect();
+        println!(
+            "warning: two mounts (sessions {}) store into mapped pages of inode {} of volume {} (find MOUNT -inum {}); stores of \
+             one may overwrite those of the other: use that file from one mount",
+            sessions.join(" and "),
+            file["inode"],
+            text(&file["volume"]),
+            file["inode"]
+        );
+    }
 }
 
 fn print_servers(servers: &Value) {

@@ -1,20 +1,27 @@
 //! `hekate where`: where a file or directory rests, as a running server tells.
 
-use crate::cli::{Cli, Where};
+use crate::cli::{Cli, Source, Where};
 use crate::commands::Failure;
-use crate::commands::control::ask;
+use crate::commands::control::ask_named;
 use crate::output::{self, table, text};
+use hekate_gateway_fuse::{MountedVolume, mounted_volumes};
 use hekate_server::{ControlRequest, WhereRequest};
 use serde_json::Value;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::str::FromStr;
 
 /// Exit statuses of what is wrong with the path, not with the server: EX_DATAERR and EX_NOINPUT of sysexits(3).
 const OF_THE_PATH: [u8; 2] = [65, 66];
 
 pub fn where_is(cli: &Cli, options: &Where) -> Result<(), Failure> {
-    let request = parse(options)?;
+    let asked = match options.place.as_bytes().first() {
+        Some(b'/') => of_mount(options)?,
+        _ => Asked { request: parse(options)?, server: None },
+    };
     let place = output::name(&options.place.to_string_lossy());
-    let found = ask(cli, &ControlRequest::Where(request)).map_err(|mut failure| {
+    let server = cli.server.clone().or(asked.server);
+    let found = ask_named(cli, server.as_deref(), &ControlRequest::Where(asked.request)).map_err(|mut failure| {
         if OF_THE_PATH.contains(&failure.exit) {
             failure.text = format!("{place}: {}", failure.text);
         }
@@ -28,11 +35,51 @@ pub fn where_is(cli: &Cli, options: &Where) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What is looked for, and the server that the mount names, if it does.
+struct Asked {
+    request: WhereRequest,
+    server: Option<String>,
+}
+
+/// A path of this machine, below a mount.
+fn of_mount(options: &Where) -> Result<Asked, Failure> {
+    let place = Path::new(&options.place);
+    let shown = place.display();
+    // The last name is that of what is meant, also if it is a symbolic link.
+    let full = match (place.parent(), place.file_name()) {
+        (Some(parent), Some(name)) => std::fs::canonicalize(parent).map(|parent| parent.join(name)),
+        _ => std::fs::canonicalize(place),
+    };
+    let full = full.map_err(|error| Failure::new(66, format!("{shown}: {error}")))?;
+    let mounts = mounted_volumes()?;
+    let below = mounts.iter().filter(|mount| full.starts_with(&mount.directory));
+    let mount = below.max_by_key(|mount| mount.directory.components().count()).ok_or_else(|| {
+        Failure::usage(format!(
+            "{shown} is not below a mount of Hekate{}; name a file as VOLUME:/PATH, for example photos:/2026/cat.jpg",
+            listed(&mounts)
+        ))
+    })?;
+    let source = Source::from_str(&mount.source).map_err(Failure::usage)?;
+    let below = full.strip_prefix(&mount.directory).unwrap_or(Path::new(""));
+    let path = [b"/", below.as_os_str().as_bytes()].concat();
+    let request = WhereRequest { volume: source.volume, path, offset: options.offset };
+    Ok(Asked { request, server: source.server })
+}
+
+/// The mounts of this machine, for a message.
+pub fn listed(mounts: &[MountedVolume]) -> String {
+    let all: Vec<String> =
+        mounts.iter().map(|mount| format!("{} at {}", mount.source, mount.directory.display())).collect();
+    if all.is_empty() { " (there is none)".into() } else { format!(" (there are: {})", all.join(", ")) }
+}
+
 fn parse(options: &Where) -> Result<WhereRequest, Failure> {
     let place = options.place.as_bytes();
     let wrong = || {
         let place = options.place.to_string_lossy();
-        Failure::usage(format!("{place:?} is not VOLUME:/PATH; say for example photos:/2026/cat.jpg"))
+        Failure::usage(format!(
+            "{place:?} is neither VOLUME:/PATH, for example photos:/2026/cat.jpg, nor a whole path below a mount"
+        ))
     };
     let colon = place.iter().position(|byte| *byte == b':').ok_or_else(wrong)?;
     let (volume, path) = (std::str::from_utf8(&place[..colon]).map_err(|_| wrong())?, &place[colon + 1..]);

@@ -15,6 +15,7 @@ pub fn status(node: &Node) -> Result<Value> {
     let ids = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().filter_map(|one| one["brick"].as_str().map(String::from)).collect()
     };
+    let bricks = super::bricks(node, &reports)?;
     let mut missing = Vec::new();
     for row in rows {
         let (members, learners) = (ids(&row["members"]), ids(&row["learners"]));
@@ -28,7 +29,10 @@ pub fn status(node: &Node) -> Result<Value> {
             let told = reports.lists("healing").find(is_it);
             missing.push(json!({
                 "ring": row["ring"], "partition": row["partition"], "volumes": row["volumes"], "brick": brick,
-                "state": if learners.iter().any(|learner| learner == brick) { "being healed" } else { "away" },
+                "state": match learners.iter().any(|learner| learner == brick) {
+                    true => "being healed".into(),
+                    false => state_of(&bricks, brick),
+                },
                 "healed": told.map(|told| told["healed"].clone()), "bytes_sent": told.map(|told| told["bytes_sent"].clone()),
                 "seconds_left": told.map(|told| told["seconds_left"].clone()),
             }));
@@ -43,6 +47,15 @@ pub fn status(node: &Node) -> Result<Value> {
         "waiting": waiting.iter().map(|row| json!({ "ring": row["ring"], "partition": row["partition"], "waits_for": row["waits_for"] })).collect::<Vec<_>>(),
         "proofs": proofs, "all_servers_answer": reports.all_online(),
     }))
+}
+
+/// Why a brick is not a member: its state, or that its healing has yet to begin.
+fn state_of(bricks: &[Value], brick: &str) -> Value {
+    match bricks.iter().find(|row| row["brick"] == brick).map(|row| &row["state"]) {
+        Some(state) if state == "online" => "waits to be healed".into(),
+        Some(state) => state.clone(),
+        None => "away".into(),
+    }
 }
 
 /// All servers begin to prove that the partitions that they lead are the same on all members.

@@ -18,6 +18,7 @@ pub fn list(node: &Node) -> Result<Value> {
 /// The same, of what all servers have said.
 pub fn rows(node: &Node, reports: &Reports) -> Result<Value> {
     let waiting = reports.waiting(node);
+    let bricks = super::bricks(node, reports)?;
     let volumes = node.registry.volumes()?;
     let mut rows = Vec::new();
     for ring in node.registry.rings()? {
@@ -37,6 +38,10 @@ pub fn rows(node: &Node, reports: &Reports) -> Result<Value> {
             for name in ["records", "lags", "unsettled", "unstable", "open_shards", "unsettled_fast_writes", "loose"] {
                 row[name] = led.map(|led| led[name].clone()).unwrap_or_default();
             }
+            for lag in row["lags"].as_array_mut().into_iter().flatten() {
+                let brick = bricks.iter().find(|brick| brick["brick"] == lag["brick"]);
+                lag["state"] = brick.map(|brick| brick["state"].clone()).unwrap_or_default();
+            }
             rows.push(row);
         }
     }
@@ -48,7 +53,9 @@ pub fn show(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Val
     let all = list(node)?;
     let is_it = |row: &&Value| row["ring"] == ring.0 && row["partition"] == partition.0;
     let found = all.as_array().into_iter().flatten().find(is_it);
-    let mut row = found.cloned().ok_or_else(|| Error::invalid(format!("there is no partition {ring}/{partition}")))?;
+    let mut row = found.cloned().ok_or_else(|| {
+        Error::invalid(format!("there is no partition {ring}/{partition}; `hekate partition list` shows all"))
+    })?;
     let request = ControlRequest::ReplicasHere { ring, partition };
     let mut replicas = Vec::new();
     for info in node.registry.servers()? {

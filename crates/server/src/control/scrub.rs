@@ -38,7 +38,7 @@ pub fn start_here(node: &Node, bricks: &[BrickId], volume: Option<VolumeId>) -> 
 
 fn volume_called(node: &Node, name: &str) -> Result<VolumeId> {
     let found = node.registry.volume(name)?;
-    Ok(found.ok_or_else(|| Error::invalid(format!("there is no volume called {name}")))?.volume)
+    Ok(found.ok_or_else(|| node.no_volume(name))?.volume)
 }
 
 /// Of all servers. Without a name: those on which something rests, which one that was replaced has not.

@@ -1,6 +1,8 @@
 //! How all servers are: each says how it is itself, and one of them puts it together.
 
 use super::{ControlReply, ControlRequest};
+use crate::damage;
+use crate::mapping;
 use crate::node::Node;
 use hekate_cluster::ServerInfo;
 use hekate_proto::*;
@@ -196,7 +198,10 @@ pub fn own_report(node: &Node) -> Result<Value> {
         "led": led,
         "lanes": node.counters.lanes(),
         "proofs": super::heal::proofs_here(node),
-        "damaged": node.scrubs.damaged(),
+        "damaged": node.damages.count(),
+        "damage": damage::rows(node),
+        "mapped_by_two": node.mappings.count(),
+        "mapped_files": mapping::rows(node),
         "bricks": own_bricks(node)?,
         "spaces": volumes.into_iter().filter_map(space).collect::<Vec<_>>(),
         "orphans": node.orphans.lock().len(),
@@ -226,20 +231,34 @@ fn own_partitions(node: &Node) -> Vec<Value> {
 }
 
 fn own_bricks(node: &Node) -> Result<Vec<Value>> {
-    node.bricks.values().map(|brick| own_brick(node, brick)).collect()
+    let absent = node.absent.iter().map(|brick| {
+        let reason =
+            "its server runs without it (`hekate serve --without`), or could not open it: its log names the cause";
+        Ok(json!({ "brick": brick, "state": "not opened", "reason": reason }))
+    });
+    node.bricks.values().map(|brick| own_brick(node, brick)).chain(absent).collect()
 }
 
 fn own_brick(node: &Node, brick: &hekate_brick::Brick) -> Result<Value> {
-    let status = brick.status()?;
+    let stopped = brick.stopped();
+    let status = match brick.status() {
+        Ok(status) => status,
+        // Its directory cannot be asked for its space: that is a fault of this brick, and the others are reported as usual.
+        Err(error) => {
+            let state = if stopped.is_some() { "stopped" } else { "failing" };
+            let reason = stopped.unwrap_or_else(|| error.to_string());
+            return Ok(json!({ "brick": brick.id(), "state": state, "reason": reason }));
+        }
+    };
     let recovery = node.recoveries.get(&brick.id());
     Ok(json!({
         "brick": brick.id(),
-        "state": match (&status.poisoned, &status.stalled) {
-            (Some(_), _) => "poisoned",
+        "state": match (&stopped, &status.stalled) {
+            (Some(_), _) => "stopped",
             (None, Some(_)) => "full",
             (None, None) => "online",
         },
-        "reason": status.poisoned,
+        "reason": stopped.as_ref().or(status.stalled.as_ref()),
         "incarnation": brick.incarnation(),
         "stalled": status.stalled,
         "bytes_total": status.space.total,

@@ -55,9 +55,59 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
     let last = pass()["last"].clone();
     assert_eq!((&last["mended"], &last["damaged"]), (&2.into(), &1.into()), "{last}");
     assert!(last["damage"][0].as_str().unwrap().contains("block 9"), "{last}");
-    assert_eq!(served.node.scrubs.damaged(), 1);
+    assert_eq!(served.node.damages.count(), 1);
     let block = |number: usize| rotten.read_shard(ring, shard, (number * BLOCK_BYTES) as u32, BLOCK_BYTES as u32);
     assert_eq!(block(0).unwrap(), bytes[..BLOCK_BYTES]);
     assert_eq!(block(15).unwrap(), bytes[..BLOCK_BYTES]);
     assert!(matches!(block(9), Err(Error::Damaged { .. })), "never zeros, never a guess");
+}
+
+fn read(served: &Served, shard: ShardId) -> Result<Reply> {
+    let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
+    let partition = shard.position().partition(map.views.len() as u32);
+    let epoch = map.view(partition).unwrap().epoch;
+    let target = Target::Partition { ring: served.node.registry.volume("v").unwrap().unwrap().ring, partition, epoch };
+    let op = Op::Data { op: DataOp::ReadShard { data: shard.data, index: 0, offset: 0, length: 1 << 20 } };
+    let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
+    served.node.call(session, vec![request]).pop().unwrap()
+}
+
+#[test]
+fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
+    let served = Served::new("met-by-a-read");
+    served.node.stop_housekeeping();
+    let (ring, shard, bytes, members) = shard_at_home(&served);
+    members.iter().for_each(|member| rot(&served, member, shard, 9 * BLOCK_BYTES as u64));
+    for _ in 0..2 {
+        assert!(matches!(read(&served, shard), Err(Error::Damaged { .. })), "never zeros, never a guess");
+        assert_eq!(served.node.damages.count(), 1, "each block once, however often it is read");
+    }
+    crate::damage::round(&served.node);
+    let report = crate::control::own_report(&served.node).unwrap();
+    assert_eq!(report["damaged"], 1);
+    let item = &report["damage"][0];
+    assert_eq!((&item["volume"], &item["directory"].is_string()), (&"v".into(), &true), "{item}");
+    assert!(item["what"].as_str().unwrap().contains("block 9 of data/"), "{item}");
+    assert!(crate::metrics::page(&served.node).unwrap().contains("hekate_damaged 1"));
+    let again = served.node.ring(ring).unwrap();
+    let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes, follow: None, fast: false };
+    execute(&served, &again, shard.position().partition(again.count()), Op::Data { op: write });
+    crate::damage::round(&served.node);
+    assert_eq!(served.node.damages.count(), 0, "written anew");
+    assert!(read(&served, shard).is_ok());
+}
+
+#[test]
+fn a_brick_that_has_stopped_is_called_so_with_its_cause() {
+    let served = Served::new("called-stopped");
+    let stopped = [BrickId(1), BrickId(2)];
+    for id in stopped {
+        served.node.bricks[&id].poison(&Error::Io { what: "fdatasync of the journal: EIO".into() });
+        assert!(served.node.bricks[&id].stopped().unwrap().contains(&id.text()), "the cause names its brick");
+    }
+    let report = crate::control::own_report(&served.node).unwrap();
+    let rows: Vec<_> = report["bricks"].as_array().unwrap().iter().filter(|row| row["state"] == "stopped").collect();
+    assert_eq!(rows.len(), 2, "{report}");
+    assert!(rows.iter().all(|row| row["reason"].as_str().unwrap().contains("fdatasync of the journal")), "{rows:?}");
 }

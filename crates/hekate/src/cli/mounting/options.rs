@@ -1,4 +1,8 @@
 //! The options of `-o` and /etc/fstab, in one table from which the parser and the help come.
+//!
+//! mount(8) passes only one word of each pair of kernel flags to a mount helper: `nosuid`, `nodev`, `noexec`, and nothing for
+//! `suid`, `dev`, `exec` and `defaults`, unless the line has `user` or `users`. It puts these words before all others. So there
+//! are `allow_suid` and `allow_dev`, which it passes on as they are, and which `nosuid` and `nodev` overrule in any order.
 
 use hekate_gateway_fuse::Change;
 use std::path::PathBuf;
@@ -14,6 +18,9 @@ const SECONDS_MAX: f64 = 86_400.0;
 pub struct Options {
     /// What can be changed later, with `remount`.
     pub change: Change,
+    /// `allow_suid` and `allow_dev`, for [`Options::settled`].
+    allow_set_id: bool,
+    allow_devices: bool,
     pub remount: bool,
     pub allow_other: bool,
     pub export: bool,
@@ -56,10 +63,27 @@ const KNOWN: &[Known] = &[
     known("rw", "", "it can, which is the default", set!(|o| o.change.read_only = Some(false))),
     known("noexec", "", "no program can be started from it", set!(|o| o.change.execute = Some(false))),
     known("exec", "", "programs can, which is the default", set!(|o| o.change.execute = Some(true))),
-    known("suid", "", "programs' set-user-id bits count (root only)", set!(|o| o.change.set_id = Some(true))),
-    known("nosuid", "", "they do not, which is the default", set!(|o| o.change.set_id = Some(false))),
-    known("dev", "", "device nodes lead to devices (root only)", set!(|o| o.change.devices = Some(true))),
-    known("nodev", "", "they do not, which is the default", set!(|o| o.change.devices = Some(false))),
+    known(
+        "nosuid",
+        "",
+        "set-user-id bits have no effect, which is the default",
+        set!(|o| o.change.set_id = Some(false)),
+    ),
+    known("allow_suid", "", "they have, unless nosuid is given (root only)", set!(|o| o.allow_set_id = true)),
+    known(
+        "suid",
+        "",
+        "as allow_suid, for `hekate mount`; mount(8) passes it on only with user or users",
+        set!(|o| o.change.set_id = Some(true)),
+    ),
+    known("nodev", "", "device nodes lead nowhere, which is the default", set!(|o| o.change.devices = Some(false))),
+    known("allow_dev", "", "they lead to devices, unless nodev is given (root only)", set!(|o| o.allow_devices = true)),
+    known(
+        "dev",
+        "",
+        "as allow_dev, for `hekate mount`; mount(8) passes it on only with user or users",
+        set!(|o| o.change.devices = Some(true)),
+    ),
     known("noatime", "", "reading changes no access times", set!(|o| o.change.access_times = Some(false))),
     known(
         "relatime",
@@ -106,10 +130,27 @@ const KNOWN: &[Known] = &[
         "change how it is mounted: ro, rw and exec, suid, dev with their opposites",
         set!(|o| { o.remount = true }),
     ),
+    known("user", "[=NAME]", USERS, for_users),
+    known("users", "", USERS, for_users),
+    known("owner", "", OWNERS, for_owner),
+    known("group", "", OWNERS, for_owner),
 ];
 
-/// They let users mount it, so it is to harm nobody unless a later option says so (mount(8)).
-const FOR_USERS: &[&str] = &["user", "users", "owner", "group"];
+const USERS: &str = "noexec, nosuid, nodev, unless a later option says otherwise; mount(8) lets users mount it";
+const OWNERS: &str = "nosuid, nodev, unless a later option says otherwise; mount(8) lets its owner mount it";
+
+/// As mount(8) defines `user` and `users`.
+fn for_users(options: &mut Options, _: &str) -> Result<(), String> {
+    options.change.execute = Some(false);
+    for_owner(options, "")
+}
+
+/// As mount(8) defines `owner` and `group`.
+fn for_owner(options: &mut Options, _: &str) -> Result<(), String> {
+    (options.change.set_id, options.change.devices) = (Some(false), Some(false));
+    Ok(())
+}
+
 /// For others: mount(8), systemd, people; or what the kernel shows of each mount, and mount(8) hands back for a remount.
 const IGNORED: &[&str] = &[
     "defaults",
@@ -146,14 +187,15 @@ impl Options {
         for option in text.split(',').filter(|option| !option.is_empty()) {
             let (name, value) = split(option);
             if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
-                match (known.value.is_empty(), option.contains('=')) {
-                    (true, true) => return Err(format!("{name} takes no value")),
-                    (false, false) => return Err(format!("{name} needs a value: {name}={}", known.value)),
+                match (known.value, option.contains('=')) {
+                    ("", true) => return Err(format!("{name} takes no value")),
+                    (wanted, false) if !wanted.is_empty() && !wanted.starts_with('[') => {
+                        return Err(format!("{name} needs a value: {name}={wanted}"));
+                    }
                     _ => (known.set)(&mut options, value).map_err(|what| format!("{option}: {what}"))?,
                 }
-            } else if FOR_USERS.contains(&name) {
-                let change = &mut options.change;
-                (change.execute, change.set_id, change.devices) = (Some(false), Some(false), Some(false));
+            } else if option == "help" {
+                return Err(format!("the options are:\n{}", help()));
             } else if !sloppy && !is_ignored(name) {
                 return Err(format!("{name:?} is no option of Hekate; there are: {}", list()));
             }
@@ -173,6 +215,8 @@ impl Options {
         };
         Options {
             change,
+            allow_set_id: self.allow_set_id || more.allow_set_id,
+            allow_devices: self.allow_devices || more.allow_devices,
             remount: self.remount || more.remount,
             allow_other: self.allow_other || more.allow_other,
             export: self.export || more.export,
@@ -183,6 +227,14 @@ impl Options {
             state: more.state.clone().or(self.state),
             server: more.server.clone().or(self.server),
         }
+    }
+
+    /// All options are given: `allow_suid` and `allow_dev` count now, unless `nosuid` and `nodev` overrule them.
+    pub fn settled(mut self) -> Options {
+        let change = &mut self.change;
+        change.set_id = change.set_id.or(self.allow_set_id.then_some(true));
+        change.devices = change.devices.or(self.allow_devices.then_some(true));
+        self
     }
 
     /// How long to wait for the server.
@@ -220,28 +272,28 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     number.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not 0 to {SECONDS_MAX} seconds"))
 }
 
+impl Known {
+    fn text(&self) -> String {
+        let equals = if self.value.is_empty() || self.value.starts_with('[') { "" } else { "=" };
+        format!("{}{equals}{}", self.name, self.value)
+    }
+}
+
+fn ignored() -> String {
+    let names = IGNORED.iter().map(|name| if *name == "comment" { "comment=" } else { name });
+    names.chain(["x-*", "X-*"]).collect::<Vec<_>>().join(", ")
+}
+
+/// All that is taken.
 fn list() -> String {
-    let own = KNOWN.iter().map(|known| match known.value {
-        "" => known.name.to_string(),
-        value => format!("{}={value}", known.name),
-    });
-    own.collect::<Vec<_>>().join(", ")
+    let own: Vec<String> = KNOWN.iter().map(Known::text).collect();
+    format!("{}; and without effect: {}", own.join(", "), ignored())
 }
 
 /// Each option as it is written, and what it does.
 pub fn rows() -> Vec<(String, String)> {
-    let known = KNOWN.iter().map(|known| {
-        let equals = if known.value.is_empty() { "" } else { "=" };
-        (format!("{}{equals}{}", known.name, known.value), known.does.to_owned())
-    });
-    let rest = [
-        (FOR_USERS.join(", "), "noexec, nosuid, nodev, unless overruled later".to_owned()),
-        (
-            "defaults, async, auto, noauto, nofail, comment=, x-*".to_owned(),
-            "taken, and without effect here".to_owned(),
-        ),
-    ];
-    known.chain(rest).collect()
+    let known = KNOWN.iter().map(|known| (known.text(), known.does.to_owned()));
+    known.chain([(ignored(), "taken, and without effect here".to_owned())]).collect()
 }
 
 /// The table for people.
@@ -275,6 +327,27 @@ mod tests {
         let options = parse("user=jane,noauto,exec");
         let change = &options.change;
         assert_eq!((change.execute, change.set_id, change.devices), (Some(true), Some(false), Some(false)));
+        let change = parse("owner").change;
+        assert_eq!((change.execute, change.set_id, change.devices), (None, Some(false), Some(false)));
+    }
+
+    #[test]
+    fn set_id_and_devices_are_allowed_unless_they_are_forbidden_in_any_order() {
+        let settled = |text: &str| {
+            let change = parse(text).settled().change;
+            (change.set_id, change.devices)
+        };
+        let wanted = [
+            ("rw", (None, None)),
+            ("rw,allow_suid", (Some(true), None)),
+            ("rw,allow_dev,allow_suid", (Some(true), Some(true))),
+            ("allow_suid,nosuid", (Some(false), None)),
+            ("nosuid,nodev,allow_dev,allow_suid", (Some(false), Some(false))),
+            ("noexec,nosuid,nodev,user,suid,allow_dev", (Some(true), Some(false))),
+        ];
+        wanted.iter().for_each(|(text, flags)| assert_eq!(settled(text), *flags, "{text}"));
+        let both = parse("allow_suid,allow_dev").and(&parse("nodev")).settled();
+        assert_eq!((both.change.set_id, both.change.devices), (Some(true), Some(false)));
     }
 
     #[test]
@@ -304,5 +377,9 @@ mod tests {
     fn the_help_names_each() {
         let help = help();
         assert!(KNOWN.iter().all(|known| help.contains(&format!("  {}", known.name))), "{help}");
+        let refused = Options::from_str("nohelp").unwrap_err();
+        for name in KNOWN.iter().map(|known| known.name).chain(IGNORED.iter().copied()) {
+            assert!(refused.contains(name) && help.contains(name), "{name} is not listed: {refused}");
+        }
     }
 }

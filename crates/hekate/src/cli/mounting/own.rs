@@ -24,7 +24,7 @@ impl FromStr for OwnMount {
             let form = "say VOLUME:DIR or VOLUME:DIR:OPTIONS, with a whole path, as in photos:/mnt/photos:cache=1";
             return Err(format!("{text:?}: {form}"));
         }
-        let options = Options::from_str(parts.next().unwrap_or_default())?;
+        let options = Options::from_str(parts.next().unwrap_or_default())?.settled();
         let foreign = [
             ("remount", options.remount),
             ("server", options.server.is_some()),

@@ -1,8 +1,8 @@
 //! `hekate brick list|show|add|remove|drain|replace`: which bricks the cluster has.
 
-use crate::cli::{BrickAdd, BrickReplace, Cli};
+use crate::cli::{BrickAdd, BrickReplace, Cli, line_with};
 use crate::commands::Failure;
-use crate::commands::control::{ask, look, rows, short};
+use crate::commands::control::{ask, look, print_failed, rows, short};
 use crate::output::{self, bytes, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub fn show(cli: &Cli, called: &str) -> Result<(), Failure> {
     print(std::slice::from_ref(brick));
     println!("id {}", text(&brick["brick"]));
     if let Some(reason) = brick["reason"].as_str() {
-        println!("stopped: {reason}");
+        println!("{}: {reason}", text(&brick["state"]));
     }
     if let Some(why) = brick["stalled"].as_str() {
         println!("full: {why}");
@@ -69,6 +69,7 @@ fn print(bricks: &[Value]) {
     };
     let heads = ["BRICK", "ID", "SERVER", "POOL", "STATE", "REPLICAS", "LEADS", "FREE", "TOTAL"];
     table(&heads, &bricks.iter().map(row).collect::<Vec<_>>());
+    print_failed(bricks);
 }
 
 pub fn add(cli: &Cli, options: &BrickAdd) -> Result<(), Failure> {
@@ -80,7 +81,7 @@ pub fn add(cli: &Cli, options: &BrickAdd) -> Result<(), Failure> {
         return Ok(());
     }
     println!("brick {} in pool {}", text(&made["directory"]), text(&made["pool"]));
-    println!("it is used from the server's next start on: hekate stop && hekate serve --detach");
+    println!("it is used from the server's next start on: {}", restart(cli));
     Ok(())
 }
 
@@ -112,8 +113,14 @@ pub fn replace(cli: &Cli, options: &BrickReplace) -> Result<(), Failure> {
         text(&replaced["replicas"]),
         text(&replaced["old_directory"])
     );
-    println!("it is healed from the server's next start on: hekate stop && hekate serve --detach");
+    println!("it is healed from the server's next start on: {}", restart(cli));
     Ok(())
+}
+
+/// The line that restarts the server. Options of `hekate serve` are for who started it to repeat.
+fn restart(cli: &Cli) -> String {
+    let state = cli.state.as_deref();
+    format!("{} && {}", line_with(state, "stop"), line_with(state, "serve --detach"))
 }
 
 /// As the server is told it.

@@ -48,7 +48,12 @@ pub fn bundle(cli: &Cli, options: &DebugBundle) -> Result<(), Failure> {
     gathered.files.push(("missing.txt".into(), missing));
     let files: Vec<(String, String)> =
         gathered.files.into_iter().map(|(name, text)| (redactor.file_name(&name), redactor.text(&text))).collect();
-    write(&path, &files, now).map_err(|e| Failure::new(73, format!("make {}: {e}", path.display())))?;
+    write(&path, &files, now).map_err(|e| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Failure::new(73, format!("{} is there already; name a file that is not", path.display()))
+        }
+        _ => Failure::new(73, format!("make {}: {e}", path.display())),
+    })?;
     let tokens = redactor.tokens();
     if cli.json {
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();

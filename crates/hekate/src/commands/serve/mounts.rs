@@ -51,13 +51,16 @@ impl Mounts {
                 Failure { text: format!("--mount {}: {}", wanted.text, failure.text), ..failure }
             };
             match serve(wanted, paths, local) {
-                Ok(served) => all.0.push(served),
+                Ok(served) => {
+                    let (directory, session) = (wanted.directory.display(), served.volume.session());
+                    log::info!("{} is mounted at {directory} as session {session}", wanted.volume);
+                    all.0.push(served);
+                }
                 Err(error) => {
                     all.stop();
                     return Err(failed(error));
                 }
             }
-            log::info!("{} is mounted at {}", wanted.volume, wanted.directory.display());
         }
         Ok(all)
     }
