@@ -27,7 +27,7 @@ use hekate_transport::{Listener, Peer, Peers, Secret, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -260,6 +260,14 @@ impl Node {
             Error::invalid(format!("there is no volume called {name:?}; there are: {}", names.join(", ")))
         };
         known().ok_or_else(none)
+    }
+
+    /// Sessions that processes of this machine open from now on end as soon as their process has ended, also if it does so while
+    /// no server runs.
+    pub fn lock_sessions_beside(&self, socket: &Path) {
+        if let Err(error) = self.sessions.lock_beside(socket) {
+            log::warn!("sessions of killed mounts end after 60 s of silence only: {error}");
+        }
     }
 
     /// Says where this server listens from now on.
