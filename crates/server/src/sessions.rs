@@ -2,11 +2,11 @@
 
 use hekate_cluster::{Registry, SessionInfo};
 use hekate_proto::*;
-use hekate_transport::{Listener, SessionLocks};
+use hekate_transport::{Listener, SessionLocks, SessionProcess};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,9 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A session without a connection that has said nothing for so long may be gone: a mount that lives connects anew within 250 ms, and
 /// sends a heartbeat each second.
 const DOUBTFUL_AFTER: Duration = Duration::from_secs(3);
+/// A session that opens has its lock before it sends its first request. One that has none so long after that is not looked at
+/// again before its connections are gone.
+const LOCKED_WITHIN: Duration = Duration::from_secs(10);
 /// Orphans that one heartbeat asks about.
 const ORPHANS_AT_ONCE: usize = 1024;
 
@@ -31,6 +34,10 @@ pub struct Session {
     /// Ops hold it shared; a retry takes it alone, so that it begins when what it repeats has ended.
     pub gate: RwLock<()>,
     connections: AtomicUsize,
+    /// When this server began to know of it.
+    known_since: Instant,
+    /// Its process was seen to hold its lock.
+    is_locked: AtomicBool,
     /// Connections on which it is told of ops that waited.
     listeners: Mutex<Vec<Arc<Listener>>>,
     heard: Mutex<Instant>,
@@ -91,6 +98,8 @@ impl Sessions {
                 home: info.server,
                 gate: RwLock::new(()),
                 connections: AtomicUsize::new(0),
+                known_since: Instant::now(),
+                is_locked: AtomicBool::new(false),
                 listeners: Mutex::default(),
                 heard: Mutex::new(Instant::now()),
                 released: Mutex::default(),
@@ -151,10 +160,16 @@ impl Sessions {
         all.iter().filter(is_over).map(|session| session.id).collect()
     }
 
-    /// True if the session's process has ended for sure. Asked of each session again and again, since a lock must have been seen.
+    /// True if the session's process has ended for sure. Asked of each session again and again: its lock must have been seen before.
     fn has_ended(&self, session: &Session) -> bool {
+        let is_settled = session.is_locked.load(Ordering::Relaxed) || session.known_since.elapsed() > LOCKED_WITHIN;
+        if is_settled && session.connections.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
         let locks = self.locks.get().filter(|_| session.home == self.server && session.uid.is_some());
-        locks.is_some_and(|locks| locks.has_ended(session.id))
+        let found = locks.map_or(SessionProcess::Unknown, |locks| locks.look(session.id));
+        session.is_locked.fetch_or(found == SessionProcess::Lives, Ordering::Relaxed);
+        found == SessionProcess::Ended
     }
 
     /// Whether none of these can be expected to say something soon.

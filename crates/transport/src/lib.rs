@@ -34,4 +34,4 @@ pub use peers::{Cork, PeerHandler, Peers};
 pub use sent::Sent;
 pub use server::{Server, Service};
 pub use servers::Servers;
-pub use session_lock::SessionLocks;
+pub use session_lock::{SessionLocks, SessionProcess};

@@ -52,6 +52,17 @@ impl SessionLock {
     }
 }
 
+/// What is known of the process of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionProcess {
+    /// It has never been seen to hold the lock, or that cannot be found out.
+    Unknown,
+    /// It holds the lock.
+    Lives,
+    /// It held the lock, and nobody does any more.
+    Ended,
+}
+
 /// The files of a server's sessions.
 #[derive(Debug)]
 pub struct SessionLocks {
@@ -104,13 +115,12 @@ impl SessionLocks {
         sessions.filter(|session| !is_living(*session)).for_each(|session| self.end(session));
     }
 
-    /// True if the session's process had its file locked and has ended. A lock that is held is noted in the file, for a server that
-    /// starts anew. What cannot be found out is false.
-    pub fn has_ended(&self, session: SessionId) -> bool {
-        self.look(session).unwrap_or(false)
+    /// What the file tells of the session's process. A lock that is held is noted in the file, for a server that starts anew.
+    pub fn look(&self, session: SessionId) -> SessionProcess {
+        self.try_look(session).unwrap_or(SessionProcess::Unknown)
     }
 
-    fn look(&self, session: SessionId) -> std::io::Result<bool> {
+    fn try_look(&self, session: SessionId) -> std::io::Result<SessionProcess> {
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -124,7 +134,11 @@ impl SessionLocks {
             file.set_len(0)?;
             file.write_all(self.note(&file)?.as_bytes())?;
         }
-        Ok(is_noted && !is_held)
+        Ok(match (is_held, is_noted) {
+            (true, _) => SessionProcess::Lives,
+            (false, true) => SessionProcess::Ended,
+            (false, false) => SessionProcess::Unknown,
+        })
     }
 
     /// Of this boot of the machine and this file: a copy of it has never been locked.
@@ -174,6 +188,12 @@ mod tests {
     }
 
     const SESSION: SessionId = SessionId(7);
+
+    impl SessionLocks {
+        fn has_ended(&self, session: SessionId) -> bool {
+            self.look(session) == SessionProcess::Ended
+        }
+    }
 
     #[test]
     fn a_lock_that_was_seen_and_is_free_proves_the_end_also_to_the_next_server() {
