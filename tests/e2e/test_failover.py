@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import subprocess
+import threading
 import time
 
 from harness import equal, free_port, test, wait_until
@@ -332,3 +333,56 @@ def a_mount_made_while_a_server_was_away_finds_it_later(store):
     store.serve("--listen", store.address)
     has_healed(store)
     equal(len(os.listdir(mnt)), 120, "directories")
+
+
+def fsyncs(mnt, number, until, failed, done):
+    """A file, and names in a directory, are synced again and again until then."""
+    directory = f"{mnt}/fsync{number}"
+    os.makedirs(directory, exist_ok=True)
+    with open(f"{directory}/file", "wb", buffering=0) as file:
+        handle = os.open(directory, os.O_RDONLY)
+        count = 0
+        while not until.is_set():
+            try:
+                file.write(os.urandom(20_000))
+                os.fsync(file.fileno())
+                open(f"{directory}/name{count % 50}", "wb").close()
+                os.fsync(handle)
+            except OSError as error:
+                failed.append(f"round {count} of {directory}: {error}")
+            count += 1
+            done[number] = count
+        os.close(handle)
+
+
+def fails_a_sync(store, name):
+    """One of the next calls of fdatasync(2) of a server fails, and its brick stops. -> once views are without it"""
+    command = ["strace", "-f", "-qq", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=5"]
+    tracer = subprocess.Popen([*command, "-p", str(store.other_pids[name]), "-o", store.path("strace-fail")])
+    try:
+        wait_until(lambda: any(len(view["members"]) == 1 for view in views(store)), "views without the brick", limit_s=60)
+    finally:
+        tracer.terminate()
+        tracer.wait()
+
+
+@test(limit_s=300, root=True)
+def a_failed_sync_of_one_brick_fails_no_fsync(store):
+    mnt = three(store)
+    goes_on(store, mnt, "before")
+    for name in ["s2", "s3", "s2"]:
+        until, failed, done = threading.Event(), [], {}
+        threads = [threading.Thread(target=fsyncs, args=(mnt, number, until, failed, done)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        fails_a_sync(store, name)
+        reached = dict(done)
+        wait_until(lambda: all(done.get(number, 0) > reached.get(number, 0) + 2 for number in range(6)), "all go on")
+        until.set()
+        for thread in threads:
+            thread.join()
+        equal(failed, [], "calls that failed")
+        store.kill_other(name)
+        store.serve_other(name)
+        has_healed(store)
+    ends_equal(store)

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,67 @@ def a_killed_mount_holds_no_locks(store):
     equal(b.answer(100), "done", "fcntl after its mount was killed")
     equal(b.ask("flock"), "done", "flock")
     a.kill()
+
+
+@lock_test
+def a_mount_that_died_with_its_server_holds_nobody_up(store):
+    one = store.up()
+    a = Locker(f"{one}/f")
+    equal(a.ask("posix"), "done", "a lock of the mount that dies")
+    wait_until(lambda: has_seen_locks(store), "the server has seen that the mount's process lives")
+    store.kill_server()
+    store.kill_mount()
+    a.kill()
+    store.serve()
+    two = store.mount("two")
+    b, c = Locker(f"{two}/other"), Locker(f"{two}/f")
+    wait_until(lambda: b.ask("posix") == "done", "a lock of a file that nobody had locked", limit_s=20)
+    equal((b.ask("flock"), c.ask("posix")), ("done", "done"), "another style, and the file that was locked")
+
+
+@lock_test
+def a_mount_that_lives_keeps_its_locks(store):
+    one, two = store.up(), store.mount("two")
+    a, b = Locker(f"{one}/f"), Locker(f"{two}/f")
+    equal(a.ask("posix"), "done", "a lock")
+    wait_until(lambda: has_seen_locks(store), "the server has seen that the mounts' processes live")
+    for turn in range(2):
+        store.kill_server()
+        # Nobody can tell the next server what this mount holds, but it lives.
+        os.kill(store.mount_pids["mnt"], signal.SIGSTOP)
+        store.serve()
+        equal(b.ask("posix"), "EAGAIN", f"turn {turn}: nobody can know whether it is held")
+        os.kill(store.mount_pids["mnt"], signal.SIGCONT)
+        equal(a.ask("posix", "none", start=100, length=10), "done", f"turn {turn}: the mount goes on")
+        equal(b.ask("posix", start=0, length=10), "EAGAIN", f"turn {turn}: held")
+        equal(b.ask("posix", start=100, length=10), "done", f"turn {turn}: let go")
+        equal(b.ask("posix", "none"), "done", "and let go of again")
+
+
+@lock_test(limit_s=200)
+def where_no_death_can_be_proved_a_lock_is_refused_at_once(store):
+    one = store.up()
+    a = Locker(f"{one}/f")
+    equal(a.ask("posix"), "done", "a lock of the mount that dies")
+    store.kill_server()
+    store.kill_mount()
+    a.kill()
+    # As where the mount was in a container that does not have the directory.
+    shutil.rmtree(f"{store.state}/session-locks")
+    store.serve()
+    two = store.mount("two")
+    b, c = Locker(f"{two}/other"), Locker(f"{two}/third")
+    equal(b.ask("posix"), "EAGAIN", "who does not wait")
+    c.waits("posix")
+    # The session ends after 60 s of silence.
+    equal(c.answer(100), "done", "who waits")
+    equal(b.ask("posix"), "done", "who asks again")
+
+
+def has_seen_locks(store):
+    """Each session's file has a note of the server's."""
+    directory = f"{store.state}/session-locks"
+    return all(os.path.getsize(os.path.join(directory, name)) > 0 for name in os.listdir(directory))
 
 
 @lock_test

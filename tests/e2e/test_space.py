@@ -182,6 +182,104 @@ def servers_copy_ranges_of_files(store):
     os.close(handle)
 
 
+def kib_of(store):
+    """What the bricks take on disk."""
+    found = subprocess.run(["du", "-sk", store.path("brick0"), store.path("brick1")], capture_output=True, text=True)
+    return sum(int(line.split()[0]) for line in found.stdout.splitlines())
+
+
+def copies(source, target, length, at=0):
+    while length:
+        copied = os.copy_file_range(source, target, length, at, at)
+        assert copied > 0, "nothing was copied"
+        length, at = length - copied, at + copied
+
+
+def extents(handle):
+    found, at, size = [], 0, os.fstat(handle).st_size
+    while at < size:
+        try:
+            begin = os.lseek(handle, at, os.SEEK_DATA)
+        except OSError as error:
+            equal(error.errno, errno.ENXIO, "behind the last data")
+            break
+        at = os.lseek(handle, begin, os.SEEK_HOLE)
+        found.append((begin, at))
+    return found
+
+
+@test
+def holes_stay_holes_when_they_are_copied(store):
+    mnt = store.up()
+    size, at = 6 << 30, (3 << 30) + 5 * 4096
+    source = os.open(f"{mnt}/image", os.O_RDWR | os.O_CREAT)
+    os.pwrite(source, b"x" * 4096, at)
+    os.pwrite(source, b"y" * 4096, at + 100_000 // 4096 * 4096)
+    os.ftruncate(source, size)
+    before, kib = sum(ops(store).values()), kib_of(store)
+    target = os.open(f"{mnt}/copy", os.O_RDWR | os.O_CREAT)
+    copies(source, target, size)
+    spent = sum(ops(store).values()) - before
+    assert spent < 1000, f"{spent} ops for 1,536 shards, of which one is there"
+    os.fsync(target)
+    assert kib_of(store) - kib < 64 << 10, f"{kib_of(store) - kib} KiB for two blocks"
+    equal(os.fstat(target).st_size, size, "size of the copy")
+    equal(extents(target), extents(source), "data of the copy")
+    same_bytes(os.pread(target, 200_000, at - 50_000), os.pread(source, 200_000, at - 50_000), "the data")
+    # Where the target had bytes it has the source's holes afterwards.
+    length = 200 << 20
+    middle = os.open(f"{mnt}/middle", os.O_RDWR | os.O_CREAT)
+    os.pwrite(middle, b"m" * 5000, 40 * MIB + 7)
+    os.ftruncate(middle, length)
+    full = os.open(f"{mnt}/full", os.O_RDWR | os.O_CREAT)
+    for begin in range(0, length + 10, MIB):
+        os.pwrite(full, b"f" * MIB, begin)
+    rest = os.pread(full, 100, length)
+    copies(middle, full, length - 100, 50)
+    wanted = bytearray(b"f" * 50 + bytes(length - 100) + b"f" * 50 + rest)
+    wanted[40 * MIB + 7 : 40 * MIB + 5007] = b"m" * 5000
+    same_bytes(b"".join(os.pread(full, MIB, begin) for begin in range(0, length, MIB)) + rest, bytes(wanted), "bytes")
+    equal(extents(full)[:2], [(0, 4096), (40 * MIB, 40 * MIB + 8192)], "what is left of the target")
+    for handle in (source, target, middle, full):
+        os.close(handle)
+
+
+@test
+def what_holes_cost_does_not_follow_their_length(store):
+    mnt = store.up()
+    places = [0, 5 << 20, 3 << 30, 1 << 40, (1 << 60) - 10_000]
+    handle = os.open(f"{mnt}/huge", os.O_RDWR | os.O_CREAT)
+
+    def spends(what, most, call):
+        before = sum(ops(store).values())
+        found = call()
+        spent = sum(ops(store).values()) - before
+        assert spent < most, f"{what}: {spent} ops"
+        return found
+
+    def fill():
+        for place in places:
+            os.pwrite(handle, b"x" * 5000, place)
+
+    fill()
+    begins = [place // 4096 * 4096 for place in places]
+    equal([begin for begin, _ in spends("to seek", 4000, lambda: extents(handle))], begins, "data")
+    spends("to punch 16 TiB", 1000, lambda: fallocate(handle, PUNCH | KEEP_SIZE, 4096, 16 << 40))
+    equal([begin for begin, _ in extents(handle)], [0, begins[-1]], "what is left of the data")
+    same_bytes(os.pread(handle, 10_000, 0), b"x" * 4096 + bytes(5904), "the first bytes")
+    same_bytes(os.pread(handle, 10_000, 1 << 40), bytes(10_000), "punched bytes")
+    fill()
+    spends("to punch all", 1000, lambda: fallocate(handle, PUNCH | KEEP_SIZE, 0, 1 << 60))
+    equal(spends("to look for nothing", 1000, lambda: extents(handle)), [], "data")
+    fill()
+    spends("to cut it", 1000, lambda: os.ftruncate(handle, 5 << 20))
+    os.ftruncate(handle, 1 << 60)
+    equal(extents(handle), [(0, 5000)], "what a cut leaves")
+    fill()
+    os.close(handle)
+    spends("to remove it", 1000, lambda: os.unlink(f"{mnt}/huge"))
+
+
 @test
 def a_copy_moves_the_time_of_access_as_a_read_does(store):
     mnt = store.up()

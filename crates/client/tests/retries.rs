@@ -160,10 +160,11 @@ fn of_inodes() -> Vec<Case> {
     ]
 }
 
+fn bytes(length: usize) -> Bytes {
+    Bytes::from(vec![9; length])
+}
+
 fn of_data() -> Vec<Case> {
-    fn bytes(length: usize) -> Bytes {
-        Bytes::from(vec![9; length])
-    }
     vec![
         case!("a read", Op::Data { op: DataOp::Read { .. } }, |volume, things| {
             said(volume.read(&context(), things.file, 0, 10))
@@ -199,6 +200,38 @@ fn of_data() -> Vec<Case> {
     ]
 }
 
+/// Room, holes and copies of what rests in shards.
+fn of_space() -> Vec<Case> {
+    fn set_size(volume: &Volume, inode: InodeId, size: u64) -> Result<Attr> {
+        volume.setattr(&context(), inode, AttrChanges { size: Some(size), ..AttrChanges::default() })
+    }
+    vec![
+        case!("a punch", Op::Data { op: DataOp::AllocateShard { .. } }, |volume, things| {
+            said(volume.allocate(&context(), things.large, (5000, 50_000), Allocate::Punch, false))
+        }),
+        case!("zeros", Op::Data { op: DataOp::AllocateShard { .. } }, |volume, things| {
+            let mode = Allocate::Zero { keep_size: false };
+            said(volume.allocate(&context(), things.large, (5000, 2 * LARGE as u64), mode, false))
+        }),
+        case!("a punch of many shards", Op::Data { op: DataOp::EmptyShards { .. } }, |volume, things| {
+            set_size(volume, things.large, 1 << 50)?;
+            volume.write(&context(), things.large, 1 << 40, bytes(50), false)?;
+            volume.allocate(&context(), things.large, (5000, 1 << 50), Allocate::Punch, false)?;
+            said(volume.read(&context(), things.large, 1 << 40, 60))
+        }),
+        case!("a copy", Op::Data { op: DataOp::CopyShard { .. } }, |volume, things| {
+            let (from, to) = ((things.large, 10), (things.large, 3 * LARGE as u64));
+            said(volume.copy(&context(), from, to, LARGE as u64, (false, false)))
+        }),
+        case!("a copy of a hole", Op::Data { op: DataOp::EmptyShards { .. } }, |volume, things| {
+            set_size(volume, things.large, 1 << 40)?;
+            let (from, to) = ((things.large, 1 << 30), (things.file, 7));
+            let copied = volume.copy(&context(), from, to, 1 << 30, (false, false))?;
+            said(volume.seek(&context(), things.file, 7, true).map(|hole| (copied, hole)))
+        }),
+    ]
+}
+
 /// Of directories that several partitions share.
 fn of_parts() -> Vec<Case> {
     vec![case!("a look at a stub", Op::Name { op: NameOp::Stub { .. } }, |volume, things| {
@@ -214,7 +247,9 @@ fn each_kind_is_done_once(spread: u32) {
     let open = |endpoint| Volume::open(endpoint, "v1", &OpenOptions::default()).unwrap();
     let (cut, whole) = (open(cutter.endpoint()), open(scratch.endpoint()));
     let parts = if spread > 1 { of_parts() } else { Vec::new() };
-    for (number, case) in of_names().into_iter().chain(of_inodes()).chain(of_data()).chain(parts).enumerate() {
+    for (number, case) in
+        of_names().into_iter().chain(of_inodes()).chain(of_data()).chain(of_space()).chain(parts).enumerate()
+    {
         let [one, other] = ["cut", "whole"].map(|text| format!("{number}-{text}"));
         let (ours, theirs) = (Things::new(&cut, &one), Things::new(&whole, &other));
         cutter.cut_next(case.which);

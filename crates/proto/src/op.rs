@@ -159,7 +159,7 @@ wire_enum! {
         12 = Seek { inode: InodeId, offset: u64, hole: bool },
         /// The same in a shard; beyond its end is a hole. -> `Found`.
         13 = SeekShard { data: DataId, index: u64, offset: u32, hole: bool },
-        /// The first of the partition's shards `from..to` that there is. -> `Found`: its index.
+        /// The first of the partition's shards `from..to` with a block that is no hole. -> `Found`: its index.
         14 = NextShard { data: DataId, from: u64, to: u64 },
         /// copy_file_range as a door asks for it; at most so many bytes are copied. -> `Copied`.
         15 = Copy {
@@ -171,7 +171,8 @@ wire_enum! {
             drop_set_id: bool,
             touch: bool,
         },
-        /// Writes to a run of a shard what another has. -> `Written`.
+        /// Writes to a run of a shard what another has; blocks of zeros become holes, or stay ones. -> `Written`; `Done` if
+        /// nothing changes.
         16 = CopyShard { from: ShardRange, data: DataId, index: u64, offset: u32 },
         /// A write of blocks that exist, sent to all members of the view at once: done when all have taken it. A member takes
         /// it only if the shard's last write has the stamp `follow`, else `Conflict`. `settled`: all members have that one.
@@ -189,6 +190,9 @@ wire_enum! {
         /// without stamps: only on volumes made for measuring (modes `afr` and `fast-path`). The op id names the write in all
         /// its steps. `Conflict`: it goes to the leader. -> `Done`.
         18 = RawWrite { data: DataId, index: u64, step: RawStep },
+        /// The partition's shards `from..to` lose their bytes and their room, as many as one record takes, least index first.
+        /// -> `Found`: the index of the first one that is left; who asks goes on from there.
+        19 = EmptyShards { data: DataId, from: u64, to: u64 },
     }
 
     /// A step of such a write: what GlusterFS's AFR does for each, in this order.
@@ -212,7 +216,7 @@ wire_enum! {
         1 = Reserve { keep_size: bool },
         /// FALLOC_FL_PUNCH_HOLE: the range becomes a hole.
         2 = Punch,
-        /// FALLOC_FL_ZERO_RANGE: the range becomes zeros that are written.
+        /// FALLOC_FL_ZERO_RANGE: the range becomes zeros, with room.
         3 = Zero { keep_size: bool },
     }
 
@@ -221,7 +225,7 @@ wire_enum! {
     pub enum Fill {
         /// Holes become zeros that are written.
         1 = Holes,
-        /// All becomes zeros that are written.
+        /// All becomes zeros: blocks that were never written get room, others are written.
         2 = Zeros,
         /// All becomes holes, but for parts of blocks, which become zeros.
         3 = Nothing,
@@ -277,7 +281,8 @@ wire_enum! {
         12 = SetParent { inode: InodeId, parent: InodeId },
         /// truncate: the shard ends at `length`.
         13 = CutShard { shard: ShardId, length: u32 },
-        /// truncate: shards `from..to` of this partition are empty; the file may grow into them again.
+        /// truncate: shards `from..to` of this partition are empty; the file may grow into them again. Its records change at
+        /// most so many shards each, so it may be sent more than once.
         15 = EmptyShards { data: DataId, from: u64, to: u64 },
         /// rename from another partition, first: the name stays as it is, and its readers wait. -> `Elsewhere`: where it
         /// leads; `Stub`: it rests in another partition, and nothing is held.
@@ -400,13 +405,14 @@ impl DataOp {
             | DataOp::CopyShard { .. }
             | DataOp::FastWrite { .. }
             | DataOp::RawWrite { .. }
+            | DataOp::EmptyShards { .. }
             | DataOp::Sync { .. } => None,
         }
     }
 }
 
 /// All that [`Op::label`] says, in byte order.
-pub const OP_LABELS: [&str; 46] = [
+pub const OP_LABELS: [&str; 47] = [
     "accessed",
     "allocate",
     "allocate-shard",
@@ -416,6 +422,7 @@ pub const OP_LABELS: [&str; 46] = [
     "copy-shard",
     "create",
     "create-unnamed",
+    "empty-shards",
     "end-session",
     "fast-write",
     "fsync",
@@ -535,6 +542,7 @@ impl Op {
                 DataOp::CopyShard { .. } => "copy-shard",
                 DataOp::FastWrite { .. } => "fast-write",
                 DataOp::RawWrite { .. } => "raw-write",
+                DataOp::EmptyShards { .. } => "empty-shards",
             },
             Op::Volume { op } => match op {
                 VolumeOp::StatFs => "statfs",

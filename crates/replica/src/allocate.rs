@@ -53,6 +53,12 @@ pub fn allocate_shard(here: &mut Here, shard: ShardId, offset: u32, length: u32,
         return Err(Error::LayoutChanged.into());
     }
     match fill {
+        // Blocks that were never written are zeros: they need room, and no bytes.
+        Fill::Zeros
+            if offset / BLOCK >= here.brick.shard(here.ask.ring, shard)?.map_or(0, |before| before.home_blocks) =>
+        {
+            fill_holes(here, shard, offset, end as u32)
+        }
         Fill::Zeros => {
             let zeros = Bytes::from(vec![0; length as usize]);
             write_shard(here, shard, offset, &zeros, None)

@@ -171,21 +171,37 @@ pub fn write_shard(
         return Err(Error::Conflict { stamp: stamp_before }.into());
     }
     let stamp = here.next_stamp(before);
-    let ShardRecord { length, home_blocks, reserved_blocks, .. } = before.unwrap_or(ShardRecord::empty(stamp));
+    let before = ShardRecord { stamp, ..before.unwrap_or(ShardRecord::empty(stamp)) };
+    let mut commit = Commit { reply: Some(Reply::Written { stamp, fast: None }), ..Commit::default() };
+    write_run(brick, ask, &mut commit, (shard, before), offset, bytes, true)?;
+    Ok(Next::record(commit))
+}
+
+/// Adds the changes that write a run of a shard, whose record has the stamp of the op already. `may_be_fresh`: no other run of the
+/// record has fresh blocks of the shard. -> the record afterwards.
+pub(crate) fn write_run(
+    brick: &Brick,
+    ask: &Ask,
+    commit: &mut Commit,
+    (shard, before): (ShardId, ShardRecord),
+    offset: u32,
+    bytes: &Bytes,
+    may_be_fresh: bool,
+) -> Stepped<ShardRecord> {
+    let end = offset + bytes.len() as u32;
+    let ShardRecord { length, home_blocks, .. } = before;
     let first = offset / BLOCK;
     let blocks = whole_blocks(brick, ask, shard, length, offset, bytes)?;
     let after = first + (blocks.len() / BLOCK_BYTES) as u32;
-    let record =
-        ShardRecord { stamp, length: length.max(end as u32), home_blocks: home_blocks.max(after), reserved_blocks };
-    let mut commit = Commit { reply: Some(Reply::Written { stamp, fast: None }), ..Commit::default() };
+    let record = ShardRecord { length: length.max(end), home_blocks: home_blocks.max(after), ..before };
     // What was home once goes through the journal, mostly a block that an earlier write ended in.
     let fresh_from = home_blocks.clamp(first, after);
     let mut old = blocks;
     let fresh = old.split_off((fresh_from - first) as usize * BLOCK_BYTES);
-    if fresh.len() <= JOURNALED_BYTES_MAX {
+    if fresh.len() <= JOURNALED_BYTES_MAX || !may_be_fresh {
         old.unsplit(fresh);
         commit.changes.push(block_change(shard, record, first, old.freeze()));
-        return Ok(Next::record(commit));
+        return Ok(record);
     }
     if !old.is_empty() {
         let length = length.max(fresh_from * BLOCK);
@@ -196,7 +212,7 @@ pub fn write_shard(
     let run = BlockRun { first: fresh_from, checksums: checksums(shard, fresh_from, &fresh) };
     commit.fresh.push(Fresh { shard, first_block: fresh_from, bytes: fresh });
     commit.changes.push(Change::FreshBlocks { shard, record, run });
-    Ok(Next::record(commit))
+    Ok(record)
 }
 
 /// A block of a shard, whole, on its way through the journal.

@@ -235,6 +235,7 @@ impl Leader {
             Event::Tick => self.tick(at, around, out)?,
             Event::Abandon { token } => self.abandon(token, out),
             Event::Sessions { sessions } => self.know_sessions(sessions),
+            Event::SessionsDoubtful => self.locks.refuse_meanwhile(),
             Event::SessionEnded { session } => {
                 self.fast.close_all_of(session);
                 self.forget_session(session);

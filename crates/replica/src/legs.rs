@@ -4,6 +4,7 @@
 
 use crate::data::fill_shard;
 use crate::read::stub_view;
+use crate::shards::{Portion, full_portion, portion_of};
 use crate::step::{Ask, Commit, Stepped, Stop};
 use crate::stubs;
 use crate::tree::{Tree, attr_of, drop_link, later};
@@ -11,9 +12,7 @@ use hekate_brick::Brick;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
-
-/// Shard numbers that are tried one by one; for more of them the partition's shards are gone through.
-const SHARDS_TRIED_MAX: u64 = 65_536;
+use std::ops::Range;
 
 /// What a partition makes of a leg.
 pub struct Taken {
@@ -27,9 +26,6 @@ pub struct Taken {
 
 /// In the number that a leg is sent with: it undoes the one of the number without it.
 pub const UNDOING: u16 = 1 << 15;
-
-/// Shards that one record drops.
-const DROPPED_AT_ONCE: usize = 1024;
 
 /// Takes a leg, unless it was taken.
 pub fn take(
@@ -49,12 +45,10 @@ pub fn take(
         return Ok(only(crate::copy::read(brick, ask.ring, ask.volume, range)?));
     }
     if let Leg::DropShards { data, to } = leg {
-        let found = shards_of(brick, ask, at, *data, 0, *to)?;
-        let more = found.len() > DROPPED_AT_ONCE;
-        let changes: Vec<Change> =
-            found.into_iter().take(DROPPED_AT_ONCE).map(|shard| Change::DropShard { shard }).collect();
+        let Portion { shards, next } = portion_of(brick, ask, at, *data, 0..*to)?;
+        let changes: Vec<Change> = shards.into_iter().map(|shard| Change::DropShard { shard }).collect();
         let commit = (!changes.is_empty()).then_some(Commit { changes, ..Commit::default() });
-        return Ok(Taken { reply: Reply::Done, commit, more });
+        return Ok(Taken { reply: Reply::Done, commit, more: next.is_some() });
     }
     if let Some(elsewhere) = rests_elsewhere(&Tree::new(brick, ask, at), ask, at, leg)? {
         return Ok(only(elsewhere));
@@ -63,6 +57,11 @@ pub fn take(
     let taken = brick.get(&mark)?.is_some() && (undoes(leg) || !is_planted(3));
     if taken != undoes(leg) {
         return Ok(only(answer_to(&Tree::new(brick, ask, at), leg)?));
+    }
+    if let Leg::EmptyShards { data, from, to } = leg
+        && let Some(commit) = first_of_many(brick, ask, at, *data, *from..*to)?
+    {
+        return Ok(Taken { reply: Reply::Done, commit: Some(commit), more: true });
     }
     let (mut commit, reply) = apply(brick, ask, at, intent, leg, now)?;
     if taken {
@@ -75,6 +74,22 @@ pub fn take(
         _ => commit.put(mark, &0u8),
     }
     Ok(Taken { reply, commit: Some(commit), more: false })
+}
+
+/// If one record does not take all shards that are to be emptied: a record of the first ones. The mark comes with the last record.
+fn first_of_many(
+    brick: &Brick,
+    ask: &Ask,
+    at: PartitionNumber,
+    data: DataId,
+    range: Range<u64>,
+) -> Stepped<Option<Commit>> {
+    let Portion { shards, next: Some(_) } = full_portion(brick, ask, at, data, range)? else { return Ok(None) };
+    let mut commit = Commit::default();
+    for shard in shards {
+        cut_shard(brick, ask, &mut commit, shard, 0)?;
+    }
+    Ok(Some(commit))
 }
 
 /// The stub that says where a name that is to be held rests, if that is not here.
@@ -178,7 +193,7 @@ fn apply(
         Leg::SetParent { inode, parent } => set_parent(&tree, &mut commit, *inode, *parent, now)?,
         Leg::MarkMoved { inode } => mark_moved(&tree, &mut commit, *inode, now)?,
         Leg::EmptyShards { data, from, to } => {
-            for shard in shards_of(brick, ask, at, *data, *from, *to)? {
+            for shard in full_portion(brick, ask, at, *data, *from..*to)?.shards {
                 cut_shard(brick, ask, &mut commit, shard, 0)?;
             }
         }
@@ -308,31 +323,4 @@ pub fn cut_shard(brick: &Brick, ask: &Ask, commit: &mut Commit, shard: ShardId, 
         commit.changes.push(crate::data::give_back(ask, shard, record, length));
     }
     Ok(())
-}
-
-pub fn shards_of(
-    brick: &Brick,
-    ask: &Ask,
-    at: PartitionNumber,
-    data: DataId,
-    from: u64,
-    to: u64,
-) -> Stepped<Vec<ShardId>> {
-    let volume = ask.volume;
-    let mut found = Vec::new();
-    if to.saturating_sub(from) <= SHARDS_TRIED_MAX {
-        for index in from..to {
-            let shard = ShardId { volume, data, index };
-            if ask.partition(shard.position()) == at && brick.shard(ask.ring, shard)?.is_some() {
-                found.push(shard);
-            }
-        }
-        return Ok(found);
-    }
-    for shard in brick.shards(ask.ring, at, ask.count)? {
-        if shard.volume == volume && shard.data == data && (from..to).contains(&shard.index) {
-            found.push(shard);
-        }
-    }
-    Ok(found)
 }

@@ -39,6 +39,7 @@ mod room;
 mod rounds;
 mod seek;
 mod serve;
+mod shards;
 mod step;
 mod stubs;
 #[cfg(test)]

@@ -25,6 +25,11 @@ impl Leader {
         self.locks.untold().contains(&session)
     }
 
+    /// Sessions that have yet to say what they held.
+    pub fn untold(&self) -> Vec<SessionId> {
+        self.locks.untold().iter().copied().collect()
+    }
+
     pub fn lock_op(&mut self, at: &Place, token: Token, ask: &Ask, op: &LockOp, around: &Around, out: &mut Out) {
         let answer = self.lock_answer(at, ask, op, around, out);
         out.answers.push((token, answer));

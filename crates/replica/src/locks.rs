@@ -105,6 +105,8 @@ pub struct LockTable {
     answers: Answers,
     /// Sessions that held locks under the last leader, perhaps, and have not told all of them.
     untold: BTreeSet<SessionId>,
+    /// While there are such, who does not wait is refused.
+    refuses_meanwhile: bool,
     told: Vec<Told>,
     settings: LockSettings,
 }
@@ -189,7 +191,7 @@ impl LockTable {
             return Ok(Outcome::Granted);
         }
         if self.is_recovering() && !wait {
-            return Err(self.locks_unknown());
+            return Err(if self.refuses_meanwhile { Error::WouldBlock } else { self.locks_unknown() });
         }
         if lock.style == LockStyle::Flock && !self.holds(&file, &wanted) {
             self.hold(file, &HeldLock { lock: Lock { kind: LockKind::Unlock, ..*lock }, ..wanted })?;

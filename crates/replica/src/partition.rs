@@ -90,6 +90,8 @@ pub enum Event {
     Abandon { token: Token },
     /// All sessions that may hold locks of an earlier leader: until each has told them or ended, no other lock is granted.
     Sessions { sessions: Vec<SessionId> },
+    /// Sessions that have yet to tell their locks may be gone: until they have told or ended, who does not wait for a lock is refused.
+    SessionsDoubtful,
     /// A session has ended: it sends nothing again.
     SessionEnded { session: SessionId },
     /// Shards that sessions may write past the log are closed: the host changes something by itself.
@@ -471,6 +473,14 @@ impl Partition {
     /// Whether the session has yet to tell the locks that it held under an earlier leader.
     pub fn awaits(&self, session: SessionId) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.awaits(session))
+    }
+
+    /// Sessions that have yet to tell the locks that they held under an earlier leader.
+    pub fn untold(&self) -> Vec<SessionId> {
+        match &self.role {
+            Role::Leader(leader) if self.failed.is_none() => leader.untold(),
+            _ => Vec::new(),
+        }
     }
 
     /// Data ids to collect, ops on their way, and what ops left that is to be removed.

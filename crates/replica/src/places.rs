@@ -44,7 +44,11 @@ pub fn name_key(at: &Place, ask: &Ask, dir: InodeId, name: &Name) -> Key {
 pub fn written_data(op: &Op) -> Option<DataId> {
     match op {
         Op::Data {
-            op: DataOp::WriteShard { data, .. } | DataOp::AllocateShard { data, .. } | DataOp::CopyShard { data, .. },
+            op:
+                DataOp::WriteShard { data, .. }
+                | DataOp::AllocateShard { data, .. }
+                | DataOp::CopyShard { data, .. }
+                | DataOp::EmptyShards { data, .. },
         } => Some(*data),
         _ => None,
     }
@@ -103,7 +107,11 @@ fn position_of(volume: VolumeId, op: &Op) -> Option<Position> {
             | DataOp::AllocateShard { data, index, .. }
             | DataOp::SeekShard { data, index, .. }
             | DataOp::CopyShard { data, index, .. } => of_shard(data, index),
-            DataOp::NextShard { .. } | DataOp::Sync { .. } | DataOp::Fsync { .. } | DataOp::Copy { .. } => None,
+            DataOp::NextShard { .. }
+            | DataOp::EmptyShards { .. }
+            | DataOp::Sync { .. }
+            | DataOp::Fsync { .. }
+            | DataOp::Copy { .. } => None,
         },
     }
 }

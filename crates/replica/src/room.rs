@@ -5,6 +5,9 @@ use crate::leader::{Leader, Member};
 use hekate_brick::{Amount, Brick, LogEntry};
 use hekate_proto::*;
 
+/// Blocks that a cut or a punch writes at most: those in which it begins and ends.
+const EDGE_BLOCKS: usize = 2;
+
 impl Leader {
     /// On every member, before any of them takes it: no replica is ever without room for what another has.
     pub fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
@@ -67,7 +70,12 @@ pub(crate) fn takes_room(changes: &[Change]) -> bool {
         Change::Put { .. } | Change::WriteBlocks { .. } | Change::FreshBlocks { .. } => false,
         Change::ReserveBlocks { .. } | Change::Restamp { .. } | Change::BeginLog => false,
     };
-    changes.iter().any(grows) && !changes.iter().any(frees)
+    let blocks = |change: &Change| match change {
+        Change::WriteBlocks { run, .. } | Change::FreshBlocks { run, .. } => run.checksums.len(),
+        _ => 0,
+    };
+    let writes_more_than_edges = changes.iter().map(blocks).sum::<usize>() > EDGE_BLOCKS;
+    changes.iter().any(grows) && (writes_more_than_edges || !changes.iter().any(frees))
 }
 
 /// Whether all that grows has its room already: blocks that have bytes, and fresh ones that room was made for.

@@ -1,7 +1,7 @@
 //! SEEK_DATA and SEEK_HOLE (lseek(2)): a block that was never written, or was punched, is a hole.
 
-use crate::legs::shards_of;
 use crate::read::node;
+use crate::shards::{first_shards, has_data};
 use crate::step::{Ask, Stepped};
 use crate::tree::{Tree, attr_of};
 use hekate_brick::Brick;
@@ -41,14 +41,9 @@ pub fn seek_shard(brick: &Brick, ask: &Ask, shard: ShardId, offset: u32, hole: b
     }
 }
 
-/// The first shard of a data id that this partition has bytes of.
+/// The first shard of a data id that this partition has data of: a shard that was punched is passed over.
 pub fn next_shard(brick: &Brick, ask: &Ask, at: PartitionNumber, data: DataId, from: u64, to: u64) -> Stepped<Reply> {
-    let mut first: Option<u64> = None;
-    for shard in shards_of(brick, ask, at, data, from, to)? {
-        let is_before = first.is_none_or(|first| shard.index < first);
-        if is_before && brick.shard(ask.ring, shard)?.is_some_and(|record| record.length > 0) {
-            first = Some(shard.index);
-        }
-    }
-    Ok(Reply::Found { at: first })
+    let is_wanted = |shard: ShardId, record: &ShardRecord| has_data(brick, ask.ring, shard, record);
+    let first = first_shards(brick, ask, at, data, from..to, 1, &is_wanted)?;
+    Ok(Reply::Found { at: first.first().map(|shard| shard.index) })
 }

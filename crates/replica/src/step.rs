@@ -8,7 +8,7 @@ use crate::message::Fresh;
 use crate::names::Maker;
 use crate::numbers::Numbers;
 use crate::tree::{Owner, Tree};
-use crate::{acl, allocate, copy, data, inodes, names, rename, truncate};
+use crate::{acl, allocate, copy, data, inodes, names, rename, shards, truncate};
 use hekate_brick::Brick;
 use hekate_proto::*;
 
@@ -262,6 +262,7 @@ fn data_step(here: &mut Here, op: &DataOp) -> Stepped<Next> {
             let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
             copy::copy_shard(here, *from, shard, *offset)
         }
+        DataOp::EmptyShards { data, from, to } => shards::empty_shards(here, *data, *from, *to),
         _ => Err(not_a_change()),
     }
 }

@@ -3,8 +3,9 @@
 use crate::cuts::Cut;
 use crate::data::spill_with;
 use crate::inodes::{apply_changes, drop_capability};
-use crate::legs::{cut_shard, shards_of};
+use crate::legs::cut_shard;
 use crate::read::node;
+use crate::shards::{Portion, full_portion};
 use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::{attr_of, give_up_data, later};
 use hekate_proto::planted::is_planted;
@@ -55,7 +56,7 @@ pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) 
 }
 
 /// Shards beyond the new size are emptied, the one in which it lies is cut; the inode is held until all are, so that no
-/// write is told meanwhile. What this partition holds itself is part of the commit.
+/// write is told meanwhile. What this partition holds itself is part of the commit, if that takes all of it; else it is a leg too.
 fn shrink(here: &Here, commit: &mut Commit, before: &InodeRecord, size: u64) -> Stepped<Vec<(Position, Leg)>> {
     let (brick, ask) = (here.brick, here.ask);
     let mut legs = Vec::new();
@@ -67,12 +68,17 @@ fn shrink(here: &Here, commit: &mut Commit, before: &InodeRecord, size: u64) -> 
         }
         start = start.saturating_add(piece.length);
     }
-    let (own, others): (Vec<_>, Vec<_>) = legs.into_iter().partition(|(position, _)| here.owns(*position));
-    for (_, leg) in own {
+    let (own, mut others): (Vec<_>, Vec<_>) = legs.into_iter().partition(|(position, _)| here.owns(*position));
+    for (position, leg) in own {
         match leg {
             Leg::CutShard { shard, length } => cut_shard(brick, ask, commit, shard, length)?,
             Leg::EmptyShards { data, from, to } => {
-                for shard in shards_of(brick, ask, here.at, data, from, to)? {
+                let Portion { shards, next } = full_portion(brick, ask, here.at, data, from..to)?;
+                if next.is_some() {
+                    others.push((position, leg));
+                    continue;
+                }
+                for shard in shards {
                     cut_shard(brick, ask, commit, shard, 0)?;
                 }
             }

@@ -10,6 +10,7 @@ use crate::sessions::Session;
 use crate::syncer::Needs;
 use crate::turn::Turn;
 use hekate_cluster::VolumeInfo;
+use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, Event, is_access_due};
 use std::collections::BTreeMap;
@@ -77,7 +78,12 @@ impl Node {
             took.push(begun.elapsed());
         }
         let begun = Instant::now();
-        let synced = self.syncers.sync(needs).into_values().chain([self.make_durable(changed)]);
+        let synced = self
+            .syncers
+            .sync(needs)
+            .into_iter()
+            .map(|(brick, outcome)| outcome.map_err(|error| self.left_to_next_views(error, session.volume, brick)));
+        let synced = synced.chain([self.make_durable(changed)]);
         if let Err(error) = synced.collect::<Result<()>>() {
             for (request, reply) in requests.iter().zip(&mut replies) {
                 if reply.is_ok() && (request.durable || matches!(request.target, Target::Brick { .. })) {
@@ -167,9 +173,8 @@ impl Node {
     fn left_to_others(&self, error: Error, ring: RingId, partition: PartitionNumber) -> Error {
         // Who met the damage that has stopped it has another error.
         let has_stopped = || {
-            let leader =
-                self.ring(ring).and_then(|ring| ring.leader(partition).map(|(_, hosted)| hosted.brick.stopped()));
-            leader.is_ok_and(|stopped| stopped.is_some())
+            let leader = self.ring(ring).and_then(|ring| ring.leader(partition).map(|(to, _)| to.brick));
+            leader.is_ok_and(|brick| self.has_stopped(brick))
         };
         let what = match &error {
             Error::Poisoned { what } => what,
@@ -177,11 +182,36 @@ impl Node {
             _ => return error,
         };
         let Ok(view) = self.ring(ring).and_then(|ring| ring.view(partition)) else { return error };
-        if view.members.iter().all(|member| member.brick == view.leader) {
+        if !self.goes_on(&view) {
             return error;
         }
         self.look_at_views();
         Error::Unavailable { what: format!("partition {partition} of ring {ring} gets another leader: {what}") }
+    }
+
+    /// A failed sync of a brick is the client's to know only if no other member has what it had. Else the error is a passing one: the
+    /// client asks again, of the members of the views that are formed without the brick.
+    fn left_to_next_views(&self, error: Error, volume: VolumeId, brick: BrickId) -> Error {
+        let Error::Poisoned { what } = &error else { return error };
+        let Ok(ring) = self.volume(volume).and_then(|volume| self.ring(volume.ring)) else { return error };
+        let views = ring.views();
+        let mut its_views = views.iter().filter(|view| view.has_member(brick)).peekable();
+        if its_views.peek().is_some() && !its_views.any(|view| self.goes_on(view)) {
+            return error;
+        }
+        self.look_at_views();
+        Error::Unavailable { what: format!("brick {} has stopped, and others go on without it: {what}", brick.text()) }
+    }
+
+    /// True if a member of the view may go on: one of another server, or a brick here that has not stopped.
+    fn goes_on(&self, view: &View) -> bool {
+        view.members.iter().any(|member| !self.has_stopped(member.brick))
+    }
+
+    /// True if the brick is here and has stopped.
+    fn has_stopped(&self, brick: BrickId) -> bool {
+        let status = self.bricks.get(&brick).map(|brick| brick.status());
+        status.is_some_and(|status| status.is_ok_and(|status| status.poisoned.is_some()))
     }
 
     fn leased_op(

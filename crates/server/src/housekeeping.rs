@@ -181,12 +181,15 @@ fn chores(node: &Node) -> Result<()> {
     for brick in node.bricks.values() {
         brick.refresh_room()?;
     }
-    for session in node.sessions.silent(|home| node.ends_sessions_of(home)) {
+    for session in node.sessions.over(|home| node.ends_sessions_of(home)) {
         node.end_session(session)?;
     }
     tick_all(node);
     node.settle_lives()?;
-    rings(node).iter().for_each(|ring| node.tell_sessions(ring));
+    for ring in rings(node) {
+        node.tell_sessions(&ring);
+        node.tell_doubts(&ring);
+    }
     collect_orphans(node)?;
     crate::volumes::go_on_deleting(node)
 }

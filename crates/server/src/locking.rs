@@ -38,6 +38,18 @@ impl Node {
         }
     }
 
+    /// Leaders that wait for locks of sessions which may be gone refuse who does not wait for a lock: it would be long.
+    pub(crate) fn tell_doubts(&self, ring: &Arc<HostedRing>) {
+        for to in ring.leaders() {
+            let untold = ring.replica(to).map(|hosted| hosted.partition.read().untold()).unwrap_or_default();
+            if !untold.is_empty() && self.sessions.are_doubtful(&untold) {
+                let mut turn = Turn::new(self, ring);
+                turn.tell(to, Event::SessionsDoubtful);
+                turn.run();
+            }
+        }
+    }
+
     /// All leaders here let go of what it held.
     pub(crate) fn session_ended(&self, ring: &Arc<HostedRing>, session: SessionId) {
         self.raw_locks.end_session(session);

@@ -29,7 +29,7 @@ use hekate_transport::{Listener, Peer, Peers, Secret, Service};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -294,6 +294,14 @@ impl Node {
         names.sort_unstable();
         let known = if names.is_empty() { "there is none".into() } else { format!("there are: {}", names.join(", ")) };
         Error::invalid(format!("there is no volume called {name}; {known}"))
+    }
+
+    /// Sessions that processes of this machine open from now on end as soon as their process has ended, also if it does so while
+    /// no server runs.
+    pub fn lock_sessions_beside(&self, socket: &Path) {
+        if let Err(error) = self.sessions.lock_beside(socket) {
+            log::warn!("sessions of killed mounts end after 60 s of silence only: {error}");
+        }
     }
 
     /// Says where this server listens from now on.

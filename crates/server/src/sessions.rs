@@ -2,15 +2,22 @@
 
 use hekate_cluster::{Registry, SessionInfo};
 use hekate_proto::*;
-use hekate_transport::Listener;
+use hekate_transport::{Listener, SessionLocks, SessionProcess};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A session that says nothing for so long has ended.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// A session without a connection that has said nothing for so long may be gone: a mount that lives connects anew within 250 ms, and
+/// sends a heartbeat each second.
+const DOUBTFUL_AFTER: Duration = Duration::from_secs(3);
+/// A session that opens has its lock before it sends its first request. One that has none so long after that is not looked at
+/// again before its connections are gone.
+const LOCKED_WITHIN: Duration = Duration::from_secs(10);
 /// Orphans that one heartbeat asks about.
 const ORPHANS_AT_ONCE: usize = 1024;
 
@@ -27,6 +34,10 @@ pub struct Session {
     /// Ops hold it shared; a retry takes it alone, so that it begins when what it repeats has ended.
     pub gate: RwLock<()>,
     connections: AtomicUsize,
+    /// When this server began to know of it.
+    known_since: Instant,
+    /// Its process was seen to hold its lock.
+    is_locked: AtomicBool,
     /// Connections on which it is told of ops that waited.
     listeners: Mutex<Vec<Arc<Listener>>>,
     heard: Mutex<Instant>,
@@ -38,12 +49,23 @@ pub struct Session {
 pub struct Sessions {
     server: ServerId,
     all: RwLock<HashMap<SessionId, Arc<Session>>>,
+    /// By which it is known whose process has ended; without them sessions end after a silence only.
+    locks: OnceLock<SessionLocks>,
 }
 
 impl Sessions {
     /// None yet, on this server.
     pub fn new(server: ServerId) -> Self {
-        Self { server, all: RwLock::default() }
+        Self { server, all: RwLock::default(), locks: OnceLock::new() }
+    }
+
+    /// From now on processes of this machine that open a session keep a file beside the socket locked.
+    pub fn lock_beside(&self, socket: &Path) -> Result<()> {
+        let locks = SessionLocks::beside(socket)?;
+        locks.keep_only(|session| self.get(session).is_ok());
+        // A server has one socket.
+        let _ = self.locks.set(locks);
+        Ok(())
     }
 
     /// Those that had not ended when the last server did get their time to come back.
@@ -61,6 +83,8 @@ impl Sessions {
         let ended: Vec<SessionId> = known.into_iter().filter(|id| !living.contains(id)).collect();
         let mut all = self.all.write();
         ended.iter().for_each(|id| _ = all.remove(id));
+        drop(all);
+        self.locks.get().into_iter().for_each(|locks| ended.iter().for_each(|id| locks.end(*id)));
         Ok(ended)
     }
 
@@ -74,6 +98,8 @@ impl Sessions {
                 home: info.server,
                 gate: RwLock::new(()),
                 connections: AtomicUsize::new(0),
+                known_since: Instant::now(),
+                is_locked: AtomicBool::new(false),
                 listeners: Mutex::default(),
                 heard: Mutex::new(Instant::now()),
                 released: Mutex::default(),
@@ -85,6 +111,10 @@ impl Sessions {
     /// A new session.
     pub fn begin(&self, registry: &Registry, volume: VolumeId, uid: Option<u32>) -> Result<Arc<Session>> {
         let session = registry.begin_session(volume, uid)?;
+        let is_here = uid.is_some();
+        if let Some(Err(error)) = self.locks.get().filter(|_| is_here).map(|locks| locks.begin(session)) {
+            log::warn!("session {session} will end after a silence only: {error}");
+        }
         Ok(self.insert(&SessionInfo { session, volume, uid, server: self.server }))
     }
 
@@ -105,6 +135,7 @@ impl Sessions {
     pub fn end(&self, registry: &Registry, id: SessionId) -> Result<()> {
         registry.end_session(id)?;
         self.all.write().remove(&id);
+        self.locks.get().into_iter().for_each(|locks| locks.end(id));
         Ok(())
     }
 
@@ -118,15 +149,32 @@ impl Sessions {
         self.all.read().values().filter(|session| session.volume == volume).count()
     }
 
-    /// Those that have been silent for too long, of the servers that this one ends sessions for.
-    pub fn silent(&self, is_home: impl Fn(ServerId) -> bool) -> Vec<SessionId> {
-        let all = self.all.read();
-        let silent = |session: &&Arc<Session>| {
-            is_home(session.home)
-                && session.connections.load(Ordering::Relaxed) == 0
-                && session.heard.lock().elapsed() > SILENCE_MAX
+    /// Those that are to end: of the servers that this one ends sessions for those that have been silent for too long, and of its own
+    /// those whose process has ended for sure.
+    pub fn over(&self, is_home: impl Fn(ServerId) -> bool) -> Vec<SessionId> {
+        let all: Vec<Arc<Session>> = self.all.read().values().cloned().collect();
+        let is_over = |session: &&Arc<Session>| {
+            let has_ended = self.has_ended(session);
+            is_home(session.home) && session.is_silent_for(if has_ended { Duration::ZERO } else { SILENCE_MAX })
         };
-        all.values().filter(silent).map(|session| session.id).collect()
+        all.iter().filter(is_over).map(|session| session.id).collect()
+    }
+
+    /// True if the session's process has ended for sure. Asked of each session again and again: its lock must have been seen before.
+    fn has_ended(&self, session: &Session) -> bool {
+        let is_settled = session.is_locked.load(Ordering::Relaxed) || session.known_since.elapsed() > LOCKED_WITHIN;
+        if is_settled && session.connections.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        let locks = self.locks.get().filter(|_| session.home == self.server && session.uid.is_some());
+        let found = locks.map_or(SessionProcess::Unknown, |locks| locks.look(session.id));
+        session.is_locked.fetch_or(found == SessionProcess::Lives, Ordering::Relaxed);
+        found == SessionProcess::Ended
+    }
+
+    /// Whether none of these can be expected to say something soon.
+    pub fn are_doubtful(&self, sessions: &[SessionId]) -> bool {
+        sessions.iter().all(|id| self.get(*id).is_ok_and(|session| session.is_silent_for(DOUBTFUL_AFTER)))
     }
 
     /// Whether every session of the volume has said that it does not have the inode open.
@@ -145,6 +193,11 @@ impl Sessions {
 }
 
 impl Session {
+    /// Whether it has no connection, and has said nothing for longer than that.
+    fn is_silent_for(&self, time: Duration) -> bool {
+        self.connections.load(Ordering::Relaxed) == 0 && self.heard.lock().elapsed() > time
+    }
+
     /// A connection more.
     pub fn connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);

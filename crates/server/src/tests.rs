@@ -549,3 +549,36 @@ fn a_brick_that_stopped_in_a_sync_can_be_levelled_again() {
     let levelled = level(&[ring(&[&[1, 2]])], &bricks(&[&a, &b]));
     assert!(levelled.is_ok(), "the server never starts: {levelled:?}");
 }
+
+/// fsync(2) answers EIO only if all replicas lost something: a database stops when it sees that.
+#[test]
+fn a_sync_of_a_brick_that_has_stopped_is_asked_of_others() {
+    let served = Served::new("stopped-sync");
+    let (volume, session, _) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let ring = served.node.ring(served.node.volume(volume).unwrap().ring).unwrap();
+    let all: Vec<BrickId> = served.node.bricks.keys().copied().collect();
+    let sync = |brick: BrickId| {
+        let incarnation = served.node.bricks[&brick].incarnation();
+        let op = Op::Data { op: DataOp::Sync { incarnation, shards: Vec::new(), all: true } };
+        let target = Target::Brick { brick };
+        let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
+        served.node.call(session, vec![request]).remove(0)
+    };
+    let (stopped, others) = all.split_first().unwrap();
+    assert_eq!(sync(*stopped), Ok(Reply::Done));
+    served.node.bricks[stopped].poison(&Error::Poisoned { what: "test".into() });
+    assert!(sync(*stopped).unwrap_err().is_passing(), "the views still have the brick");
+    let begun = Instant::now();
+    while ring.views().iter().any(|view| view.has_member(*stopped)) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", ring.views());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(sync(*stopped).unwrap_err().is_passing(), "the client's map is older than the views");
+    for brick in others {
+        assert_eq!(sync(*brick), Ok(Reply::Done));
+    }
+    others.iter().for_each(|brick| drop(served.node.bricks[brick].poison(&Error::Poisoned { what: "test".into() })));
+    for brick in others.iter().filter(|brick| ring.views().iter().any(|view| view.has_member(**brick))) {
+        assert!(matches!(sync(*brick), Err(Error::Poisoned { .. })), "no other member has what it had");
+    }
+}

@@ -8,6 +8,7 @@
 mod append;
 mod bytes;
 mod copy;
+mod holes;
 mod space;
 mod syncing;
 mod wide;
@@ -268,6 +269,7 @@ impl Distribute {
             | DataOp::SeekShard { .. }
             | DataOp::NextShard { .. }
             | DataOp::CopyShard { .. }
+            | DataOp::EmptyShards { .. }
             | DataOp::Wrote { .. }
             | DataOp::Sync { .. } => Err(below()),
         }

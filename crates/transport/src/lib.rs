@@ -21,6 +21,7 @@ mod proof;
 mod sent;
 mod server;
 mod servers;
+mod session_lock;
 
 pub use client::{Remote, Welcome};
 pub use control::{Control, control};
@@ -33,3 +34,4 @@ pub use peers::{Cork, PeerHandler, Peers};
 pub use sent::Sent;
 pub use server::{Server, Service};
 pub use servers::Servers;
+pub use session_lock::{SessionLocks, SessionProcess};

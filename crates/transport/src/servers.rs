@@ -8,6 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::listen::Ears;
 use crate::local::Local;
 use crate::sent::Sent;
+use crate::session_lock::SessionLock;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId};
 use parking_lot::{Mutex, RwLock};
@@ -30,6 +31,8 @@ pub struct Servers {
     /// Who was asked for the map: whether it was away then, and when.
     asked: Mutex<BTreeMap<ServerId, (bool, Instant)>>,
     closed: AtomicBool,
+    /// Proves to the server where the session was opened that this process lives.
+    _lock: Option<SessionLock>,
 }
 
 impl Servers {
@@ -41,6 +44,10 @@ impl Servers {
             remote = remote.is_here(local);
         }
         let first = welcome.map.server;
+        let lock = match &endpoint {
+            Endpoint::Unix(socket) => SessionLock::take(socket, welcome.session),
+            Endpoint::Tcp(..) => None,
+        };
         let servers = Self {
             opened_at: endpoint,
             volume: volume.into(),
@@ -49,6 +56,7 @@ impl Servers {
             all: RwLock::new(BTreeMap::from([(first, Arc::new(remote))])),
             asked: Mutex::default(),
             closed: AtomicBool::new(false),
+            _lock: lock,
         };
         servers.learn(&welcome.map);
         Ok((servers, welcome))

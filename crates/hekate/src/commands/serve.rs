@@ -176,6 +176,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     if let Some(address) = options.listen {
         endpoints.push(Endpoint::tcp(address, Secret::read(&paths.secret())?)?);
     }
+    node.lock_sessions_beside(&paths.socket);
     endpoints.iter().try_for_each(|endpoint| server.listen(endpoint))?;
     let mounts = match Mounts::start(options, paths, &server.local()) {
         Ok(mounts) => mounts,

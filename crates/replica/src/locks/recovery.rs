@@ -16,6 +16,11 @@ impl LockTable {
         !self.untold.is_empty()
     }
 
+    /// Sessions that it waits for may be gone.
+    pub fn refuse_meanwhile(&mut self) {
+        self.refuses_meanwhile = true;
+    }
+
     /// For whom it waits.
     pub fn untold(&self) -> &BTreeSet<SessionId> {
         &self.untold

@@ -342,6 +342,23 @@ fn a_new_leader_grants_nothing_until_all_sessions_have_told_their_locks_or_ended
     assert_eq!(b.table.restore(SessionId(2), FILE.volume, &late, true).unwrap(), late);
 }
 
+/// Nobody knows what a session that may be gone held: who waits goes on waiting, and who does not is refused, as if it held it.
+#[test]
+fn while_a_session_may_be_gone_who_does_not_wait_is_refused_and_stays_so() {
+    let mut b = Bench { table: LockTable::recovering(LockSettings::default(), [SessionId(1)]), op: 0 };
+    let (file, wanted) = (FILE, lock(21, Write, 0, 9));
+    let set = LockOp::Set { inode: ROOT, lock: wanted, wait: false };
+    let first = ticket(21, 900);
+    assert!(matches!(b.table.execute(first, FILE.volume, &set), Some(Err(Error::Unavailable { .. }))));
+    b.table.refuse_meanwhile();
+    assert_eq!(b.table.execute(first, FILE.volume, &set), Some(Err(Error::WouldBlock)));
+    let wait = b.waits(file, 22, lock(22, Write, 50, 59));
+    b.table.end_session(SessionId(1));
+    assert_eq!(b.woken(), [wait]);
+    assert_eq!(b.table.execute(first, FILE.volume, &set), Some(Err(Error::WouldBlock)), "a copy that comes late");
+    assert_eq!(b.table.execute(ticket(21, 901), FILE.volume, &set), Some(Ok(Reply::Done)));
+}
+
 /// Who held more under the leader before has lost it.
 #[test]
 fn a_lock_of_another_kind_is_not_the_one_that_is_told() {

@@ -33,6 +33,8 @@ enum Step {
     Write(usize, (usize, usize), u8),
     Allocate(usize, (usize, usize), Fill),
     Copy((usize, usize), usize, (usize, usize)),
+    /// All whole shards from this one on.
+    Empty(usize),
     WriteHome,
 }
 
@@ -48,10 +50,31 @@ impl Shard {
         self.end = (self.end.0.max(to), self.end.1.max(to));
     }
 
+    /// Whole blocks of zeros become holes, and parts of blocks do not make one data.
+    fn copy(&mut self, from: usize, bytes: &[u8]) {
+        let mut at = from;
+        while at < from + bytes.len() {
+            let end = ((at / BLOCK + 1) * BLOCK).min(from + bytes.len());
+            let part = &bytes[at - from..end - from];
+            let block = &mut self.blocks[at / BLOCK];
+            match (part.iter().all(|byte| *byte == 0), *block) {
+                (false, _) => self.write(at, part),
+                (true, Block::Data) if part.len() == BLOCK => {
+                    *block = Block::Hole;
+                    self.bytes[at..end].fill(0);
+                }
+                (true, _) => self.bytes[at..end].fill(0),
+            }
+            at = end;
+        }
+    }
+
     fn allocate(&mut self, from: usize, to: usize, fill: Fill) {
         match fill {
-            Fill::Zeros => self.write(from, &vec![0; to - from]),
-            Fill::Holes => {
+            Fill::Zeros | Fill::Holes => {
+                if let Fill::Zeros = fill {
+                    self.bytes[from..to].fill(0);
+                }
                 for block in &mut self.blocks[from / BLOCK..to.div_ceil(BLOCK)] {
                     *block = if *block == Block::Data { Block::Data } else { Block::Either };
                 }
@@ -104,6 +127,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (shard(), part(), 1..=255u8).prop_map(|(shard, part, byte)| Step::Write(shard, part, byte)),
         4 => (shard(), part(), fill).prop_map(|(shard, part, fill)| Step::Allocate(shard, part, fill)),
         2 => (shard(), part(), shard(), part()).prop_map(|(from, part, to, at)| Step::Copy((from, part.0), to, (at.0, at.1))),
+        1 => shard().prop_map(Step::Empty),
         1 => Just(Step::WriteHome),
     ]
 }
@@ -112,6 +136,12 @@ fn take(ring: &mut TestRing, model: &mut [Shard], step: Step) {
     let (data, op) = (DATA, |op| Op::Data { op });
     let done = match step {
         Step::WriteHome => return ring.write_home(),
+        Step::Empty(first) => {
+            for shard in &mut model[first..] {
+                *shard = Shard::new();
+            }
+            return empty(ring, DATA, SHARDS[first], 1 << 20);
+        }
         Step::Write(shard, (from, to), byte) => {
             let bytes = vec![byte; to - from];
             model[shard].write(from, &bytes);
@@ -126,12 +156,26 @@ fn take(ring: &mut TestRing, model: &mut [Shard], step: Step) {
         Step::Copy((source, from), shard, (to, end)) => {
             let length = (end - to).min(BLOCKS * BLOCK - from);
             let bytes = model[source].bytes[from..from + length].to_vec();
-            model[shard].write(to, &bytes);
+            model[shard].copy(to, &bytes);
             let range = ShardRange { data, index: SHARDS[source], offset: from as u32, length: length as u32 };
             ring.execute(op(DataOp::CopyShard { from: range, data, index: SHARDS[shard], offset: to as u32 }))
         }
     };
     assert!(done.is_ok(), "{done:?}");
+}
+
+/// Each partition empties what it has of the shards, one record after the other.
+fn empty(ring: &mut TestRing, data: DataId, from: u64, to: u64) {
+    for number in (0..COUNT).map(PartitionNumber) {
+        let mut next = Some(from);
+        while let Some(from) = next {
+            let at = ring.leader(number.first_position(COUNT));
+            let answer = ring.execute_at(at, Op::Data { op: DataOp::EmptyShards { data, from, to } });
+            let Ok(Reply::Found { at }) = answer else { panic!("{answer:?}") };
+            assert!(at.is_none_or(|at| at > from && at < to), "{at:?} is no way on from {from}");
+            next = at;
+        }
+    }
 }
 
 fn check(ring: &mut TestRing, model: &[Shard], from: usize) {
@@ -159,11 +203,14 @@ fn check(ring: &mut TestRing, model: &[Shard], from: usize) {
         let brick = &ring.bricks[ring.views[number.0 as usize].leader.0 as usize];
         let own = |index: u64| ShardId { volume: VOLUME, data: DATA, index }.position().partition(COUNT) == number;
         let found = crate::seek::next_shard(brick, &ring.ask(), number, DATA, 1, 1 << 20);
-        let there = |at: usize, end: fn(&Shard) -> usize| SHARDS[at] > 0 && own(SHARDS[at]) && end(&model[at]) > 0;
-        let surely = (0..SHARDS.len()).find(|at| there(*at, |shard| shard.end.0)).map(|at| SHARDS[at]);
-        let maybe = (0..SHARDS.len()).find(|at| there(*at, |shard| shard.end.1)).map(|at| SHARDS[at]);
         let Ok(Reply::Found { at }) = found else { panic!("no answer") };
-        assert!(at == surely || at == maybe, "partition {number:?} found {at:?}");
+        let mine = || SHARDS.iter().zip(model).filter(|(index, _)| **index > 0 && own(**index));
+        let surely = mine().find(|(_, shard)| shard.blocks.contains(&Block::Data)).map(|(index, _)| *index);
+        let is_possible = |at: u64| mine().any(|(index, shard)| *index == at && shard.blocks != [Block::Hole; BLOCKS]);
+        assert!(
+            at == surely || at.is_some_and(|at| is_possible(at) && surely.is_none_or(|surely| at < surely)),
+            "partition {number:?} found {at:?}, surely {surely:?}"
+        );
     }
 }
 
@@ -356,6 +403,7 @@ fn each_change_of_a_shard_has_a_greater_count() {
     let leader = ring.leader(shard.position()).brick;
     let mut model = vec![Shard::new(); SHARDS.len()];
     let part = (0, BLOCK);
+    take(&mut ring, &mut model, Step::Write(1, part, 3));
     let steps = [
         Step::Write(0, part, 1),
         Step::Write(0, part, 2),
@@ -490,4 +538,82 @@ fn a_durable_write_outlives_a_power_cut_of_all() {
         let held = cut.read_shard(RING, shard, 0, 200_000);
         assert!(held.as_ref().is_ok_and(|held| *held == written), "{:?}", held.map(|held| held.len()));
     }
+}
+
+/// A record takes some 200 of them, each partition has more.
+#[test]
+fn more_shards_than_one_record_takes_are_emptied_cut_and_dropped() {
+    const SHARDS: u64 = 2_400;
+    // Behind as many as are looked up one by one.
+    let indexes = || (0..SHARDS).map(|index| if index < SHARDS / 2 { index } else { index + 100_000 });
+    for way in 0..3 {
+        let mut ring = open_with(&storages(), 64 << 10);
+        let inode = create_file(&mut ring).id;
+        let Ok(Reply::Node { attr, .. }) = ring.execute(Op::Data { op: DataOp::Spill { inode } }) else { panic!() };
+        let data = attr.layout.pieces[0].data;
+        for index in indexes() {
+            let bytes = Bytes::from_static(&[1]);
+            let write = DataOp::WriteShard { data, index, offset: 0, bytes, follow: None, fast: false };
+            ring.execute(Op::Data { op: write }).unwrap();
+        }
+        let (layout_version, end) = (attr.layout.version, 200_000 * SHARD_BYTES);
+        let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+        ring.execute(Op::Data { op: told }).unwrap();
+        ring.write_home();
+        match way {
+            0 => empty(&mut ring, data, 1, 200_000),
+            1 => drop(ring.execute(Op::Inode { op: set_size(inode, 1) }).unwrap()),
+            _ => drop(ring.execute(Op::Inode { op: set_size(inode, 0) }).unwrap()),
+        }
+        ring.rest();
+        for index in indexes() {
+            let shard = ShardId { volume: VOLUME, data, index };
+            let brick = &ring.bricks[ring.leader(shard.position()).brick.0 as usize];
+            let length = brick.shard(RING, shard).unwrap().map(|record| record.length);
+            let wanted = match (way, index) {
+                (2, _) => None,
+                (_, 0) => Some(1),
+                _ => Some(0),
+            };
+            assert_eq!(length, wanted, "shard {index}, way {way}");
+        }
+        ring.check();
+    }
+}
+
+fn set_size(inode: InodeId, size: u64) -> InodeOp {
+    InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(size), ..AttrChanges::default() } }
+}
+
+/// Journaled bytes are the cost that a copy must not have.
+#[test]
+fn a_copy_of_holes_writes_nothing_and_takes_what_was_there() {
+    let mut ring = open(&storages());
+    let (data, length) = (DATA, (BLOCKS * BLOCK) as u32);
+    let write = |ring: &mut TestRing, index, offset, bytes: Vec<u8>| {
+        let op = DataOp::WriteShard { data, index, offset, bytes: bytes.into(), follow: None, fast: false };
+        ring.execute(Op::Data { op }).unwrap();
+    };
+    let copy = |ring: &mut TestRing, from, to, offset| {
+        let from = ShardRange { data, index: from, offset: 0, length };
+        ring.execute(Op::Data { op: DataOp::CopyShard { from, data, index: to, offset } })
+    };
+    let record = |ring: &TestRing, index| {
+        let shard = ShardId { volume: VOLUME, data, index };
+        ring.bricks[ring.leader(shard.position()).brick.0 as usize].shard(RING, shard).unwrap()
+    };
+    write(&mut ring, 0, 5 * BLOCK_BYTES as u32, vec![7; BLOCK]);
+    assert_eq!(copy(&mut ring, 1, 2, 0), Ok(Reply::Done), "nothing is made of nothing");
+    assert_eq!(record(&ring, 2), None);
+    assert!(matches!(copy(&mut ring, 0, 2, 0), Ok(Reply::Written { .. })));
+    assert_eq!((seek(&mut ring, 2, 0, false), seek(&mut ring, 2, 5 * BLOCK, true)), (Some(5 * 4096), Some(6 * 4096)));
+    // What the target had becomes a hole, but for parts of blocks.
+    write(&mut ring, 3, 0, vec![9; (BLOCKS + 2) * BLOCK]);
+    assert!(matches!(copy(&mut ring, 1, 3, 100), Ok(Reply::Written { .. })));
+    assert_eq!((seek(&mut ring, 3, 0, true), seek(&mut ring, 3, BLOCK, false)), (Some(4096), Some(12 * 4096)));
+    let read = DataOp::ReadShard { data, index: 3, offset: 0, length: 2 * length };
+    let Ok(Reply::Data { bytes }) = ring.read(Op::Data { op: read }) else { panic!("no answer") };
+    let wanted: Vec<u8> =
+        [vec![9; 100], vec![0; BLOCKS * BLOCK], vec![9; 2 * BLOCK - 100]].into_iter().flatten().collect();
+    assert_eq!(bytes, wanted);
 }

@@ -174,7 +174,7 @@ fn about_data(op: &DataOp) -> String {
         | DataOp::RawWrite { data, index, .. }
         | DataOp::SeekShard { data, index, .. }
         | DataOp::CopyShard { data, index, .. } => format!("shard {index} of data {:032x}", data.0),
-        DataOp::NextShard { data, .. } => format!("data {:032x}", data.0),
+        DataOp::NextShard { data, .. } | DataOp::EmptyShards { data, .. } => format!("data {:032x}", data.0),
         DataOp::Copy { from, to, .. } => format!("inodes {} and {}", from.number(), to.number()),
         DataOp::Sync { shards, all, .. } => {
             format!("{} shards{}", shards.len(), if *all { " and all others" } else { "" })

@@ -208,6 +208,17 @@ impl Distribute {
 
     /// Changes shards, then tells the inode's leader. False: the layout has changed meanwhile, so nothing counts.
     pub(super) fn tell(&self, context: &Context, inode: InodeId, layout: &Layout, told: Told) -> Result<bool> {
+        Ok(self.tell_all(context, inode, layout, told)?.is_some())
+    }
+
+    /// The same. -> what the shards' leaders answered, in the order of the ops; `None`: the layout has changed meanwhile.
+    pub(super) fn tell_all(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        layout: &Layout,
+        told: Told,
+    ) -> Result<Option<Vec<Reply>>> {
         let Told { ops, end, reach, drop_set_id } = told;
         let shards: Vec<ShardId> = ops.iter().map(|(shard, _)| *shard).collect();
         let home = self.home(inode);
@@ -218,6 +229,7 @@ impl Distribute {
         let before = self.replicate.map();
         let replies = self.replicate.send_all(context, batch)?;
         self.note_unsynced(context, inode, &shards, &before);
+        let mut answers = Vec::with_capacity(shards.len());
         for (index, reply) in replies.into_iter().enumerate() {
             match reply {
                 Ok(reply) => {
@@ -225,14 +237,15 @@ impl Distribute {
                         self.replicate.note_allowed(*shard, &reply);
                     }
                     self.learn_layout(&reply);
+                    answers.push(reply);
                 }
-                Err(Error::LayoutChanged) => return Ok(false),
+                Err(Error::LayoutChanged) => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
         self.grow(inode, layout, end);
         self.limit_unsynced(context)?;
-        Ok(true)
+        Ok(Some(answers))
     }
 
     /// What was written counts, and this mount knew a layout from before a truncate.

@@ -1,14 +1,17 @@
-//! copy_file_range: shards copy from shards; what rests beside an inode goes through the client.
+//! copy_file_range: shards copy from shards; what rests beside an inode goes through the client. A hole is copied by punching, so that
+//! its length does not count.
 
 use super::Distribute;
 use super::bytes::Told;
 use hekate_graph::Context;
 use hekate_proto::*;
 
-/// Bytes of one op: who asks for more is told how many were copied, and goes on (copy_file_range(2)).
+/// Bytes of data of one op: who asks for more is told how many were copied, and goes on (copy_file_range(2)).
 const COPY_AT_ONCE: u64 = 16 << 20;
 /// Bytes that one shard takes from another at once.
 const RUN_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of a hole that are copied at once: FUSE answers with 32 bits, and what it asks for next should begin with a block.
+const HOLE_AT_ONCE: u64 = (1 << 32) - BLOCK_BYTES as u64;
 
 type Place = (InodeId, u64);
 
@@ -32,19 +35,27 @@ impl Distribute {
             if from == to && from_offset.abs_diff(to_offset) < length {
                 return Err(Error::invalid("a copy within a file whose ranges overlap"));
             }
-            let length = length.min(COPY_AT_ONCE);
-            let end = to_offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
-            let small = self.known_shape(to).is_none() && end <= INLINE_MAX;
+            let at_once = length.min(COPY_AT_ONCE);
+            let small = self.known_shape(to).is_none() && to_offset.saturating_add(at_once) <= INLINE_MAX;
             if source.layout.is_inline() || small {
-                return self.copy_here(context, (from, from_offset), (to, to_offset), length, (drop_set_id, touch));
+                return self.copy_here(context, (from, from_offset), (to, to_offset), at_once, (drop_set_id, touch));
             }
+            let Some(hole) = self.hole_at(context, &source, from_offset, length)? else { continue };
+            let length = if hole > 0 { hole } else { at_once };
+            let end = to_offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
             // Whether the time of access is due is by the times before the write.
             if from == to {
                 self.read_by(context, from, touch)?;
             }
             let layout = self.in_shards(context, to)?.layout;
-            let ops = self.copies(&source.layout, from_offset, &layout, to_offset, length);
-            match self.tell(context, to, &layout, Told { ops, end, reach: end, drop_set_id }) {
+            let told = match hole > 0 {
+                true => self.punch(context, to, &layout, to_offset..end, end, drop_set_id),
+                false => {
+                    let ops = self.copies(&source.layout, from_offset, &layout, to_offset, length);
+                    self.tell(context, to, &layout, Told { ops, end, reach: end, drop_set_id })
+                }
+            };
+            match told {
                 Ok(true) if self.read_by(context, from, touch && from != to)?.layout == source.layout => {
                     return Ok(Reply::Copied { bytes: length });
                 }
@@ -57,6 +68,19 @@ impl Distribute {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Bytes of the hole that the source has at `from`, of the next `length` and of what one answer can say; 0 if data begins before
+    /// it is worth a step of its own. `None`: the layout has changed meanwhile.
+    fn hole_at(&self, context: &Context, source: &Attr, from: u64, length: u64) -> Result<Option<u64>> {
+        let end = from + length.min(COPY_AT_ONCE);
+        let Some(found) = self.seek_in(context, source, (from, end), false)? else { return Ok(None) };
+        let data_at = match found {
+            Some(at) => at,
+            None => self.next_shard(context, source, end)?.unwrap_or(source.size).max(end),
+        };
+        let hole = (data_at - from).min(length).min(HOLE_AT_ONCE);
+        Ok(Some(if hole >= length.min(RUN_BYTES_MAX) { hole } else { 0 }))
     }
 
     /// The inode, after it was read.

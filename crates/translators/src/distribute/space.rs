@@ -12,7 +12,7 @@ const SHARDS_AT_ONCE: u64 = 32;
 const PARTITIONS_AT_ONCE: usize = 512;
 
 /// Whoever asks is told which it was: a signal, or a soft mount's time.
-fn gave_up() -> Error {
+pub(super) fn gave_up() -> Error {
     Error::Unavailable { what: "the caller gave up between two parts of the op".into() }
 }
 
@@ -45,8 +45,16 @@ impl Distribute {
         let mut at = offset;
         loop {
             let layout = self.in_shards(context, inode)?.layout;
-            let part_end = end.min((at / SHARD_BYTES + SHARDS_AT_ONCE) * SHARD_BYTES).max(at);
-            if !self.allocate_shards(context, inode, &layout, (at, part_end), mode, drop_set_id)? {
+            // Holes are made at once, however long the range; room and zeros cost by what is asked for.
+            let is_hole = mode == Allocate::Punch;
+            let at_once = is_hole && layout.pieces.len() == 1;
+            let most = if at_once { end } else { (at / SHARD_BYTES + SHARDS_AT_ONCE) * SHARD_BYTES };
+            let part_end = end.min(most).max(at);
+            let is_done = match is_hole {
+                true => self.punch(context, inode, &layout, at..part_end, 0, drop_set_id)?,
+                false => self.allocate_shards(context, inode, &layout, (at, part_end), mode, drop_set_id)?,
+            };
+            if !is_done {
                 self.attr(context, inode)?;
             } else if part_end >= end {
                 return Ok(Reply::Done);
@@ -74,7 +82,7 @@ impl Distribute {
             Allocate::Punch => (Fill::Nothing, true),
         };
         let runs = layout.shard_runs(self.replicate.map().volume, from, (end - from) as usize);
-        let op = |(shard, offset, count): (ShardId, u64, usize)| {
+        let op = |(shard, offset, count): ShardRun| {
             let (data, index, offset, length) = (shard.data, shard.index, offset as u32, count as u32);
             (shard, DataOp::AllocateShard { data, index, offset, length, fill })
         };
@@ -129,7 +137,7 @@ impl Distribute {
     }
 
     /// Looks in the shards of a range, and whether the layout is the one still.
-    fn seek_in(
+    pub(super) fn seek_in(
         &self,
         context: &Context,
         attr: &Attr,
@@ -159,8 +167,8 @@ impl Distribute {
         Ok(Some(None))
     }
 
-    /// Where the first shard with bytes begins that is not before `from`.
-    fn next_shard(&self, context: &Context, attr: &Attr, from: u64) -> Result<Option<u64>> {
+    /// Where the first shard with data begins that is not before `from`.
+    pub(super) fn next_shard(&self, context: &Context, attr: &Attr, from: u64) -> Result<Option<u64>> {
         let [Piece { data, .. }] = attr.layout.pieces[..] else { return Ok(Some(from)) };
         let (first, to) = (from / SHARD_BYTES, attr.size.div_ceil(SHARD_BYTES));
         if first >= to {

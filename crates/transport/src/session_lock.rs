@@ -1,0 +1,267 @@
+//! A file for each session, which the session's process keeps locked. The kernel gives the lock up with the last process that has the
+//! file open, and not before, so a server on the same machine can prove that a session's process has ended
+//! (`docs/adr/0028-sessions-whose-process-has-ended.md`).
+//!
+//! Invariants: a lock that is free proves something only if the server itself has seen it held, of this very file, since the machine
+//! booted; nothing that a client says counts.
+
+use hekate_proto::{Error, Result, SessionId};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{Mode, OFlags, fstat, open};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Beside the server's socket.
+const DIRECTORY: &str = "session-locks";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// A note has fewer bytes: 36 of the boot's id, and two numbers.
+const NOTE_BYTES_MAX: u64 = 128;
+
+fn path_of(directory: &Path, session: SessionId) -> PathBuf {
+    directory.join(session.0.to_string())
+}
+
+/// A lock of an open file description (fcntl(2)) on the whole file.
+fn whole_file(kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+/// A session's lock, held as long as this value and its process live.
+#[derive(Debug)]
+pub(crate) struct SessionLock {
+    _file: rustix::fd::OwnedFd,
+}
+
+impl SessionLock {
+    /// `None` if the server's file is not reached from here: the session then ends after a silence only.
+    pub fn take(socket: &Path, session: SessionId) -> Option<Self> {
+        let path = path_of(&socket.parent()?.join(DIRECTORY), session);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = open(&path, flags, Mode::empty()).ok()?;
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_RDLCK))).ok()?;
+        Some(Self { _file: file })
+    }
+}
+
+/// What is known of the process of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionProcess {
+    /// It has never been seen to hold the lock, or that cannot be found out.
+    Unknown,
+    /// It holds the lock.
+    Lives,
+    /// It held the lock, and nobody does any more.
+    Ended,
+}
+
+/// The files of a server's sessions.
+#[derive(Debug)]
+pub struct SessionLocks {
+    directory: PathBuf,
+    boot: String,
+}
+
+impl SessionLocks {
+    /// Beside this socket.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or others than this user may write to it.
+    pub fn beside(socket: &Path) -> Result<Self> {
+        let directory = socket.parent().unwrap_or(Path::new("/")).join(DIRECTORY);
+        let failed = |e| Error::io(format!("make the directory {}", directory.display()), e);
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            // The umask does not count: who may connect may look for the file of their session.
+            Ok(()) => std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).map_err(failed)?,
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(e)),
+        }
+        let found = std::fs::symlink_metadata(&directory).map_err(failed)?;
+        let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+        if !is_own || found.mode() & 0o022 != 0 {
+            let what = format!("{} is writable by others; remove it and start the server again", directory.display());
+            return Err(Error::Denied { what });
+        }
+        let boot = std::fs::read_to_string(BOOT_ID).map_err(|e| Error::io(format!("read {BOOT_ID}"), e))?;
+        Ok(Self { directory, boot: boot.trim().into() })
+    }
+
+    /// Makes the file of a session that begins.
+    pub fn begin(&self, session: SessionId) -> Result<()> {
+        let path = path_of(&self.directory, session);
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        made.and_then(|file| file.set_permissions(Permissions::from_mode(0o644)))
+            .map_err(|e| Error::io(format!("make {}", path.display()), e))
+    }
+
+    /// Removes the file of a session that has ended.
+    pub fn end(&self, session: SessionId) {
+        // What is left is of no session, and says nothing.
+        let _ = std::fs::remove_file(path_of(&self.directory, session));
+    }
+
+    /// Removes files of sessions that are not among these.
+    pub fn keep_only(&self, is_living: impl Fn(SessionId) -> bool) {
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let sessions = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(SessionId));
+        sessions.filter(|session| !is_living(*session)).for_each(|session| self.end(session));
+    }
+
+    /// What the file tells of the session's process. A lock that is held is noted in the file, for a server that starts anew.
+    pub fn look(&self, session: SessionId) -> SessionProcess {
+        self.try_look(session).unwrap_or(SessionProcess::Unknown)
+    }
+
+    fn try_look(&self, session: SessionId) -> std::io::Result<SessionProcess> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+            .open(path_of(&self.directory, session))?;
+        let is_noted = self.is_noted(&mut file)?;
+        let mut found = whole_file(libc::F_WRLCK);
+        fcntl(&file, FcntlArg::F_OFD_GETLK(&mut found))?;
+        let is_held = i32::from(found.l_type) != libc::F_UNLCK;
+        if is_held && !is_noted {
+            file.set_len(0)?;
+            file.write_all(self.note(&file)?.as_bytes())?;
+        }
+        Ok(match (is_held, is_noted) {
+            (true, _) => SessionProcess::Lives,
+            (false, true) => SessionProcess::Ended,
+            (false, false) => SessionProcess::Unknown,
+        })
+    }
+
+    /// Of this boot of the machine and this file: a copy of it has never been locked.
+    fn note(&self, file: &File) -> std::io::Result<String> {
+        let found = fstat(file)?;
+        Ok(format!("{} {} {}\n", self.boot, found.st_dev, found.st_ino))
+    }
+
+    fn is_noted(&self, file: &mut File) -> std::io::Result<bool> {
+        let mut text = String::new();
+        file.take(NOTE_BYTES_MAX).read_to_string(&mut text)?;
+        let is_noted = text == self.note(file)?;
+        if !is_noted {
+            std::io::Seek::rewind(file)?;
+        }
+        Ok(is_noted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let directory = std::env::temp_dir().join(format!("hekate-session-lock-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&directory);
+            std::fs::create_dir_all(&directory).unwrap();
+            Self(directory)
+        }
+
+        fn socket(&self) -> PathBuf {
+            self.0.join("server.sock")
+        }
+
+        fn locks(&self) -> SessionLocks {
+            SessionLocks::beside(&self.socket()).unwrap()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const SESSION: SessionId = SessionId(7);
+
+    impl SessionLocks {
+        fn has_ended(&self, session: SessionId) -> bool {
+            self.look(session) == SessionProcess::Ended
+        }
+    }
+
+    #[test]
+    fn a_lock_that_was_seen_and_is_free_proves_the_end_also_to_the_next_server() {
+        let place = Place::new("seen");
+        let locks = place.locks();
+        assert!(!locks.has_ended(SESSION), "there is no file");
+        locks.begin(SESSION).unwrap();
+        assert!(!locks.has_ended(SESSION), "nobody has locked it yet");
+        let held = SessionLock::take(&place.socket(), SESSION).unwrap();
+        assert!(!locks.has_ended(SESSION) && !place.locks().has_ended(SESSION), "it is held");
+        drop(held);
+        assert!(place.locks().has_ended(SESSION) && locks.has_ended(SESSION));
+        let again = SessionLock::take(&place.socket(), SESSION).unwrap();
+        assert!(!locks.has_ended(SESSION), "held again");
+        drop(again);
+        locks.end(SESSION);
+        assert!(!locks.has_ended(SESSION), "the file is gone");
+    }
+
+    #[test]
+    fn a_lock_that_was_never_seen_proves_nothing() {
+        let place = Place::new("unseen");
+        let locks = place.locks();
+        locks.begin(SESSION).unwrap();
+        drop(SessionLock::take(&place.socket(), SESSION).unwrap());
+        assert!(!locks.has_ended(SESSION));
+    }
+
+    #[test]
+    fn a_copy_and_another_boot_prove_nothing() {
+        let place = Place::new("copy");
+        let locks = place.locks();
+        locks.begin(SESSION).unwrap();
+        let held = SessionLock::take(&place.socket(), SESSION).unwrap();
+        assert!(!locks.has_ended(SESSION));
+        let (from, to) = (path_of(&locks.directory, SESSION), path_of(&locks.directory, SessionId(8)));
+        std::fs::copy(from, to).unwrap();
+        assert!(!locks.has_ended(SessionId(8)), "the copy is not locked, and never was");
+        drop(held);
+        let rebooted = SessionLocks { boot: "another".into(), ..place.locks() };
+        assert!(!rebooted.has_ended(SESSION) && locks.has_ended(SESSION));
+    }
+
+    /// As a process that a mount has started and that lives on has it: the mount's session may be in use.
+    #[test]
+    fn a_lock_is_held_until_the_last_descriptor_is_closed() {
+        let place = Place::new("dup");
+        let locks = place.locks();
+        locks.begin(SESSION).unwrap();
+        let held = SessionLock::take(&place.socket(), SESSION).unwrap();
+        let copy = held._file.try_clone().unwrap();
+        assert!(!locks.has_ended(SESSION));
+        drop(held);
+        assert!(!locks.has_ended(SESSION));
+        drop(copy);
+        assert!(locks.has_ended(SESSION));
+    }
+
+    #[test]
+    fn files_of_other_sessions_are_removed_and_a_place_of_others_is_refused() {
+        let place = Place::new("keep");
+        let locks = place.locks();
+        (1..4).for_each(|number| locks.begin(SessionId(number)).unwrap());
+        locks.keep_only(|session| session == SessionId(2));
+        let left: Vec<_> =
+            std::fs::read_dir(&locks.directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["2"]);
+        std::fs::set_permissions(&locks.directory, Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(SessionLocks::beside(&place.socket()), Err(Error::Denied { .. })));
+    }
+}
