@@ -128,7 +128,7 @@ fn not_below(here: &mut Here, ends: &Ends, found: &Found) -> Stepped<()> {
                 return Err(Error::Loop.into());
             }
             at = if here.owns(at.position()) {
-                here.tree().inode(at)?.parent
+                here.tree().parent(at)?
             } else {
                 match here.leg(at.position(), Leg::Parent { inode: at }, None)? {
                     Reply::Elsewhere { inode, .. } => inode,

@@ -18,7 +18,11 @@ type Mode = (u32, u32);
 
 impl Filesystem {
     pub(super) fn lookup(&self, caller: &Caller, name: Name) -> Outcome {
-        match self.volume.lookup(&caller.context, caller.inode, name) {
+        let found = match self.is_second_try(caller) {
+            true => self.lookup_held(caller, &name),
+            false => self.volume.lookup(&caller.context, caller.inode, name),
+        };
+        match found {
             Ok(attr) => self.entry(&attr),
             Err(Error::NotFound) if !self.cache.is_zero() => Ok(bytes_of(&missing_out(self.cache))),
             Err(error) => Err(error.into()),
@@ -55,11 +59,14 @@ impl Filesystem {
     /// The kernel asks only for names that it found missing, and has checked no permission of a file. If somebody else
     /// made one meanwhile, ESTALE has the kernel look again and open it by its own rules.
     pub(super) fn create(&self, caller: &Caller, name: Name, create: CreateIn) -> Outcome {
-        let new = new(caller, NewNode::File, (create.mode, create.umask));
-        let create_it = |context: &Context| self.volume.create(context, caller.inode, name, new);
+        let create_it =
+            |context: &Context| self.volume.create(context, caller.inode, name.clone(), new_file(caller, &create));
         let attr = match self.and_directory(caller, create_it) {
             Ok((attr, _)) => attr,
-            Err(Error::Exists) if create.flags & OFlags::EXCL.bits() == 0 => return Err(Errno::STALE.into()),
+            Err(Error::Exists) if create.flags & OFlags::EXCL.bits() == 0 => match self.is_second_try(caller) {
+                true => self.create_or_open(caller, &name, &create)?,
+                false => return Err(Errno::STALE.into()),
+            },
             Err(error) => return Err(error.into()),
         };
         let entry = self.told(&attr);
@@ -70,7 +77,7 @@ impl Filesystem {
 
     /// The library counts it as open before it answers, since a file without a name lasts no longer.
     pub(super) fn create_unnamed(&self, caller: &Caller, create: CreateIn) -> Outcome {
-        let new = new(caller, NewNode::File, (create.mode, create.umask));
+        let new = new_file(caller, &create);
         let linkable = create.flags & OFlags::EXCL.bits() == 0;
         let attr = self.volume.create_unnamed(&caller.context, caller.inode, new, linkable)?;
         let entry = self.told(&attr);
@@ -122,7 +129,7 @@ impl Filesystem {
         };
         let before = self.if_open(caller, before);
         self.volume.rmdir(&caller.context, caller.inode, name)?;
-        before.into_iter().for_each(|gone| self.handles.is_removed(gone));
+        before.into_iter().for_each(|gone| self.nodes.is_removed(gone));
         Ok(Bytes::new())
     }
 
@@ -137,7 +144,7 @@ impl Filesystem {
         let inode = replaced.as_ref().map(|attr| attr.id);
         let replaced = self.if_open(caller, replaced);
         self.volume.rename(&caller.context, (caller.inode, name), (to_dir, to_name), mode, inode)?;
-        replaced.into_iter().for_each(|gone| self.handles.is_removed(gone));
+        replaced.into_iter().for_each(|gone| self.nodes.is_removed(gone));
         Ok(Bytes::new())
     }
 
@@ -164,6 +171,11 @@ impl Filesystem {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The file that a CREATE asks for.
+pub(super) fn new_file(caller: &Caller, create: &CreateIn) -> New {
+    new(caller, NewNode::File, (create.mode, create.umask))
 }
 
 fn new(caller: &Caller, node: NewNode, (mode, umask): Mode) -> New {

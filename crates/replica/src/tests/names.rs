@@ -93,6 +93,40 @@ fn a_file_without_a_name_is_given_one_if_it_may() {
     ring.check();
 }
 
+/// As the kernel answers for a removed directory that a process has open, and for what is no directory (ENOENT, ENOTDIR).
+#[test]
+fn nothing_is_found_in_a_directory_that_is_gone() {
+    for far in [false, true] {
+        let mut ring = open(&storages());
+        let there = elsewhere(&ring, ring.leader(ROOT.position()));
+        let seed = if far { seed_of(there.partition) } else { 0 };
+        let mut make = |dir, text: &[u8]| {
+            let made = ring.execute(make_directory(dir, text, seed));
+            let Ok(Reply::Node { attr: Attr { id, .. }, .. }) = made else { panic!("{made:?}") };
+            id
+        };
+        let (gone, kept) = (make(ROOT, b"d"), make(ROOT, b"e"));
+        let file = create(&mut ring, ROOT, b"f", NewNode::File, true).unwrap().id;
+        ring.name_op(NameOp::Rmdir { dir: ROOT, name: name(b"d") }).unwrap();
+        ring.rest();
+        let list = |dir| Op::Name { op: NameOp::List { dir, after: None, limit: 10, attributes: true, touch: false } };
+        assert_eq!(ring.read(list(gone)), Err(Error::NotFound));
+        assert_eq!(ring.read(list(file)), Err(Error::NotDirectory));
+        assert_eq!(lookup(&mut ring, gone, b"x"), Err(Error::NotFound));
+        assert_eq!(create(&mut ring, gone, b"x", NewNode::File, true), Err(Error::NotFound));
+        assert_eq!(ring.execute(make_directory(gone, b"x", seed)), Err(Error::NotFound));
+        let link = NameOp::Link { dir: gone, name: name(b"x"), inode: file };
+        assert_eq!(ring.name_op(link), Err(Error::NotFound));
+        for (dir, from, to_dir) in [(ROOT, b"f", gone), (ROOT, b"e", gone), (gone, b"x", kept), (gone, b"x", ROOT)] {
+            let (from, to, mode) = (name(from), name(b"y"), RenameMode::Replace);
+            let rename = NameOp::Rename { dir, name: from, to_dir, to_name: to, mode, open_here: None };
+            assert_eq!(ring.name_op(rename), Err(Error::NotFound), "{far}: {dir:?} to {to_dir:?}");
+        }
+        ring.rest();
+        ring.check();
+    }
+}
+
 /// rename(2): it says why, and all is where it was.
 #[test]
 fn what_may_not_be_renamed_says_why_and_stays() {
