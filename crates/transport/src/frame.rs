@@ -11,7 +11,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::time::{Duration, Instant};
 
 /// The version of frames and ops; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 /// Bytes of the greatest body: the greatest op, with room for its neighbours.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Requests in one frame.

@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "b3c87eb6ffd34d3612358aa0419378b7de693f7ef6aa7877dc12918e7f83454d".into(),
-                "c99d287d4f4905de2a22c45cab781e5a10e8e36868391b7b745dd8fa88e7f706".into()
+                "1aee653acbbfe0d8818089c4bb191b4bea52a1bdad143fed05a174cc00e53f46".into(),
+                "7d36718c4d7ed53adb582b56a5bd36e7618182caf90c38fc8f8b505fd387c9ff".into()
             )
         );
     }

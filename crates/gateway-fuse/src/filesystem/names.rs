@@ -2,10 +2,10 @@
 
 use super::{Caller, Filesystem};
 use crate::abi::*;
-use crate::encode::{Outcome, bytes_of, missing_out};
+use crate::encode::{Failed, Outcome, bytes_of, missing_out};
 use crate::gone::Gone;
 use bytes::Bytes;
-use hekate_client::{Context, New};
+use hekate_client::{Context, New, seed};
 use hekate_proto::{Attr, Error, InodeId, Name, NewNode, RenameMode, Result};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -134,12 +134,16 @@ impl Filesystem {
     }
 
     pub(super) fn rename(&self, caller: &Caller, name: Name, to_dir: u64, to_name: Name, flags: u32) -> Outcome {
-        let mode = rename_mode(flags)?;
+        let mode = rename_mode(caller, flags)?;
         let to_dir = self.inode(to_dir)?;
         let _removal = self.removals.begin();
         let replaced = match mode {
-            RenameMode::Replace if self.nodes.any_open() || self.handles.any() => self.at(caller, to_dir, &to_name)?,
-            RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange => None,
+            RenameMode::Replace | RenameMode::Whiteout { replace: true, .. }
+                if self.nodes.any_open() || self.handles.any() =>
+            {
+                self.at(caller, to_dir, &to_name)?
+            }
+            _ => None,
         };
         let inode = replaced.as_ref().map(|attr| attr.id);
         let replaced = self.if_open(caller, replaced);
@@ -183,25 +187,35 @@ fn new(caller: &Caller, node: NewNode, (mode, umask): Mode) -> New {
     New { node, mode, umask, uid: caller.uid, gid: caller.gid, exclusive: true }
 }
 
-fn rename_mode(flags: u32) -> std::result::Result<RenameMode, Errno> {
-    match RenameFlags::from_bits_retain(flags) {
-        flags if flags.is_empty() => Ok(RenameMode::Replace),
-        RenameFlags::NOREPLACE => Ok(RenameMode::NoReplace),
-        RenameFlags::EXCHANGE => Ok(RenameMode::Exchange),
-        _ => Err(Errno::INVAL),
+fn rename_mode(caller: &Caller, flags: u32) -> std::result::Result<RenameMode, Failed> {
+    let (flags, (uid, gid)) = (RenameFlags::from_bits_retain(flags), (caller.uid, caller.gid));
+    let replace = !flags.contains(RenameFlags::NOREPLACE);
+    match flags.difference(RenameFlags::NOREPLACE) {
+        flags if flags.is_empty() && replace => Ok(RenameMode::Replace),
+        flags if flags.is_empty() => Ok(RenameMode::NoReplace),
+        RenameFlags::EXCHANGE if replace => Ok(RenameMode::Exchange),
+        RenameFlags::WHITEOUT => Ok(RenameMode::Whiteout { replace, uid, gid, seed: seed()? as u32 }),
+        _ => Err(Errno::INVAL.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::in_flight::Signals;
 
     #[test]
     fn rename_flags_are_taken_or_refused() {
-        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
-        assert_eq!(rename_mode(1), Ok(RenameMode::NoReplace));
-        assert_eq!(rename_mode(2), Ok(RenameMode::Exchange));
-        assert_eq!(rename_mode(4), Err(Errno::INVAL));
-        assert_eq!(rename_mode(3), Err(Errno::INVAL));
+        let signals = Signals::default();
+        let (inode, context) = (InodeId::new(1, 1, 1), Context::default());
+        let caller = Caller { inode, uid: 5, gid: 6, thread: 0, context, signals: &signals };
+        let mode = |flags| rename_mode(&caller, flags);
+        assert_eq!(mode(0), Ok(RenameMode::Replace));
+        assert_eq!(mode(1), Ok(RenameMode::NoReplace));
+        assert_eq!(mode(2), Ok(RenameMode::Exchange));
+        assert!(matches!(mode(4), Ok(RenameMode::Whiteout { replace: true, uid: 5, gid: 6, .. })));
+        assert!(matches!(mode(5), Ok(RenameMode::Whiteout { replace: false, .. })));
+        // Two names are exchanged, or one is made anew.
+        assert!([3, 6, 7, 8].into_iter().all(|flags| mode(flags) == Err(Errno::INVAL.into())));
     }
 }

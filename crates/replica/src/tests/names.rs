@@ -174,6 +174,36 @@ fn what_may_not_be_renamed_says_why_and_stays() {
     }
 }
 
+/// As ext4 does for RENAME_WHITEOUT (renameat2(2)): whoever looks sees the file or the whiteout under the old name.
+#[test]
+fn a_rename_leaves_a_whiteout_in_one_step() {
+    for far in [false, true] {
+        let mut ring = open(&storages());
+        let there = elsewhere(&ring, ring.leader(ROOT.position()));
+        let made = ring.execute(make_directory(ROOT, b"a", if far { seed_of(there.partition) } else { 0 }));
+        let Ok(Reply::Node { attr: Attr { id: a, .. }, .. }) = made else { panic!("{made:?}") };
+        let mut file = |dir, text: &[u8]| create(&mut ring, dir, text, NewNode::File, true).unwrap().id;
+        let (moved, kept) = (file(ROOT, b"f"), file(a, b"g"));
+        let whiteout = |replace| RenameMode::Whiteout { replace, uid: 3, gid: 4, seed: 9 };
+        let rename = |ring: &mut TestRing, mode| {
+            let (name, to_name, open_here) = (name(b"f"), name(b"g"), None);
+            ring.name_op(NameOp::Rename { dir: ROOT, name, to_dir: a, to_name, mode, open_here })
+        };
+        assert_eq!(rename(&mut ring, whiteout(false)), Err(Error::Exists));
+        assert_eq!((lookup(&mut ring, ROOT, b"f"), lookup(&mut ring, a, b"g")), (Ok(moved), Ok(kept)));
+        let Ok(Reply::Node { attr, created: true }) = rename(&mut ring, whiteout(true)) else { panic!("no whiteout") };
+        let Attr { kind, mode, device, uid, gid, .. } = attr;
+        assert_eq!((kind, mode, device, uid, gid), (NodeKind::CharDevice, 0, 0, 3, 4));
+        ring.rest();
+        assert_eq!((lookup(&mut ring, ROOT, b"f"), lookup(&mut ring, a, b"g")), (Ok(attr.id), Ok(moved)));
+        assert_eq!(ring.read(Op::Inode { op: InodeOp::GetAttr { inode: kept } }), Err(Error::Stale));
+        ring.name_op(NameOp::Unlink { dir: ROOT, name: name(b"f"), open_here: None }).unwrap();
+        ring.rest();
+        assert_eq!(ring.read(Op::Inode { op: InodeOp::GetAttr { inode: attr.id } }), Err(Error::Stale));
+        ring.check();
+    }
+}
+
 /// A file that is replaced goes; one that is only exchanged stays, and so does a directory.
 #[test]
 fn what_a_rename_replaces_goes_and_what_it_exchanges_stays() {
