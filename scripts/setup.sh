@@ -40,7 +40,7 @@ soak_programs=(
   smbd:samba            # 60 MB with its libraries: serves a mount
   smbclient:smbclient
   qemu-system-x86_64:qemu-system-x86  # 43 MB and about 40 MB of libraries: a guest with another kernel
-  mmdebstrap:mmdebstrap               # 1 MB    makes its disk
+  mmdebstrap:mmdebstrap               # 1 MB    makes its disk, and roots on overlays
   mkfs.xfs:xfsprogs                   # 4 MB    makes one of those that lose power
 )
 

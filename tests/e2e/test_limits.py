@@ -120,12 +120,23 @@ def a_directory_that_another_mount_moved_may_be_stale_once(store):
 
 
 @test
-def what_another_mount_removed_is_stale(store):
+def o_path_keeps_no_removed_file(store):
+    mnt = store.up()
+    write(f"{mnt}/f", b"f")
+    handle = os.open(f"{mnt}/f", os.O_PATH)
+    os.unlink(f"{mnt}/f")
+    raises(errno.ESTALE, os.fstat, handle)
+    os.close(handle)
+
+
+@test
+def what_another_mount_removed_has_no_extended_attributes(store):
     mnt, other = store.up(), store.mount("mnt2")
     os.mkdir(f"{mnt}/d")
+    os.setxattr(f"{mnt}/d", "user.a", b"value")
     handle = os.open(f"{mnt}/d", os.O_RDONLY)
     os.rmdir(f"{other}/d")
-    raises(errno.ESTALE, os.fstat, handle)
+    equal((os.fstat(handle).st_nlink, os.listxattr(handle)), (0, []), "links and names of extended attributes")
     os.close(handle)
     os.mkdir(f"{mnt}/d")
     handle = os.open(f"{mnt}/d", os.O_RDONLY)

@@ -1,16 +1,19 @@
 """Locks (fcntl, OFD, flock) between mounts: waits, signals, and the deaths of who holds them or keeps them."""
 
+import errno
+import fcntl
 import functools
 import json
 import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
 
-from harness import equal, kill, test, wait_until, write
+from harness import equal, kill, raises, test, wait_until, write
 
 # A process that locks: takes commands as JSON, a line each, and answers with "done" or the name of an errno.
 LOCKER = r"""
@@ -115,6 +118,23 @@ def locks_hold_between_mounts(store):
     equal(a.ask("close"), "done", "close")
     wait_until(lambda: b.ask("flock", "write") == "done", "flock free after the close")
     equal(b.ask("posix", start=14, length=6), "done", "fcntl free after the close")
+
+
+@test(root=True)
+def locks_of_directories_and_fifos_hold_within_a_mount(store):
+    """docs/limits.md: the kernel keeps them itself, for one mount."""
+    one, two = store.up(), store.mount("two", options=("-o", "dev"))
+    three = store.mount("three", options=("-o", "dev"))
+    os.mkdir(f"{one}/directory")
+    os.mkfifo(f"{one}/fifo")
+    os.mknod(f"{one}/device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    for name, flags in (("directory", os.O_RDONLY), ("fifo", os.O_RDWR), ("device", os.O_RDWR)):
+        opened = [os.open(f"{mount}/{name}", flags) for mount in (two, two, three)]
+        fcntl.flock(opened[0], fcntl.LOCK_EX)
+        raises(errno.EWOULDBLOCK, fcntl.flock, opened[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(opened[2], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for handle in opened:
+            os.close(handle)
 
 
 @lock_test

@@ -55,6 +55,10 @@ reexport() { # a mount that Samba serves on: a minute
   cargo build --release -p hekate
   HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/soak/reexport.py
 }
+containers() { # a Debian root made and used on an overlay whose layers are on a mount: ten minutes, 60 MB from a mirror
+  cargo build --release -p hekate
+  HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/soak/containers.py
+}
 programs() { # git, SQLite and PostgreSQL on mounts, killed with the server 30 times and more: half an hour
   cargo build --release -p hekate
   tests/e2e/run.sh git_does_what_it_does_on_a_local_disk
@@ -97,7 +101,7 @@ package() { # the Debian package: linted, installed, removed, and booted by syst
   tests/package/run.sh
 }
 
-parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts reexport programs posix memory histories fuzz package power guest"
+parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts reexport containers programs posix memory histories fuzz package power guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;

@@ -52,4 +52,4 @@ mod volume;
 pub use hekate_graph::Context;
 pub use hekate_proto as proto;
 pub use hekate_transport::{Endpoint, Local};
-pub use volume::{New, OpenOptions, SetXattr, Volume};
+pub use volume::{New, OpenOptions, SetXattr, Volume, seed};

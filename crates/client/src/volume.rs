@@ -405,7 +405,8 @@ pub struct SetXattr {
     pub drop_set_group: bool,
 }
 
-fn seed() -> Result<u64> {
+/// A random number, of which servers make an id that nobody can guess.
+pub fn seed() -> Result<u64> {
     getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))
 }
 

@@ -114,6 +114,11 @@ fn of_names() -> Vec<Case> {
             let (from, to) = ((things.dir, name("file")), (things.dir, name("large")));
             said(volume.rename(&context(), from, to, RenameMode::Exchange, None))
         }),
+        case!("a rename that leaves a whiteout", Op::Name { op: NameOp::Rename { .. } }, |volume, things| {
+            let (from, to) = ((things.dir, name("file")), (things.dir, name("elsewhere")));
+            let mode = RenameMode::Whiteout { replace: false, uid: 0, gid: 0, seed: 7 };
+            said(volume.rename(&context(), from, to, mode, None))
+        }),
         case!("a list", Op::Name { op: NameOp::List { .. } | NameOp::ListPart { .. } }, |volume, things| {
             said(volume.list(&context(), things.dir, None, 100, false).map(|(entries, end)| (entries.len(), end)))
         }),

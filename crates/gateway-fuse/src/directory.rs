@@ -5,7 +5,6 @@
 //! Going back to a batch that is no longer held fetches it again: names that were there keep their numbers, those that
 //! came meanwhile are not told.
 
-use crate::gone::Gone;
 use bytes::Bytes;
 use hekate_proto::{Attr, Entry, InodeId, Name, NodeKind, Result};
 use parking_lot::Mutex;
@@ -23,7 +22,6 @@ const BATCHES_HELD: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     open: Mutex<HashMap<u64, Arc<Handle>>>,
-    gone: Mutex<HashMap<InodeId, Gone>>,
     last: AtomicU64,
 }
 
@@ -46,12 +44,7 @@ impl Handles {
     }
 
     pub(crate) fn remove(&self, number: u64) {
-        let mut open = self.open.lock();
-        let Some(closed) = open.remove(&number) else { return };
-        let mut gone = self.gone.lock();
-        if !gone.is_empty() && open.values().all(|handle| handle.inode != closed.inode) {
-            gone.remove(&closed.inode);
-        }
+        self.open.lock().remove(&number);
     }
 
     /// Whether any directory is open.
@@ -61,19 +54,6 @@ impl Handles {
 
     pub(crate) fn is_open(&self, inode: InodeId) -> bool {
         self.open.lock().values().any(|handle| handle.inode == inode)
-    }
-
-    /// A directory has just been removed; if it is open it is remembered until it is closed.
-    pub(crate) fn is_removed(&self, gone: Gone) {
-        let open = self.open.lock();
-        if open.values().any(|handle| handle.inode == gone.attr.id) {
-            self.gone.lock().insert(gone.attr.id, gone.removed());
-        }
-    }
-
-    /// Looks at a directory, or changes it, that was removed and is open still.
-    pub(crate) fn gone<T>(&self, inode: InodeId, act: impl FnOnce(&mut Gone) -> T) -> Option<T> {
-        self.gone.lock().get_mut(&inode).map(act)
     }
 }
 

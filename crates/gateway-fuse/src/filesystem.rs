@@ -12,6 +12,7 @@ mod locks;
 mod losses;
 mod names;
 mod recent;
+mod second_tries;
 mod space;
 
 use crate::MountOptions;
@@ -28,6 +29,7 @@ use hekate_client::{Context, Volume};
 use hekate_proto::{Attr, InodeId, NodeKind};
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use second_tries::Step;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -51,6 +53,7 @@ pub(crate) struct Filesystem {
     locks: locks::Locks,
     losses: losses::Losses,
     recent: recent::Recent,
+    second_tries: second_tries::SecondTries,
 }
 
 /// For whom, and about which inode.
@@ -58,6 +61,8 @@ struct Caller<'a> {
     inode: InodeId,
     uid: u32,
     gid: u32,
+    /// 0: one that cannot be seen from here.
+    thread: u32,
     context: Context<'a>,
     signals: &'a Signals,
 }
@@ -76,6 +81,7 @@ impl Filesystem {
             locks: locks::Locks::default(),
             losses: losses::Losses::default(),
             recent: recent::Recent::default(),
+            second_tries: second_tries::SecondTries::default(),
         }
     }
 
@@ -93,6 +99,7 @@ impl Filesystem {
     /// An inode, told to the kernel.
     fn told(&self, attr: &Attr) -> EntryOut {
         self.nodes.told(attr.id, attr.kind, self.believed_plain(attr));
+        self.nodes.saw(attr);
         entry_out(attr, self.cache)
     }
 
@@ -105,6 +112,7 @@ impl Filesystem {
     /// Attributes of an inode that the kernel knows.
     fn attributes(&self, attr: &Attr) -> Outcome {
         self.nodes.set_plain(attr.id.number(), self.believed_plain(attr));
+        self.nodes.saw(attr);
         Ok(attr_reply(attr, self.cache))
     }
 
@@ -126,12 +134,13 @@ impl crate::session::Answers for Filesystem {
         };
         let deadline = self.soft.map(|soft| Instant::now() + soft);
         let context = Context { interrupt: Some(&signals.fatal), deadline, ..Context::default() };
-        let caller = Caller { inode, uid: request.uid, gid: request.gid, context, signals };
+        let Request { uid, gid, pid: thread, .. } = request;
+        let caller = Caller { inode, uid, gid, thread, context, signals };
         match request.body {
             Body::SetLk { lk, wait: true } => self.lock_later(&caller, &lk, later),
             body => {
                 let changes_directories = self.changes_directories(&caller, &body);
-                let outcome = self.answer_now(&caller, body);
+                let outcome = self.answer_in_try(&caller, body);
                 if changes_directories && !self.cache.is_zero() {
                     self.recent.forget();
                 }
@@ -171,6 +180,14 @@ impl Filesystem {
             | Body::ReadDir { .. } => true,
             _ => false,
         }
+    }
+
+    /// Answers, as part of a try to resolve a path if it is one.
+    fn answer_in_try(&self, caller: &Caller, body: Body) -> Outcome {
+        let Some(step) = Step::of(&body) else { return self.answer_now(caller, body) };
+        let second = self.is_second_try(caller);
+        let outcome = self.answer_now(caller, body);
+        self.settle_try(caller, second, step, outcome)
     }
 
     fn answer_now(&self, caller: &Caller, body: Body) -> Outcome {

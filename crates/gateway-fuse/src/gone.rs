@@ -1,13 +1,61 @@
-//! A directory that was removed while a process had it open: what that process, and nobody else, still sees and changes.
+//! A directory that was removed while processes of this mount had it open or worked in it: what they still see and change.
+//! Processes of other mounts see none of their changes.
 
 use bytes::Bytes;
 use hekate_client::SetXattr;
-use hekate_proto::{Attr, AttrChanges, SetTime, Time};
+use hekate_proto::{Attr, AttrChanges, InodeId, Layout, NodeKind, SetTime, Time};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// See the module.
+/// Bytes that an empty directory says it has, as the servers answer.
+const DIRECTORY_BYTES: u64 = 4096;
+
+/// What the kernel was answered last of a directory, as far as it is needed once the directory is gone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u16,
+}
+
+impl From<&Attr> for Seen {
+    fn from(attr: &Attr) -> Self {
+        let Attr { atime, mtime, ctime, uid, gid, mode, .. } = *attr;
+        Self { atime, mtime, ctime, uid, gid, mode }
+    }
+}
+
+impl Seen {
+    /// The directory `id`, removed now by another mount.
+    pub(crate) fn gone(self, id: InodeId) -> Gone {
+        let Self { atime, mtime, ctime, uid, gid, mode } = self;
+        let attr = Attr {
+            id,
+            kind: NodeKind::Directory,
+            mode,
+            uid,
+            gid,
+            nlink: 0,
+            size: DIRECTORY_BYTES,
+            device: 0,
+            atime,
+            mtime,
+            ctime,
+            btime: ctime,
+            change: 0,
+            layout: Layout::inline(0),
+            spread: 1,
+            has_xattrs: false,
+        };
+        Gone { attr, xattrs: BTreeMap::new() }.removed()
+    }
+}
+
+/// A removed directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Gone {
     pub(crate) attr: Attr,
@@ -15,7 +63,7 @@ pub(crate) struct Gone {
 }
 
 impl Gone {
-    /// It was like that when it was removed.
+    /// With the number of links and the time of change that its removal leaves.
     pub(crate) fn removed(self) -> Self {
         Self { attr: Attr { nlink: 0, ctime: now().max(self.attr.ctime), ..self.attr }, ..self }
     }

@@ -4,10 +4,12 @@
 //! Invariants: a node is known from the first answer that names it until the kernel has forgotten as often as it was
 //! told; the root is always known. An entry takes 40 to 48 bytes. A node that is open is not forgotten, since the kernel holds
 //! its inode until RELEASE is answered. A table that keeps all (for handles, which have only the node) forgets none until
-//! it is gone.
+//! it is gone. Of a directory the table also has the attributes that were answered last, 64 bytes, for as long as the
+//! kernel remembers it: a process whose working directory is removed, or that has it open, still sees them.
 
 use crate::abi::ROOT_NODE;
-use hekate_proto::{InodeId, NodeKind, ROOT};
+use crate::gone::{Gone, Seen};
+use hekate_proto::{Attr, InodeId, NodeKind, ROOT};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,6 +28,8 @@ const ASK_ALWAYS: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Nodes {
     shards: [Mutex<HashMap<u64, Node>>; SHARDS],
+    /// Directories among them. Locked after the shard of the same number.
+    directories: [Mutex<HashMap<u64, Directory>>; SHARDS],
     open: AtomicUsize,
     keeps_all: bool,
     made: Instant,
@@ -33,8 +37,16 @@ pub(crate) struct Nodes {
 
 impl Default for Nodes {
     fn default() -> Self {
-        Self { shards: Default::default(), open: AtomicUsize::new(0), keeps_all: false, made: Instant::now() }
+        let (shards, directories) = Default::default();
+        Self { shards, directories, open: AtomicUsize::new(0), keeps_all: false, made: Instant::now() }
     }
+}
+
+/// What is known of a directory.
+#[derive(Debug)]
+enum Directory {
+    Seen(Seen),
+    Gone(Box<Gone>),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -111,10 +123,52 @@ impl Nodes {
         let mut shard = self.shard(node).lock();
         if let Some(known) = shard.get_mut(&node) {
             known.told = known.told.saturating_sub(count);
+            if known.told == 0 && known.kind == NodeKind::Directory {
+                let mut directories = self.directories(node).lock();
+                directories.remove(&node);
+                give_room_back(&mut directories);
+            }
             if known.told == 0 && known.opens == 0 && !self.keeps_all {
                 shard.remove(&node);
                 give_room_back(&mut shard);
             }
+        }
+    }
+
+    /// Notes attributes that the kernel is answered of a directory that it knows.
+    pub(crate) fn saw(&self, attr: &Attr) {
+        if attr.kind != NodeKind::Directory {
+            return;
+        }
+        let node = attr.id.number();
+        let shard = self.shard(node).lock();
+        if shard.get(&node).is_some_and(|known| known.told > 0) {
+            let mut directories = self.directories(node).lock();
+            if !matches!(directories.get(&node), Some(Directory::Gone(_))) {
+                directories.insert(node, Directory::Seen(Seen::from(attr)));
+            }
+        }
+    }
+
+    /// Notes what a directory was like when this mount removed it, if the kernel knows it.
+    pub(crate) fn is_removed(&self, gone: Gone) {
+        let node = gone.attr.id.number();
+        if let Some(known) = self.directories(node).lock().get_mut(&node) {
+            *known = Directory::Gone(Box::new(gone.removed()));
+        }
+    }
+
+    /// Reads or changes a directory that the servers no longer have and the kernel still knows. `None`: it is no such
+    /// directory. One that another mount removed has the attributes that were answered last, and no extended ones.
+    pub(crate) fn with_gone<T>(&self, id: InodeId, act: impl FnOnce(&mut Gone) -> T) -> Option<T> {
+        let mut directories = self.directories(id.number()).lock();
+        let known = directories.get_mut(&id.number())?;
+        if let Directory::Seen(seen) = known {
+            *known = Directory::Gone(Box::new(seen.gone(id)));
+        }
+        match known {
+            Directory::Gone(gone) => Some(act(gone)),
+            Directory::Seen(_) => None,
         }
     }
 
@@ -157,7 +211,17 @@ impl Nodes {
         }
     }
 
-    /// Whether any file is open here.
+    /// Counts an inode that stays although no process has it open.
+    pub(crate) fn held(&self) {
+        self.open.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends that.
+    pub(crate) fn unheld(&self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether any file is open or held here.
     pub(crate) fn any_open(&self) -> bool {
         self.open.load(Ordering::SeqCst) > 0
     }
@@ -165,6 +229,7 @@ impl Nodes {
     /// Forgets everything; -> each inode that was still open, as often as it was.
     pub(crate) fn clear(&self) -> Vec<InodeId> {
         let mut open = Vec::new();
+        self.directories.iter().for_each(|directories| directories.lock().clear());
         for shard in &self.shards {
             for (node, known) in shard.lock().drain() {
                 open.extend(std::iter::repeat_n(known.id(node), known.opens as usize));
@@ -182,10 +247,14 @@ impl Nodes {
     fn shard(&self, node: u64) -> &Mutex<HashMap<u64, Node>> {
         &self.shards[node as usize % SHARDS]
     }
+
+    fn directories(&self, node: u64) -> &Mutex<HashMap<u64, Directory>> {
+        &self.directories[node as usize % SHARDS]
+    }
 }
 
 /// What a tree once took is not kept for ever. Half of the room stays, so that this is rare.
-fn give_room_back(shard: &mut HashMap<u64, Node>) {
+fn give_room_back<T>(shard: &mut HashMap<u64, T>) {
     let places = shard.capacity();
     if places > KEPT_PLACES && shard.len() < places / 4 {
         shard.shrink_to(shard.len() * 2);
@@ -212,6 +281,7 @@ fn trim() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hekate_proto::Time;
 
     const ID: InodeId = InodeId::new(7, 8, 42);
 
@@ -237,6 +307,36 @@ mod tests {
         assert_eq!(nodes.get(42), Some((ID, NodeKind::File)));
         nodes.gone(42);
         assert_eq!(nodes.get(42), None);
+    }
+
+    fn directory(mode: u16) -> Attr {
+        let seen = Seen { atime: Time(1), mtime: Time(2), ctime: Time(3), uid: 5, gid: 6, mode };
+        Attr { nlink: 2, ..seen.gone(ID).attr }
+    }
+
+    #[test]
+    fn a_removed_directory_has_the_attributes_that_were_answered_last_until_it_is_forgotten() {
+        let nodes = Nodes::default();
+        let mode = |nodes: &Nodes| nodes.with_gone(ID, |gone| (gone.attr.mode, gone.attr.nlink));
+        nodes.saw(&directory(0o700));
+        assert_eq!(mode(&nodes), None, "of a directory that the kernel does not know nothing is kept");
+        nodes.told(ID, NodeKind::Directory, None);
+        nodes.saw(&directory(0o700));
+        nodes.saw(&directory(0o750));
+        assert_eq!(mode(&nodes), Some((0o750, 0)));
+        nodes.saw(&directory(0o777));
+        assert_eq!(mode(&nodes), Some((0o750, 0)), "an answer that is late changes nothing");
+        nodes.forget(ID.number(), 1);
+        assert_eq!(mode(&nodes), None);
+    }
+
+    #[test]
+    fn a_table_that_keeps_all_keeps_no_attributes_of_directories() {
+        let nodes = Nodes::new(true);
+        nodes.told(ID, NodeKind::Directory, None);
+        nodes.saw(&directory(0o700));
+        nodes.forget(ID.number(), 1);
+        assert_eq!(nodes.with_gone(ID, |_| ()), None);
     }
 
     #[test]
@@ -297,5 +397,6 @@ mod tests {
     #[test]
     fn an_entry_is_small() {
         assert!(size_of::<(u64, Node)>() <= 48);
+        assert!(size_of::<(u64, Directory)>() <= 64);
     }
 }

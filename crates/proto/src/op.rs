@@ -82,6 +82,9 @@ wire_enum! {
         1 = Replace,
         2 = NoReplace,
         3 = Exchange,
+        /// Leaves a whiteout under the old name: a character device 0:0 of mode 0 that this user and group own (overlayfs).
+        /// `seed`: of the whiteout's id. -> `Node`, the whiteout.
+        4 = Whiteout { replace: bool, uid: u32, gid: u32, seed: u32 },
     }
 
     /// Ops on an inode; answered where the inode lives.

@@ -38,7 +38,7 @@ pub fn take(
 ) -> Stepped<Taken> {
     let only = |reply| Taken { reply, commit: None, more: false };
     if let Leg::Parent { inode } = leg {
-        let parent = Tree::new(brick, ask, at).inode(*inode)?.parent;
+        let parent = Tree::new(brick, ask, at).parent(*inode)?;
         return Ok(only(Reply::Elsewhere { inode: parent, kind: NodeKind::Directory }));
     }
     if let Leg::ReadShard { range } = leg {

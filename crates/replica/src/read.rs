@@ -103,11 +103,7 @@ fn list(
     limit: u32,
     attributes: bool,
 ) -> Stepped<Reply> {
-    let stub = tree.open_stub(dir).map_err(|stop| match stop {
-        Stop::Error(Error::Stale) => Stop::Error(Error::NotDirectory),
-        other => other,
-    })?;
-    shared_by(stub, spread)?;
+    shared_by(tree.stub(dir)?, spread)?;
     let all = Key::name(tree.names_place(dir), dir, b"");
     let from = after.map_or(all.clone(), |name| tree.name_key(dir, name).successor());
     let limit = limit.clamp(1, LIST_MAX) as usize;

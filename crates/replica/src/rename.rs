@@ -1,13 +1,14 @@
 //! rename: names move, inodes stay. The new name's partition drives; its record is the commit point.
 //!
 //! Between partitions the old name is held first, so that nobody sees the file under neither name, and readers of it wait
-//! (DESIGN section 6). A directory moves to another parent under one lock for the whole volume, so that none is moved
+//! (DESIGN section 6). A whiteout that is left at the old name lives in the new name's partition, so that it is made with the
+//! commit point wherever the old name rests. A directory moves to another parent under one lock for the whole volume, so that none is moved
 //! under itself.
 
 use crate::names::touch;
 use crate::step::{Commit, Here, Next, Stepped};
 use crate::stubs;
-use crate::tree::drop_link;
+use crate::tree::{attr_of, drop_link, new_inode};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 
@@ -26,12 +27,21 @@ struct Found {
     /// Where the old name rests, if not here too.
     far: Option<Position>,
     exchange: bool,
+    /// What is left at the old name.
+    whiteout: Option<NameRecord>,
+}
+
+impl Found {
+    /// What the old name leads to afterwards.
+    fn left(&self) -> Option<NameRecord> {
+        self.whiteout.or(self.to.filter(|_| self.exchange))
+    }
 }
 
 type Legs = Vec<(Position, Leg)>;
 
 pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<InodeId>) -> Stepped<Next> {
-    let found = look(here, ends, mode)?;
+    let mut found = look(here, ends, mode)?;
     if let Some(reply) = check(mode, &found)? {
         return Ok(Next::Reply(reply));
     }
@@ -48,6 +58,7 @@ pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<
     };
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
     let mut legs = Vec::new();
+    make_whiteout(here, ends, mode, &mut found, &mut commit);
     move_names(here, ends, &found, &mut commit, &mut legs)?;
     mark_moved(here, ends, &found, &mut commit, &mut legs)?;
     if let Some(replaced) = found.to.filter(|_| !found.exchange) {
@@ -75,14 +86,14 @@ fn look(here: &mut Here, ends: &Ends, mode: RenameMode) -> Stepped<Found> {
         if here.owns(position) {
             tree.stub_of(ends.dir, ends.name)?;
             let from = tree.name(ends.dir, ends.name)?.ok_or(Error::NotFound)?;
-            return Ok(Found { from, to, far: None, exchange });
+            return Ok(Found { from, to, far: None, exchange, whiteout: None });
         }
         let hold = Leg::HoldName { dir: ends.dir, name: ends.name.clone() };
         let undo = Leg::ReleaseName { dir: ends.dir, name: ends.name.clone() };
         match here.leg(position, hold, Some(undo))? {
             Reply::Elsewhere { inode, kind } => {
                 let from = NameRecord { inode, kind };
-                return Ok(Found { from, to, far: Some(position), exchange });
+                return Ok(Found { from, to, far: Some(position), exchange, whiteout: None });
             }
             Reply::Stub { stub } if stub.spread > spread && is_spread(stub.spread, here.ask.count) => {
                 spread = stub.spread;
@@ -102,11 +113,11 @@ fn check(mode: RenameMode, found: &Found) -> Stepped<Option<Reply>> {
         };
     };
     match mode {
-        RenameMode::NoReplace => Err(Error::Exists.into()),
+        RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. } => Err(Error::Exists.into()),
         // Two names of one inode: POSIX says that nothing happens.
         _ if target.inode == found.from.inode => Ok(Some(Reply::Done)),
         RenameMode::Exchange => Ok(None),
-        RenameMode::Replace => match (is_directory(&found.from), is_directory(&target)) {
+        RenameMode::Replace | RenameMode::Whiteout { .. } => match (is_directory(&found.from), is_directory(&target)) {
             (true, false) => Err(Error::NotDirectory.into()),
             (false, true) => Err(Error::IsDirectory.into()),
             _ => Ok(None),
@@ -128,7 +139,7 @@ fn not_below(here: &mut Here, ends: &Ends, found: &Found) -> Stepped<()> {
                 return Err(Error::Loop.into());
             }
             at = if here.owns(at.position()) {
-                here.tree().inode(at)?.parent
+                here.tree().parent(at)?
             } else {
                 match here.leg(at.position(), Leg::Parent { inode: at }, None)? {
                     Reply::Elsewhere { inode, .. } => inode,
@@ -140,10 +151,20 @@ fn not_below(here: &mut Here, ends: &Ends, found: &Found) -> Stepped<()> {
     Ok(())
 }
 
+/// Makes what a rename with RENAME_WHITEOUT leaves at the old name.
+fn make_whiteout(here: &mut Here, ends: &Ends, mode: RenameMode, found: &mut Found, commit: &mut Commit) {
+    let RenameMode::Whiteout { uid, gid, seed, .. } = mode else { return };
+    let id = InodeId::new(here.tree().names_place(ends.to_dir).position.0, seed, here.number(0));
+    let inode = new_inode(NodeKind::CharDevice, 0, uid, gid, here.now);
+    commit.put(here.tree().key(id, Kind::Inode), &inode);
+    commit.reply = Some(Reply::Node { attr: attr_of(id, &inode, None), created: true });
+    found.whiteout = Some(NameRecord { inode: id, kind: NodeKind::CharDevice });
+}
+
 fn move_names(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
     let (tree, now) = (here.tree(), here.now);
     let directory = |kind: NodeKind| u32::from(kind == NodeKind::Directory);
-    let new = found.to.filter(|_| found.exchange);
+    let new = found.left();
     let mut to_stub = tree.stub(ends.to_dir)?;
     to_stub.entries += u64::from(found.to.is_none());
     to_stub.directories += directory(found.from.kind);

@@ -59,6 +59,15 @@ impl<'a> Tree<'a> {
         self.value(&self.key(id, Kind::Inode))?.ok_or(Stop::Error(Error::Stale))
     }
 
+    /// A directory's parent, or `NotFound` if the directory is gone.
+    pub fn parent(&self, dir: InodeId) -> Stepped<InodeId> {
+        match self.inode(dir) {
+            Ok(inode) => Ok(inode.parent),
+            Err(Stop::Error(Error::Stale)) => Err(Error::NotFound.into()),
+            Err(other) => Err(other),
+        }
+    }
+
     /// An inode that is no directory.
     pub fn file(&self, id: InodeId) -> Stepped<InodeRecord> {
         let inode = self.inode(id)?;

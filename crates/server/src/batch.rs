@@ -210,8 +210,7 @@ impl Node {
 
     /// True if the brick is here and has stopped.
     fn has_stopped(&self, brick: BrickId) -> bool {
-        let status = self.bricks.get(&brick).map(|brick| brick.status());
-        status.is_some_and(|status| status.is_ok_and(|status| status.poisoned.is_some()))
+        self.bricks.get(&brick).is_some_and(|brick| brick.stopped().is_some())
     }
 
     fn leased_op(

@@ -16,7 +16,7 @@ KNOWN = {
     "appended": "the offset after a write with O_APPEND is by the size that the kernel knew before it: another mount may have appended",
     "copied": "copy_file_range copies no more than the size that the kernel knew: another mount may have written; so it is asked first",
     "same value": "setting an extended attribute to what it is moves ctime, as on xfs; on ext4 it does not",
-    "removed directories": "a directory that another mount removed answers ESTALE to those who have it open",
+    "removed directories": "a directory that another mount removed has no extended attributes for those who have it open",
     "moved directories": "the kernel answers ESTALE to a rename of a directory that another mount has moved to another parent, "
                          "until this mount looks at its new place",
     "copied within": "ext4 copies in parts, and looks whether the time of access is due again after its own writes; it is set on both",

@@ -4,7 +4,6 @@ A difference in an answer ends a run at once, for nothing after it would be the 
 noted, each kind once, and the run goes on.
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -87,13 +86,11 @@ class Pair:
         """A directory that another mount removed, see `KNOWN`, is closed on both."""
         wanted = self.ext4.fstat(slot)
         if wanted and stat.S_ISDIR(wanted.st_mode) and not wanted.st_nlink:
-            try:
-                self.hekate.fstat(slot)
-            except OSError as error:
-                if error.errno != errno.ESTALE:
-                    raise
-                self.hekate.drop(slot)
-                self.ext4.drop(slot)
+            links = self.hekate.fstat(slot).st_nlink
+            if links:
+                raise Different("links of a removed directory", f"a removed directory has {links} links")
+            self.hekate.drop(slot)
+            self.ext4.drop(slot)
 
     def mend_offset(self, op, mine, wanted):
         """After an append the offset may be another one, see `KNOWN`: then it is set."""

@@ -12,14 +12,17 @@ use rustix::io::Errno;
 /// What statfs counts in.
 const STATFS_BLOCK_BYTES: u64 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
+/// What capabilities(7) calls a program's capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
 
 impl Filesystem {
     pub(super) fn getattr(&self, caller: &Caller) -> Outcome {
         if let Some((attr, left)) = self.recent.get(caller.inode, self.cache) {
+            self.nodes.saw(&attr);
             return Ok(attr_reply(&attr, left));
         }
         let attr = match self.volume.getattr(&caller.context, caller.inode) {
-            Err(Error::Stale) => self.handles.gone(caller.inode, |gone| gone.attr.clone()).ok_or(Error::Stale)?,
+            Err(Error::Stale) => self.nodes.with_gone(caller.inode, |gone| gone.attr.clone()).ok_or(Error::Stale)?,
             found => found?,
         };
         self.attributes(&attr)
@@ -33,7 +36,9 @@ impl Filesystem {
             return self.getattr(caller);
         }
         let attr = match self.volume.setattr(&caller.context, caller.inode, changes.clone()) {
-            Err(Error::Stale) => self.handles.gone(caller.inode, |gone| gone.change(&changes)).ok_or(Error::Stale)?,
+            Err(Error::Stale) => {
+                self.nodes.with_gone(caller.inode, |gone| gone.change(&changes)).ok_or(Error::Stale)?
+            }
             found => found?,
         };
         self.attributes(&attr)
@@ -57,7 +62,7 @@ impl Filesystem {
         self.nodes.is_given_attributes(caller.inode.number());
         match self.volume.setxattr(&caller.context, caller.inode, name.clone(), value.clone(), how) {
             Err(Error::Stale) => {
-                self.handles.gone(caller.inode, |gone| gone.set_xattr(name, value, how)).ok_or(Error::Stale)??;
+                self.nodes.with_gone(caller.inode, |gone| gone.set_xattr(name, value, how)).ok_or(Error::Stale)??;
             }
             done => done?,
         }
@@ -70,7 +75,13 @@ impl Filesystem {
             return Err(missing(&name).into());
         }
         let value = match self.volume.getxattr(&caller.context, caller.inode, name.clone()) {
-            Err(Error::Stale) => self.handles.gone(caller.inode, |gone| gone.xattr(&name)).ok_or(Error::Stale)??,
+            Err(Error::Stale) => match self.nodes.with_gone(caller.inode, |gone| gone.xattr(&name)) {
+                Some(found) => found?,
+                // The kernel asks before a truncate, ignores what went wrong, and truncates: only that resolves the path
+                // again.
+                None if name == CAPABILITY => return Err(Errno::NODATA.into()),
+                None => return Err(Error::Stale.into()),
+            },
             Err(Error::NoAttribute) => return Err(missing(&name).into()),
             found => found?,
         };
@@ -83,7 +94,7 @@ impl Filesystem {
         }
         let names = match self.volume.listxattr(&caller.context, caller.inode) {
             Err(Error::Stale) => {
-                let names = self.handles.gone(caller.inode, |gone| gone.xattrs.keys().cloned().collect());
+                let names = self.nodes.with_gone(caller.inode, |gone| gone.xattrs.keys().cloned().collect());
                 names.ok_or(Error::Stale)?
             }
             found => found?,
@@ -97,7 +108,7 @@ impl Filesystem {
         may_have(&name)?;
         match self.volume.removexattr(&caller.context, caller.inode, name.clone()) {
             Err(Error::Stale) => {
-                self.handles.gone(caller.inode, |gone| gone.remove_xattr(&name)).ok_or(Error::Stale)??;
+                self.nodes.with_gone(caller.inode, |gone| gone.remove_xattr(&name)).ok_or(Error::Stale)??;
             }
             done => done?,
         }

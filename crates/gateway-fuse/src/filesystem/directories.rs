@@ -6,7 +6,7 @@ use crate::directory::{Entries, Item, Listed};
 use crate::encode::{Listing, ListingEntry, Outcome, bytes_of, entry_out};
 use bytes::Bytes;
 use hekate_client::Volume;
-use hekate_proto::{Name, NodeKind, Result};
+use hekate_proto::{Error, Name, NodeKind, Result};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -60,8 +60,9 @@ impl Filesystem {
         loop {
             match entries.at(next - DOTS.len() as u64, &mut fetch) {
                 Ok(Some(listed)) if self.push(&mut listing, &listed, plus) => next = number_after(&listed),
-                // What was found is told; the error comes with the next request, if it lasts.
-                Err(error) if next == offset => return Err(error.into()),
+                // What was found is answered; the error comes with the next request, if it lasts. A directory that is gone
+                // has no entries, not even the first two.
+                Err(error) if next == offset || error == Error::NotFound => return Err(error.into()),
                 _ => return Ok(listing.into_bytes()),
             }
         }
@@ -87,6 +88,7 @@ impl Filesystem {
         let fits = listing.push(&entry, number_after(listed));
         if let Some(attr) = known.filter(|_| fits) {
             self.nodes.told(attr.id, attr.kind, self.believed_plain(attr));
+            self.nodes.saw(attr);
         }
         fits
     }

@@ -51,6 +51,10 @@ impl Filesystem {
                 self.losses.found(caller.inode, handle);
                 Err(error.into())
             }
+            // All that was changed in a directory that is gone went with it.
+            Err(Error::Stale | Error::NotFound) if self.nodes.with_gone(caller.inode, |_| ()).is_some() => {
+                Ok(Bytes::new())
+            }
             Err(error) => Err(error.into()),
             Ok(()) => self.tell_loss(caller.inode, handle),
         }

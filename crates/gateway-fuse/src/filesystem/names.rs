@@ -2,10 +2,10 @@
 
 use super::{Caller, Filesystem};
 use crate::abi::*;
-use crate::encode::{Outcome, bytes_of, missing_out};
+use crate::encode::{Failed, Outcome, bytes_of, missing_out};
 use crate::gone::Gone;
 use bytes::Bytes;
-use hekate_client::{Context, New};
+use hekate_client::{Context, New, seed};
 use hekate_proto::{Attr, Error, InodeId, Name, NewNode, RenameMode, Result};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -18,7 +18,11 @@ type Mode = (u32, u32);
 
 impl Filesystem {
     pub(super) fn lookup(&self, caller: &Caller, name: Name) -> Outcome {
-        match self.volume.lookup(&caller.context, caller.inode, name) {
+        let found = match self.is_second_try(caller) {
+            true => self.lookup_held(caller, &name),
+            false => self.volume.lookup(&caller.context, caller.inode, name),
+        };
+        match found {
             Ok(attr) => self.entry(&attr),
             Err(Error::NotFound) if !self.cache.is_zero() => Ok(bytes_of(&missing_out(self.cache))),
             Err(error) => Err(error.into()),
@@ -55,11 +59,14 @@ impl Filesystem {
     /// The kernel asks only for names that it found missing, and has checked no permission of a file. If somebody else
     /// made one meanwhile, ESTALE has the kernel look again and open it by its own rules.
     pub(super) fn create(&self, caller: &Caller, name: Name, create: CreateIn) -> Outcome {
-        let new = new(caller, NewNode::File, (create.mode, create.umask));
-        let create_it = |context: &Context| self.volume.create(context, caller.inode, name, new);
+        let create_it =
+            |context: &Context| self.volume.create(context, caller.inode, name.clone(), new_file(caller, &create));
         let attr = match self.and_directory(caller, create_it) {
             Ok((attr, _)) => attr,
-            Err(Error::Exists) if create.flags & OFlags::EXCL.bits() == 0 => return Err(Errno::STALE.into()),
+            Err(Error::Exists) if create.flags & OFlags::EXCL.bits() == 0 => match self.is_second_try(caller) {
+                true => self.create_or_open(caller, &name, &create)?,
+                false => return Err(Errno::STALE.into()),
+            },
             Err(error) => return Err(error.into()),
         };
         let entry = self.told(&attr);
@@ -70,7 +77,7 @@ impl Filesystem {
 
     /// The library counts it as open before it answers, since a file without a name lasts no longer.
     pub(super) fn create_unnamed(&self, caller: &Caller, create: CreateIn) -> Outcome {
-        let new = new(caller, NewNode::File, (create.mode, create.umask));
+        let new = new_file(caller, &create);
         let linkable = create.flags & OFlags::EXCL.bits() == 0;
         let attr = self.volume.create_unnamed(&caller.context, caller.inode, new, linkable)?;
         let entry = self.told(&attr);
@@ -122,22 +129,26 @@ impl Filesystem {
         };
         let before = self.if_open(caller, before);
         self.volume.rmdir(&caller.context, caller.inode, name)?;
-        before.into_iter().for_each(|gone| self.handles.is_removed(gone));
+        before.into_iter().for_each(|gone| self.nodes.is_removed(gone));
         Ok(Bytes::new())
     }
 
     pub(super) fn rename(&self, caller: &Caller, name: Name, to_dir: u64, to_name: Name, flags: u32) -> Outcome {
-        let mode = rename_mode(flags)?;
+        let mode = rename_mode(caller, flags)?;
         let to_dir = self.inode(to_dir)?;
         let _removal = self.removals.begin();
         let replaced = match mode {
-            RenameMode::Replace if self.nodes.any_open() || self.handles.any() => self.at(caller, to_dir, &to_name)?,
-            RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange => None,
+            RenameMode::Replace | RenameMode::Whiteout { replace: true, .. }
+                if self.nodes.any_open() || self.handles.any() =>
+            {
+                self.at(caller, to_dir, &to_name)?
+            }
+            _ => None,
         };
         let inode = replaced.as_ref().map(|attr| attr.id);
         let replaced = self.if_open(caller, replaced);
         self.volume.rename(&caller.context, (caller.inode, name), (to_dir, to_name), mode, inode)?;
-        replaced.into_iter().for_each(|gone| self.handles.is_removed(gone));
+        replaced.into_iter().for_each(|gone| self.nodes.is_removed(gone));
         Ok(Bytes::new())
     }
 
@@ -166,30 +177,45 @@ impl Filesystem {
     }
 }
 
+/// The file that a CREATE asks for.
+pub(super) fn new_file(caller: &Caller, create: &CreateIn) -> New {
+    new(caller, NewNode::File, (create.mode, create.umask))
+}
+
 fn new(caller: &Caller, node: NewNode, (mode, umask): Mode) -> New {
     let (mode, umask) = ((mode & PERMISSIONS) as u16, (umask & PERMISSIONS) as u16);
     New { node, mode, umask, uid: caller.uid, gid: caller.gid, exclusive: true }
 }
 
-fn rename_mode(flags: u32) -> std::result::Result<RenameMode, Errno> {
-    match RenameFlags::from_bits_retain(flags) {
-        flags if flags.is_empty() => Ok(RenameMode::Replace),
-        RenameFlags::NOREPLACE => Ok(RenameMode::NoReplace),
-        RenameFlags::EXCHANGE => Ok(RenameMode::Exchange),
-        _ => Err(Errno::INVAL),
+fn rename_mode(caller: &Caller, flags: u32) -> std::result::Result<RenameMode, Failed> {
+    let (flags, (uid, gid)) = (RenameFlags::from_bits_retain(flags), (caller.uid, caller.gid));
+    let replace = !flags.contains(RenameFlags::NOREPLACE);
+    match flags.difference(RenameFlags::NOREPLACE) {
+        flags if flags.is_empty() && replace => Ok(RenameMode::Replace),
+        flags if flags.is_empty() => Ok(RenameMode::NoReplace),
+        RenameFlags::EXCHANGE if replace => Ok(RenameMode::Exchange),
+        RenameFlags::WHITEOUT => Ok(RenameMode::Whiteout { replace, uid, gid, seed: seed()? as u32 }),
+        _ => Err(Errno::INVAL.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::in_flight::Signals;
 
     #[test]
     fn rename_flags_are_taken_or_refused() {
-        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
-        assert_eq!(rename_mode(1), Ok(RenameMode::NoReplace));
-        assert_eq!(rename_mode(2), Ok(RenameMode::Exchange));
-        assert_eq!(rename_mode(4), Err(Errno::INVAL));
-        assert_eq!(rename_mode(3), Err(Errno::INVAL));
+        let signals = Signals::default();
+        let (inode, context) = (InodeId::new(1, 1, 1), Context::default());
+        let caller = Caller { inode, uid: 5, gid: 6, thread: 0, context, signals: &signals };
+        let mode = |flags| rename_mode(&caller, flags);
+        assert_eq!(mode(0), Ok(RenameMode::Replace));
+        assert_eq!(mode(1), Ok(RenameMode::NoReplace));
+        assert_eq!(mode(2), Ok(RenameMode::Exchange));
+        assert!(matches!(mode(4), Ok(RenameMode::Whiteout { replace: true, uid: 5, gid: 6, .. })));
+        assert!(matches!(mode(5), Ok(RenameMode::Whiteout { replace: false, .. })));
+        // Two names are exchanged, or one is made anew.
+        assert!([3, 6, 7, 8].into_iter().all(|flags| mode(flags) == Err(Errno::INVAL.into())));
     }
 }

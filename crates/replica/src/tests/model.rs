@@ -24,7 +24,14 @@ fn paths() -> Vec<Vec<u8>> {
 
 pub(super) fn step() -> impl Strategy<Value = Step> {
     let path = || 0..paths().len();
-    let mode = prop_oneof![Just(RenameMode::Replace), Just(RenameMode::NoReplace), Just(RenameMode::Exchange)];
+    let whiteout = (any::<bool>(), any::<u32>()).prop_map(|(replace, seed)| RenameMode::Whiteout {
+        replace,
+        uid: 3,
+        gid: 4,
+        seed,
+    });
+    let plain = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+    let mode = prop_oneof![3 => proptest::sample::select(plain.to_vec()), 1 => whiteout];
     prop_oneof![
         4 => (path(), any::<bool>()).prop_map(|(p, dir)| Step::Create(p, dir)),
         2 => path().prop_map(Step::Remove),
@@ -46,7 +53,7 @@ fn children(model: &Model, path: &[u8]) -> usize {
     model.keys().filter(|known| known.len() > path.len() && known.starts_with(path)).count()
 }
 
-/// Whether the model allows the rename, and does it.
+/// Whether the model allows the rename, and does it, but for a whiteout.
 fn model_rename(model: &mut Model, from: &[u8], to: &[u8], mode: RenameMode) -> bool {
     let (Some(source), target) = (model.get(from).copied(), model.get(to).copied()) else { return false };
     let moves_below =
@@ -55,11 +62,15 @@ fn model_rename(model: &mut Model, from: &[u8], to: &[u8], mode: RenameMode) -> 
         return false;
     }
     match (mode, target) {
-        (RenameMode::NoReplace, Some(_)) | (RenameMode::Exchange, None) => return false,
+        (RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. }, Some(_))
+        | (RenameMode::Exchange, None) => return false,
         (RenameMode::Exchange, Some(other)) if moves_below(to, from, other.0) => return false,
         (_, Some(other)) if other.1 == source.1 => return true,
-        (RenameMode::Replace, Some(other)) if other.0 != source.0 => return false,
-        (RenameMode::Replace, Some(_)) if children(model, to) > 0 => return false,
+        (RenameMode::Replace | RenameMode::Whiteout { .. }, Some(other))
+            if other.0 != source.0 || children(model, to) > 0 =>
+        {
+            return false;
+        }
         _ => {}
     }
     let mut moved: Vec<(Vec<u8>, (bool, InodeId))> = Vec::new();
@@ -77,6 +88,19 @@ fn model_rename(model: &mut Model, from: &[u8], to: &[u8], mode: RenameMode) -> 
     }
     model.extend(moved);
     true
+}
+
+/// Undoes a rename that was done.
+fn take_back(ring: &mut TestRing, from: (InodeId, Name), to: (InodeId, Name), mode: RenameMode) {
+    let back_mode = match mode {
+        RenameMode::Replace | RenameMode::NoReplace => RenameMode::NoReplace,
+        RenameMode::Exchange | RenameMode::Whiteout { .. } => RenameMode::Exchange,
+    };
+    let ((dir, name), (to_dir, to_name)) = (from.clone(), to);
+    ring.name_op(NameOp::Rename { dir, name, to_dir, to_name, mode: back_mode, open_here: None }).unwrap();
+    if matches!(mode, RenameMode::Whiteout { .. }) {
+        ring.name_op(NameOp::Unlink { dir: from.0, name: from.1, open_here: None }).unwrap();
+    }
 }
 
 /// Does a step in the ring and in the model; they must agree whether it can be done.
@@ -129,22 +153,18 @@ pub(super) fn run(ring: &mut TestRing, model: &mut Model, step: &Step, seed: u64
             // A three-level result has no path in this small world: the model does without it.
             let deep = |a: &[u8], b: &[u8]| a.len() == 1 && b.len() == 2 && children(model, a) > 0;
             if renamed.is_ok() && (deep(from, to) || *mode == RenameMode::Exchange && deep(to, from)) {
-                let back = NameOp::Rename {
-                    dir: to_dir,
-                    name: name(to),
-                    to_dir: dir,
-                    to_name: name(from),
-                    mode: if *mode == RenameMode::Exchange { *mode } else { RenameMode::NoReplace },
-                    open_here: None,
-                };
-                if *mode != RenameMode::Exchange && model.contains_key(to) {
+                if *mode != RenameMode::Exchange {
                     model.remove(to);
                 }
-                ring.name_op(back).unwrap();
-                return;
+                return take_back(ring, (to_dir, name(to)), (dir, name(from)), *mode);
             }
             let modelled = model_rename(model, from, to, *mode);
             assert_eq!(renamed.is_ok(), modelled, "rename {from:?} to {to:?} {mode:?}: {renamed:?}");
+            if let Ok(Reply::Node { attr, created: true }) = renamed {
+                let Attr { kind, mode, device, uid, gid, nlink, .. } = attr;
+                assert_eq!((kind, mode, device, uid, gid, nlink), (NodeKind::CharDevice, 0, 0, 3, 4, 1));
+                model.insert(from.clone(), (false, attr.id));
+            }
         }
         Step::Link(from, to) => {
             let (from, to) = (&all[*from], &all[*to]);

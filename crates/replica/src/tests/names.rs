@@ -93,6 +93,40 @@ fn a_file_without_a_name_is_given_one_if_it_may() {
     ring.check();
 }
 
+/// As the kernel answers for a removed directory that a process has open, and for what is no directory (ENOENT, ENOTDIR).
+#[test]
+fn nothing_is_found_in_a_directory_that_is_gone() {
+    for far in [false, true] {
+        let mut ring = open(&storages());
+        let there = elsewhere(&ring, ring.leader(ROOT.position()));
+        let seed = if far { seed_of(there.partition) } else { 0 };
+        let mut make = |dir, text: &[u8]| {
+            let made = ring.execute(make_directory(dir, text, seed));
+            let Ok(Reply::Node { attr: Attr { id, .. }, .. }) = made else { panic!("{made:?}") };
+            id
+        };
+        let (gone, kept) = (make(ROOT, b"d"), make(ROOT, b"e"));
+        let file = create(&mut ring, ROOT, b"f", NewNode::File, true).unwrap().id;
+        ring.name_op(NameOp::Rmdir { dir: ROOT, name: name(b"d") }).unwrap();
+        ring.rest();
+        let list = |dir| Op::Name { op: NameOp::List { dir, after: None, limit: 10, attributes: true, touch: false } };
+        assert_eq!(ring.read(list(gone)), Err(Error::NotFound));
+        assert_eq!(ring.read(list(file)), Err(Error::NotDirectory));
+        assert_eq!(lookup(&mut ring, gone, b"x"), Err(Error::NotFound));
+        assert_eq!(create(&mut ring, gone, b"x", NewNode::File, true), Err(Error::NotFound));
+        assert_eq!(ring.execute(make_directory(gone, b"x", seed)), Err(Error::NotFound));
+        let link = NameOp::Link { dir: gone, name: name(b"x"), inode: file };
+        assert_eq!(ring.name_op(link), Err(Error::NotFound));
+        for (dir, from, to_dir) in [(ROOT, b"f", gone), (ROOT, b"e", gone), (gone, b"x", kept), (gone, b"x", ROOT)] {
+            let (from, to, mode) = (name(from), name(b"y"), RenameMode::Replace);
+            let rename = NameOp::Rename { dir, name: from, to_dir, to_name: to, mode, open_here: None };
+            assert_eq!(ring.name_op(rename), Err(Error::NotFound), "{far}: {dir:?} to {to_dir:?}");
+        }
+        ring.rest();
+        ring.check();
+    }
+}
+
 /// rename(2): it says why, and all is where it was.
 #[test]
 fn what_may_not_be_renamed_says_why_and_stays() {
@@ -136,6 +170,36 @@ fn what_may_not_be_renamed_says_why_and_stays() {
             assert_eq!(ends.map(|(dir, text)| lookup(&mut ring, dir, text)), before, "{from:?} to {to:?}");
         }
         ring.rest();
+        ring.check();
+    }
+}
+
+/// As ext4 does for RENAME_WHITEOUT (renameat2(2)): whoever looks sees the file or the whiteout under the old name.
+#[test]
+fn a_rename_leaves_a_whiteout_in_one_step() {
+    for far in [false, true] {
+        let mut ring = open(&storages());
+        let there = elsewhere(&ring, ring.leader(ROOT.position()));
+        let made = ring.execute(make_directory(ROOT, b"a", if far { seed_of(there.partition) } else { 0 }));
+        let Ok(Reply::Node { attr: Attr { id: a, .. }, .. }) = made else { panic!("{made:?}") };
+        let mut file = |dir, text: &[u8]| create(&mut ring, dir, text, NewNode::File, true).unwrap().id;
+        let (moved, kept) = (file(ROOT, b"f"), file(a, b"g"));
+        let whiteout = |replace| RenameMode::Whiteout { replace, uid: 3, gid: 4, seed: 9 };
+        let rename = |ring: &mut TestRing, mode| {
+            let (name, to_name, open_here) = (name(b"f"), name(b"g"), None);
+            ring.name_op(NameOp::Rename { dir: ROOT, name, to_dir: a, to_name, mode, open_here })
+        };
+        assert_eq!(rename(&mut ring, whiteout(false)), Err(Error::Exists));
+        assert_eq!((lookup(&mut ring, ROOT, b"f"), lookup(&mut ring, a, b"g")), (Ok(moved), Ok(kept)));
+        let Ok(Reply::Node { attr, created: true }) = rename(&mut ring, whiteout(true)) else { panic!("no whiteout") };
+        let Attr { kind, mode, device, uid, gid, .. } = attr;
+        assert_eq!((kind, mode, device, uid, gid), (NodeKind::CharDevice, 0, 0, 3, 4));
+        ring.rest();
+        assert_eq!((lookup(&mut ring, ROOT, b"f"), lookup(&mut ring, a, b"g")), (Ok(attr.id), Ok(moved)));
+        assert_eq!(ring.read(Op::Inode { op: InodeOp::GetAttr { inode: kept } }), Err(Error::Stale));
+        ring.name_op(NameOp::Unlink { dir: ROOT, name: name(b"f"), open_here: None }).unwrap();
+        ring.rest();
+        assert_eq!(ring.read(Op::Inode { op: InodeOp::GetAttr { inode: attr.id } }), Err(Error::Stale));
         ring.check();
     }
 }

@@ -57,8 +57,6 @@ impl Change {
             (Some(Error::Stale), Error::NotFound) => matches!(self, Change::Link { .. }),
             // Both are true of a directory that is to replace one below itself.
             (Some(Error::Loop), Error::NotEmpty) => matches!(self, Change::Rename(_)),
-            // A directory that is gone: ESTALE as NFS has it, or ENOENT.
-            (Some(Error::NotFound), Error::Stale) => self.directories().iter().any(|dir| tree.directory(*dir).is_err()),
             (Some(answer), error) => answer == error,
             (None, _) => false,
         }

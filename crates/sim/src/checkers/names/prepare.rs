@@ -244,7 +244,7 @@ fn refused(call: &Call, error: &Error) -> Vec<Action> {
         (Op::Name { op: NameOp::Lookup { dir, name } }, _) => {
             Look::NotFound { dir: *dir, name: name.clone(), error: error.clone() }
         }
-        (Op::Name { op: NameOp::List { dir, .. } }, Error::NotDirectory | Error::NotFound | Error::Stale) => {
+        (Op::Name { op: NameOp::List { dir, .. } }, Error::NotDirectory | Error::NotFound) => {
             Look::Listed { dir: *dir, alive: false }
         }
         // How long a target may be has nothing to do with the tree.

@@ -141,6 +141,9 @@ impl Tree {
         let to = self.directory(*to_dir)?.names.get(to_name).copied();
         let from = self.look_up(*dir, name)?;
         let exchange = *mode == RenameMode::Exchange;
+        if matches!(mode, RenameMode::Whiteout { .. }) {
+            return Err(Error::NotSupported { what: "whiteouts: no workload makes one".into() });
+        }
         match to {
             None if exchange => return Err(Error::NotFound),
             Some(_) if *mode == RenameMode::NoReplace => return Err(Error::Exists),

@@ -127,7 +127,7 @@ fn a_directory_that_is_being_removed_is_not_shown_once_its_name_is_gone() {
     stage.release();
     assert_eq!(stage.answer(shown), Err(Error::Stale));
     let listed = stage.ask(bob, list(dir));
-    assert_eq!(stage.answer(listed), Err(Error::NotDirectory));
+    assert_eq!(stage.answer(listed), Err(Error::NotFound));
     assert_eq!(stage.answer(removed), Ok(Reply::Done));
     stage.whole_and_judged();
 }
