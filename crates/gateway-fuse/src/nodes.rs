@@ -8,6 +8,7 @@
 //! kernel remembers it: a process whose working directory is removed, or that has it open, still sees them.
 
 use crate::abi::ROOT_NODE;
+use crate::filesystem::has_lone_set_group;
 use crate::gone::{Gone, Seen};
 use hekate_proto::{Attr, InodeId, NodeKind, ROOT};
 use parking_lot::Mutex;
@@ -61,6 +62,8 @@ struct Node {
     /// [`ASK_ALWAYS`].
     plain_until: u32,
     kind: NodeKind,
+    /// A file with set-group-id that its group may not execute, as the kernel was answered last.
+    set_group: bool,
 }
 
 impl Node {
@@ -85,7 +88,15 @@ impl Nodes {
     pub(crate) fn told(&self, id: InodeId, kind: NodeKind, believed: Option<Duration>) {
         let until = self.until(believed);
         let mut shard = self.shard(id.number()).lock();
-        let fresh = Node { upper: (id.bits() >> 64) as u64, told: 0, change: 0, opens: 0, plain_until: 0, kind };
+        let fresh = Node {
+            upper: (id.bits() >> 64) as u64,
+            told: 0,
+            change: 0,
+            opens: 0,
+            plain_until: 0,
+            kind,
+            set_group: false,
+        };
         let known = shard.entry(id.number()).or_insert(fresh);
         known.told += 1;
         known.set_plain(until);
@@ -135,13 +146,21 @@ impl Nodes {
         }
     }
 
-    /// Notes attributes that the kernel is answered of a directory that it knows.
+    /// Whether a file has set-group-id and its group may not execute it, as the kernel was answered last.
+    pub(crate) fn is_set_group(&self, node: u64) -> bool {
+        self.shard(node).lock().get(&node).is_some_and(|known| known.set_group)
+    }
+
+    /// Notes attributes that the kernel is answered of an inode that it knows.
     pub(crate) fn saw(&self, attr: &Attr) {
+        let node = attr.id.number();
+        let mut shard = self.shard(node).lock();
         if attr.kind != NodeKind::Directory {
+            if let Some(known) = shard.get_mut(&node) {
+                known.set_group = has_lone_set_group(attr);
+            }
             return;
         }
-        let node = attr.id.number();
-        let shard = self.shard(node).lock();
         if shard.get(&node).is_some_and(|known| known.told > 0) {
             let mut directories = self.directories(node).lock();
             if !matches!(directories.get(&node), Some(Directory::Gone(_))) {

@@ -12,7 +12,7 @@ GAPS = {
 
 # What stays different, and why.
 KNOWN = {
-    "set-group-id": "FUSE does not say whether who writes or changes the owner is in the file's group, so the bit stays where the group may not execute",
+    "set-group-id": "where the group may not execute, the bit that another mount has just set may stay when an outsider writes",
     "appended": "the offset after a write with O_APPEND is by the size that the kernel knew before it: another mount may have appended",
     "copied": "copy_file_range copies no more than the size that the kernel knew: another mount may have written; so it is asked first",
     "same value": "setting an extended attribute to what it is moves ctime, as on xfs; on ext4 it does not",

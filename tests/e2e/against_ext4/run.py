@@ -68,7 +68,8 @@ class Pair:
         if mine != wanted:
             told = [f"{side[0]} {brief(side[1])}" for side in (mine, wanted)]
             raise Different(f"{op['do']}: {mine[0]}, not {wanted[0]}", f"{op['do']}: Hekate: {told[0]}; ext4: {told[1]}")
-        self.mend_set_id(op)
+        if len(self.all_roots) > 1:
+            self.mend_set_id(op)
         if op["do"] == "copy_range":
             self.mend_access_time(op)
         return wanted, self.watch.after(op)

@@ -31,9 +31,12 @@ impl Filesystem {
     /// A SETATTR that sets nothing comes before a buffered write to a set-id file; it wants the attributes.
     pub(super) fn setattr(&self, caller: &Caller, set: &SetAttrIn) -> Outcome {
         let kind = self.nodes.get(caller.inode.number()).map(|(_, kind)| kind);
-        let changes = changes(set, kind != Some(NodeKind::Directory));
+        let mut changes = changes(set, kind != Some(NodeKind::Directory));
         if changes == AttrChanges::default() {
             return self.getattr(caller);
+        }
+        if changes.mode.is_none() && (changes.uid.is_some() || changes.gid.is_some()) {
+            changes.mode = self.mode_after_chown(caller)?;
         }
         let attr = match self.volume.setattr(&caller.context, caller.inode, changes.clone()) {
             Err(Error::Stale) => {
@@ -41,7 +44,11 @@ impl Filesystem {
             }
             found => found?,
         };
-        self.attributes(&attr)
+        let after = match changes.size.is_some() && changes.drop_set_id {
+            true => self.without_group_bit(caller, &attr)?,
+            false => None,
+        };
+        self.attributes(after.as_ref().unwrap_or(&attr))
     }
 
     pub(super) fn readlink(&self, caller: &Caller) -> Outcome {

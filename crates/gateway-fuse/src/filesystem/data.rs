@@ -16,6 +16,7 @@ impl Filesystem {
         self.removals.wait(&caller.signals.fatal);
         match self.volume.getattr(&caller.context, caller.inode) {
             Ok(attr) => {
+                self.nodes.saw(&attr);
                 let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
                 Ok(bytes_of(&self.open_out(caller.inode, open.flags, unchanged && !self.cache.is_zero())))
             }
@@ -74,6 +75,9 @@ impl Filesystem {
             self.append(caller, &context, data, drop_set_id)?;
         } else {
             self.volume.write(&context, caller.inode, offset, data, drop_set_id)?;
+        }
+        if drop_set_id {
+            self.drop_group_bit(caller, caller.inode)?;
         }
         Ok(bytes_of(&written))
     }

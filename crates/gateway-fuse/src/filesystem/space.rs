@@ -15,11 +15,15 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 impl Filesystem {
-    /// Of these two the kernel does not say whether set-id bits are to go: they do unless root asks.
+    /// Of these two the kernel does not say whether set-id bits are to go.
     pub(super) fn fallocate(&self, caller: &Caller, asked: &FallocateIn) -> Outcome {
         let mode = allocate_mode(asked.mode)?;
         let context = Context { durable: is_durable_handle(asked.handle), ..caller.context };
-        self.volume.allocate(&context, caller.inode, (asked.offset, asked.length), mode, caller.uid != 0)?;
+        let drop_set_id = !self.may_keep_set_id(caller);
+        self.volume.allocate(&context, caller.inode, (asked.offset, asked.length), mode, drop_set_id)?;
+        if drop_set_id {
+            self.drop_group_bit(caller, caller.inode)?;
+        }
         Ok(Bytes::new())
     }
 
@@ -43,8 +47,12 @@ impl Filesystem {
         let length = asked.length.min(u64::from(u32::MAX));
         let context = Context { durable: is_durable_handle(asked.to_handle), ..caller.context };
         let from = (caller.inode, asked.from_offset);
-        let ways = (caller.uid != 0, !is_quiet_handle(asked.from_handle));
+        let drop_set_id = !self.may_keep_set_id(caller);
+        let ways = (drop_set_id, !is_quiet_handle(asked.from_handle));
         let copied = self.volume.copy(&context, from, to, length, ways)?;
+        if drop_set_id {
+            self.drop_group_bit(caller, to.0)?;
+        }
         Ok(bytes_of(&WriteOut { size: copied as u32, padding: 0 }))
     }
 }
