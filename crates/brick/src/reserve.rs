@@ -14,7 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const FILE: &str = "reserve";
+const OPENING_FILE: &str = "reserve.opening";
 const SPARE_DIRECTORY: &str = "spare";
+
+/// An opening writes a few pages of the index. What it may need for them rests in a file of its own, which checkpoints
+/// leave alone.
+const OPENING_BYTES_MAX: u64 = 128 << 10;
 
 /// Bytes of the reserve for which it has one spare file: a checkpoint of so many bytes seldom makes more.
 const BYTES_PER_SPARE_FILE: u64 = 128 << 10;
@@ -40,11 +45,12 @@ pub struct Reserve {
 impl Reserve {
     /// Makes the file of a new brick.
     pub fn create(storage: &dyn Storage, bytes: u64) -> Result<()> {
-        let make = || {
-            let file = storage.open(FILE, true)?;
+        let make = |path, bytes| {
+            let file = storage.open(path, true)?;
             write_zeros(&*file, 0, bytes).and_then(|()| file.sync())
         };
-        make().map_err(|e| Error::io("make the reserve", e))
+        let made = make(FILE, bytes).and_then(|()| make(OPENING_FILE, opening_bytes(bytes)));
+        made.map_err(|e| Error::io("make the reserve", e))
     }
 
     /// Of a brick that is opened; [`Reserve::restore`] finds out what there is.
@@ -100,9 +106,12 @@ impl Reserve {
         Ok(files > 0)
     }
 
-    /// Gives all of it up, before it was looked at how much that is.
+    /// Gives all of it up to an opening, which does not know yet how much it is.
     pub fn give_up_all(&self) -> Result<()> {
         self.give_up_bytes()?;
+        let cut = self.storage.open(OPENING_FILE, true).and_then(|file| file.set_length(0));
+        cut.or_else(|e| if is_no_room(&e) { Ok(()) } else { Err(e) })
+            .map_err(|e| Error::io("give up the reserve", e))?;
         let _alone = self.writing.lock();
         for name in self.storage.list(SPARE_DIRECTORY).unwrap_or_default() {
             let removed = self.storage.remove(&format!("{SPARE_DIRECTORY}/{name}"));
@@ -120,6 +129,7 @@ impl Reserve {
             return Ok(());
         }
         let space = self.storage.space().map_err(failed)?;
+        self.restore_opening(space.available).map_err(failed)?;
         if has.bytes < self.wanted.bytes {
             let file = self.storage.open(FILE, true).map_err(failed)?;
             let has = file.length().map_err(failed)?.min(self.wanted.bytes);
@@ -134,6 +144,17 @@ impl Reserve {
         if has.files < self.wanted.files && space.files > 0 {
             let wanted = self.wanted.files.min(space.files / SPARE_SHARE);
             self.restore_files(has.files..wanted, space.files_available / 2).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn restore_opening(&self, available: u64) -> std::io::Result<()> {
+        let wanted = opening_bytes(self.wanted.bytes);
+        let file = self.storage.open(OPENING_FILE, true)?;
+        let has = file.length()?.min(wanted);
+        if has < wanted && available / 2 >= wanted - has {
+            // What it gets counts.
+            let _ = write_zeros(&*file, has, wanted);
         }
         Ok(())
     }
@@ -162,6 +183,10 @@ impl Reserve {
         }
         Ok(())
     }
+}
+
+fn opening_bytes(reserve_bytes: u64) -> u64 {
+    reserve_bytes.min(OPENING_BYTES_MAX)
 }
 
 fn spare(number: u64) -> String {

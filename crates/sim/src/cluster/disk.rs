@@ -5,7 +5,7 @@ use hekate_brick::{Brick, Identity, RecoveryReport};
 use hekate_cluster::check_openings;
 use hekate_proto::{BLOCK_BYTES, Error, Incarnation, Result};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -17,6 +17,15 @@ pub const SECTOR: u64 = 512;
 
 /// Where data files are.
 const DATA: &str = "data/";
+
+/// Where the index is.
+const INDEX: &str = "index/";
+
+/// What a brick gives up for its opening.
+const GIVEN_UP: &str = "reserve.opening";
+
+const PAGE: u64 = 4096;
+const ENOSPC: i32 = 28;
 
 /// Where a brick says why it stopped itself.
 const STOPPED: &str = "stopped";
@@ -47,6 +56,13 @@ struct Copy {
 #[derive(Default)]
 struct State {
     free: u64,
+    /// Another user of the file system has taken all of it: what needs room is refused, whatever was promised.
+    taken: bool,
+    /// Bytes that are free all the same: the brick has given them up to an opening, and takes them at once.
+    given_up: u64,
+    /// Of the files that need room, how long they were when all was taken, and pages behind that which have theirs since.
+    lengths: HashMap<String, u64>,
+    grown: BTreeSet<(String, u64)>,
     /// Syncs until one fails.
     syncs_left: Option<u64>,
     failed: bool,
@@ -203,8 +219,18 @@ impl Disk {
         std::mem::take(&mut state.went_astray)
     }
 
-    pub fn set_full(&self, full: bool) {
-        self.state.lock().free = if full { 16 << 10 } else { FREE };
+    /// There is little room, or none: all that is left is taken, and what the brick gives back.
+    pub fn fill(&self, taken: bool) {
+        let length = |path: &String| self.medium.open(path, false).and_then(|file| file.length()).unwrap_or_default();
+        let lengths = self.medium.paths().into_iter().map(|path| (path.clone(), length(&path))).collect();
+        let mut state = self.state.lock();
+        (state.free, state.taken) = (if taken { 0 } else { 16 << 10 }, taken);
+        (state.given_up, state.lengths, state.grown) = (0, lengths, BTreeSet::new());
+    }
+
+    pub fn empty(&self) {
+        let mut state = self.state.lock();
+        (state.free, state.taken) = (FREE, false);
     }
 
     pub fn fail_sync(&self, after: u64) {
@@ -222,7 +248,7 @@ impl Disk {
 
     /// Nothing fails any more.
     pub fn heal(&self) {
-        self.set_full(false);
+        self.empty();
         self.state.lock().syncs_left = None;
         self.state.lock().misdirects = false;
         if !self.is_dead() {
@@ -244,6 +270,33 @@ impl DiskStorage {
         std::mem::take(&mut state.misdirects)
     }
 
+    /// Refuses bytes that need room where another user has taken all. Only data files and the index need any: what else
+    /// rests on the disk is written over.
+    fn check_room(&self, path: &str, from: u64, to: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if !state.taken || !(path.starts_with(DATA) || path.starts_with(INDEX)) {
+            return Ok(());
+        }
+        let had = state.lengths.get(path).copied().unwrap_or_default();
+        let pages = from.max(had) / PAGE..to.div_ceil(PAGE);
+        let new: Vec<_> =
+            pages.map(|page| (path.to_string(), page)).filter(|page| !state.grown.contains(page)).collect();
+        let needed = if to > had { new.len() as u64 * PAGE } else { 0 };
+        if needed > state.given_up {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
+        state.given_up -= needed;
+        if needed > 0 {
+            state.grown.extend(new);
+        }
+        Ok(())
+    }
+
+    fn check_new_file(&self, path: &str) -> io::Result<()> {
+        let is_refused = self.state.lock().taken && path.starts_with(DATA) && self.inner.open(path, false).is_err();
+        if is_refused { Err(io::Error::from_raw_os_error(ENOSPC)) } else { Ok(()) }
+    }
+
     fn check_sync(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         match &mut state.syncs_left {
@@ -262,6 +315,9 @@ impl DiskStorage {
 
 impl Storage for DiskStorage {
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn StorageFile>> {
+        if create {
+            self.check_new_file(path)?;
+        }
         let inner = self.inner.open(path, create)?;
         Ok(Arc::new(DiskFile { inner, path: path.into(), disk: self.clone() }))
     }
@@ -311,6 +367,8 @@ impl StorageFile for DiskFile {
             state.unreadable.retain(|sector| !written.contains(sector));
         }
         drop(state);
+        let end = offset + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        self.disk.check_room(&self.path, offset, end)?;
         let goes_astray = self.path.starts_with(DATA) && self.disk.take_misdirection();
         self.inner.write_at(parts, offset + if goes_astray { BLOCK_BYTES as u64 } else { 0 })
     }
@@ -318,9 +376,13 @@ impl StorageFile for DiskFile {
         self.inner.length()
     }
     fn set_length(&self, length: u64) -> io::Result<()> {
+        if self.path == GIVEN_UP {
+            self.disk.state.lock().given_up += self.inner.length()?.saturating_sub(length);
+        }
         self.inner.set_length(length)
     }
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.disk.check_room(&self.path, offset, offset + length)?;
         self.inner.allocate(offset, length)
     }
     fn punch(&self, offset: u64, length: u64) -> io::Result<()> {

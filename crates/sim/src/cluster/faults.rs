@@ -225,9 +225,10 @@ impl World {
 
     fn fill_one(&mut self) {
         let brick = self.one_brick();
-        trace!(self, "the disk of brick {} is full", brick.0);
-        self.report.count("fault: full disk");
-        self.disks[&brick].set_full(true);
+        let taken = self.random.below(2) == 0;
+        trace!(self, "the disk of brick {} is full, {}", brick.0, if taken { "and nothing is left" } else { "nearly" });
+        self.report.count(if taken { "fault: full disk without any room" } else { "fault: full disk" });
+        self.disks[&brick].fill(taken);
         let server = self.servers.iter().position(|server| server.bricks.contains(&brick)).unwrap_or_default();
         self.refresh_room(server as u32, brick);
         let delay = self.delay(300_000);

@@ -281,7 +281,11 @@ impl Process {
         if let Some(retention) = self.retention.get_mut(&id) {
             retention.mark_end(brick);
         }
-        brick.checkpoint()?;
+        match brick.checkpoint() {
+            // It is stalled, and tried again with the next tick.
+            Err(Error::NoSpace { .. }) => return Ok(()),
+            written => written?,
+        }
         brick.refresh_room()?;
         self.retain(id, now);
         self.room(id, now);
@@ -300,7 +304,7 @@ impl Process {
     fn look_after(&mut self, id: BrickId, now: u64) {
         let (Some(brick), Some(retention)) = (self.bricks.get(&id), self.retention.get_mut(&id)) else { return };
         retention.look(brick);
-        let wants_checkpoint = brick.wants_checkpoint();
+        let wants_checkpoint = brick.wants_checkpoint() || brick.stalled().is_some();
         if retention.is_waiting() {
             self.retain(id, now);
             self.room(id, now);

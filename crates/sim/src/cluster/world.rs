@@ -277,7 +277,7 @@ impl World {
             Event::Fault => self.fault(),
             Event::NetworkHeals { pair } => drop(self.cut.remove(&pair)),
             Event::OneWayHeals { from, to } => drop(self.cut_to.remove(&(from, to))),
-            Event::DiskHeals { brick } => self.disks.get(&brick).into_iter().for_each(|disk| disk.set_full(false)),
+            Event::DiskHeals { brick } => self.disks.get(&brick).into_iter().for_each(|disk| disk.empty()),
             Event::Scrub { brick } => self.scrub(brick),
             Event::Collect { volume, inode } => self.collect(volume, inode),
             Event::Packet { to, from, packet } => {
