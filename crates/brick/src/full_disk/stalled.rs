@@ -87,3 +87,27 @@ fn want_of_file_descriptors_is_waited_for() {
     assert_eq!(brick.read_shard(RING, shard(1), 0, 9).unwrap(), vec![1; 9]);
     assert_eq!(brick.status().unwrap().poisoned, None);
 }
+
+/// A server that settles its brick's life after a checkpoint relies on both.
+#[test]
+fn a_checkpoint_that_was_stalled_counts_as_stalled_until_it_has_ended_and_then_all_is_home() {
+    let (pages, bricks) = bricks(64 << 20);
+    for number in 0..100 {
+        commit(&bricks, true, blocks(number, 8)).unwrap();
+    }
+    let stranger = take_all(&pages);
+    let brick = &bricks[0];
+    assert!(brick.checkpoint().is_err());
+    commit(&bricks, false, vec![Change::Delete { key: key(5) }]).unwrap();
+    let again = brick.begin_checkpoint();
+    assert!(brick.stalled().is_some(), "it may meet no room again");
+    assert!(again.finish(&mut || false).is_err());
+    {
+        let mut pages = pages.lock();
+        (pages.greedy, pages.used) = (false, pages.used - stranger);
+    }
+    brick.checkpoint().unwrap();
+    assert_eq!(brick.stalled(), None);
+    let machine = brick.machine.read();
+    assert_eq!(machine.applied(), machine.log().end(), "what was appended since is home as well");
+}
