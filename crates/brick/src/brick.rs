@@ -291,14 +291,17 @@ impl Brick {
     }
 
     /// Puts the data files of these shards on stable storage, as far as they have bytes that no sync has covered.
-    /// -> the position to [`Brick::sync`] to.
+    /// -> the position to [`Brick::sync`] to. Waits while the process has no file descriptor for them: replicas take an
+    /// error for the end of the brick.
     pub fn sync_shards(&self, shards: &[ShardId]) -> Result<Lsn> {
         self.guarded(|| {
             self.wait_for_recovery(shards)?;
-            let io = self.machine.write().sync_shards(shards)?;
-            // All of them: the machine waits for each to end.
-            let synced: Vec<Result<()>> = io.into_iter().map(|(id, io)| self.perform(id, &io, &[])).collect();
-            synced.into_iter().collect::<Result<()>>()?;
+            while let Err(error) = self.sync_homes(shards) {
+                if !matches!(error, Error::Unavailable { .. }) {
+                    return Err(error);
+                }
+                std::thread::sleep(ROOM_PAUSE);
+            }
             let mut writer = self.writer.lock();
             loop {
                 let step = self.machine.write().mark()?;
@@ -309,6 +312,13 @@ impl Brick {
                 }
             }
         })
+    }
+
+    fn sync_homes(&self, shards: &[ShardId]) -> Result<()> {
+        let io = self.machine.write().sync_shards(shards)?;
+        // All of them: the machine waits for each to end.
+        let synced: Vec<Result<()>> = io.into_iter().map(|(id, io)| self.perform(id, &io, &[])).collect();
+        synced.into_iter().collect()
     }
 
     /// After a power cut no data file is synced before a checkpoint has covered what recovery found: a mark would cover

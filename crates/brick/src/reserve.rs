@@ -7,7 +7,7 @@
 
 use crate::journal::write_zeros;
 use crate::machine::Amount;
-use crate::storage::{Storage, is_no_room};
+use crate::storage::{Storage, is_no_descriptor, is_no_room};
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -70,9 +70,10 @@ impl Reserve {
     pub fn give_up_bytes(&self) -> Result<()> {
         let _alone = self.writing.lock();
         let cut = || self.storage.open(FILE, true)?.set_length(0);
-        // A file system that copies on write may want room for that too (btrfs with a quota), and less for a removal.
+        // A file system that copies on write may want room for that too (btrfs with a quota), and less for a removal. A
+        // removal needs no file descriptor either.
         let outcome = match cut() {
-            Err(error) if is_no_room(&error) => self.storage.remove(FILE),
+            Err(error) if is_wanting(&error) => self.storage.remove(FILE),
             outcome => outcome,
         };
         match outcome {
@@ -121,7 +122,10 @@ impl Reserve {
         }
         let space = self.storage.space().map_err(failed)?;
         if has.bytes < self.wanted.bytes {
-            let file = self.storage.open(FILE, true).map_err(failed)?;
+            let file = match self.storage.open(FILE, true) {
+                Err(error) if is_wanting(&error) => return Ok(()),
+                opened => opened.map_err(failed)?,
+            };
             let has = file.length().map_err(failed)?.min(self.wanted.bytes);
             let missing = self.wanted.bytes - has;
             let has_room = space.available / 2 >= missing;
@@ -143,7 +147,7 @@ impl Reserve {
             return Ok(());
         }
         match self.storage.create_directory(SPARE_DIRECTORY) {
-            Err(error) if is_no_room(&error) => return Ok(()),
+            Err(error) if is_wanting(&error) => return Ok(()),
             made => made?,
         }
         let mut made = 0;
@@ -154,7 +158,7 @@ impl Reserve {
                 break;
             }
             match self.storage.open(&path, true) {
-                Err(error) if is_no_room(&error) => break,
+                Err(error) if is_wanting(&error) => break,
                 opened => drop(opened?),
             }
             made += u64::from(!is_there);
@@ -162,6 +166,11 @@ impl Reserve {
         }
         Ok(())
     }
+}
+
+/// Whether the file system has no room for it, or the process no file descriptor.
+fn is_wanting(error: &std::io::Error) -> bool {
+    is_no_room(error) || is_no_descriptor(error)
 }
 
 fn spare(number: u64) -> String {
