@@ -291,14 +291,17 @@ impl Brick {
     }
 
     /// Puts the data files of these shards on stable storage, as far as they have bytes that no sync has covered.
-    /// -> the position to [`Brick::sync`] to.
+    /// -> the position to [`Brick::sync`] to. Waits while the process has no file descriptor for them: replicas take an
+    /// error for the end of the brick.
     pub fn sync_shards(&self, shards: &[ShardId]) -> Result<Lsn> {
         self.guarded(|| {
             self.wait_for_recovery(shards)?;
-            let io = self.machine.write().sync_shards(shards)?;
-            // All of them: the machine waits for each to end.
-            let synced: Vec<Result<()>> = io.into_iter().map(|(id, io)| self.perform(id, &io, &[])).collect();
-            synced.into_iter().collect::<Result<()>>()?;
+            while let Err(error) = self.sync_homes(shards) {
+                if !matches!(error, Error::Unavailable { .. }) {
+                    return Err(error);
+                }
+                std::thread::sleep(ROOM_PAUSE);
+            }
             let mut writer = self.writer.lock();
             loop {
                 let step = self.machine.write().mark()?;
@@ -311,20 +314,27 @@ impl Brick {
         })
     }
 
+    fn sync_homes(&self, shards: &[ShardId]) -> Result<()> {
+        let io = self.machine.write().sync_shards(shards)?;
+        // All of them: the machine waits for each to end.
+        let synced: Vec<Result<()>> = io.into_iter().map(|(id, io)| self.perform(id, &io, &[])).collect();
+        synced.into_iter().collect()
+    }
+
     /// After a power cut no data file is synced before a checkpoint has covered what recovery found: a mark would cover
     /// what the power cut took as well. That checkpoint may be stalled for want of room.
     fn wait_for_recovery(&self, shards: &[ShardId]) -> Result<()> {
-        loop {
-            {
-                let machine = self.machine.read();
-                machine.check_alive()?;
-                let waits = |shard: &ShardId| machine.state().unsynced(*shard).is_some();
-                if machine.has_covered_recovery() || !shards.iter().any(waits) {
-                    return Ok(());
-                }
-            }
+        while !self.may_sync(shards)? {
             std::thread::sleep(ROOM_PAUSE);
         }
+        Ok(())
+    }
+
+    /// Whether [`Brick::sync_shards`] would not wait for a checkpoint that is to cover recovery.
+    pub fn may_sync(&self, shards: &[ShardId]) -> Result<bool> {
+        let machine = self.machine.read();
+        machine.check_alive()?;
+        Ok(machine.has_covered_recovery() || !shards.iter().any(|shard| machine.state().unsynced(*shard).is_some()))
     }
 
     /// Returns once everything before `upto` is on stable storage.

@@ -150,8 +150,12 @@ impl Home {
             Err(error) if is_no_descriptor(&error) => return Err(failed("open", shard, error)),
             file => file,
         };
-        let sync = || file?.sync().and_then(|()| self.sync_name(shard));
-        sync().map_err(|e| Error::Poisoned { what: format!("syncing {}: {e}", Self::path(shard)) })
+        let poisoned = |e| Error::Poisoned { what: format!("syncing {}: {e}", Self::path(shard)) };
+        file.and_then(|file| file.sync()).map_err(poisoned)?;
+        self.sync_name(shard).map_err(|e| match is_no_descriptor(&e) {
+            true => failed("open the directory of", shard, e),
+            false => poisoned(e),
+        })
     }
 
     /// Returns once the file's name is on stable storage, whoever made it and whoever syncs it at the same time.
@@ -165,7 +169,8 @@ impl Home {
             }
             made
         };
-        self.storage.sync_directory(&Self::directory_of(number))?;
+        // No sync is tried again here: only the open before it can want a file descriptor.
+        patiently(|| self.storage.sync_directory(&Self::directory_of(number)), || self.open.lock().files.clear())?;
         // A file that was made during the sync may not be covered.
         let mut open = self.open.lock();
         let named = open.named.entry(number).or_default();

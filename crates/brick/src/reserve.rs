@@ -7,7 +7,7 @@
 
 use crate::journal::write_zeros;
 use crate::machine::Amount;
-use crate::storage::{Storage, is_no_room};
+use crate::storage::{Storage, is_no_descriptor, is_no_room};
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -76,9 +76,10 @@ impl Reserve {
     pub fn give_up_bytes(&self) -> Result<()> {
         let _alone = self.writing.lock();
         let cut = || self.storage.open(FILE, true)?.set_length(0);
-        // A file system that copies on write may want room for that too (btrfs with a quota), and less for a removal.
+        // A file system that copies on write may want room for that too (btrfs with a quota), and less for a removal. A
+        // removal needs no file descriptor either.
         let outcome = match cut() {
-            Err(error) if is_no_room(&error) => self.storage.remove(FILE),
+            Err(error) if is_wanting(&error) => self.storage.remove(FILE),
             outcome => outcome,
         };
         match outcome {
@@ -110,7 +111,7 @@ impl Reserve {
     pub fn give_up_all(&self) -> Result<()> {
         self.give_up_bytes()?;
         let cut = self.storage.open(OPENING_FILE, true).and_then(|file| file.set_length(0));
-        cut.or_else(|e| if is_no_room(&e) { Ok(()) } else { Err(e) })
+        cut.or_else(|e| if is_wanting(&e) { Ok(()) } else { Err(e) })
             .map_err(|e| Error::io("give up the reserve", e))?;
         let _alone = self.writing.lock();
         for name in self.storage.list(SPARE_DIRECTORY).unwrap_or_default() {
@@ -131,7 +132,10 @@ impl Reserve {
         let space = self.storage.space().map_err(failed)?;
         self.restore_opening(space.available).map_err(failed)?;
         if has.bytes < self.wanted.bytes {
-            let file = self.storage.open(FILE, true).map_err(failed)?;
+            let file = match self.storage.open(FILE, true) {
+                Err(error) if is_wanting(&error) => return Ok(()),
+                opened => opened.map_err(failed)?,
+            };
             let has = file.length().map_err(failed)?.min(self.wanted.bytes);
             let missing = self.wanted.bytes - has;
             let has_room = space.available / 2 >= missing;
@@ -150,7 +154,10 @@ impl Reserve {
 
     fn restore_opening(&self, available: u64) -> std::io::Result<()> {
         let wanted = opening_bytes(self.wanted.bytes);
-        let file = self.storage.open(OPENING_FILE, true)?;
+        let file = match self.storage.open(OPENING_FILE, true) {
+            Err(error) if is_wanting(&error) => return Ok(()),
+            opened => opened?,
+        };
         let has = file.length()?.min(wanted);
         if has < wanted && available / 2 >= wanted - has {
             // What it gets counts.
@@ -164,7 +171,7 @@ impl Reserve {
             return Ok(());
         }
         match self.storage.create_directory(SPARE_DIRECTORY) {
-            Err(error) if is_no_room(&error) => return Ok(()),
+            Err(error) if is_wanting(&error) => return Ok(()),
             made => made?,
         }
         let mut made = 0;
@@ -175,7 +182,7 @@ impl Reserve {
                 break;
             }
             match self.storage.open(&path, true) {
-                Err(error) if is_no_room(&error) => break,
+                Err(error) if is_wanting(&error) => break,
                 opened => drop(opened?),
             }
             made += u64::from(!is_there);
@@ -187,6 +194,11 @@ impl Reserve {
 
 fn opening_bytes(reserve_bytes: u64) -> u64 {
     reserve_bytes.min(OPENING_BYTES_MAX)
+}
+
+/// Whether the file system has no room for it, or the process no file descriptor.
+fn is_wanting(error: &std::io::Error) -> bool {
+    is_no_room(error) || is_no_descriptor(error)
 }
 
 fn spare(number: u64) -> String {

@@ -87,8 +87,8 @@ pub fn is_damage(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| [EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN].contains(&errno))
 }
 
-/// How often, and after how long each time, an open is tried again that found no file descriptor: 30 s.
-const DESCRIPTOR_TRIES: u32 = 3000;
+/// How often, and after how long each time, an open is tried again that found no file descriptor: 30 s, in tests 200 ms.
+const DESCRIPTOR_TRIES: u32 = if cfg!(test) { 20 } else { 3000 };
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens something. While there is no file descriptor for it, `close_others` is called and the open is tried again, for

@@ -444,7 +444,9 @@ impl Shared {
                 Ok(Reply::Orphans { inodes, .. }) => self.unused_of(inodes),
                 _ => {
                     // Nobody may have heard of them.
-                    self.mapped.lock().extend(mapped);
+                    let mut waiting = self.mapped.lock();
+                    let room = MAPPED_MAX.saturating_sub(waiting.len());
+                    waiting.extend(mapped.into_iter().take(room));
                     Vec::new()
                 }
             };

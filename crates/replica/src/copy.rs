@@ -51,9 +51,10 @@ fn runs_of(offset: u32, bytes: &[u8]) -> Vec<(Range<u32>, bool)> {
 
 /// Writes what is not zeros; where zeros come the shard has holes afterwards.
 fn write_sparse(here: &mut Here, shard: ShardId, offset: u32, bytes: &Bytes) -> Stepped<Next> {
-    let runs = runs_of(offset, bytes);
+    // What does not lie in its shard is refused there, before places are reckoned with.
     let in_shard = u64::from(offset) + bytes.len() as u64 <= SHARD_BYTES;
-    if !in_shard || runs.iter().all(|(_, is_zeros)| !is_zeros) {
+    let runs = if in_shard { runs_of(offset, bytes) } else { Vec::new() };
+    if runs.iter().all(|(_, is_zeros)| !is_zeros) {
         return write_shard(here, shard, offset, bytes, None);
     }
     let (brick, ask) = (here.brick, here.ask);

@@ -235,7 +235,7 @@ pub(crate) fn append_outside(at: &Place, brick: &Brick, ask: &Ask, changes: Vec<
     let entry = LogEntry::new(Record { ring, partition, epoch, sequence: Sequence(0), session, op_id, changes });
     let takes_now = !brick.has_starving() && brick.takes_now(&entry);
     match if takes_now { append(brick, at.ring, &entry, &[], false) } else { Ok(false) } {
-        Err(Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. }) => Ok(false),
+        Err(Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. } | Error::Unavailable { .. }) => Ok(false),
         taken => taken,
     }
 }

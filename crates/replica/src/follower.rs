@@ -358,8 +358,8 @@ impl Follower {
                         starves = true;
                         break;
                     }
-                    // The disk is full: that may last, and what others bring may be what empties it.
-                    Err(Error::NoSpace { .. }) => {
+                    // The disk is full: that may last, and what others bring may be what empties it. Or no file descriptor is free.
+                    Err(Error::NoSpace { .. } | Error::Unavailable { .. }) => {
                         out.wants_room = true;
                         break;
                     }

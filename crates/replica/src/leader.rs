@@ -423,8 +423,8 @@ impl Leader {
         }
         match taken {
             Ok(true) => {}
-            // There may have been room when it was asked for.
-            Ok(false) => {
+            // There may have been room when it was asked for; or no file descriptor is free.
+            Ok(false) | Err(Error::Unavailable { .. }) => {
                 out.wants_room = true;
                 out.branches.push("the leader's journal has no room");
                 return Ok(Err(Unmade::NoRoom));

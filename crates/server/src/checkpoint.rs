@@ -61,7 +61,20 @@ impl Node {
 
     /// The same, with pauses as long as the checkpoint is ahead of the journal.
     pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
-        let begun: Vec<_> = self.bricks.values().map(|brick| brick.begin_checkpoint()).collect();
+        self.checkpoint_those(|_| true, pause)
+    }
+
+    /// Tries the checkpoints again that are stalled. The other bricks write home when it is time for them.
+    pub(crate) fn checkpoint_stalled(&self) -> Result<()> {
+        match self.stalled_bricks().is_empty() {
+            true => Ok(()),
+            false => self.checkpoint_those(|brick| brick.stalled().is_some(), &mut || false),
+        }
+    }
+
+    fn checkpoint_those(&self, is_due: impl Fn(&Brick) -> bool, pause: &mut dyn FnMut() -> bool) -> Result<()> {
+        let due = self.bricks.values().filter(|brick| is_due(brick));
+        let begun: Vec<_> = due.map(|brick| brick.begin_checkpoint()).collect();
         self.retained().for_each(|(brick, retention)| retention.lock().mark_end(brick));
         self.stabilize();
         let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();

@@ -62,10 +62,7 @@ impl Housekeeping {
             }
             Ok(())
         })?;
-        let stalled = spawn(node, &stopping, STALLED_PAUSE, |node| match node.stalled_bricks().is_empty() {
-            true => Ok(()),
-            false => node.checkpoint_all(),
-        })?;
+        let stalled = spawn(node, &stopping, STALLED_PAUSE, Node::checkpoint_stalled)?;
         let ticks = spawn(node, &stopping, TICK_PAUSE, tick_who_waits)?;
         let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
         let tell = spawn(node, &stopping, start::TELL_PAUSE, |node| {
@@ -178,9 +175,8 @@ fn tick_who_waits(node: &Node) -> Result<()> {
 }
 
 fn chores(node: &Node) -> Result<()> {
-    for brick in node.bricks.values() {
-        brick.refresh_room()?;
-    }
+    // A disk that cannot be asked keeps no session from ending.
+    let measured: Vec<Result<()>> = node.bricks.values().map(|brick| brick.refresh_room()).collect();
     for session in node.sessions.over(|home| node.ends_sessions_of(home)) {
         node.end_session(session)?;
     }
@@ -191,7 +187,8 @@ fn chores(node: &Node) -> Result<()> {
         node.tell_doubts(&ring);
     }
     collect_orphans(node)?;
-    crate::volumes::go_on_deleting(node)
+    crate::volumes::go_on_deleting(node)?;
+    measured.into_iter().collect()
 }
 
 /// Inodes without names that no session has open.

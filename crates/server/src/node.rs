@@ -194,6 +194,10 @@ impl Node {
         if self.lives_settled.load(Ordering::Acquire) {
             return Ok(());
         }
+        // The housekeeping tries these again.
+        if !self.stalled_bricks().is_empty() {
+            return Ok(());
+        }
         let rings: Vec<_> = self.rings.read().values().cloned().collect();
         let is_settled = |hosted: &Hosted| hosted.partition.read().has_settled_lost();
         if !rings.iter().flat_map(|ring| ring.replicas()).all(|(_, hosted)| is_settled(hosted)) {

@@ -111,8 +111,9 @@ impl Sessions {
     /// A new session.
     pub fn begin(&self, registry: &Registry, volume: VolumeId, uid: Option<u32>) -> Result<Arc<Session>> {
         let session = registry.begin_session(volume, uid)?;
-        let is_here = uid.is_some();
-        if let Some(Err(error)) = self.locks.get().filter(|_| is_here).map(|locks| locks.begin(session)) {
+        if let (Some(locks), Some(uid)) = (self.locks.get(), uid)
+            && let Err(error) = locks.begin(session, uid)
+        {
             log::warn!("session {session} will end after a silence only: {error}");
         }
         Ok(self.insert(&SessionInfo { session, volume, uid, server: self.server }))

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What must be on stable storage of one brick.
 #[derive(Default)]
@@ -42,6 +43,9 @@ fn sync(brick: &Brick, need: &Need) -> Result<()> {
     let upto = if need.shards.is_empty() { need.upto } else { need.upto.max(brick.sync_shards(&need.shards)?) };
     brick.sync(upto)
 }
+
+/// How long a brick's thread waits when no need can be served yet.
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// A thread for each brick.
 pub struct Syncers {
@@ -153,6 +157,17 @@ impl Queue {
         }
     }
 
+    /// Needs that cannot be served yet; at the end, never.
+    fn put_back(&self, needs: Vec<(Need, Then)>, brick: &Brick) {
+        let mut jobs = self.jobs.lock();
+        if !jobs.ended {
+            return jobs.waiting.extend(needs);
+        }
+        drop(jobs);
+        let what = format!("brick {} waits for room to write home what a power cut left", brick.id().text());
+        needs.into_iter().for_each(|(_, then)| then(Err(Error::Unavailable { what: what.clone() })));
+    }
+
     fn serve(&self, brick: &Brick) {
         loop {
             let batch = {
@@ -165,6 +180,15 @@ impl Queue {
                 }
                 std::mem::take(&mut jobs.waiting)
             };
+            // After a power cut on a full disk data files are not synced before there is room; journals are.
+            let (batch, later): (Vec<_>, Vec<_>) =
+                batch.into_iter().partition(|(need, _)| brick.may_sync(&need.shards).unwrap_or(true));
+            let waits = batch.is_empty();
+            self.put_back(later, brick);
+            if waits {
+                std::thread::sleep(ROOM_PAUSE);
+                continue;
+            }
             let mut all = Need::default();
             for (need, _) in &batch {
                 all.upto = all.upto.max(need.upto);

@@ -8,7 +8,7 @@
 use hekate_proto::{Error, Result, SessionId};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::fs::{Mode, OFlags, XattrFlags, fsetxattr, fstat, open};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -22,6 +22,32 @@ const NOTE_BYTES_MAX: u64 = 128;
 
 fn path_of(directory: &Path, session: SessionId) -> PathBuf {
     directory.join(session.0.to_string())
+}
+
+/// Lets a user read a file of this process's own user. The file is not given away: its owner could fill the file system.
+fn let_read(file: &File, uid: u32) -> std::io::Result<()> {
+    if uid == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let acl = reader_acl(uid);
+    Ok(fsetxattr(file, "system.posix_acl_access", &acl, XattrFlags::empty())?)
+}
+
+/// An ACL by which the owner reads and writes and one other user reads, as the kernel takes it (linux/posix_acl_xattr.h): the
+/// version, and tag, permissions and id of each entry.
+fn reader_acl(uid: u32) -> Vec<u8> {
+    const VERSION: u32 = 2;
+    const NOBODY: u32 = u32::MAX;
+    let (owner, user, group, mask, other) = (0x01, 0x02, 0x04, 0x10, 0x20);
+    let entries: [(u16, u16, u32); 5] =
+        [(owner, 6, NOBODY), (user, 4, uid), (group, 0, NOBODY), (mask, 4, NOBODY), (other, 0, NOBODY)];
+    let mut acl = VERSION.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        acl.extend(tag.to_le_bytes());
+        acl.extend(permissions.to_le_bytes());
+        acl.extend(id.to_le_bytes());
+    }
+    acl
 }
 
 /// A lock of an open file description (fcntl(2)) on the whole file.
@@ -94,12 +120,16 @@ impl SessionLocks {
         Ok(Self { directory, boot: boot.trim().into() })
     }
 
-    /// Makes the file of a session that begins.
-    pub fn begin(&self, session: SessionId) -> Result<()> {
+    /// Makes the file of a session that this user begins. No other user may open it: a stranger who takes the lock of a session whose
+    /// process does not reach the file, and gives it up, would pass for that process.
+    ///
+    /// # Errors
+    /// The file cannot be made, or the file system has no ACLs (acl(5)), which let the user read it: there is none then.
+    pub fn begin(&self, session: SessionId, uid: u32) -> Result<()> {
         let path = path_of(&self.directory, session);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        made.and_then(|file| file.set_permissions(Permissions::from_mode(0o644)))
-            .map_err(|e| Error::io(format!("make {}", path.display()), e))
+        made.and_then(|file| let_read(&file, uid).inspect_err(|_| self.end(session)))
+            .map_err(|e| Error::io(format!("make {} for user {uid}", path.display()), e))
     }
 
     /// Removes the file of a session that has ended.
@@ -189,6 +219,10 @@ mod tests {
 
     const SESSION: SessionId = SessionId(7);
 
+    fn own_uid() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
     impl SessionLocks {
         fn has_ended(&self, session: SessionId) -> bool {
             self.look(session) == SessionProcess::Ended
@@ -200,7 +234,7 @@ mod tests {
         let place = Place::new("seen");
         let locks = place.locks();
         assert!(!locks.has_ended(SESSION), "there is no file");
-        locks.begin(SESSION).unwrap();
+        locks.begin(SESSION, own_uid()).unwrap();
         assert!(!locks.has_ended(SESSION), "nobody has locked it yet");
         let held = SessionLock::take(&place.socket(), SESSION).unwrap();
         assert!(!locks.has_ended(SESSION) && !place.locks().has_ended(SESSION), "it is held");
@@ -217,16 +251,44 @@ mod tests {
     fn a_lock_that_was_never_seen_proves_nothing() {
         let place = Place::new("unseen");
         let locks = place.locks();
-        locks.begin(SESSION).unwrap();
+        locks.begin(SESSION, own_uid()).unwrap();
         drop(SessionLock::take(&place.socket(), SESSION).unwrap());
         assert!(!locks.has_ended(SESSION));
+    }
+
+    /// One who locks the file of a session whose process does not reach it, and gives the lock up, would prove that it has ended.
+    /// Root tries as other users.
+    #[test]
+    fn nobody_but_the_user_of_a_session_can_lock_its_file() {
+        let place = Place::new("private");
+        let locks = place.locks();
+        let (user, stranger) = (12_345, 12_346);
+        locks.begin(SESSION, user).unwrap();
+        let found = std::fs::metadata(path_of(&locks.directory, SESSION)).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o007), (own_uid(), 0));
+        if own_uid() != 0 {
+            return;
+        }
+        let takes = |uid: u32| {
+            let socket = place.socket();
+            let take = move || {
+                rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
+                SessionLock::take(&socket, SESSION)
+            };
+            std::thread::spawn(take).join().unwrap()
+        };
+        assert!(takes(stranger).is_none());
+        let held = takes(user).unwrap();
+        assert!(!locks.has_ended(SESSION));
+        drop(held);
+        assert!(locks.has_ended(SESSION));
     }
 
     #[test]
     fn a_copy_and_another_boot_prove_nothing() {
         let place = Place::new("copy");
         let locks = place.locks();
-        locks.begin(SESSION).unwrap();
+        locks.begin(SESSION, own_uid()).unwrap();
         let held = SessionLock::take(&place.socket(), SESSION).unwrap();
         assert!(!locks.has_ended(SESSION));
         let (from, to) = (path_of(&locks.directory, SESSION), path_of(&locks.directory, SessionId(8)));
@@ -242,7 +304,7 @@ mod tests {
     fn a_lock_is_held_until_the_last_descriptor_is_closed() {
         let place = Place::new("dup");
         let locks = place.locks();
-        locks.begin(SESSION).unwrap();
+        locks.begin(SESSION, own_uid()).unwrap();
         let held = SessionLock::take(&place.socket(), SESSION).unwrap();
         let copy = held._file.try_clone().unwrap();
         assert!(!locks.has_ended(SESSION));
@@ -256,7 +318,7 @@ mod tests {
     fn files_of_other_sessions_are_removed_and_a_place_of_others_is_refused() {
         let place = Place::new("keep");
         let locks = place.locks();
-        (1..4).for_each(|number| locks.begin(SessionId(number)).unwrap());
+        (1..4).for_each(|number| locks.begin(SessionId(number), own_uid()).unwrap());
         locks.keep_only(|session| session == SessionId(2));
         let left: Vec<_> =
             std::fs::read_dir(&locks.directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -6,6 +6,7 @@
 //! tried again: that one stops the brick.
 
 use super::Brick;
+use crate::journal::Lsn;
 use crate::machine::{Io, IoId, Next, is_shortage};
 use hekate_proto::{Error, Result};
 use parking_lot::MutexGuard;
@@ -19,12 +20,14 @@ const ROOM_PAUSE_MS: u64 = 50;
 pub struct Checkpoint<'a> {
     brick: &'a Brick,
     _alone: MutexGuard<'a, ()>,
+    /// The log's end when it began.
+    upto: Lsn,
     begun: Result<bool>,
 }
 
 impl Checkpoint<'_> {
     /// Writes home, then the index, then gives the journal back. As long as it is ahead of the journal it calls `pause`
-    /// between writes, until that says false.
+    /// between writes, until that says false. One that was stalled is followed by one of what was appended since.
     ///
     /// # Errors
     /// `NoSpace` or `Unavailable`: it is stalled for want of room or of file descriptors, and goes on with the next one
@@ -34,9 +37,17 @@ impl Checkpoint<'_> {
             return Ok(());
         }
         let brick = self.brick;
-        let written = brick.guarded(|| brick.write_home(pause));
+        let written = brick.guarded(|| {
+            loop {
+                brick.write_home(pause)?;
+                let mut machine = brick.machine.write();
+                if machine.applied() >= self.upto || !machine.begin_checkpoint()? {
+                    return Ok(());
+                }
+            }
+        });
         written.inspect_err(|error| {
-            if brick.machine.read().stalled().is_none() {
+            if !is_shortage(error) || brick.stalled().is_none() {
                 brick.poison(error);
             }
         })
@@ -48,11 +59,13 @@ impl Brick {
     /// server syncs its other bricks: what this one gives back of its journal is then on stable storage everywhere.
     pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
         let alone = self.checkpointing.lock();
+        let upto = self.machine.read().log().end();
         let begun = self.guarded(|| self.machine.write().begin_checkpoint());
-        Checkpoint { brick: self, _alone: alone, begun }
+        Checkpoint { brick: self, _alone: alone, upto, begun }
     }
 
-    /// Why the running checkpoint cannot write home; it is tried again by [`Brick::checkpoint`].
+    /// Why the running checkpoint could not write home; it is tried again by [`Brick::checkpoint`], and until that has
+    /// ended it counts as stalled.
     pub fn stalled(&self) -> Option<String> {
         self.machine.read().stalled().map(str::to_string)
     }

@@ -87,3 +87,89 @@ fn want_of_file_descriptors_is_waited_for() {
     assert_eq!(brick.read_shard(RING, shard(1), 0, 9).unwrap(), vec![1; 9]);
     assert_eq!(brick.status().unwrap().poisoned, None);
 }
+
+/// The directory that a data file was made in is opened for its sync; the file itself is open by then.
+#[test]
+fn want_of_a_file_descriptor_for_a_directory_is_waited_for() {
+    let storage = FaultyStorage::new(MemoryStorage::new());
+    Brick::create_on(&storage, &identity(1)).unwrap();
+    let brick = Brick::open_on(Arc::new(storage.clone()), &identity(1), Incarnation(1), false).unwrap().0;
+    let bricks = [brick];
+    commit(&bricks, true, blocks(1, 8)).unwrap();
+    let (kind, error) = (Some(CallKind::SyncDirectory), FaultError::NoDescriptor);
+    storage.fail(Fault { kind, after: 0, error, forever: false });
+    bricks[0].checkpoint().unwrap();
+    assert!(storage.struck().is_some_and(|struck| struck.contains("data/")), "{:?}", storage.struck());
+    assert_eq!(bricks[0].status().unwrap().poisoned, None);
+}
+
+/// Also if that lasts: a sync that fails is the end of the replicas on the brick, though the brick itself goes on.
+#[test]
+fn a_sync_of_data_files_waits_for_file_descriptors_however_long_that_takes() {
+    let storage = FaultyStorage::new(MemoryStorage::new());
+    Brick::create_on(&storage, &identity(1)).unwrap();
+    let open = || Brick::open_on(Arc::new(storage.clone()), &identity(1), Incarnation(1), false).unwrap().0;
+    let bytes = vec![1; BLOCK_BYTES];
+    let brick = open();
+    brick.write_fresh(RING, shard(1), 0, &[&bytes]).unwrap();
+    let run = BlockRun { first: 0, checksums: vec![block_checksum(shard(1), 0, &bytes)] };
+    let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
+    let record = ShardRecord { length: BLOCK_BYTES as u32, home_blocks: 1, ..ShardRecord::empty(stamp) };
+    let bricks = [brick];
+    commit(&bricks, true, vec![Change::FreshBlocks { shard: shard(1), record, run }]).unwrap();
+    drop(bricks);
+    // After the opening no data file is open.
+    let brick = open();
+    let (kind, error) = (Some(CallKind::Open), FaultError::NoDescriptor);
+    storage.fail(Fault { kind, after: 0, error, forever: true });
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| brick.sync_shards(&[shard(1)]));
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        assert!(!sync.is_finished(), "it waits");
+        storage.heal();
+        sync.join().unwrap().unwrap();
+    });
+    assert!(storage.struck().is_some_and(|struck| struck.contains("data/")), "{:?}", storage.struck());
+    assert_eq!(brick.status().unwrap().poisoned, None);
+}
+
+#[test]
+fn a_reserve_that_finds_no_file_descriptor_stops_no_brick() {
+    let storage = FaultyStorage::new(MemoryStorage::new());
+    Brick::create_on(&storage, &identity(1)).unwrap();
+    let bricks = [Brick::open_on(Arc::new(storage.clone()), &identity(1), Incarnation(1), false).unwrap().0];
+    let (kind, error) = (Some(CallKind::Create), FaultError::NoDescriptor);
+    storage.fail(Fault { kind, after: 0, error, forever: true });
+    bricks[0].disk.reserve.give_up_bytes().unwrap();
+    commit(&bricks, true, vec![Change::Put { key: key(1), value: Bytes::from_static(b"small") }]).unwrap();
+    bricks[0].checkpoint().unwrap();
+    assert!(storage.struck().is_some_and(|struck| struck.contains("reserve")), "{:?}", storage.struck());
+    assert_eq!(bricks[0].status().unwrap().reserve.bytes, 0);
+    storage.heal();
+    bricks[0].refresh_room().unwrap();
+    assert_eq!(bricks[0].status().unwrap().reserve.bytes, RESERVE, "taken back");
+}
+
+/// A server that settles its brick's life after a checkpoint relies on both.
+#[test]
+fn a_checkpoint_that_was_stalled_counts_as_stalled_until_it_has_ended_and_then_all_is_home() {
+    let (pages, bricks) = bricks(64 << 20);
+    for number in 0..100 {
+        commit(&bricks, true, blocks(number, 8)).unwrap();
+    }
+    let stranger = take_all(&pages);
+    let brick = &bricks[0];
+    assert!(brick.checkpoint().is_err());
+    commit(&bricks, false, vec![Change::Delete { key: key(5) }]).unwrap();
+    let again = brick.begin_checkpoint();
+    assert!(brick.stalled().is_some(), "it may meet no room again");
+    assert!(again.finish(&mut || false).is_err());
+    {
+        let mut pages = pages.lock();
+        (pages.greedy, pages.used) = (false, pages.used - stranger);
+    }
+    brick.checkpoint().unwrap();
+    assert_eq!(brick.stalled(), None);
+    let machine = brick.machine.read();
+    assert_eq!(machine.applied(), machine.log().end(), "what was appended since is home as well");
+}

@@ -102,14 +102,13 @@ impl Machine {
         error
     }
 
-    /// False: there is none that is stalled.
+    /// Goes on with one that is stalled. It counts as stalled until it has ended: it may meet no room again. False: there is none.
     fn resume_checkpoint(&mut self) -> bool {
         let Some(running) = self.running.as_mut().filter(|_| self.room.stalled().is_some()) else { return false };
         running.stable_from = self.log.end();
         let is_dropped =
             |shard: &&ShardId| self.state.active.shards.get(*shard).is_some_and(|now| now.record.is_none());
         running.dropped = running.frozen.shards.keys().filter(is_dropped).copied().collect();
-        self.room.set_stalled(None);
         true
     }
 
@@ -156,6 +155,7 @@ impl Machine {
         self.retired = self.state.frozen.take();
         self.applied = running.upto;
         self.uncovered = false;
+        self.room.set_stalled(None);
         self.recycle();
     }
 

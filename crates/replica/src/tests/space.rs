@@ -501,6 +501,10 @@ fn what_does_not_lie_in_its_shard_is_refused() {
         let from = ShardRange { data, index, offset, length };
         DataOp::CopyShard { from, data, index: 1, offset: 0 }
     };
+    let copy_to = |offset, length| {
+        let from = ShardRange { data, index, offset: 0, length };
+        DataOp::CopyShard { from, data, index: 1, offset }
+    };
     let refused = [
         write(end - 1, 2),
         write(0, 0),
@@ -509,6 +513,9 @@ fn what_does_not_lie_in_its_shard_is_refused() {
         copy(end - 1, 2),
         copy(0, 0),
         copy(0, most + 1),
+        copy_to(end - 1, 2),
+        copy_to(u32::MAX - 4095, 4095),
+        copy_to(u32::MAX, most),
     ];
     for op in refused {
         let answer = ring.execute(Op::Data { op: op.clone() });
