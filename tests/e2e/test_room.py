@@ -63,6 +63,44 @@ def a_full_disk_says_so_and_empties_again(store):
     equal([brick["state"] for brick in store.status()["bricks"]], ["online", "online"], "bricks")
 
 
+@test(root=True, limit_s=240)
+def small_files_take_the_room_of_those_that_were_removed(store):
+    """Their room is in the index, which keeps its size: it is used again, and creates are refused only when nothing is left."""
+    bricks = []
+    for number in range(2):
+        disk = store.directory(f"disk{number}")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=220m", "tmpfs", disk], check=True)
+        bricks.append(f"{disk}/brick")
+    mnt = store.up(directories=bricks)
+
+    def make(prefix):
+        names = []
+        for number in range(50_000):
+            name = f"{mnt}/{prefix}{number}"
+            try:
+                write(name, random.Random(number).randbytes(8000))
+            except OSError as error:
+                equal(errno.errorcode[error.errno], "ENOSPC", "a full disk")
+                if os.path.exists(name):
+                    os.unlink(name)
+                return names
+            names.append(name)
+        raise AssertionError("no end of room")
+
+    first = make("first")
+    assert len(first) > 1000, f"{len(first)} files of 8 kB on 220 MB"
+    room = os.statvfs(mnt)
+    available = room.f_bavail * room.f_frsize
+    assert available < 48 * PART, f"{available >> 20} MiB are shown as available though nothing can be made"
+    removed = first[::2]
+    for name in removed:
+        os.unlink(name)
+    # Removed names are collected in the background.
+    wait_until(lambda: store.status()["garbage"] == 0, "what was removed is collected")
+    again = make("again")
+    assert len(again) > len(removed) * 2 // 3, f"{len(again)} files fit where {len(removed)} of {len(first)} were removed"
+
+
 @test(root=True)
 def what_was_reserved_fits_on_a_full_disk(store):
     disks = [store.directory(f"disk{number}") for number in range(2)]

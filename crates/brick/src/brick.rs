@@ -522,6 +522,11 @@ impl Brick {
         self.machine.read().state().active.frees_space
     }
 
+    /// Whether a checkpoint would let records grow that are refused now: most of the room is promised to others.
+    pub fn could_free_promises(&self) -> bool {
+        self.machine.read().is_promised()
+    }
+
     /// What the brick says of itself.
     pub fn status(&self) -> Result<BrickStatus> {
         let space = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;

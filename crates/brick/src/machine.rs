@@ -468,6 +468,11 @@ impl Machine {
         self.room.left(self.state.promised())
     }
 
+    /// Whether a checkpoint would let records grow that are refused now.
+    pub fn is_promised(&self) -> bool {
+        self.room.is_promised(self.state.promised())
+    }
+
     /// Whether a record would be taken without waiting for a checkpoint; if not, one is wanted.
     pub fn takes_now(&mut self, entry: &LogEntry) -> bool {
         self.has_room_for(entry) && !self.awaits_removal(&entry.record.changes)

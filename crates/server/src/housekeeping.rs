@@ -142,6 +142,8 @@ pub fn free_space(node: &Node) -> Result<()> {
             node.checkpoint_if_wanted()?;
         }
         node.checkpoint_all()?;
+    } else if node.bricks.values().any(|brick| brick.could_free_promises()) {
+        node.checkpoint_all()?;
     }
     node.bricks.values().try_for_each(|brick| brick.refresh_room())?;
     // Members tell their leaders.

@@ -105,8 +105,12 @@ impl SessionLocks {
         let directory = socket.parent().unwrap_or(Path::new("/")).join(DIRECTORY);
         let failed = |e| Error::io(format!("make the directory {}", directory.display()), e);
         match DirBuilder::new().mode(0o700).create(&directory) {
-            // The umask does not count: who may connect may look for the file of their session.
-            Ok(()) => std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).map_err(failed)?,
+            // Whoever can reach the socket can reach the file of their session, whatever the umask; nobody else can.
+            Ok(()) => {
+                let parent = std::fs::metadata(socket.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+                let mode = 0o700 | parent.mode() & 0o011;
+                std::fs::set_permissions(&directory, Permissions::from_mode(mode)).map_err(failed)?;
+            }
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(failed(e)),
         }

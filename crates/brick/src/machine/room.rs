@@ -157,6 +157,13 @@ impl Room {
         self.bytes.wants_checkpoint(promised.bytes) || self.files.wants_checkpoint(promised.files)
     }
 
+    /// Whether what is promised takes a quarter of what may be: a checkpoint gives that back, and a record may fit then.
+    pub fn is_promised(&self, promised: Amount) -> bool {
+        let max = self.growing_max();
+        let fills = |promised: u64, max: u64| max > 0 && promised > max / 4;
+        fills(promised.bytes, max.bytes) || fills(promised.files, max.files)
+    }
+
     fn full(&self, need: Amount, promised: Amount) -> Error {
         let (bytes, files) = (self.bytes, self.files);
         let lacks_files =
@@ -207,6 +214,14 @@ mod tests {
         assert!(room.reserve(files(1), true, Amount::default()).is_err(), "spare files are for checkpoints alone");
         room.reserve(files(0), true, files(50)).unwrap();
         assert!(room.takes(files(0), files(1000)));
+    }
+
+    #[test]
+    fn a_checkpoint_helps_if_it_gives_back_what_is_promised() {
+        let mut room = room(800, 0);
+        assert!(!room.is_promised(files(25)) && room.is_promised(files(26)));
+        room.set_stalled(Some("no inodes".into()));
+        assert!(!room.is_promised(files(26)), "it is tried again by itself");
     }
 
     #[test]
