@@ -206,3 +206,21 @@ def layers_of_an_image_are_unpacked_on_a_mount(store):
             os.mkdir(f"{merged}/etc")
             equal(os.listdir(f"{merged}/etc"), [], "what is in a directory that was made anew")
         equal(os.getxattr(f"{base}/top/upper/etc", f"{namespace}.overlay.opaque"), b"y", "the opaque directory")
+
+
+@test(root=True)
+def a_hard_link_on_an_overlay_may_be_stale(store):
+    """docs/limits.md: overlayfs looks an inode up by a name that leads elsewhere by then."""
+    mnt = store.up()
+    with overlay(store.path("merged"), [store.directory("lower")], f"{mnt}/layers") as merged:
+        write(f"{merged}/new", b"old")
+        os.link(f"{merged}/new", f"{merged}/link")
+        os.rename(f"{merged}/link", f"{merged}/second")
+        os.rename(f"{merged}/new", f"{merged}/first")
+        os.link(f"{merged}/first", f"{merged}/first.tmp")
+        os.link(f"{merged}/second", f"{merged}/second.tmp")
+        write(f"{merged}/new", b"new")
+        os.link(f"{merged}/new", f"{merged}/link")
+        os.rename(f"{merged}/new", f"{merged}/first")
+        raises(errno.ESTALE, os.stat, f"{merged}/second")
+    equal((read(f"{mnt}/layers/upper/first"), read(f"{mnt}/layers/upper/second")), (b"new", b"old"), "the upper layer")
