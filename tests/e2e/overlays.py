@@ -33,7 +33,7 @@ def fuse_overlay(at, lower, upper):
 
 
 @contextlib.contextmanager
-def image_overlay(at, lower, upper, size="256M"):
+def image_overlay(at, lower, upper, size="1G"):
     """An overlay of the kernel at `at`, whose upper layer is in an ext4 in the file `upper`.ext4, mounted at `at`.disk."""
     image, disk = f"{upper}.ext4", f"{at}.disk"
     os.makedirs(disk, exist_ok=True)
