@@ -24,6 +24,7 @@ test_programs=(
   nfs-ls:libnfs-utils   # 0.5 MB   its client, with the library that the tests call
   pkg-config:pkg-config # 0.1 MB   builds passthrough_ll, with libfuse3-dev (5 MB with what it needs): pjdfstest runs there too
   setfacl:acl           # 0.2 MB   ACLs as users set them
+  fuse-overlayfs:fuse-overlayfs # 0.1 MB  overlays whose upper layer is on a mount
   mkfs.btrfs:btrfs-progs # 4.5 MB  disks with quotas
   ip:iproute2           # 3.0 MB   network namespaces for chaos, and
   mke2fs:e2fsprogs      # 1.5 MB   its disks

@@ -13,7 +13,7 @@ import subprocess
 import tarfile
 
 from harness import NOBODY, equal, raises, read, test, write
-from overlays import overlay, tmpfs
+from overlays import fuse_overlay, image_overlay, overlay, tmpfs
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
@@ -206,3 +206,65 @@ def layers_of_an_image_are_unpacked_on_a_mount(store):
             os.mkdir(f"{merged}/etc")
             equal(os.listdir(f"{merged}/etc"), [], "what is in a directory that was made anew")
         equal(os.getxattr(f"{base}/top/upper/etc", f"{namespace}.overlay.opaque"), b"y", "the opaque directory")
+
+
+# --- hard links ---
+
+
+def lose_first_names(root):
+    """Of files with two names, the name that was looked up first is removed or replaced. -> what the other one answers."""
+    answers = {}
+    for how in ("removed", "replaced"):
+        first, second = f"{root}/{how}", f"{root}/{how}.link"
+        write(first, b"kept")
+        os.link(first, second)
+        os.stat(second)
+        if how == "removed":
+            os.unlink(first)
+        else:
+            write(f"{root}/new", b"new")
+            os.rename(f"{root}/new", first)
+        try:
+            answers[how] = read(second)
+        except OSError as error:
+            answers[how] = errno.errorcode[error.errno]
+    return answers
+
+
+def names_of(root):
+    return {name: read(f"{root}/{name}") for name in os.listdir(root)}
+
+
+KEPT = {"removed": b"kept", "replaced": b"kept"}
+NAMES = {"removed.link": b"kept", "replaced": b"new", "replaced.link": b"kept"}
+
+
+@test(root=True)
+def hard_links_are_kept_by_fuse_overlayfs_and_in_an_image(store):
+    mnt, lower = store.up(), store.directory("lower")
+    for kind in (fuse_overlay, image_overlay):
+        write(f"{lower}/below", b"below")
+        upper = f"{mnt}/{kind.__name__}"
+        with kind(store.path("merged"), [lower], upper) as merged:
+            equal(lose_first_names(merged), KEPT, f"the other names, {kind.__name__}")
+            os.unlink(f"{merged}/below")
+            equal(names_of(merged), NAMES, f"the names, {kind.__name__}")
+        with kind(store.path("merged"), [lower], upper) as merged:
+            equal(names_of(merged), NAMES, f"the names when it is mounted again, {kind.__name__}")
+    # The layers of one kind are those of the other.
+    assert whiteout(f"{mnt}/fuse_overlay/upper/below"), "no whiteout of a removed name"
+    with overlay(store.path("merged"), [lower], f"{mnt}/fuse_overlay") as merged:
+        equal(names_of(merged), NAMES, "the layers of fuse-overlayfs in an overlay of the kernel")
+
+
+@test(root=True)
+def a_hard_link_on_an_overlay_of_the_kernel_may_be_stale(store):
+    """docs/limits.md: the kernel looks an inode up by the name by which it was found first."""
+    mnt, lower = store.up(), store.directory("lower")
+    kept = store.mount("kept", options=["--cache", "60"])
+    for upper in (f"{mnt}/asked", f"{kept}/cached"):
+        with overlay(store.path("merged"), [lower], upper) as merged:
+            equal(lose_first_names(merged), {"removed": "ESTALE", "replaced": "ESTALE"}, f"the other names, {upper}")
+        equal(names_of(f"{upper}/upper"), NAMES, f"the upper layer, {upper}")
+        with overlay(store.path("merged"), [lower], upper) as merged:
+            equal(names_of(merged), NAMES, f"the overlay when it is mounted again, {upper}")

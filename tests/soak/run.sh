@@ -55,7 +55,7 @@ reexport() { # a mount that Samba serves on: a minute
   cargo build --release -p hekate
   HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/soak/reexport.py
 }
-containers() { # a Debian root made and used on an overlay whose layers are on a mount: ten minutes, 60 MB from a mirror
+containers() { # a Debian root made on an overlay on a mount, and used on overlays of two kinds: ten minutes, 60 MB from a mirror
   cargo build --release -p hekate
   HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/soak/containers.py
 }
