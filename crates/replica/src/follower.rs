@@ -228,7 +228,7 @@ impl Follower {
     /// The leader refuses what would not fit here, so nothing comes by which it could be told that there is room again.
     fn tell_new_room(&mut self, at: &Place, around: &Around, out: &mut Out) {
         let left = around.brick.room_left();
-        if self.told_room.is_some_and(|told| left.bytes / 2 > told.bytes || left.files / 2 > told.files) {
+        if self.told_room.is_some_and(|told| left.bytes / 2 > told.bytes || left.files > told.files.saturating_mul(2)) {
             let held = Message::Held { sequence: Sequence(0), room: self.room(around) };
             at.send_member(out, at.view.leader, held);
             out.branches.push("a member has room again");
