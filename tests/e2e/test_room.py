@@ -28,14 +28,17 @@ def fill(directory):
     raise AssertionError("no end of room")
 
 
+def small_bricks(store, size):
+    """Directories for two bricks, each on a file system of its own of that size."""
+    disks = [store.directory(f"disk{number}") for number in range(2)]
+    for disk in disks:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+    return [f"{disk}/brick" for disk in disks]
+
+
 @test(root=True)
 def a_full_disk_says_so_and_empties_again(store):
-    bricks = []
-    for number in range(2):
-        disk = store.directory(f"disk{number}")
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", disk], check=True)
-        bricks.append(f"{disk}/brick")
-    mnt = store.up(directories=bricks)
+    mnt = store.up(directories=small_bricks(store, "200m"))
     write(f"{mnt}/kept", b"k" * 100_000)
     first = fill(mnt)
     assert len(first) > 30, f"full after {len(first)} MiB"
@@ -66,12 +69,7 @@ def a_full_disk_says_so_and_empties_again(store):
 @test(root=True, limit_s=240)
 def small_files_take_the_room_of_those_that_were_removed(store):
     """Their room is in the index, which keeps its size: it is used again, and creates are refused only when nothing is left."""
-    bricks = []
-    for number in range(2):
-        disk = store.directory(f"disk{number}")
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=220m", "tmpfs", disk], check=True)
-        bricks.append(f"{disk}/brick")
-    mnt = store.up(directories=bricks)
+    mnt = store.up(directories=small_bricks(store, "220m"))
 
     def make(prefix):
         names = []
