@@ -236,7 +236,8 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
     let until = pass.bytes + bytes;
     let outcome = (|| {
         if !pass.is_home {
-            node.checkpoint_all()?;
+            // Another brick that has stopped is no reason to leave this one out.
+            node.checkpoint_all().or_else(|error| brick.stopped().map_or(Ok(()), |_| Err(error)))?;
             pass.left_out = brick.stalled().map(|why| format!("what was written since the last checkpoint: {why}"));
             pass.is_home = true;
         }

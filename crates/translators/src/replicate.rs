@@ -176,6 +176,7 @@ impl Replicate {
     fn send_runs(&self, context: &Context, whoms: &[Whom], requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
         let mut replies: Vec<Result<Reply>> = Vec::with_capacity(requests.len());
         let (begun, mut asked, mut is_told) = (Instant::now(), Instant::now(), false);
+        let planned = self.map();
         while replies.len() < requests.len() {
             let (done, map) = (replies.len(), self.map());
             let left = &mut requests[done..];
@@ -199,14 +200,22 @@ impl Replicate {
                     }
                     requests[replies.len()..].iter_mut().for_each(|request| request.retry = true);
                     self.wait_for_another_map(&failure, &map, &mut asked);
-                    // Which bricks are to be asked is another question by now.
-                    if let (Some(Whom::Brick(_)), true) = (whoms.get(replies.len()), self.map().views != map.views) {
+                    if let Some(Whom::Brick(brick)) = whoms.get(replies.len())
+                        && self.is_replanned(&planned, *brick)
+                    {
                         return Err(Error::StaleView { epoch: Epoch(0) });
                     }
                 }
             }
         }
         Ok(replies)
+    }
+
+    /// Whether other bricks are to be asked by now than when it was planned to ask this one. The plan may be older than
+    /// `planned`: of a brick that no view has any more nothing is wanted, whenever that came.
+    fn is_replanned(&self, planned: &VolumeMap, brick: BrickId) -> bool {
+        let now = self.map();
+        now.views != planned.views || !now.views.iter().any(|view| view.has_member(brick))
     }
 
     /// Aims what is left by the map. -> the server of the first request, and how many in a row are for it.
