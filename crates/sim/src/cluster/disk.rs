@@ -228,6 +228,11 @@ impl Disk {
         (state.given_up, state.lengths, state.grown) = (0, lengths, BTreeSet::new());
     }
 
+    /// Whether another user has taken all room.
+    pub fn is_taken(&self) -> bool {
+        self.state.lock().taken
+    }
+
     pub fn empty(&self) {
         let mut state = self.state.lock();
         (state.free, state.taken) = (FREE, false);

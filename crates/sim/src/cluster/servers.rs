@@ -48,7 +48,14 @@ impl World {
         let dead = bricks.iter().any(|brick| self.disks[brick].is_dead());
         let failed = bricks.iter().any(|brick| self.disks[brick].take_failed());
         let refused = matches!(error, Error::Damaged { .. }) && self.put_back_newer(server);
-        if !dead && !failed && !refused {
+        let has_no_room =
+            matches!(error, Error::NoSpace { .. }) && bricks.iter().any(|brick| self.disks[brick].is_taken());
+        if has_no_room {
+            // What was kept for openings is used up. An operator makes room.
+            self.report.count("starts that found no room at all");
+            bricks.iter().for_each(|brick| self.disks[brick].empty());
+        }
+        if !dead && !failed && !refused && !has_no_room {
             self.wrong.push(format!("server {server} does not start: {error}"));
         }
         self.report.count("fault: a start that failed");
