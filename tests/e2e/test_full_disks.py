@@ -109,6 +109,9 @@ def a_server_starts_with_a_full_brick(store):
     for brick in store.status()["bricks"]:
         equal(brick["state"], "full", "the state of a brick")
         assert "No space" in brick["stalled"], brick["stalled"]
+    said = store.cli("status").out
+    for words in ("health degraded", "is full and cannot write home", "it goes on when there is room"):
+        assert words in said, f"the status lacks {words!r}: {said}"
     equal(read(f"{mnt}/before"), b"b" * 100_000, "a file that was there before")
     handle = os.open(f"{mnt}/sparse", os.O_RDONLY)
     equal(os.pread(handle, 1, 249 * SHARD), b"x", "what only the journals have")

@@ -62,7 +62,7 @@ pub struct BrickStatus {
     pub journal: (u64, u64),
     /// Memory of changes since the last checkpoint.
     pub overlay_bytes: usize,
-    /// What is kept for checkpoints on a full disk.
+    /// Bytes and files that the brick holds only to give them up to a checkpoint on a full disk.
     pub reserve: Amount,
     /// Why a checkpoint cannot write home: nothing grows until it can.
     pub stalled: Option<String>,

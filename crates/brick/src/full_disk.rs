@@ -164,7 +164,7 @@ fn bricks(bytes: u64) -> (Arc<Mutex<Pages>>, Vec<Brick>) {
     bricks_with(bytes, None)
 }
 
-/// The same, where the file system holds so many files.
+/// Two bricks on a file system of so many bytes that can hold `inodes` files; `None`: it counts none.
 fn bricks_with(bytes: u64, inodes: Option<u64>) -> (Arc<Mutex<Pages>>, Vec<Brick>) {
     let (files, names) = (HashMap::new(), BTreeSet::new());
     let pages = Arc::new(Mutex::new(Pages { all: bytes / PAGE, used: 0, greedy: false, files, inodes, names }));

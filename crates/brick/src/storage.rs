@@ -61,7 +61,7 @@ impl Space {
 }
 
 /// Whether a call failed because the file system has no room of some kind: blocks, inodes, a quota, the greatest file.
-/// The same call succeeds once there is room.
+/// Repeating the call can succeed once there is room.
 pub fn is_no_room(error: &std::io::Error) -> bool {
     const EFBIG: i32 = 27;
     const ENOSPC: i32 = 28;

@@ -66,7 +66,7 @@ pub fn is_mounted(mount_point: &Path) -> Result<bool> {
 pub struct MountedVolume {
     /// Where it is mounted.
     pub directory: PathBuf,
-    /// What is mounted, as it was written: the volume, with or without its server.
+    /// The source of the mount, as the user wrote it: a volume, with or without the address of a server.
     pub source: String,
 }
 

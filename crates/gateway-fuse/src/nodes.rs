@@ -43,7 +43,7 @@ impl Default for Nodes {
     }
 }
 
-/// What is known of a directory.
+/// A directory that the kernel knows: its attributes as they were last answered, or that it was found removed.
 #[derive(Debug)]
 enum Directory {
     Seen(Seen),

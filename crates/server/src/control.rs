@@ -509,7 +509,7 @@ fn status(node: &Node) -> Result<Value> {
     let waiting = reports.waiting(node);
     let bricks = bricks(node, &reports)?;
     let lacking = lacking_copies(node, &reports, &bricks)?;
-    let has_failed = |row: &Value| row["state"] == "stopped" || row["state"] == "failing";
+    let has_failed = |row: &Value| matches!(row["state"].as_str(), Some("stopped" | "failing" | "full"));
     let is_good = waiting.is_empty()
         && lacking.is_empty()
         && reports.all_online()

@@ -23,7 +23,7 @@ const NAMED_MAX: usize = 100;
 /// By brick, and by its description.
 type Place = (BrickId, String);
 
-/// See the module.
+/// The damaged blocks and entries of this server that no replica could mend.
 #[derive(Default)]
 pub struct Damages {
     known: Mutex<BTreeMap<Place, Finding>>,

@@ -23,7 +23,7 @@ const NAMED_MAX: usize = 16;
 
 type File = (VolumeId, InodeId);
 
-/// See the module.
+/// Which sessions last wrote back mapped pages of which files, bounded in number.
 #[derive(Default)]
 pub struct Mappings(Mutex<Known>);
 

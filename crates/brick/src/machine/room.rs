@@ -72,7 +72,7 @@ impl Stock {
     }
 }
 
-/// See the module.
+/// The room of a brick: what is free, what is in reserve, and what is kept for records that are about to be taken.
 #[derive(Debug, Clone)]
 pub struct Room {
     bytes: Stock,

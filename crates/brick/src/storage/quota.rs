@@ -32,7 +32,7 @@ impl Quotas {
         Self { device: device_of(directory), user: user.as_raw() as i32, group: group.as_raw() as i32 }
     }
 
-    /// What is left of a file system's room under them.
+    /// `space`, with its free bytes and files reduced to what these quotas leave.
     pub fn limit(&self, space: Space) -> Space {
         let Some(device) = &self.device else { return space };
         let quota = |kind, id| quotactl_get(kind, device.as_path(), id).ok();

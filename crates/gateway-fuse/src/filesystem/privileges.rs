@@ -19,7 +19,7 @@ pub(crate) fn has_lone_set_group(attr: &Attr) -> bool {
     attr.kind != NodeKind::Directory && attr.mode & (SET_GROUP_ID | GROUP_EXECUTE) == SET_GROUP_ID
 }
 
-/// What is known of a thread (proc(5), `status`).
+/// The effective capabilities and the groups of a calling thread, read from `/proc/PID/status` (proc(5)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Credentials {
     effective: u64,

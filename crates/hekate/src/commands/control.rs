@@ -111,8 +111,15 @@ pub fn print_bricks(bricks: &Value) {
     print_failed(rows(bricks));
 }
 
-/// The cause and the fix for each brick that has failed.
+/// The cause and the fix for each brick that has failed, or that cannot write home.
 pub fn print_failed(bricks: &[Value]) {
+    for brick in bricks.iter().filter(|brick| brick["state"] == "full") {
+        let (directory, server) = (text(&brick["directory"]), text(&brick["server"]));
+        println!("brick {directory} of server {server} is full and cannot write home: {}", text(&brick["reason"]));
+        println!(
+            "  remove what else uses its file system, or delete files of its volumes: it goes on when there is room"
+        );
+    }
     for brick in bricks.iter().filter(|brick| brick["state"] == "stopped" || brick["state"] == "failing") {
         let (directory, server) = (text(&brick["directory"]), text(&brick["server"]));
         println!(

@@ -38,9 +38,6 @@ pub fn show(cli: &Cli, called: &str) -> Result<(), Failure> {
     if let Some(reason) = brick["reason"].as_str() {
         println!("{}: {reason}", text(&brick["state"]));
     }
-    if let Some(why) = brick["stalled"].as_str() {
-        println!("full: {why}");
-    }
     if let (Some(free), Some(total)) = (brick["inodes_free"].as_u64(), brick["inodes_total"].as_u64()) {
         println!("inodes: {free} of {total} free");
     }
