@@ -11,14 +11,14 @@ pub use room::Reservation;
 pub use write_home::Checkpoint;
 
 use crate::disk::Disk;
-use crate::ends::Passed;
 use crate::entry::LogEntry;
 use crate::group_commit::GroupCommit;
 use crate::identity::NextLife;
 use crate::journal::{Geometry, Lsn};
+use crate::journal_marks::Passed;
 use crate::machine::{Amount, Append, Io, IoId, LogPosition, Machine};
-use crate::starving::Starving;
-use crate::stopped;
+use crate::poison_note;
+use crate::room_queue::Starving;
 use crate::storage::Space;
 use crate::view::{View, durable_shards, read_places};
 use bytes::Bytes;
@@ -112,7 +112,7 @@ impl Brick {
             if let Some(life) = self.life.lock().take() {
                 life.settle()?;
             }
-            stopped::clear(&*self.disk.storage)
+            poison_note::clear(&*self.disk.storage)
         })
     }
 
@@ -175,7 +175,7 @@ impl Brick {
         let error = self.machine.write().fail(&self.named(error.clone()));
         self.group.fail(&error);
         if !self.noted.swap(true, Ordering::Relaxed) {
-            stopped::leave(&*self.disk.storage, &error.to_string());
+            poison_note::leave(&*self.disk.storage, &error.to_string());
         }
         self.room.notify_all();
         error

@@ -9,13 +9,14 @@ mod brick;
 mod checksum;
 mod digest;
 mod disk;
-mod ends;
 mod entry;
 #[cfg(test)]
 mod full_disk;
+mod journal_marks;
 #[cfg(test)]
 #[rustfmt::skip]
 mod second_review;
+mod completeness;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod group_commit;
@@ -29,30 +30,29 @@ mod journal;
 mod machine;
 mod meta;
 mod open;
+mod poison_note;
+mod records_since;
 mod recovery;
 #[cfg(test)]
 mod regressions;
 mod reserve;
+mod room_queue;
 mod scrub;
-mod since;
-mod starving;
-mod stopped;
 pub mod storage;
 #[cfg(test)]
 mod tests;
 mod view;
-mod whole;
 
 pub use brick::{Brick, BrickStatus, Checkpoint, Reservation};
 pub use checksum::{CRC_BLOCKS, block_checksum};
 pub use digest::EntryHashes;
-pub use ends::{ENDS_A_JOURNAL, Ends};
 pub use entry::LogEntry;
 pub use home::data_file_path;
 pub use identity::{BrickSettings, Identity, check_own};
 pub use journal::Lsn;
+pub use journal_marks::{ENDS_A_JOURNAL, Ends};
 pub use machine::{Amount, LogPosition};
 pub use meta::{Meta, PartitionLog};
+pub use records_since::Since;
 pub use recovery::{LostBlock, RecoveryReport, TornTail};
 pub use scrub::{Finding, ScrubCursor, ScrubStep};
-pub use since::Since;

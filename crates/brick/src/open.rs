@@ -7,9 +7,9 @@ use crate::identity::{self, BrickSettings, Identity};
 use crate::index::{Index, Reading, RedbIndex};
 use crate::journal::{self, Geometry, Lsn};
 use crate::meta::Meta;
+use crate::poison_note;
 use crate::recovery::{RecoveryReport, recover};
 use crate::reserve::Reserve;
-use crate::stopped;
 use crate::storage::{RealStorage, Storage};
 use hekate_proto::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,11 +124,11 @@ impl Brick {
         reading: Reading,
     ) -> Result<(Self, RecoveryReport)> {
         let geometry = geometry(identity)?;
-        crate::whole::check(&*storage, geometry)?;
-        let stopped = stopped::read(&*storage)?;
+        crate::completeness::check(&*storage, geometry)?;
+        let stopped = poison_note::read(&*storage)?;
         let reborn = reborn || stopped.is_some();
         if stopped.is_some() {
-            stopped::distrust_cache(&*storage, geometry)?;
+            poison_note::distrust_cache(&*storage, geometry)?;
         }
         let open = || RedbIndex::open(storage.clone(), identity.settings.index_cache_bytes, reading);
         let reserve = Reserve::new(storage.clone(), identity.settings.reserve_bytes);

@@ -8,21 +8,21 @@
 mod abi;
 mod buffers;
 mod counters;
-mod crew;
 mod device;
 mod directory;
 mod encode;
 mod filesystem;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
-mod gone;
 mod in_flight;
 mod mount;
 mod negotiate;
 mod nodes;
 mod removals;
+mod removed_directory;
 mod request;
 mod session;
+mod workers;
 
 pub use counters::Counters;
 pub use mount::{Change, MountedVolume, check, is_mounted, mounted_volumes, remount, remove_dead, unmount};

@@ -9,7 +9,7 @@
 
 use crate::abi::ROOT_NODE;
 use crate::filesystem::has_lone_set_group;
-use crate::gone::{Gone, Seen};
+use crate::removed_directory::{Gone, Seen};
 use hekate_proto::{Attr, InodeId, NodeKind, ROOT};
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -6,12 +6,12 @@
 use crate::abi::{ForgetOne, InitOut};
 use crate::buffers::{Buffer, Buffers};
 use crate::counters::Counters;
-use crate::crew::{Begin, Crew, Next, Weighed};
 use crate::device::{Arrival, Device};
 use crate::encode::{Failed, Outcome};
 use crate::in_flight::{GaveUp, InFlight, Interrupted, Signals};
 use crate::negotiate::{IO_BYTES, Wishes, negotiate};
 use crate::request::{Body, Request, parse};
+use crate::workers::{Begin, Crew, Next, Weighed};
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 use crate::cli::{Cli, address, line_with};
 use crate::commands::Failure;
 use hekate_proto::Error;
-use hekate_server::membership::{coordinator_file, is_coordinator, is_member};
+use hekate_server::state_directory::{coordinator_file, is_coordinator, is_member};
 use hekate_transport::{Endpoint, Secret};
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

@@ -4,12 +4,12 @@
 //! turns from undoing to finishing. Each leg is durable on all members before the next step begins, unless both
 //! partitions rest on the same bricks, whose journals keep the order.
 
+use crate::footprint::names_of;
 use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs::by_sent_number;
 use crate::message::{Address, Message, Outcome};
-use crate::numbers::Numbers;
+use crate::number_allocator::Numbers;
 use crate::partition::{Around, Out, Place, Token, leader_of, same_bricks};
-use crate::places::names_of;
 use crate::step::{Ask, Before, Commit, Here, Next, Progress, Stop, step};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;

@@ -3,7 +3,6 @@
 //! `level.rs` is what it does before it serves, `drive.rs` how it takes ops over partitions from step to step, `serve.rs`
 //! how requests begin and reads are answered; here is the log: who holds what, what is settled, what is synced.
 
-use crate::cuts::Cuts;
 use crate::drive::Driven;
 use crate::fast::lane::FastLane;
 use crate::fast::times::Times;
@@ -12,13 +11,14 @@ use crate::heal::{Learner, not_healed};
 use crate::level::Phase;
 use crate::locks::LockTable;
 use crate::message::{Address, BlockAt, Fresh, HealStep, Message, Outcome};
-use crate::numbers::Numbers;
+use crate::number_allocator::Numbers;
 use crate::partition::{Around, Event, Out, Place, Token};
 use crate::proof::Proving;
+use crate::recent_truncates::Cuts;
 use crate::room;
-use crate::rounds::Round;
 use crate::serve::Waiting;
 use crate::step::{Ask, Commit};
+use crate::sync_rounds::Round;
 use hekate_brick::{Amount, Brick, LogEntry, LogPosition};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;

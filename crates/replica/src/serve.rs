@@ -1,12 +1,12 @@
 //! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
 
 use crate::drive::{Aim, Driven, RESEND_TICKS};
+use crate::footprint::{check_place, keys_of, written_data, written_shard};
 use crate::inodes::accessed;
 use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::legs;
 use crate::message::{Address, Message, Outcome};
 use crate::partition::{Around, Event, Out, Place, Token, same_bricks};
-use crate::places::{check_place, keys_of, written_data, written_shard};
 use crate::raw;
 use crate::read::answer;
 use crate::step::{Ask, Commit, Here, Next, Progress, Stop, step};

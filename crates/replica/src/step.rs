@@ -3,10 +3,10 @@
 //! An op that spans partitions is asked for its next step again after each, with the answers so far; so nothing that it
 //! read before it waited is trusted afterwards, and what it is at is data that can be shown.
 
-use crate::cuts::Cut;
 use crate::message::Fresh;
 use crate::names::Maker;
-use crate::numbers::Numbers;
+use crate::number_allocator::Numbers;
+use crate::recent_truncates::Cut;
 use crate::tree::{Owner, Tree};
 use crate::{acl, allocate, copy, data, inodes, names, rename, shards, truncate};
 use hekate_brick::Brick;
@@ -157,7 +157,7 @@ pub struct Here<'a> {
     pub progress: &'a mut Progress,
     /// Answers that it has read since it was asked.
     pub read: usize,
-    /// Its client knows an earlier layout of the file, and is to learn the one of now (`cuts.rs`).
+    /// Its client knows an earlier layout of the file, and is to learn the one of now (`recent_truncates.rs`).
     pub carried: bool,
 }
 

@@ -1,10 +1,10 @@
 //! truncate: the size, and what lies beyond it.
 
-use crate::cuts::Cut;
 use crate::data::spill_with;
 use crate::inodes::{apply_changes, drop_capability};
 use crate::legs::cut_shard;
 use crate::read::node;
+use crate::recent_truncates::Cut;
 use crate::shards::{Portion, full_portion};
 use crate::step::{Ask, Commit, Here, Next, Stepped};
 use crate::tree::{attr_of, give_up_data, later};

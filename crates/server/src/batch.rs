@@ -1,10 +1,10 @@
 //! A batch of one session's requests: done in order, made durable together, answered together.
 
+use crate::hosted_ring::HostedRing;
 use crate::housekeeping::free_space;
 use crate::mapping;
 use crate::node::Node;
-use crate::ops::{SlowOp, about};
-use crate::partition::HostedRing;
+use crate::op_statistics::{SlowOp, about};
 use crate::repair::{mend_entries, mend_range};
 use crate::sessions::Session;
 use crate::syncer::Needs;

@@ -1,8 +1,8 @@
 //! Checkpoints of all bricks, and what of their journals may go: only what every replica has on stable storage, so that
 //! one that lost its tail finds it in another's journal.
 
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use crate::turn::Turn;
 use hekate_brick::Brick;
 use hekate_proto::*;

@@ -9,8 +9,8 @@ mod servers;
 pub use coordinator::CoordinatorRequest;
 
 use crate::bricks;
+use crate::heal_files::{self, NameRequest};
 use crate::metrics;
-use crate::missing::{self, NameRequest};
 use crate::node::Node;
 use crate::repair::{self, RepairRequest};
 use crate::where_is::{HeldRequest, WhereRequest, held_here, where_is};
@@ -287,9 +287,9 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::ReplicasHere { ring, partition } => partitions::here(node, ring, partition),
         ControlRequest::PartitionForce { ring, partition, brick } => partitions::force(node, ring, partition, &brick),
         ControlRequest::HealStatus => heal::status(node),
-        ControlRequest::Missing => missing::missing(node),
-        ControlRequest::MissingHere => missing::missing_here(node),
-        ControlRequest::NamesHere(wanted) => missing::names_here(node, &wanted),
+        ControlRequest::Missing => heal_files::missing(node),
+        ControlRequest::MissingHere => heal_files::missing_here(node),
+        ControlRequest::NamesHere(wanted) => heal_files::names_here(node, &wanted),
         ControlRequest::Prove { run } => heal::prove(node, run),
         ControlRequest::ProveHere { run } => heal::prove_here(node, run),
         ControlRequest::BrickList => bricks(node, &Reports::gather(node)?).map(Value::from),

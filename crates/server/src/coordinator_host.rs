@@ -4,7 +4,7 @@
 
 use crate::control::coordinator::{answer_from, check_cluster};
 use crate::control::{ControlRequest, allowed, reply};
-use crate::membership;
+use crate::state_directory;
 use hekate_cluster::{Coordinator, EmbeddedCoordinator};
 use hekate_proto::*;
 use hekate_transport::{Peer, Service};
@@ -22,7 +22,7 @@ pub struct CoordinatorHost {
 impl CoordinatorHost {
     /// Of that state directory; makes its file when it is not there. It listens at the endpoints.
     pub fn open(state: &Path, endpoints: Vec<String>) -> Result<Self> {
-        let coordinator = membership::open_apart(state)?;
+        let coordinator = state_directory::open_apart(state)?;
         Ok(Self { coordinator, endpoints, stop_asked: AtomicBool::new(false) })
     }
 

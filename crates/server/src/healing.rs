@@ -1,8 +1,8 @@
 //! How fast replicas are healed: all that are led here share what may be sent, which is less while clients ask for something;
 //! and last safe copies come first.
 
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use hekate_replica::Address;
 use parking_lot::Mutex;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! What a server does beside its requests: checkpoints, and collecting what ops left behind.
 
 use crate::healing;
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use crate::scrub;
 use crate::start;
 use crate::turn::Turn;

@@ -1,8 +1,8 @@
 //! What the server does for locks: leaders learn which sessions may hold some, sessions learn that theirs have been
 //! granted, and what an ended session held is let go.
 
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use crate::sessions::Session;
 use crate::turn::Turn;
 use hekate_proto::*;

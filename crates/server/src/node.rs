@@ -4,18 +4,18 @@ use crate::bricks::{self, Opened};
 use crate::checkpoint::{Journals, Stalls};
 use crate::control;
 use crate::damage::Damages;
+use crate::heal_files::Leavings;
 use crate::healing;
+use crate::hosted_ring::{Hosted, HostedRing};
 use crate::housekeeping::Housekeeping;
 use crate::mapping::Mappings;
-use crate::membership;
 use crate::metrics;
-use crate::missing::Leavings;
-use crate::ops::{AtWork, OpCounters, SlowOps};
-use crate::partition::{Hosted, HostedRing};
+use crate::op_statistics::{AtWork, OpCounters, SlowOps};
 use crate::raw::RawLocks;
 use crate::scrub::Scrubs;
 use crate::sessions::Sessions;
 use crate::start::{self, LostOn};
+use crate::state_directory;
 use crate::syncer::Syncers;
 use crate::tickets::Tickets;
 use crate::turn::Turn;
@@ -102,8 +102,8 @@ const REST_PAUSE: Duration = Duration::from_millis(100);
 impl Node {
     /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
-        let secret = membership::secret(&settings.state)?;
-        let (registry, coordinator_address) = membership::open_registry(&settings.state, secret.as_ref())?;
+        let secret = state_directory::secret(&settings.state)?;
+        let (registry, coordinator_address) = state_directory::open_registry(&settings.state, secret.as_ref())?;
         registry.check_version()?;
         let cluster = registry.cluster()?;
         let Opened { bricks, recoveries, directories, absent } =

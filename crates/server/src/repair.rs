@@ -9,8 +9,8 @@ mod elsewhere;
 pub use elsewhere::{RepairRequest, answer};
 
 use crate::damage;
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use crate::turn::Turn;
 use elsewhere::{Copied, copied_from_others, mend_elsewhere};
 use hekate_brick::{Brick, Finding, LogPosition, block_checksum};

@@ -3,8 +3,8 @@
 #[cfg(test)]
 mod tests;
 
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use hekate_brick::LostBlock;
 use hekate_cluster::{Registry, RingInfo};
 use hekate_proto::*;

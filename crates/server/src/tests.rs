@@ -2,7 +2,7 @@
 
 mod damage;
 
-use crate::partition::HostedRing;
+use crate::hosted_ring::HostedRing;
 use crate::{Node, NodeSettings, VolumeRequest};
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;

@@ -4,8 +4,8 @@
 //! goes on with them, unless another is there already. Syncs of all bricks
 //! are gathered, and done side by side when nothing else is left.
 
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use crate::syncer::Needs;
 use hekate_proto::*;
 use hekate_replica::{Address, Event, Out, SyncJob, Token};

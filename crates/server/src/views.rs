@@ -5,8 +5,8 @@
 //! A lease counts from before the coordinator was told, on a clock that runs while the machine sleeps, and only once the
 //! views that were read after that hold here (rule 14b).
 
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use crate::turn::Turn;
 use hekate_cluster::views::{BrickSeen, Due, Outlook, Seen, outlook, serves_for, waits_for};
 use hekate_cluster::{AliveInfo, LEASE, RingInfo};

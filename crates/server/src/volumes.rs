@@ -1,8 +1,8 @@
 //! Volumes: making, space, deleting.
 
+use crate::hosted_ring::HostedRing;
 use crate::housekeeping::forget_session;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use hekate_brick::storage::Space;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{RingWish, VolumeInfo};

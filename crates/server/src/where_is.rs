@@ -5,8 +5,8 @@ mod held;
 
 pub use held::{HeldRequest, held_here};
 
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use held::{Held, Holders, LOOKS_MAX, Look, What};

@@ -6,6 +6,7 @@
 //! `docs/format/wire.md` is the document.
 
 mod client;
+mod connection_limits;
 mod control;
 mod credentials;
 mod endpoint;
@@ -13,12 +14,11 @@ mod frame;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod link;
-mod listen;
 mod local;
+mod lock_notifications;
 mod peers;
-mod places;
+mod pending_batches;
 mod proof;
-mod sent;
 mod server;
 mod servers;
 mod session_lock;
@@ -28,10 +28,10 @@ pub use control::{Control, control};
 pub use credentials::Peer;
 pub use endpoint::{Endpoint, Secret};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
-pub use listen::{Ears, Listener};
 pub use local::Local;
+pub use lock_notifications::{Ears, Listener};
 pub use peers::{Cork, PeerHandler, Peers};
-pub use sent::Sent;
+pub use pending_batches::Sent;
 pub use server::{Server, Service};
 pub use servers::Servers;
 pub use session_lock::{SessionLocks, SessionProcess};

@@ -1,13 +1,13 @@
 //! The server's side: listeners, handshakes, and a thread a connection that hands batches to the [`Service`].
 
+use crate::connection_limits::Places;
 use crate::credentials::{Peer, local_peer};
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::*;
 use crate::link::Boot;
-use crate::listen::Listener;
 use crate::local::Local;
+use crate::lock_notifications::Listener;
 use crate::peers::Peers;
-use crate::places::Places;
 use crate::proof::{Handshake, Side};
 use bytes::Bytes;
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};

@@ -5,9 +5,9 @@
 
 use crate::client::{Remote, Welcome};
 use crate::endpoint::Endpoint;
-use crate::listen::Ears;
 use crate::local::Local;
-use crate::sent::Sent;
+use crate::lock_notifications::Ears;
+use crate::pending_batches::Sent;
 use crate::session_lock::SessionLock;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId};

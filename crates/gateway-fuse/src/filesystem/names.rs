@@ -3,7 +3,7 @@
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Failed, Outcome, bytes_of, missing_out};
-use crate::gone::Gone;
+use crate::removed_directory::Gone;
 use bytes::Bytes;
 use hekate_client::{Context, New, seed};
 use hekate_proto::{Attr, Error, InodeId, Name, NewNode, RenameMode, Result};

@@ -218,7 +218,8 @@ mod tests {
     #[test]
     fn an_owner_opens_a_file_as_its_mode_says() {
         let attr = |uid, mode| {
-            let seen = crate::gone::Seen { atime: Time(0), mtime: Time(0), ctime: Time(0), uid, gid: 1, mode };
+            let seen =
+                crate::removed_directory::Seen { atime: Time(0), mtime: Time(0), ctime: Time(0), uid, gid: 1, mode };
             seen.gone(InodeId::new(1, 1, 5)).attr
         };
         let may = |uid, mode, flags: OFlags| may_open_own(&attr(uid, mode), flags.bits()).is_ok();

@@ -9,7 +9,7 @@ use crate::log_lines;
 use crate::notify;
 use crate::output;
 use crate::paths::Paths;
-use hekate_server::membership::is_member;
+use hekate_server::state_directory::is_member;
 use hekate_server::{ControlRequest, CoordinatorHost};
 use hekate_transport::{Endpoint, Secret, Server};
 use serde_json::json;

@@ -132,7 +132,7 @@ fn server(cli: &Cli) -> Check {
     let Ok(paths) = Paths::of(cli) else { return check("server", State::Weak, "no state directory", fix) };
     match super::control::look(cli, &hekate_server::ControlRequest::Status) {
         Ok(status) => check("server", State::Good, format!("process {}", status["pid"]), fix),
-        Err(_) if hekate_server::membership::is_member(&paths.state) => {
+        Err(_) if hekate_server::state_directory::is_member(&paths.state) => {
             check("server", State::Weak, "not running", "hekate serve --detach")
         }
         Err(failure) => check("server", State::Weak, failure.text, fix),

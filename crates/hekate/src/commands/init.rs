@@ -8,7 +8,7 @@ use crate::paths::Paths;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
 use hekate_proto::map::Mode;
-use hekate_server::membership::{is_coordinator, is_member};
+use hekate_server::state_directory::{is_coordinator, is_member};
 use hekate_server::{Membership, NewBrick, Node, NodeSettings, RemoteCoordinator, VolumeRequest};
 use hekate_transport::Endpoint;
 use std::sync::Arc;

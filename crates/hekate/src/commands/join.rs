@@ -8,7 +8,7 @@ use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::{BrickInfo, Registry, ServerInfo};
 use hekate_proto::{Error, ServerId};
-use hekate_server::membership::{is_coordinator, is_member};
+use hekate_server::state_directory::{is_coordinator, is_member};
 use hekate_server::{ControlRequest, Membership, NewBrick};
 use hekate_transport::{Endpoint, Secret};
 use serde_json::Value;

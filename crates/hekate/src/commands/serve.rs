@@ -11,7 +11,7 @@ use crate::notify;
 use crate::output;
 use crate::paths::Paths;
 use hekate_proto::Error;
-use hekate_server::membership::{is_coordinator, is_member};
+use hekate_server::state_directory::{is_coordinator, is_member};
 use hekate_server::{ControlRequest, Membership, Node, NodeSettings, PROGRESS};
 use hekate_transport::{Endpoint, Secret, Server};
 use mounts::Mounts;

@@ -2,8 +2,8 @@
 
 use super::{Good, Mended, Rotten, mend_led};
 use crate::control::{ControlRequest, ask_server};
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use hekate_brick::{Brick, LogPosition};
 use hekate_cluster::ServerInfo;
 use hekate_proto::*;

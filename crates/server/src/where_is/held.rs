@@ -4,8 +4,8 @@
 //! different servers are asked again until they are at the same record, as long as a second.
 
 use crate::control::{ControlRequest, ask_server};
+use crate::hosted_ring::{Hosted, HostedRing};
 use crate::node::Node;
-use crate::partition::{Hosted, HostedRing};
 use hekate_brick::Brick;
 use hekate_cluster::ServerInfo;
 use hekate_proto::*;

@@ -1,7 +1,7 @@
 //! Links to the cluster's other servers: what their replicas and those here say to each other.
 
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use crate::syncer::Need;
 use crate::turn::Turn;
 use bytes::Bytes;

@@ -2,9 +2,9 @@
 //! listed.
 
 use crate::drive::Driven;
+use crate::footprint::{counted_by, listed_by, name_key, names_of};
 use crate::leader::Leader;
 use crate::partition::{Event, Place};
-use crate::places::{counted_by, listed_by, name_key, names_of};
 use crate::step::Ask;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;

@@ -1,8 +1,8 @@
 //! Paths of inodes: by what was learned of names, else by a look at the names where they would rest.
 
 use crate::control::{ControlRequest, ask_server};
+use crate::hosted_ring::HostedRing;
 use crate::node::Node;
-use crate::partition::HostedRing;
 use hekate_cluster::{ServerInfo, VolumeInfo};
 use hekate_proto::*;
 use serde::{Deserialize, Serialize};
