@@ -17,10 +17,10 @@ use crate::identity::NextLife;
 use crate::journal::{Geometry, Lsn};
 use crate::journal_marks::Passed;
 use crate::machine::{Amount, Append, Io, IoId, LogPosition, Machine};
+use crate::merged_index::{MergedIndex, durable_shards, read_places};
 use crate::poison_note;
 use crate::room_queue::Starving;
 use crate::storage::Space;
-use crate::view::{View, durable_shards, read_places};
 use bytes::Bytes;
 use hekate_proto::*;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
@@ -360,11 +360,11 @@ impl Brick {
     }
 
     /// Reads under the machine's lock; nothing of a brick that stopped.
-    pub(crate) fn view<T>(&self, read: impl FnOnce(&View) -> Result<T>) -> Result<T> {
+    pub(crate) fn view<T>(&self, read: impl FnOnce(&MergedIndex) -> Result<T>) -> Result<T> {
         self.guarded(|| {
             let machine = self.machine.read();
             machine.check_alive()?;
-            read(&View { state: machine.state(), index: &*self.disk.index })
+            read(&MergedIndex { state: machine.state(), index: &*self.disk.index })
         })
     }
 
@@ -422,7 +422,7 @@ impl Brick {
     pub fn holes(&self, ring: RingId, shard: ShardId, first: u32, end: u32) -> Result<Vec<bool>> {
         let places = self.view(|view| match view.shard(ring, shard)? {
             Some(_) => view.places(ring, shard, first, end),
-            None => Ok(vec![(0, crate::view::Place::Hole); end.saturating_sub(first) as usize]),
+            None => Ok(vec![(0, crate::merged_index::BlockSource::Hole); end.saturating_sub(first) as usize]),
         })?;
         Ok(places.into_iter().map(|(sum, _)| sum == 0).collect())
     }
@@ -490,7 +490,7 @@ impl Brick {
     }
 
     /// What is in the journal from here on is kept, though a checkpoint covers it; what is before it may go. The host of a
-    /// brick that shares partitions with others says so at once when it has opened it (`replica/retention.rs`).
+    /// brick that shares partitions with others says so at once when it has opened it (`replica/log/retention.rs`).
     pub fn retain_from(&self, from: Lsn) {
         self.machine.write().retain_from(from);
         self.wake_writers();

@@ -178,7 +178,7 @@ fn bricks_with(bytes: u64, inodes: Option<u64>) -> (Arc<Mutex<Pages>>, Vec<Brick
 }
 
 fn key(number: u64) -> Key {
-    let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+    let place = KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) };
     Key::name(place, ROOT, format!("{:020}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).as_bytes())
 }
 

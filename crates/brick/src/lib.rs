@@ -28,6 +28,7 @@ pub mod index;
 pub mod inspect;
 mod journal;
 mod machine;
+mod merged_index;
 mod meta;
 mod open;
 mod poison_note;
@@ -41,7 +42,6 @@ mod scrub;
 pub mod storage;
 #[cfg(test)]
 mod tests;
-mod view;
 
 pub use brick::{Brick, BrickStatus, Checkpoint, Reservation};
 pub use checksum::{CRC_BLOCKS, block_checksum};

@@ -6,8 +6,8 @@ use crate::journal::format::EntryKind;
 use crate::journal::read::Reader;
 use crate::journal::{Geometry, Lsn};
 use crate::machine::{Machine, follows};
+use crate::merged_index::MergedIndex;
 use crate::meta::Meta;
-use crate::view::View;
 use hekate_proto::*;
 use std::collections::HashMap;
 
@@ -117,7 +117,7 @@ fn check_sequence(machine: &Machine, record: &Record, (path, offset): &(String, 
 
 fn learn(machine: &mut Machine, disk: &Disk, record: &Record) -> Result<()> {
     for (ring, shard) in machine.shards_to_learn(record) {
-        let view = View { state: machine.state(), index: &*disk.index };
+        let view = MergedIndex { state: machine.state(), index: &*disk.index };
         let before = view.before(ring, shard)?;
         machine.learn(shard, before);
     }
@@ -162,7 +162,7 @@ fn drop_absent(disk: &Disk, ring: RingId, shard: ShardId, run: &mut BlockRun, lo
 
 /// Of lost blocks, those that nothing wrote since and that the shard still reaches to.
 fn keep_holes(machine: &Machine, disk: &Disk, lost: &mut Vec<LostBlock>) -> Result<()> {
-    let view = View { state: machine.state(), index: &*disk.index };
+    let view = MergedIndex { state: machine.state(), index: &*disk.index };
     let mut kept = Vec::new();
     for one in lost.drain(..) {
         let Some(record) = view.shard(one.ring, one.shard)? else { continue };

@@ -186,7 +186,7 @@ fn waiters_for_room_do_not_write_over_the_segments_end() {
             let brick = brick.clone();
             std::thread::spawn(move || {
                 for round in 0..12u32 {
-                    let place = Place { ring: RING, position: Position(p), volume: VolumeId(1) };
+                    let place = KeyPrefix { ring: RING, position: Position(p), volume: VolumeId(1) };
                     let key = Key::name(place, ROOT, format!("{p}-{round}").as_bytes());
                     append_to(
                         &brick,
@@ -285,7 +285,8 @@ fn what_a_power_cut_took_stays_gone_after_a_kill() {
 fn a_segment_that_cannot_be_begun_stops_the_journal() {
     let s = hooked();
     let (brick, _) = open_at(&|| Arc::new(s.clone()), false);
-    let key = |n: &str| Key::name(Place { ring: RING, position: Position(0), volume: VolumeId(1) }, ROOT, n.as_bytes());
+    let key =
+        |n: &str| Key::name(KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) }, ROOT, n.as_bytes());
     append(&brick, vec![Change::Put { key: key("a"), value: Bytes::from(vec![1; 150 << 10]) }]);
     *s.fail_open.lock() = Some("journal/segment-002".into());
     assert!(
@@ -351,7 +352,7 @@ fn a_fresh_block_that_a_lost_checkpoint_overwrote_takes_no_neighbour_with_it() {
 fn what_an_earlier_cut_left_behind_a_checkpoint_is_not_taken() {
     let storage = new_storage();
     let key = |name: &str| {
-        let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+        let place = KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) };
         Key::name(place, ROOT, name.as_bytes())
     };
     let put = |brick: &Brick, name: &str, fill: u8| {
@@ -388,7 +389,7 @@ fn what_an_earlier_cut_left_behind_a_checkpoint_is_not_taken() {
 fn what_an_earlier_cut_left_at_the_beginning_of_a_segment_is_not_taken() {
     let storage = new_storage();
     let key = |name: u8| {
-        let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+        let place = KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) };
         Key::name(place, ROOT, &[name])
     };
     let put = |brick: &Brick, name: u8| {
@@ -478,7 +479,7 @@ fn records_behind_a_segment_of_which_a_power_cut_left_two_uses_are_found() {
 fn a_record_that_two_power_cuts_put_together_is_none() {
     let storage = new_storage();
     let name = |letter: &str| {
-        let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+        let place = KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) };
         Key::name(place, ROOT, letter.as_bytes())
     };
     let put = |letter| vec![Change::Put { key: name(letter), value: Bytes::from(vec![9; 1500]) }];

@@ -7,7 +7,7 @@
 use crate::brick::Brick;
 use crate::checksum::block_checksum;
 use crate::home::Home;
-use crate::view::{Place, View};
+use crate::merged_index::{BlockSource, MergedIndex};
 use bytes::Bytes;
 use hekate_proto::*;
 
@@ -99,7 +99,7 @@ impl Brick {
         let mut visit = |key: &[u8], value: Result<Bytes>| {
             let key = Key::from_bytes(Bytes::copy_from_slice(key));
             seen += 1;
-            if volume.is_some() && key.place().map(|place| place.volume) != volume {
+            if volume.is_some() && key.prefix().map(|place| place.volume) != volume {
                 if seen == ENTRIES {
                     next = Stage::Index(key.successor());
                 }
@@ -148,7 +148,7 @@ impl Brick {
         };
         self.guarded(|| self.disk.index.scan_all(from.as_bytes(), to.as_bytes(), &mut visit))?;
         found.retain(|key| {
-            let now = match (key.as_shard(), key.place()) {
+            let now = match (key.as_shard(), key.prefix()) {
                 (Some(shard), Some(place)) => self.shard(place.ring, shard).map(|_| ()),
                 _ => self.get(key).map(|_| ()),
             };
@@ -159,7 +159,7 @@ impl Brick {
 
     fn scrub_shard(&self, key: Key, first: u32, step: &mut ScrubStep) -> Result<Stage> {
         let next = Stage::Index(key.successor());
-        let (Some(shard), Some(place)) = (key.as_shard(), key.place()) else { return Ok(next) };
+        let (Some(shard), Some(place)) = (key.as_shard(), key.prefix()) else { return Ok(next) };
         let ring = place.ring;
         // Up to what was ever written: behind the shard's end there may be blocks too.
         let home_blocks = match self.shard(ring, shard) {
@@ -186,7 +186,7 @@ impl Brick {
             now => now?,
         };
         for _ in 0..TRIES {
-            let Some((sum, Place::Home)) = &now else { return Ok(true) };
+            let Some((sum, BlockSource::Home)) = &now else { return Ok(true) };
             let sum = *sum;
             let mut bytes = vec![0; BLOCK_BYTES];
             let read = self.disk.home.read(shard, block, &mut bytes);
@@ -194,7 +194,7 @@ impl Brick {
                 return Ok(true);
             }
             now = place()?;
-            if matches!(&now, Some((again, Place::Home)) if *again == sum) {
+            if matches!(&now, Some((again, BlockSource::Home)) if *again == sum) {
                 return Ok(false);
             }
         }
@@ -214,7 +214,7 @@ impl Brick {
     }
 
     fn is_known(&self, shard: ShardId) -> Result<bool> {
-        self.view(|view: &View| {
+        self.view(|view: &MergedIndex| {
             if view.state.shard_layers(shard).next().is_some() {
                 return Ok(true);
             }

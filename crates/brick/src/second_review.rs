@@ -54,7 +54,7 @@ fn write(brick: &Brick, s: ShardId, first: u32, count: u32, fill: u8, fresh: boo
     }
 }
 fn key(n: u32) -> Key {
-    Key::name(Place { ring: RING, position: Position(0), volume: VolumeId(1) }, ROOT, format!("{n}").as_bytes())
+    Key::name(KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) }, ROOT, format!("{n}").as_bytes())
 }
 
 fn rot_checksums(s: &MemoryStorage, sums: &[u32]) {

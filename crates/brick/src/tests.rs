@@ -29,7 +29,7 @@ fn open(storage: &MemoryStorage, reborn: bool) -> (Brick, RecoveryReport) {
 }
 
 fn key(name: &str) -> Key {
-    let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+    let place = KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) };
     Key::name(place, ROOT, name.as_bytes())
 }
 

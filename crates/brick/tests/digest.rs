@@ -11,7 +11,7 @@ const RING: RingId = RingId(1);
 const NUMBER: PartitionNumber = PartitionNumber(0);
 
 fn key(number: u64) -> Key {
-    let place = Place { ring: RING, position: Position(number as u32), volume: VolumeId(1) };
+    let place = KeyPrefix { ring: RING, position: Position(number as u32), volume: VolumeId(1) };
     Key::name(place, InodeId::new(number as u32, 3, number), b"a name as long as many are")
 }
 

@@ -132,7 +132,7 @@ impl<'a> Source<'a> {
     fn key(&mut self, shard: ShardId, own: bool) -> Key {
         let (ring, volume) = (RingId(1), VolumeId(1));
         let inode = InodeId::new(self.word(), 0, self.number());
-        let place = Place { ring, position: inode.position(), volume };
+        let place = KeyPrefix { ring, position: inode.position(), volume };
         match self.byte() % if own { 6 } else { 9 } {
             0 => Key::inode(ring, volume, inode, Kind::Inode),
             1 => Key::inode(ring, volume, inode, Kind::Content),

@@ -122,18 +122,18 @@ pub fn key(bytes: &[u8]) {
 }
 
 fn look_at(key: &Key) {
-    let _ = (key.place(), key.id(), format!("{key:?}"));
+    let _ = (key.prefix(), key.id(), format!("{key:?}"));
     assert!(*key < key.successor() && key.as_bytes().len() >= key.rest().len());
     let end = key.prefix_end();
     assert!(key.as_bytes().iter().all(|byte| *byte == u8::MAX) || *key < end, "{key:?} is not before {end:?}");
-    if let (Some(shard), Some(place)) = (key.as_shard(), key.place()) {
+    if let (Some(shard), Some(place)) = (key.as_shard(), key.prefix()) {
         assert_eq!(key.rest(), Key::shard(place.ring, shard).rest());
     }
 }
 
 pub fn key_seeds() -> Vec<Vec<u8>> {
     let (ring, volume, dir) = (RingId(1), VolumeId(2), InodeId::new(3, 4, 5));
-    let place = Place { ring, position: Position(3), volume };
+    let place = KeyPrefix { ring, position: Position(3), volume };
     let shard = ShardId { volume, data: DataId(7), index: 8 };
     let keys = [
         Key::inode(ring, volume, dir, Kind::Inode),

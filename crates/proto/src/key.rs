@@ -76,7 +76,7 @@ pub struct Key(Bytes);
 
 /// Where a partition's keys are, in one volume or in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct KeyPrefix {
     /// Ring.
     pub ring: RingId,
     /// Position on it.
@@ -86,12 +86,12 @@ pub struct Place {
 }
 
 impl Key {
-    fn build(table: u8, place: Place, id: u128, kind: Kind, rest: &[&[u8]]) -> Self {
+    fn build(table: u8, prefix: KeyPrefix, id: u128, kind: Kind, rest: &[&[u8]]) -> Self {
         let mut out = Vec::with_capacity(KIND_AT + 1 + rest.iter().map(|r| r.len()).sum::<usize>());
         out.push(table);
-        out.extend_from_slice(&place.ring.0.to_be_bytes());
-        out.extend_from_slice(&place.position.0.to_be_bytes());
-        out.extend_from_slice(&place.volume.0.to_be_bytes());
+        out.extend_from_slice(&prefix.ring.0.to_be_bytes());
+        out.extend_from_slice(&prefix.position.0.to_be_bytes());
+        out.extend_from_slice(&prefix.volume.0.to_be_bytes());
         out.extend_from_slice(&in_key_order(id).to_be_bytes());
         out.push(kind as u8);
         rest.iter().for_each(|r| out.extend_from_slice(r));
@@ -100,99 +100,99 @@ impl Key {
 
     /// A record of an inode that has one of its kind: `Inode`, `Content`, `Stub`.
     pub fn inode(ring: RingId, volume: VolumeId, inode: InodeId, kind: Kind) -> Self {
-        Self::build(OBJECTS, Place { ring, position: inode.position(), volume }, inode.bits(), kind, &[])
+        Self::build(OBJECTS, KeyPrefix { ring, position: inode.position(), volume }, inode.bits(), kind, &[])
     }
 
     /// A directory's stub in the partition of `position`.
-    pub fn stub(place: Place, dir: InodeId) -> Self {
-        Self::build(OBJECTS, place, dir.bits(), Kind::Stub, &[])
+    pub fn stub(prefix: KeyPrefix, dir: InodeId) -> Self {
+        Self::build(OBJECTS, prefix, dir.bits(), Kind::Stub, &[])
     }
 
-    /// A name; `place` is where it rests.
-    pub fn name(place: Place, dir: InodeId, name: &[u8]) -> Self {
-        Self::build(OBJECTS, place, dir.bits(), Kind::Name, &[name])
+    /// A name; `prefix` is where it rests.
+    pub fn name(prefix: KeyPrefix, dir: InodeId, name: &[u8]) -> Self {
+        Self::build(OBJECTS, prefix, dir.bits(), Kind::Name, &[name])
     }
 
     /// An extended attribute.
     pub fn xattr(ring: RingId, volume: VolumeId, inode: InodeId, name: &[u8]) -> Self {
-        Self::build(OBJECTS, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Xattr, &[name])
+        Self::build(OBJECTS, KeyPrefix { ring, position: inode.position(), volume }, inode.bits(), Kind::Xattr, &[name])
     }
 
     /// A shard.
     pub fn shard(ring: RingId, shard: ShardId) -> Self {
-        let place = Place { ring, position: shard.position(), volume: shard.volume };
-        Self::build(OBJECTS, place, shard.data.0, Kind::Shard, &[&shard.index.to_be_bytes()])
+        let prefix = KeyPrefix { ring, position: shard.position(), volume: shard.volume };
+        Self::build(OBJECTS, prefix, shard.data.0, Kind::Shard, &[&shard.index.to_be_bytes()])
     }
 
     /// Group `group` of a shard's checksums.
     pub fn checksums(ring: RingId, shard: ShardId, group: u16) -> Self {
-        let place = Place { ring, position: shard.position(), volume: shard.volume };
+        let prefix = KeyPrefix { ring, position: shard.position(), volume: shard.volume };
         let rest: [&[u8]; 2] = [&shard.index.to_be_bytes(), &group.to_be_bytes()];
-        Self::build(OBJECTS, place, shard.data.0, Kind::Checksums, &rest)
+        Self::build(OBJECTS, prefix, shard.data.0, Kind::Checksums, &rest)
     }
 
     /// The partition's own record; `position` is its first.
     pub fn partition(ring: RingId, position: Position) -> Self {
-        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Partition, &[])
+        Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Partition, &[])
     }
 
     /// An intent of the partition that starts at `position`.
     pub fn intent(ring: RingId, position: Position, intent: IntentId) -> Self {
-        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, intent.0, Kind::Intent, &[])
+        Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, intent.0, Kind::Intent, &[])
     }
 
     /// A leg that the partition that starts at `position` has taken.
     pub fn leg_done(ring: RingId, position: Position, intent: IntentId, number: u16) -> Self {
-        let place = Place { ring, position, volume: VolumeId(0) };
-        Self::build(WORK, place, intent.0, Kind::LegDone, &[&number.to_be_bytes()])
+        let prefix = KeyPrefix { ring, position, volume: VolumeId(0) };
+        Self::build(WORK, prefix, intent.0, Kind::LegDone, &[&number.to_be_bytes()])
     }
 
     /// The result of a session's op.
     pub fn session(ring: RingId, position: Position, session: SessionId, slot: u16) -> Self {
         let rest: [&[u8]; 2] = [&session.0.to_be_bytes(), &slot.to_be_bytes()];
-        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Session, &rest)
+        Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Session, &rest)
     }
 
     /// What the keys of all results of a session begin with.
     pub fn session_prefix(ring: RingId, position: Position, session: SessionId) -> Self {
-        let place = Place { ring, position, volume: VolumeId(0) };
-        Self::build(WORK, place, 0, Kind::Session, &[&session.0.to_be_bytes()])
+        let prefix = KeyPrefix { ring, position, volume: VolumeId(0) };
+        Self::build(WORK, prefix, 0, Kind::Session, &[&session.0.to_be_bytes()])
     }
 
     /// An inode without a name.
     pub fn orphan(ring: RingId, volume: VolumeId, inode: InodeId) -> Self {
-        Self::build(WORK, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Orphan, &[])
+        Self::build(WORK, KeyPrefix { ring, position: inode.position(), volume }, inode.bits(), Kind::Orphan, &[])
     }
 
     /// A file that is being overwritten on the fast lane.
     pub fn writing(ring: RingId, volume: VolumeId, inode: InodeId) -> Self {
-        Self::build(WORK, Place { ring, position: inode.position(), volume }, inode.bits(), Kind::Writing, &[])
+        Self::build(WORK, KeyPrefix { ring, position: inode.position(), volume }, inode.bits(), Kind::Writing, &[])
     }
 
     /// Fast writes that may not be on stable storage, in the partition that starts at `position`.
     pub fn loose(ring: RingId, position: Position) -> Self {
-        Self::build(WORK, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Loose, &[])
+        Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Loose, &[])
     }
 
     /// A data id that was given up; it rests with the inode that had it.
     pub fn garbage(ring: RingId, volume: VolumeId, position: Position, data: DataId) -> Self {
-        Self::build(WORK, Place { ring, position, volume }, data.0, Kind::Garbage, &[])
+        Self::build(WORK, KeyPrefix { ring, position, volume }, data.0, Kind::Garbage, &[])
     }
 
-    /// What a rename holds; `place` is where the name rests.
-    pub fn hold(place: Place, dir: InodeId, name: &[u8]) -> Self {
-        Self::build(WORK, place, dir.bits(), Kind::Hold, &[name])
+    /// What a rename holds; `prefix` is where the name rests.
+    pub fn hold(prefix: KeyPrefix, dir: InodeId, name: &[u8]) -> Self {
+        Self::build(WORK, prefix, dir.bits(), Kind::Hold, &[name])
     }
 
     /// How far a replica of the partition that starts at `position` has healed. No two replicas need have the same.
     pub fn heal(ring: RingId, position: Position) -> Self {
-        Self::build(OWN, Place { ring, position, volume: VolumeId(0) }, 0, Kind::Heal, &[])
+        Self::build(OWN, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Heal, &[])
     }
 
     /// What a replica has of fast writes to a shard that others may not have.
     pub fn unsettled(ring: RingId, shard: ShardId) -> Self {
-        let place = Place { ring, position: shard.position(), volume: shard.volume };
-        Self::build(OWN, place, shard.data.0, Kind::Unsettled, &[&shard.index.to_be_bytes()])
+        let prefix = KeyPrefix { ring, position: shard.position(), volume: shard.volume };
+        Self::build(OWN, prefix, shard.data.0, Kind::Unsettled, &[&shard.index.to_be_bytes()])
     }
 
     /// The bytes.
@@ -217,12 +217,12 @@ impl Key {
     }
 
     /// Ring, position and volume; `None` for bytes that are no key.
-    pub fn place(&self) -> Option<Place> {
+    pub fn prefix(&self) -> Option<KeyPrefix> {
         let b = &self.0;
         if b.len() <= KIND_AT {
             return None;
         }
-        Some(Place {
+        Some(KeyPrefix {
             ring: RingId(u16::from_be_bytes([b[1], b[2]])),
             position: Position(u32::from_be_bytes([b[3], b[4], b[5], b[6]])),
             volume: VolumeId(u32::from_be_bytes([b[7], b[8], b[9], b[10]])),
@@ -250,7 +250,7 @@ impl Key {
             return None;
         }
         let index = u64::from_be_bytes(self.rest()[..].try_into().ok()?);
-        Some(ShardId { volume: self.place()?.volume, data: DataId(self.id()?), index })
+        Some(ShardId { volume: self.prefix()?.volume, data: DataId(self.id()?), index })
     }
 
     /// Whether these bytes are a key: a known kind in the table that has it, with a rest of the right length.
@@ -327,13 +327,13 @@ impl Key {
 
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.kind(), self.place(), self.id()) {
-            (Some(kind), Some(place), Some(id)) => write!(
+        match (self.kind(), self.prefix(), self.id()) {
+            (Some(kind), Some(prefix), Some(id)) => write!(
                 f,
                 "{kind:?}[ring {} position {:08x} volume {} id {id:032x} {:?}]",
-                place.ring,
-                place.position.0,
-                place.volume,
+                prefix.ring,
+                prefix.position.0,
+                prefix.volume,
                 self.rest()
             ),
             _ => write!(f, "Key({:?})", self.0),
@@ -380,13 +380,13 @@ mod tests {
 
     #[test]
     fn a_key_gives_its_id_back() {
-        let place = Place { ring: RingId(1), position: Position(0xdead_beef), volume: VolumeId(1) };
+        let prefix = KeyPrefix { ring: RingId(1), position: Position(0xdead_beef), volume: VolumeId(1) };
         for id in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_0011_2233_4455_6677, 1 << 64, 1 << 96, 1 << 127, 1 << 63] {
             let inode = InodeId::from_bits(id);
-            assert_eq!(Key::stub(place, inode).id(), Some(id));
-            assert_eq!(Key::inode(place.ring, place.volume, inode, Kind::Content).id(), Some(id));
+            assert_eq!(Key::stub(prefix, inode).id(), Some(id));
+            assert_eq!(Key::inode(prefix.ring, prefix.volume, inode, Kind::Content).id(), Some(id));
             let shard = ShardId { volume: VolumeId(1), data: DataId(id), index: 3 };
-            assert_eq!(Key::shard(place.ring, shard).as_shard(), Some(shard));
+            assert_eq!(Key::shard(prefix.ring, shard).as_shard(), Some(shard));
         }
     }
 
@@ -400,9 +400,9 @@ mod tests {
 
     #[test]
     fn names_sort_by_bytes_within_their_directory() {
-        let place = Place { ring: RingId(0), position: Position(9), volume: VolumeId(1) };
+        let prefix = KeyPrefix { ring: RingId(0), position: Position(9), volume: VolumeId(1) };
         let dir = InodeId::new(9, 0, 1);
-        let key = |n: &str| Key::name(place, dir, n.as_bytes());
+        let key = |n: &str| Key::name(prefix, dir, n.as_bytes());
         assert!(key("a") < key("aa") && key("aa") < key("b"));
         assert!(key("b") < key("").prefix_end());
         assert_eq!(key("a").kind(), Some(Kind::Name));

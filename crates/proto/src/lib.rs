@@ -21,7 +21,7 @@ pub use change::*;
 pub use codec::{Input, Malformed, Wire};
 pub use error::{Error, Result};
 pub use ids::*;
-pub use key::{Key, Kind, Place};
+pub use key::{Key, KeyPrefix, Kind};
 pub use lock::{HeldLock, LOCK_END, Lock, LockHolder, LockKind, LockOwner, LockStyle, locks_with};
 pub use op::{
     Allocate, DataOp, Fill, InodeOp, Leg, LockOp, NameOp, Op, RawStep, RenameMode, Request, ShardRange, Target,

@@ -10,14 +10,15 @@ pub(crate) mod closing;
 pub(crate) mod lane;
 mod lender;
 pub(crate) mod loose;
+pub(crate) mod raw;
 pub(crate) mod times;
 mod uneven;
 
-use crate::data::{block_change, whole_blocks};
-use crate::follower::append;
+use crate::log::follower::append;
 use crate::message::{FastList, Message};
-use crate::partition::{Around, Out, Place};
-use crate::step::{Ask, Stop};
+use crate::ops::data::{block_change, whole_blocks};
+use crate::ops::step::{Ask, Stop};
+use crate::partition::{Around, Membership, Out};
 use hekate_brick::{Brick, LogEntry};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -44,7 +45,7 @@ pub(crate) struct FastMember {
 }
 
 impl FastMember {
-    pub fn read(at: &Place, brick: &Brick) -> Result<Self> {
+    pub fn read(at: &Membership, brick: &Brick) -> Result<Self> {
         Ok(Self { lists: read_lists(at, brick)?, ..Self::default() })
     }
 
@@ -85,7 +86,7 @@ impl FastMember {
     }
 
     /// What it has of what was asked for, now that it has the record that keeps more from coming.
-    pub fn answer(&mut self, at: &Place, last: Sequence, out: &mut Out) {
+    pub fn answer(&mut self, at: &Membership, last: Sequence, out: &mut Out) {
         for (sequence, shards) in self.questions.extract_if(.., |(sequence, _)| *sequence <= last) {
             let list = |shard| FastList { shard, writes: self.lists.get(&shard).cloned().unwrap_or_default() };
             let lists = shards.into_iter().map(list).filter(|list| !list.writes.is_empty()).collect();
@@ -94,7 +95,7 @@ impl FastMember {
     }
 
     /// Whether it has a write: its last one of the shard, or one that another followed.
-    pub fn holds(&self, at: &Place, brick: &Brick, shard: ShardId, stamp: Stamp) -> Result<bool> {
+    pub fn holds(&self, at: &Membership, brick: &Brick, shard: ShardId, stamp: Stamp) -> Result<bool> {
         if brick.shard(at.ring, shard)?.is_some_and(|record| record.stamp == stamp) {
             return Ok(true);
         }
@@ -102,7 +103,7 @@ impl FastMember {
     }
 
     /// A client's write.
-    pub fn write(&mut self, at: &Place, around: &Around, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
+    pub fn write(&mut self, at: &Membership, around: &Around, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
         let Some(write) = FastOp::of(ask, op) else { return Ok(Err(not_fast())) };
         let is_heard = self.term == Some(write.term) || is_planted(26);
         if !is_heard || !at.is_meant() || !at.view.has_member(at.own.brick) {
@@ -142,7 +143,7 @@ impl<'a> FastOp<'a> {
     /// the leader's lane.
     pub fn take(
         &self,
-        at: &Place,
+        at: &Membership,
         brick: &Brick,
         ask: &Ask,
         list: &mut Vec<FastWrite>,
@@ -188,7 +189,7 @@ pub(crate) struct Overwrite<'a> {
 
 impl Overwrite<'_> {
     /// Why it cannot be asked for.
-    pub fn refusal(&self, at: &Place, ask: &Ask) -> Option<Error> {
+    pub fn refusal(&self, at: &Membership, ask: &Ask) -> Option<Error> {
         if self.bytes.is_empty() || self.bytes.len() > FAST_BYTES_MAX || self.end() > SHARD_BYTES {
             return Some(Error::invalid("a write past the log that does not lie in its shard, or is too long"));
         }
@@ -197,7 +198,7 @@ impl Overwrite<'_> {
     }
 
     /// The shard, if it has all of these blocks.
-    pub fn target(&self, at: &Place, brick: &Brick) -> Result<Option<ShardRecord>> {
+    pub fn target(&self, at: &Membership, brick: &Brick) -> Result<Option<ShardRecord>> {
         let found = if brick.is_dropped(self.shard) { None } else { brick.shard(at.ring, self.shard)? };
         let after = self.first() + self.count();
         let fits = |record: &ShardRecord| self.end() <= u64::from(record.length) && after <= record.home_blocks;
@@ -230,7 +231,7 @@ impl Overwrite<'_> {
 }
 
 /// A record of this replica alone, past the log. -> whether it was taken; if not, the leader is to be asked.
-pub(crate) fn append_outside(at: &Place, brick: &Brick, ask: &Ask, changes: Vec<Change>) -> Result<bool> {
+pub(crate) fn append_outside(at: &Membership, brick: &Brick, ask: &Ask, changes: Vec<Change>) -> Result<bool> {
     let (ring, partition, epoch, session, op_id) = (at.ring, at.own.partition, at.view.epoch, ask.session, ask.op_id);
     let entry = LogEntry::new(Record { ring, partition, epoch, sequence: Sequence(0), session, op_id, changes });
     let takes_now = !brick.has_starving() && brick.takes_now(&entry);
@@ -247,7 +248,7 @@ fn holds(list: &[FastWrite], stamp: Stamp) -> bool {
 }
 
 /// What rests of a partition's unsettled writes.
-pub(crate) fn read_lists(at: &Place, brick: &Brick) -> Result<Lists> {
+pub(crate) fn read_lists(at: &Membership, brick: &Brick) -> Result<Lists> {
     let (mut from, to) = Key::own_range(at.ring, at.own.partition, at.count);
     let mut lists = Lists::new();
     loop {

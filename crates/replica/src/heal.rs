@@ -7,14 +7,16 @@
 //! until it has it, the learner takes nothing for it; then only the blocks that differ are sent.
 
 mod late;
+pub(crate) mod learner;
 mod mend;
+pub(crate) mod proof;
 
-use crate::compare::sum;
+use crate::heal::learner::heal_key;
 use crate::leader::{Draft, Leader, Unmade};
-use crate::learner::heal_key;
 use crate::message::{BlockAt, FastList, Hashed, HealStep, HeldShard, Message};
-use crate::partition::{Around, Out, Place};
-use crate::step::Commit;
+use crate::ops::step::Commit;
+use crate::partition::{Around, Membership, Out};
+use crate::view_start::compare::sum;
 use hekate_brick::{Brick, LogEntry, LogPosition};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -190,7 +192,7 @@ impl Learner {
 
 impl Leader {
     /// How far the learners are.
-    pub fn healing(&self, at: &Place) -> Vec<Healing> {
+    pub fn healing(&self, at: &Membership) -> Vec<Healing> {
         let of = |(brick, learner): (&BrickId, &Learner)| Healing {
             brick: *brick,
             heard: learner.is_attached(),
@@ -248,7 +250,7 @@ impl Leader {
     /// A record on its way to those who learn; one of them does a step with it.
     pub fn stream(
         &mut self,
-        at: &Place,
+        at: &Membership,
         entry: &LogEntry,
         commit: &Commit,
         mut step: Option<(BrickId, HealStep)>,
@@ -278,7 +280,7 @@ impl Leader {
     }
 
     /// Brings learners on, as far as it may.
-    pub fn heal(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn heal(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
         if !self.serves() || !self.all_present() || self.learners.is_empty() {
             return Ok(());
         }
@@ -296,7 +298,7 @@ impl Leader {
     /// What cannot be read here must not end the partition, whose only replica this may be: the learner waits.
     pub fn stop_at_damage<T: Default>(
         &mut self,
-        at: &Place,
+        at: &Membership,
         brick: BrickId,
         outcome: Result<T>,
         out: &mut Out,
@@ -312,7 +314,7 @@ impl Leader {
     }
 
     /// -> whether there may be another one at once.
-    fn heal_step(&mut self, at: &Place, brick: BrickId, around: &Around, out: &mut Out) -> Result<bool> {
+    fn heal_step(&mut self, at: &Membership, brick: BrickId, around: &Around, out: &mut Out) -> Result<bool> {
         let Some(learner) = self.learners.get_mut(&brick) else { return Ok(false) };
         if learner.is_ahead() {
             return Ok(false);
@@ -343,7 +345,7 @@ impl Leader {
     /// An empty record with a step. -> its number; none if there is no room for it.
     fn step_record(
         &mut self,
-        at: &Place,
+        at: &Membership,
         (brick, step): (BrickId, HealStep),
         commit: &Commit,
         cost: usize,
@@ -368,7 +370,14 @@ impl Leader {
 
     /// If its log is the beginning of this one, and the rest is still in the journal, it gets that. Otherwise it goes on
     /// from here, and is compared.
-    fn attach(&mut self, at: &Place, brick: BrickId, mut told: Told, around: &Around, out: &mut Out) -> Result<bool> {
+    fn attach(
+        &mut self,
+        at: &Membership,
+        brick: BrickId,
+        mut told: Told,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
         if !self.has_evened(&mut told.lists) {
             self.set_stage(brick, Stage::Told(told));
             return Ok(false);
@@ -404,7 +413,7 @@ impl Leader {
     /// As many records as may go now, and never fewer than twice those that have come since: so there is an end to it.
     fn feed_learner(
         &mut self,
-        at: &Place,
+        at: &Membership,
         brick: BrickId,
         mut feeding: Feeding,
         around: &Around,
@@ -412,7 +421,7 @@ impl Leader {
     ) -> Result<bool> {
         let mut must = 2 * std::mem::take(&mut feeding.came);
         while let Some(entry) = feeding.records.pop_front() {
-            let fresh = crate::feed::fresh_of(around.brick, &entry.record)?;
+            let fresh = crate::view_start::feed::fresh_of(around.brick, &entry.record)?;
             let bytes = fresh.iter().map(|one| one.bytes.len()).sum::<usize>() + entry.encoded_bytes();
             let sequence = entry.record.sequence;
             at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
@@ -431,7 +440,7 @@ impl Leader {
         Ok(true)
     }
 
-    fn restart(&mut self, at: &Place, brick: BrickId, told: Told, around: &Around, out: &mut Out) -> Result<bool> {
+    fn restart(&mut self, at: &Membership, brick: BrickId, told: Told, around: &Around, out: &mut Out) -> Result<bool> {
         // Of this view, so that no position that the learner may have had is behind it.
         let sequence = match self.append_own(at, Commit::default(), around, out)? {
             Ok(sequence) => sequence,
@@ -455,7 +464,14 @@ impl Leader {
         }
     }
 
-    fn compare_next(&mut self, at: &Place, brick: BrickId, from: Key, around: &Around, out: &mut Out) -> Result<bool> {
+    fn compare_next(
+        &mut self,
+        at: &Membership,
+        brick: BrickId,
+        from: Key,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
         let (_, objects_end) = Key::object_range(at.ring, at.own.partition, at.count);
         let (work, work_end) = Key::work_range(at.ring, at.own.partition, at.count);
         let (begin, end) =
@@ -512,7 +528,7 @@ impl Leader {
 }
 
 /// For the operator.
-pub(crate) fn not_healed(at: &Place, brick: BrickId, error: &Error) -> String {
+pub(crate) fn not_healed(at: &Membership, brick: BrickId, error: &Error) -> String {
     let (number, ring) = (at.own.partition, at.ring);
     let other = brick.text();
     format!(
@@ -522,7 +538,7 @@ pub(crate) fn not_healed(at: &Place, brick: BrickId, error: &Error) -> String {
 
 /// The records after a position, if it is one of this log and the journal still has them. Who was made to lead before it was
 /// healed (`hekate partition force`) has none that others could take; and who was never a member lacks fast writes, which are in no log.
-fn missing(at: &Place, brick: &Brick, position: LogPosition) -> Result<Option<Vec<LogEntry>>> {
+fn missing(at: &Membership, brick: &Brick, position: LogPosition) -> Result<Option<Vec<LogEntry>>> {
     let own = brick.position(at.ring, at.own.partition);
     if brick.get(&heal_key(at))?.is_some() {
         return Ok(None);
@@ -551,9 +567,9 @@ fn all_hashes(brick: &Brick, from: &Key, to: &Key) -> Result<BTreeMap<Key, u128>
 }
 
 /// How much of a partition lies before a key: ids are spread evenly over its positions, and there are few entries of work.
-fn share_before(at: &Place, key: &Key) -> u32 {
+fn share_before(at: &Membership, key: &Key) -> u32 {
     let (_, objects_end) = Key::object_range(at.ring, at.own.partition, at.count);
-    let Some(place) = key.place() else { return if *key < objects_end { 0 } else { 9_999 } };
+    let Some(place) = key.prefix() else { return if *key < objects_end { 0 } else { 9_999 } };
     if *key >= objects_end {
         return 9_999;
     }

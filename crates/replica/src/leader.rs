@@ -3,22 +3,22 @@
 //! `level.rs` is what it does before it serves, `drive.rs` how it takes ops over partitions from step to step, `serve.rs`
 //! how requests begin and reads are answered; here is the log: who holds what, what is settled, what is synced.
 
-use crate::drive::Driven;
 use crate::fast::lane::FastLane;
 use crate::fast::times::Times;
-use crate::follower::append;
+use crate::heal::proof::Proving;
 use crate::heal::{Learner, not_healed};
-use crate::level::Phase;
 use crate::locks::LockTable;
+use crate::log::follower::append;
+use crate::log::number_allocator::Numbers;
+use crate::log::room;
+use crate::log::sync_rounds::Round;
 use crate::message::{Address, BlockAt, Fresh, HealStep, Message, Outcome};
-use crate::number_allocator::Numbers;
-use crate::partition::{Around, Event, Out, Place, Token};
-use crate::proof::Proving;
-use crate::recent_truncates::Cuts;
-use crate::room;
-use crate::serve::Waiting;
-use crate::step::{Ask, Commit};
-use crate::sync_rounds::Round;
+use crate::ops::recent_truncates::Cuts;
+use crate::ops::step::{Ask, Commit};
+use crate::partition::{Around, Event, Membership, Out, Token};
+use crate::requests::Waiting;
+use crate::transactions::driven::Driven;
+use crate::view_start::level::Phase;
 use hekate_brick::{Amount, Brick, LogEntry, LogPosition};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -158,7 +158,7 @@ pub(crate) enum Unmade {
 }
 
 impl Leader {
-    pub fn new(at: &Place, brick: &Brick) -> Result<Self> {
+    pub fn new(at: &Membership, brick: &Brick) -> Result<Self> {
         let last = brick.position(at.ring, at.own.partition).sequence;
         Ok(Self {
             phase: Phase::Silent,
@@ -207,7 +207,7 @@ impl Leader {
         })
     }
 
-    pub fn handle(&mut self, at: &mut Place, event: Event, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn handle(&mut self, at: &mut Membership, event: Event, around: &Around, out: &mut Out) -> Result<()> {
         match event {
             Event::Start => self.begin(at, around, out)?,
             Event::Request { .. } | Event::Change { .. } | Event::Collect { .. } | Event::Accessed { .. } => {
@@ -249,7 +249,7 @@ impl Leader {
 
     pub fn message(
         &mut self,
-        at: &mut Place,
+        at: &mut Membership,
         from: Address,
         message: Message,
         around: &Around,
@@ -301,12 +301,12 @@ impl Leader {
     }
 
     /// An ask of the server's own.
-    pub fn ask(&self, at: &Place, around: &Around, volume: VolumeId) -> Ask {
+    pub fn ask(&self, at: &Membership, around: &Around, volume: VolumeId) -> Ask {
         Ask::new(at.ring, at.count, volume, (SYSTEM_SESSION, OpId(0)), around.now)
     }
 
     /// The others wait until there is a view without it.
-    pub fn member_failed(&mut self, at: &Place, brick: BrickId, error: &Error, out: &mut Out) {
+    pub fn member_failed(&mut self, at: &Membership, brick: BrickId, error: &Error, out: &mut Out) {
         if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.failed) {
             (member.position, member.failed) = (None, true);
             let (number, ring) = (at.own.partition, at.ring);
@@ -386,7 +386,7 @@ impl Leader {
     /// Makes a record, and sends it on its way. It is settled once every member has it.
     pub fn append(
         &mut self,
-        at: &Place,
+        at: &Membership,
         draft: Draft,
         around: &Around,
         out: &mut Out,
@@ -472,7 +472,7 @@ impl Leader {
 
     /// Something to collect.
     pub fn note_work(&mut self, key: &Key, value: &bytes::Bytes, out: &mut Out) {
-        let (Some(place), Some(id)) = (key.place(), key.id()) else { return };
+        let (Some(place), Some(id)) = (key.prefix(), key.id()) else { return };
         match key.kind() {
             Some(Kind::Orphan) => out.orphans.push((place.volume, InodeId::from_bits(id))),
             Some(Kind::Garbage) => {
@@ -495,7 +495,7 @@ impl Leader {
     }
 
     /// What all members have is let out, and what waited for it goes on.
-    pub fn settle(&mut self, at: &mut Place, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn settle(&mut self, at: &mut Membership, around: &Around, out: &mut Out) -> Result<()> {
         loop {
             self.go_on_closing(at, around, out)?;
             self.let_out(at, around, out);
@@ -508,7 +508,7 @@ impl Leader {
         }
     }
 
-    fn let_out(&mut self, at: &Place, around: &Around, out: &mut Out) {
+    fn let_out(&mut self, at: &Membership, around: &Around, out: &mut Out) {
         let mut held = self.members.values().map(|member| member.held).min();
         if is_planted(1) {
             held = None;
@@ -527,14 +527,14 @@ impl Leader {
     }
 
     /// Nothing that is settled waits any more.
-    fn is_let_out(&self, at: &Place) -> bool {
+    fn is_let_out(&self, at: &Membership) -> bool {
         let held = self.members.values().map(|member| member.held).min().unwrap_or(self.last);
         self.settled >= held.min(self.last) && !self.after.iter().any(|waits| self.may_go(at, waits))
     }
 
     /// What all members of a view have that has not begun may not be what counts: if it never begins, others may lead without
     /// it. So nobody is told before (rule 15).
-    fn may_go(&self, at: &Place, (sequence, _, then): &(Sequence, bool, Then)) -> bool {
+    fn may_go(&self, at: &Membership, (sequence, _, then): &(Sequence, bool, Then)) -> bool {
         *sequence <= self.settled && (at.view.opened || matches!(then, Then::Open(_)) || is_planted(25))
     }
 
@@ -548,7 +548,7 @@ impl Leader {
         self.window.iter().flat_map(|(entry, _)| &entry.record.changes)
     }
 
-    fn fire(&mut self, at: &Place, then: Then, around: &Around, out: &mut Out) {
+    fn fire(&mut self, at: &Membership, then: Then, around: &Around, out: &mut Out) {
         match then {
             Then::Answer(token, reply) => out.answers.push((token, reply)),
             Then::SendLegs(intent, upto) => self.send_legs(at, intent, upto, around, out),

@@ -1,64 +1,34 @@
-//! The server side of a partition: one replica as a pure state machine (`partition.rs`), and what its leader does with an
-//! op (`step.rs`).
+//! The server side of a partition: one replica as a pure state machine (`partition.rs`).
 //!
-//! The crate opens no socket, starts no thread, and reads no clock and no random source; it is given them.
-//! `docs/replication.md` is the document.
+//! The crate opens no socket, starts no thread, and reads no clock and no random source; its host passes them in.
+//! `docs/replication.md` and `docs/fast-lane.md` specify the protocol.
 
-mod acl;
-mod allocate;
-mod compare;
-mod conflicts;
-mod copy;
-mod data;
-mod drive;
 mod fast;
-mod feed;
-mod follower;
-mod footprint;
 mod heal;
-mod inodes;
 mod leader;
-mod learner;
-mod legs;
-mod level;
-mod locking;
 mod locks;
+mod log;
 mod message;
-mod names;
-mod number_allocator;
+mod ops;
 mod partition;
-mod progress;
-mod proof;
-mod raw;
-mod read;
-mod recent_truncates;
-mod rename;
-mod retention;
-mod retries;
-mod room;
-mod seek;
-mod serve;
-mod shards;
-mod step;
-mod stubs;
-mod sync_rounds;
+mod requests;
 #[cfg(test)]
 mod tests;
-mod tree;
-mod truncate;
+mod transactions;
+mod view_start;
 
 pub use fast::FAST_BYTES_MAX;
 pub use heal::Healing;
-pub use inodes::is_access_due;
+pub use heal::proof::Proof;
 pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait};
+pub use log::progress::LogProgress;
+pub use log::retention::Retention;
 pub use message::{
     Address, BlockAt, BlockHash, Envelope, FastList, Fresh, Hashed, HealStep, HeldShard, Message, Outcome, Portion,
 };
+pub use ops::inodes::is_access_due;
+pub use ops::read::answer;
+pub use ops::recent_truncates::Cut;
+pub use ops::step::{Ask, Commit, Stop};
+pub use ops::tree::root_directory;
 pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
-pub use progress::Progress;
-pub use proof::Proof;
-pub use read::answer;
-pub use recent_truncates::Cut;
-pub use retention::Retention;
-pub use step::{Ask, Commit, Stop};
-pub use tree::root_directory;

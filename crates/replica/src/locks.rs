@@ -12,6 +12,7 @@
 mod answers;
 mod grant;
 mod graph;
+pub(crate) mod locking;
 #[cfg(test)]
 mod model;
 mod recovery;

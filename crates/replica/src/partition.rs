@@ -6,14 +6,14 @@
 //! in the epoch of the view; an op over partitions has one record as its commit point, and an intent beside it from
 //! which a later leader undoes or finishes what a crash left.
 
-use crate::follower::Follower;
 use crate::heal::Healing;
+use crate::heal::proof::Proof;
 use crate::leader::Leader;
-use crate::level::Phase;
 use crate::locks::Ticket;
+use crate::log::follower::Follower;
 use crate::message::{Address, BlockAt, Envelope, Message};
-use crate::proof::Proof;
-use crate::step::{Ask, Commit};
+use crate::ops::step::{Ask, Commit};
+use crate::view_start::level::Phase;
 use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::planted::is_planted;
@@ -122,14 +122,14 @@ pub enum Event {
 /// See the module.
 #[derive(Debug)]
 pub struct Partition {
-    pub(crate) at: Place,
+    pub(crate) at: Membership,
     pub(crate) role: Role,
     pub(crate) failed: Option<Error>,
 }
 
 /// Which replica of which partition this is.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Membership {
     pub ring: RingId,
     pub own: Address,
     pub count: u32,
@@ -148,7 +148,7 @@ pub(crate) enum Role {
     Follower(Box<Follower>),
 }
 
-impl Place {
+impl Membership {
     pub fn send(&self, out: &mut Out, to: Address, message: Message) {
         let (ring, from, epoch) = (self.ring, self.own, self.view.epoch);
         out.sends.push(Envelope { ring, from, to, epoch, message });
@@ -195,7 +195,7 @@ impl Partition {
         let view = around.views.get(own.partition.0 as usize);
         let view = view.ok_or_else(|| Error::bug(format!("partition {} of ring {ring} has no view", own.partition)))?;
         let (life, joins) = (around.brick.incarnation(), !view.opened);
-        let at = Place { ring, own, count, view: view.clone(), life, lost, joins };
+        let at = Membership { ring, own, count, view: view.clone(), life, lost, joins };
         let role = match at.leads() {
             true => Role::Leader(Box::new(Leader::new(&at, around.brick)?)),
             false => Role::Follower(Box::new(Follower::new(&at, around.brick)?)),
@@ -516,7 +516,7 @@ pub(crate) fn leader_of(partition: PartitionNumber, around: &Around) -> Option<A
 }
 
 /// Whether a partition rests on the same bricks as this one.
-pub(crate) fn same_bricks(at: &Place, partition: PartitionNumber, around: &Around) -> bool {
+pub(crate) fn same_bricks(at: &Membership, partition: PartitionNumber, around: &Around) -> bool {
     let bricks = |view: &View| {
         let mut bricks: Vec<BrickId> = view.members.iter().map(|member| member.brick).collect();
         bricks.sort_unstable();

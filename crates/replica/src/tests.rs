@@ -17,12 +17,12 @@ mod learner;
 mod legs;
 mod lending;
 mod level;
+mod log_progress;
 mod loose;
 mod lost_blocks;
 mod lost_records;
 mod model;
 mod names;
-mod progress;
 mod proof;
 mod reads;
 mod retries;
@@ -417,7 +417,7 @@ impl TestRing {
         let mut places: Vec<(InodeId, Position, Name)> = Vec::new();
         for (key, value) in self.entries() {
             let id = InodeId::from_bits(key.id().unwrap());
-            let at = (id, key.place().unwrap().position);
+            let at = (id, key.prefix().unwrap().position);
             match key.kind().unwrap() {
                 Kind::Name => {
                     let name = NameRecord::from_bytes(value).unwrap();

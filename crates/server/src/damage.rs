@@ -21,14 +21,14 @@ const LOOKED_AT_ONCE: usize = 64;
 const NAMED_MAX: usize = 100;
 
 /// By brick, and by its description.
-type Place = (BrickId, String);
+type DamagedItem = (BrickId, String);
 
 /// The damaged blocks and entries of this server that no replica could mend.
 #[derive(Default)]
 pub struct Damages {
-    known: Mutex<BTreeMap<Place, Finding>>,
+    known: Mutex<BTreeMap<DamagedItem, Finding>>,
     /// The item that was read again last: the next round goes on behind it.
-    looked_at: Mutex<Option<Place>>,
+    looked_at: Mutex<Option<DamagedItem>>,
     /// Stopped bricks that the log has named.
     stopped: Mutex<BTreeSet<BrickId>>,
 }
@@ -40,7 +40,7 @@ impl Damages {
     }
 
     /// -> whether it was not known before.
-    fn add(&self, place: Place, finding: &Finding) -> bool {
+    fn add(&self, place: DamagedItem, finding: &Finding) -> bool {
         let mut known = self.known.lock();
         let is_new = !known.contains_key(&place);
         if is_new && known.len() < KEPT_MAX {
@@ -50,7 +50,7 @@ impl Damages {
     }
 
     /// The items behind the one that was looked at last, and behind the end those from the beginning on; each once.
-    fn next(&self) -> Vec<(Place, Finding)> {
+    fn next(&self) -> Vec<(DamagedItem, Finding)> {
         let (known, mut looked_at) = (self.known.lock(), self.looked_at.lock());
         let last = looked_at.take();
         let behind = known.range((last.clone().map_or(Unbounded, Excluded), Unbounded));
@@ -98,7 +98,7 @@ fn volume_name(node: &Node, finding: &Finding) -> String {
 /// What is damaged, for `hekate status`.
 pub fn rows(node: &Node) -> Vec<Value> {
     let known: Vec<_> = node.damages.known.lock().iter().take(NAMED_MAX).map(|(p, f)| (p.clone(), f.clone())).collect();
-    let row = |((brick, what), finding): (Place, Finding)| {
+    let row = |((brick, what), finding): (DamagedItem, Finding)| {
         json!({
             "volume": volume_name(node, &finding), "what": what, "brick": brick,
             "directory": node.directories.get(&brick), "server": node.registry.server(),

@@ -126,7 +126,7 @@ impl Lacking {
         // Blocks and bytes by volume and id, of an inode or of a file's bytes.
         let (mut inodes, mut contents) = (BTreeMap::new(), BTreeMap::new());
         for (key, bytes) in self.entries {
-            let (Some(place), Some(id), Some(kind)) = (key.place(), key.id(), key.kind()) else { continue };
+            let (Some(place), Some(id), Some(kind)) = (key.prefix(), key.id(), key.kind()) else { continue };
             if matches!(kind, Kind::Inode | Kind::Content | Kind::Xattr | Kind::Stub | Kind::Name) {
                 *inodes.entry((place.volume.0, id)).or_insert(0) += bytes;
             }

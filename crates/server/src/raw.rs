@@ -10,7 +10,7 @@ const LOCKS_MAX: usize = 256;
 /// Locks of one session, wherever they are.
 const LOCKS_OF_SESSION_MAX: usize = 65_536;
 
-type Place = (Address, ShardId);
+type ReplicaShard = (Address, ShardId);
 
 #[derive(Debug)]
 struct Held {
@@ -30,13 +30,13 @@ pub(crate) struct RawLocks {
 
 #[derive(Debug, Default)]
 struct Table {
-    held: HashMap<Place, Vec<Held>>,
+    held: HashMap<ReplicaShard, Vec<Held>>,
     /// How many a session has.
     counts: HashMap<SessionId, usize>,
 }
 
 impl Table {
-    fn let_go(&mut self, place: Place, (session, op): (SessionId, OpId)) {
+    fn let_go(&mut self, place: ReplicaShard, (session, op): (SessionId, OpId)) {
         let Some(here) = self.held.get_mut(&place) else { return };
         let before = here.len();
         here.retain(|known| (known.session, known.op) != (session, op));
@@ -59,7 +59,7 @@ pub(crate) enum Locked {
 }
 
 impl RawLocks {
-    pub fn step(&self, place: Place, (session, op): (SessionId, OpId), step: &RawStep) -> Locked {
+    pub fn step(&self, place: ReplicaShard, (session, op): (SessionId, OpId), step: &RawStep) -> Locked {
         match step {
             RawStep::Lock { offset, length } => {
                 let from = u64::from(*offset);
@@ -73,7 +73,7 @@ impl RawLocks {
         }
     }
 
-    fn lock(&self, place: Place, wanted: Held) -> Result<Reply> {
+    fn lock(&self, place: ReplicaShard, wanted: Held) -> Result<Reply> {
         let mut table = self.table.lock();
         let Table { held, counts } = &mut *table;
         let is_same = |known: &Held| (known.session, known.op) == (wanted.session, wanted.op);
@@ -99,7 +99,7 @@ impl RawLocks {
     }
 
     /// Whether another session waits for one of this session's locks.
-    pub fn is_wanted(&self, place: Place, session: SessionId) -> bool {
+    pub fn is_wanted(&self, place: ReplicaShard, session: SessionId) -> bool {
         let table = self.table.lock();
         table.held.get(&place).is_some_and(|here| here.iter().any(|known| known.session == session && known.wanted))
     }
@@ -119,7 +119,7 @@ impl RawLocks {
 mod tests {
     use super::*;
 
-    fn place() -> Place {
+    fn place() -> ReplicaShard {
         let shard = ShardId { volume: VolumeId(1), data: DataId(7), index: 0 };
         (Address { partition: PartitionNumber(3), brick: BrickId(9) }, shard)
     }

@@ -55,7 +55,7 @@ impl Rotten {
     fn of(finding: &Finding) -> Option<Self> {
         match finding {
             Finding::Block { ring, shard, block } => Some(Self::Block { ring: *ring, shard: *shard, block: *block }),
-            Finding::Entry { key } => match (key.place()?, key.kind()?, key.as_shard()) {
+            Finding::Entry { key } => match (key.prefix()?, key.kind()?, key.as_shard()) {
                 (place, Kind::Shard, Some(shard)) => Some(Self::Block { ring: place.ring, shard, block: 0 }),
                 (_, Kind::Checksums, _) => None,
                 (place, ..) => Some(Self::Entry { ring: place.ring, position: place.position, key: key.clone() }),

@@ -200,7 +200,7 @@ pub fn describe(finding: &Finding) -> String {
 pub fn volume_of(finding: &Finding) -> VolumeId {
     match finding {
         Finding::Block { shard, .. } => shard.volume,
-        Finding::Entry { key } => key.place().map_or(VolumeId(0), |place| place.volume),
+        Finding::Entry { key } => key.prefix().map_or(VolumeId(0), |place| place.volume),
         Finding::Stray { .. } => VolumeId(0),
     }
 }
@@ -279,7 +279,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
 /// Of a brick's replicas, which are about as large as each other, so much comes before a key: entries are in the order of
 /// their places on the ring.
 fn share_before(node: &Node, brick: BrickId, key: &Key) -> f64 {
-    let Some(place) = key.place() else { return 0.0 };
+    let Some(place) = key.prefix() else { return 0.0 };
     let (mut all, mut behind) = (0.0, 0.0);
     for ring in node.rings.read().values() {
         let own = ring.replicas().map(|(address, _)| *address).filter(|address| address.brick == brick);

@@ -51,7 +51,7 @@ fn entry(brick: &Brick, p: u32, changes: Vec<Change>) -> LogEntry {
 }
 fn put(brick: &Brick, p: u32, bytes: usize) -> Lsn {
     let n = brick.position(RING, PartitionNumber(p)).sequence.0;
-    let place = Place { ring: RING, position: Position(p << 31), volume: VolumeId(1) };
+    let place = KeyPrefix { ring: RING, position: Position(p << 31), volume: VolumeId(1) };
     let key = Key::name(place, ROOT, format!("{p}-{n}").as_bytes());
     brick.append(&entry(brick, p, vec![Change::Put { key, value: Bytes::from(vec![1; bytes]) }])).unwrap()
 }

@@ -12,10 +12,10 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Tickets {
     last: AtomicU64,
-    open: Mutex<HashMap<Token, Place>>,
+    open: Mutex<HashMap<Token, TicketState>>,
 }
 
-enum Place {
+enum TicketState {
     /// The answer came before anybody asked for it.
     Early(Result<Reply>),
     Waiting(Arc<Waiter>),
@@ -39,12 +39,12 @@ impl Tickets {
     pub fn answer(&self, token: Token, answer: Result<Reply>) {
         let mut open = self.open.lock();
         match open.remove(&token) {
-            Some(Place::Waiting(waiter)) => {
+            Some(TicketState::Waiting(waiter)) => {
                 *waiter.answer.lock() = Some(answer);
                 waiter.came.notify_one();
             }
-            Some(Place::Abandoned) => {}
-            Some(Place::Early(_)) | None => drop(open.insert(token, Place::Early(answer))),
+            Some(TicketState::Abandoned) => {}
+            Some(TicketState::Early(_)) | None => drop(open.insert(token, TicketState::Early(answer))),
         }
     }
 
@@ -52,11 +52,11 @@ impl Tickets {
     pub fn wait(&self, token: Token, limit: Duration) -> Option<Result<Reply>> {
         let waiter = {
             let mut open = self.open.lock();
-            if let Some(Place::Early(answer)) = open.remove(&token) {
+            if let Some(TicketState::Early(answer)) = open.remove(&token) {
                 return Some(answer);
             }
             let waiter = Arc::new(Waiter::default());
-            open.insert(token, Place::Waiting(waiter.clone()));
+            open.insert(token, TicketState::Waiting(waiter.clone()));
             waiter
         };
         let mut answer = waiter.answer.lock();
@@ -70,16 +70,16 @@ impl Tickets {
     pub fn abandon(&self, token: Token) -> Option<Result<Reply>> {
         let mut open = self.open.lock();
         match open.remove(&token) {
-            Some(Place::Early(answer)) => Some(answer),
-            Some(Place::Waiting(waiter)) => {
+            Some(TicketState::Early(answer)) => Some(answer),
+            Some(TicketState::Waiting(waiter)) => {
                 let answer = waiter.answer.lock().take();
                 if answer.is_none() {
-                    open.insert(token, Place::Abandoned);
+                    open.insert(token, TicketState::Abandoned);
                 }
                 answer
             }
             // It was answered just now, and taken from the list.
-            Some(Place::Abandoned) | None => None,
+            Some(TicketState::Abandoned) | None => None,
         }
     }
 }

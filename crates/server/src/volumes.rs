@@ -197,7 +197,7 @@ fn delete_entries(
 ) -> Result<()> {
     // Shards and their checksums go by `DropShard`.
     let entry = |key: &Key| !matches!(key.kind(), Some(Kind::Shard | Kind::Checksums));
-    let own = |key: &Key| key.place().is_some_and(|place| place.volume == volume.volume);
+    let own = |key: &Key| key.prefix().is_some_and(|place| place.volume == volume.volume);
     loop {
         let found = ring.leader(number)?.1.brick.scan(&from, &to, DELETE_AT_ONCE)?;
         let Some((last, _)) = found.last() else { return Ok(()) };

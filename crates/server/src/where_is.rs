@@ -99,7 +99,7 @@ impl Search<'_> {
             _ => return Err(Error::NotDirectory),
         };
         let position = name_position(directory, name, spread);
-        let place = Place { ring: self.ring.ring, position, volume: self.volume.volume };
+        let place = KeyPrefix { ring: self.ring.ring, position, volume: self.volume.volume };
         let found: Option<NameRecord> = self.value(&Key::name(place, directory, name.as_bytes()))?;
         found.map(|record| record.inode).ok_or(Error::NotFound)
     }
@@ -118,7 +118,7 @@ impl Search<'_> {
 
     /// The value of a key, as the leader of its partition has it.
     fn value<T: Wire>(&self, key: &Key) -> Result<Option<T>> {
-        let place = key.place().ok_or_else(|| Error::bug("a key without a place"))?;
+        let place = key.prefix().ok_or_else(|| Error::bug("a key without a place"))?;
         let look = self.look(place.position, What::Key(key.as_bytes().to_vec()));
         let found = self.holders.by_leader(look)?;
         Ok(found.map(|value| T::from_bytes(value.into())).transpose()?)
@@ -142,7 +142,7 @@ impl Search<'_> {
             return Err(Error::Damaged { what: format!("a directory with names in {spread} partitions") });
         }
         let stub = |position| {
-            let key = Key::stub(Place { ring: self.ring.ring, position, volume: self.volume.volume }, id);
+            let key = Key::stub(KeyPrefix { ring: self.ring.ring, position, volume: self.volume.volume }, id);
             self.place_of_key(position, &key, |held: StubRecord| {
                 json!({ "change": held.change, "entries": held.entries, "directories": held.directories })
             })

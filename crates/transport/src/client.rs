@@ -1,9 +1,9 @@
 //! The client's side: a pool of connections to one server, and retries that do nothing twice.
 
+use crate::authentication::{Handshake, Side};
 use crate::endpoint::Endpoint;
 use crate::frame::*;
 use crate::local::Local;
-use crate::proof::{Handshake, Side};
 use bytes::Bytes;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Input, Reply, Request, Result, SessionId, Wire};

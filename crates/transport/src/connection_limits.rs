@@ -38,14 +38,14 @@ enum Whose {
 
 /// A connection's place, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPermit {
     places: Arc<Places>,
     whose: Whose,
 }
 
 impl Places {
     /// A place for a user of this machine, or (none) for who has yet to prove the secret; if there is one.
-    pub fn take(self: &Arc<Self>, peer: Option<Peer>) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, peer: Option<Peer>) -> Option<ConnectionPermit> {
         let whose = match peer {
             None => Whose::Unproved,
             Some(peer) => match peer.stranger() {
@@ -53,7 +53,7 @@ impl Places {
                 None => Whose::Trusted,
             },
         };
-        self.0.lock().take(whose).then(|| Place { places: self.clone(), whose })
+        self.0.lock().take(whose).then(|| ConnectionPermit { places: self.clone(), whose })
     }
 
     /// Connections that there are.
@@ -103,7 +103,7 @@ impl Taken {
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// The secret was proved.
     pub fn is_proved(&mut self) {
         if self.whose == Whose::Unproved {
@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.places.0.lock().give_back(self.whose);
     }
@@ -127,7 +127,7 @@ mod tests {
         rustix::process::geteuid().as_raw()
     }
 
-    fn take(places: &Arc<Places>, uid: u32, count: usize) -> Vec<Place> {
+    fn take(places: &Arc<Places>, uid: u32, count: usize) -> Vec<ConnectionPermit> {
         (0..count).map_while(|_| places.take(Some(Peer::Local { uid }))).collect()
     }
 
@@ -136,7 +136,8 @@ mod tests {
         let places = Arc::<Places>::default();
         let kept = take(&places, 70_001, CONNECTIONS_MAX);
         assert_eq!(kept.len(), STRANGER_MAX);
-        let others: Vec<Vec<Place>> = (2..100).map(|user| take(&places, 70_000 + user, STRANGER_MAX)).collect();
+        let others: Vec<Vec<ConnectionPermit>> =
+            (2..100).map(|user| take(&places, 70_000 + user, STRANGER_MAX)).collect();
         assert_eq!(kept.len() + others.iter().map(Vec::len).sum::<usize>(), STRANGERS_MAX);
         assert_eq!(take(&places, own(), CONNECTIONS_MAX).len(), CONNECTIONS_MAX - STRANGERS_MAX);
         assert_eq!(places.count(), STRANGERS_MAX);
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn who_has_not_proved_the_secret_leaves_room_for_who_has() {
         let places = Arc::<Places>::default();
-        let mut waiting: Vec<Place> = (0..CONNECTIONS_MAX).map_while(|_| places.take(None)).collect();
+        let mut waiting: Vec<ConnectionPermit> = (0..CONNECTIONS_MAX).map_while(|_| places.take(None)).collect();
         assert_eq!(waiting.len(), UNPROVED_MAX);
         waiting[0].is_proved();
         assert!(places.take(None).is_some());

@@ -5,6 +5,7 @@
 //! takes in order. Servers among themselves keep one connection for each two, which carries the packets of a [`link`].
 //! `docs/format/wire.md` is the document.
 
+mod authentication;
 mod client;
 mod connection_limits;
 mod control;
@@ -18,7 +19,6 @@ mod local;
 mod lock_notifications;
 mod peers;
 mod pending_batches;
-mod proof;
 mod server;
 mod servers;
 mod session_lock;

@@ -1,5 +1,6 @@
 //! The server's side: listeners, handshakes, and a thread a connection that hands batches to the [`Service`].
 
+use crate::authentication::{Handshake, Side};
 use crate::connection_limits::Places;
 use crate::credentials::{Peer, local_peer};
 use crate::endpoint::{Endpoint, Secret, Stream};
@@ -8,7 +9,6 @@ use crate::link::Boot;
 use crate::local::Local;
 use crate::lock_notifications::Listener;
 use crate::peers::Peers;
-use crate::proof::{Handshake, Side};
 use bytes::Bytes;
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
 use parking_lot::Mutex;

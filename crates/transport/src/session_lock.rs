@@ -196,9 +196,9 @@ impl SessionLocks {
 mod tests {
     use super::*;
 
-    struct Place(PathBuf);
+    struct TestDirectory(PathBuf);
 
-    impl Place {
+    impl TestDirectory {
         fn new(name: &str) -> Self {
             let directory = std::env::temp_dir().join(format!("hekate-session-lock-{name}-{}", std::process::id()));
             let _ = std::fs::remove_dir_all(&directory);
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestDirectory {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_was_seen_and_is_free_proves_the_end_also_to_the_next_server() {
-        let place = Place::new("seen");
+        let place = TestDirectory::new("seen");
         let locks = place.locks();
         assert!(!locks.has_ended(SESSION), "there is no file");
         locks.begin(SESSION, own_uid()).unwrap();
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_was_never_seen_proves_nothing() {
-        let place = Place::new("unseen");
+        let place = TestDirectory::new("unseen");
         let locks = place.locks();
         locks.begin(SESSION, own_uid()).unwrap();
         drop(SessionLock::take(&place.socket(), SESSION).unwrap());
@@ -264,7 +264,7 @@ mod tests {
     /// Root tries as other users.
     #[test]
     fn nobody_but_the_user_of_a_session_can_lock_its_file() {
-        let place = Place::new("private");
+        let place = TestDirectory::new("private");
         let locks = place.locks();
         let (user, stranger) = (12_345, 12_346);
         locks.begin(SESSION, user).unwrap();
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_copy_and_another_boot_prove_nothing() {
-        let place = Place::new("copy");
+        let place = TestDirectory::new("copy");
         let locks = place.locks();
         locks.begin(SESSION, own_uid()).unwrap();
         let held = SessionLock::take(&place.socket(), SESSION).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     /// As a process that a mount has started and that lives on has it: the mount's session may be in use.
     #[test]
     fn a_lock_is_held_until_the_last_descriptor_is_closed() {
-        let place = Place::new("dup");
+        let place = TestDirectory::new("dup");
         let locks = place.locks();
         locks.begin(SESSION, own_uid()).unwrap();
         let held = SessionLock::take(&place.socket(), SESSION).unwrap();
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn files_of_other_sessions_are_removed_and_a_place_of_others_is_refused() {
-        let place = Place::new("keep");
+        let place = TestDirectory::new("keep");
         let locks = place.locks();
         (1..4).for_each(|number| locks.begin(SessionId(number), own_uid()).unwrap());
         locks.keep_only(|session| session == SessionId(2));

@@ -134,7 +134,7 @@ impl Creates {
         let place = if kind == NodeKind::Directory { self.random.next() as u32 } else { position.0 };
         let id = InodeId::new(place, self.random.next() as u32, number);
         let (now, directory) = (self.now, &mut self.directories[at]);
-        let place = Place { ring: RING, position, volume: VOLUME };
+        let place = KeyPrefix { ring: RING, position, volume: VOLUME };
         let key = Key::name(place, directory.id, name.as_bytes());
         changes.push(Change::Put { key, value: NameRecord { inode: id, kind }.to_bytes() });
         directory.stub.entries += 1;

@@ -33,7 +33,7 @@ pub fn partition_of(shard: ShardId) -> usize {
 /// The key of a name in a partition.
 pub fn key(partition: usize, name: &str) -> Key {
     let position = PartitionNumber(partition as u32).first_position(PARTITION_COUNT);
-    Key::name(Place { ring: RING, position, volume: VolumeId(1) }, ROOT, name.as_bytes())
+    Key::name(KeyPrefix { ring: RING, position, volume: VolumeId(1) }, ROOT, name.as_bytes())
 }
 
 /// A block's bytes: a pattern that no other tag gives, and zeros behind the first `kept`. Tag 0: all zeros.

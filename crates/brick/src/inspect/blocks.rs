@@ -76,7 +76,7 @@ impl Contents {
         let mut shards = BTreeSet::new();
         let (from, to) = Self::all_keys();
         let _ = self.scan_index(&from, &to, &mut |key, _| {
-            shards.extend(key.place().zip(key.as_shard()).map(|(place, shard)| (place.ring, shard)));
+            shards.extend(key.prefix().zip(key.as_shard()).map(|(place, shard)| (place.ring, shard)));
             true
         });
         for (key, changes) in &self.journal.shards {

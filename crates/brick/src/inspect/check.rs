@@ -86,7 +86,7 @@ struct Survey<'a, 'b> {
 
 /// All entries of one inode: they follow each other.
 struct Group {
-    place: Place,
+    place: KeyPrefix,
     id: u128,
     inode: Option<InodeRecord>,
     content_bytes: Option<usize>,
@@ -101,7 +101,7 @@ struct Group {
 }
 
 impl Group {
-    fn new(place: Place, id: u128) -> Self {
+    fn new(place: KeyPrefix, id: u128) -> Self {
         let (inode, content_bytes, stub) = (None, None, None);
         Self { place, id, inode, content_bytes, xattrs: 0, stub, names: 0, directories: 0, strays: 0, damaged: false }
     }
@@ -119,7 +119,7 @@ impl Survey<'_, '_> {
         if let Some(kind) = kind {
             *self.counts.entries.entry(kind).or_default() += 1;
         }
-        if let (Some(place), Some(id)) = (key.place(), key.id())
+        if let (Some(place), Some(id)) = (key.prefix(), key.id())
             && self.group.as_ref().is_none_or(|group| (group.place, group.id) != (place, id))
         {
             self.end_group();
@@ -139,7 +139,7 @@ impl Survey<'_, '_> {
         }
     }
 
-    fn take(&mut self, place: Place, entry: Entry) {
+    fn take(&mut self, place: KeyPrefix, entry: Entry) {
         let Some(group) = &mut self.group else { return };
         match entry {
             Entry::Inode { inode, record } => {
@@ -181,7 +181,7 @@ impl Survey<'_, '_> {
         }
     }
 
-    fn orphan(&mut self, place: Place, inode: InodeId) {
+    fn orphan(&mut self, place: KeyPrefix, inode: InodeId) {
         let value = self.contents.get(&Key::inode(place.ring, place.volume, inode, Kind::Inode));
         match value.map(|value| value.map(InodeRecord::from_bytes)) {
             Ok(Some(Ok(record))) if record.nlink > 0 => {
@@ -194,7 +194,7 @@ impl Survey<'_, '_> {
     }
 
     /// Checksums belong to a shard. Those of a shard that the journal drops are still in the index.
-    fn checksums(&mut self, place: Place, shard: ShardId, group: u16) {
+    fn checksums(&mut self, place: KeyPrefix, shard: ShardId, group: u16) {
         let dropped = self.contents.journal.shards.contains_key(&(place.ring, shard));
         let damaged = self.group.as_ref().is_some_and(|group| group.damaged);
         if !dropped && !damaged && matches!(self.contents.shard_record(place.ring, shard), Ok(None)) {

@@ -70,7 +70,7 @@ pub struct Differences {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
     /// An entry of the index.
-    Entry(Place, Entry),
+    Entry(KeyPrefix, Entry),
     /// A shard.
     Shard(HeldShard),
     /// Something that cannot be, or cannot be read: why.
@@ -121,7 +121,7 @@ impl<'a> Replica<'a> {
 
     /// What is under a key.
     pub fn held(&self, key: &Key) -> Option<Held> {
-        let held = match (key.as_shard(), key.place()) {
+        let held = match (key.as_shard(), key.prefix()) {
             (Some(shard), Some(place)) => self.held_shard(place.ring, shard).map(|found| found.map(Held::Shard)),
             _ => self.contents.get(key).map(|value| {
                 value.map(|value| match Entry::decode(key, value) {
@@ -188,7 +188,7 @@ impl Contents {
         let _ = self.scan(&from, &to, &mut |key, _| {
             let numbered = matches!(key.kind(), Some(Kind::Inode | Kind::Shard | Kind::Intent));
             let tag = key.id().filter(|_| numbered).map_or(0, |id| (id as u64) >> COUNTER_BITS);
-            if let (Some(place), Some(bits)) = (key.place(), tag.checked_ilog2()) {
+            if let (Some(place), Some(bits)) = (key.prefix(), tag.checked_ilog2()) {
                 learn(place.ring, 1 << bits.min(u32::BITS - 1));
             }
             true

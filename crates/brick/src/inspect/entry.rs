@@ -66,8 +66,8 @@ type Decoded<T> = std::result::Result<T, String>;
 
 impl Entry {
     /// Decodes an entry; the error says what is wrong with it.
-    pub fn decode(key: &Key, value: Bytes) -> Decoded<(Place, Self)> {
-        let (Some(kind), Some(place), Some(id)) = (key.kind(), key.place(), key.id()) else {
+    pub fn decode(key: &Key, value: Bytes) -> Decoded<(KeyPrefix, Self)> {
+        let (Some(kind), Some(place), Some(id)) = (key.kind(), key.prefix(), key.id()) else {
             return Err("a key of no known kind".into());
         };
         let table = key.as_bytes()[0];
@@ -93,7 +93,7 @@ impl Entry {
         Ok((place, entry))
     }
 
-    fn decode_object(kind: Kind, id: u128, key: &Key, place: Place, value: Bytes) -> Decoded<Self> {
+    fn decode_object(kind: Kind, id: u128, key: &Key, place: KeyPrefix, value: Bytes) -> Decoded<Self> {
         let rest = key.rest();
         let inode = InodeId::from_bits(id);
         // A directory's names rest elsewhere as well, where its stub says.
@@ -136,7 +136,7 @@ impl Entry {
         }
     }
 
-    fn decode_work(kind: Kind, id: u128, key: &Key, place: Place, value: Bytes) -> Decoded<Self> {
+    fn decode_work(kind: Kind, id: u128, key: &Key, place: KeyPrefix, value: Bytes) -> Decoded<Self> {
         let rest = key.rest();
         let partitions_own = !matches!(kind, Kind::Orphan | Kind::Writing | Kind::Garbage | Kind::Hold);
         check(!partitions_own || place.volume == VolumeId(0), "a partition's own entry in a volume")?;

@@ -8,7 +8,7 @@ use hekate_proto::*;
 
 pub(super) const RING: RingId = RingId(1);
 pub(super) const VOLUME: VolumeId = VolumeId(1);
-pub(super) const PLACE: Place = Place { ring: RING, position: Position(0), volume: VOLUME };
+pub(super) const PLACE: KeyPrefix = KeyPrefix { ring: RING, position: Position(0), volume: VOLUME };
 pub(super) const FILE: InodeId = InodeId::new(0, 5, 77);
 
 pub(super) fn identity() -> Identity {
@@ -228,7 +228,7 @@ fn a_share_of_a_directory_that_lives_elsewhere_is_no_problem_and_a_name_in_the_w
     for (name, expected) in [(right[0], 0), (wrong[0], 1)] {
         let storage = new_brick();
         let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap();
-        let place = Place { position, ..PLACE };
+        let place = KeyPrefix { position, ..PLACE };
         let leads_to = NameRecord { inode: FILE, kind: NodeKind::File };
         let stub = StubRecord { spread, ..stub(1) };
         let changes = vec![put(Key::stub(place, dir), &stub), put(Key::name(place, dir, name.as_bytes()), &leads_to)];
@@ -254,7 +254,7 @@ fn entries_that_contradict_each_other_are_named() {
             "the stub says a spread of 2, the inode 1",
         ),
         (put(object(ROOT, Kind::Stub), &StubRecord { spread: 3, ..stub(1) }), "where no name of a spread of 3 rests"),
-        (put(Key::stub(Place { position: Position(1 << 31), ..PLACE }, unnamed), &stub(0)), "a spread of 1 rests"),
+        (put(Key::stub(KeyPrefix { position: Position(1 << 31), ..PLACE }, unnamed), &stub(0)), "a spread of 1 rests"),
         (put(Key::stub(PLACE, unnamed), &stub(0)), "a stub without an inode"),
         (put(object(FILE, Kind::Inode), &inode(NodeKind::File, vec![piece])), "of an inode that says it has none"),
         (content(FILE), "content beside an inode whose bytes rest in shards"),

@@ -29,7 +29,7 @@ fn open(storage: &MemoryStorage) -> Result<(Brick, RecoveryReport)> {
 }
 
 fn key(number: u64) -> Key {
-    let place = Place { ring: RingId(1), position: Position(0), volume: VolumeId(1) };
+    let place = KeyPrefix { ring: RingId(1), position: Position(0), volume: VolumeId(1) };
     Key::name(place, ROOT, format!("{number:04}").as_bytes())
 }
 

@@ -69,7 +69,7 @@ fn append(brick: &Brick, changes: Vec<Change>) -> Result<Lsn> {
 }
 
 fn put(name: &str) -> Change {
-    let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+    let place = KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) };
     Change::Put { key: Key::name(place, ROOT, name.as_bytes()), value: Bytes::from_static(b"1") }
 }
 
@@ -303,7 +303,7 @@ fn index_invariant_3_a_value_rests_under_its_seal() {
 #[test]
 fn index_invariant_4_keys_are_well_formed() {
     let (_, brick) = new();
-    let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+    let place = KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) };
     for key in
         [Bytes::new(), Bytes::from_static(b"abc"), Bytes::copy_from_slice(Key::name(place, ROOT, b"").as_bytes())]
     {

@@ -53,7 +53,7 @@ impl Run {
     }
 
     fn key(number: usize) -> Key {
-        let place = Place { ring: RING, position: Position(0), volume: VolumeId(1) };
+        let place = KeyPrefix { ring: RING, position: Position(0), volume: VolumeId(1) };
         Key::name(place, ROOT, format!("{number:06}").as_bytes())
     }
 

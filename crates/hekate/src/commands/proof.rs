@@ -32,7 +32,7 @@ pub fn prove(cli: &Cli) -> Result<Value, Failure> {
         let mut proofs = BTreeMap::new();
         for row in rows(&said["proofs"]).iter().flat_map(|row| [row, &row["before"]]).filter(|row| row["run"] == run) {
             let known = if row["ended"] == true { &mut done } else { &mut proofs };
-            known.insert(place(row), row.clone());
+            known.insert(ring_partition(row), row.clone());
         }
         proofs.extend(done.clone());
         let proofs: Vec<Value> = proofs.into_values().collect();
@@ -62,9 +62,9 @@ pub fn prove(cli: &Cli) -> Result<Value, Failure> {
 }
 
 /// Ring and partition.
-type Place = (String, u64);
+type RingPartition = (String, u64);
 
-fn place(row: &Value) -> Place {
+fn ring_partition(row: &Value) -> RingPartition {
     (row["ring"].to_string(), row["partition"].as_u64().unwrap_or_default())
 }
 
@@ -74,7 +74,9 @@ fn stuck(cli: &Cli, proofs: &[Value]) -> Failure {
         Ok(listed) => listed,
         Err(failure) => return failure,
     };
-    let is_proved = |row: &&Value| proofs.iter().any(|proof| place(proof) == place(row) && proof["ended"] == true);
+    let is_proved = |row: &&Value| {
+        proofs.iter().any(|proof| ring_partition(proof) == ring_partition(row) && proof["ended"] == true)
+    };
     let left: Vec<&Value> = rows(&listed).iter().filter(|row| !is_proved(row)).collect();
     let mut names: Vec<String> =
         left.iter().take(NAMED_MAX).map(|row| format!("{}/{}", row["ring"], row["partition"])).collect();

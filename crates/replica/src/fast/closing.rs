@@ -4,11 +4,11 @@ use super::FAST_BYTES_MAX;
 use super::lane::FastLane;
 use super::lender::ask_lender;
 use super::uneven::Uneven;
-use crate::data::block_change;
 use crate::leader::{Draft, Leader, Unmade};
 use crate::message::{FastList, Message};
-use crate::partition::{Around, Out, Place};
-use crate::step::Commit;
+use crate::ops::data::block_change;
+use crate::ops::step::Commit;
+use crate::partition::{Around, Membership, Out};
 use bytes::BytesMut;
 use hekate_brick::Brick;
 use hekate_proto::planted::is_planted;
@@ -73,7 +73,7 @@ impl FastLane {
 
 impl Leader {
     /// As far as it goes.
-    pub fn go_on_closing(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn go_on_closing(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
         loop {
             if self.fast.closing.is_none() && self.serves() {
                 self.fast.evens_found();
@@ -88,7 +88,7 @@ impl Leader {
     }
 
     /// Another stamp for what is due. -> whether something is being closed.
-    fn begin_closing(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<bool> {
+    fn begin_closing(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<bool> {
         let lane = &mut self.fast;
         lane.due.retain(|shard| lane.open.contains_key(shard));
         if lane.due.is_empty() || !self.all_present() {
@@ -123,7 +123,7 @@ impl Leader {
     }
 
     /// A member that came back is asked again.
-    pub fn list_again(&self, at: &Place, brick: BrickId, out: &mut Out) {
+    pub fn list_again(&self, at: &Membership, brick: BrickId, out: &mut Out) {
         if let Some(closing) = self.fast.closing.as_ref().filter(|closing| closing.missing.contains(&brick)) {
             let shards = closing.shards.keys().copied().collect();
             at.send_member(out, brick, Message::ListFast { sequence: closing.sequence, shards });
@@ -133,7 +133,7 @@ impl Leader {
     }
 
     /// The next record that makes a shard even, once all members have said what they list. -> whether there may be another.
-    fn even_next(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<bool> {
+    fn even_next(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<bool> {
         let Some(closing) = self.fast.closing.as_mut().filter(|closing| closing.missing.is_empty()) else {
             return Ok(false);
         };
@@ -182,7 +182,7 @@ impl Leader {
     /// As much as one record takes. -> the ranges that are left.
     fn even_ranges(
         &self,
-        at: &Place,
+        at: &Membership,
         shard: ShardId,
         uneven: &mut Uneven,
         commit: &mut Commit,
@@ -233,7 +233,7 @@ impl Leader {
     /// Blocks as they are where they count, up to one that is damaged. What a power cut took is agreed on later.
     fn blocks_of(
         &self,
-        at: &Place,
+        at: &Membership,
         shard: ShardId,
         (first, count): (u32, u32),
         uneven: &Uneven,
@@ -256,7 +256,7 @@ impl Leader {
     }
 
     /// What a session may ask for again, though nobody lists it any more (rule 10a).
-    fn remember_writes(&self, at: &Place, own: &[FastWrite], commit: &mut Commit, around: &Around) -> Result<()> {
+    fn remember_writes(&self, at: &Membership, own: &[FastWrite], commit: &mut Commit, around: &Around) -> Result<()> {
         for FastWrite { stamp, .. } in own {
             let slot = stamp.op.0 as u8;
             let key = Key::session(at.ring, at.own.partition.first_position(at.count), stamp.session, u16::from(slot));
@@ -272,7 +272,7 @@ impl Leader {
     /// -> its number; none if there is no room for it.
     fn append_closing(
         &mut self,
-        at: &Place,
+        at: &Membership,
         commit: &Commit,
         around: &Around,
         out: &mut Out,

@@ -6,10 +6,10 @@ use super::uneven::Uneven;
 use super::{FastOp, read_lists};
 use crate::leader::Leader;
 use crate::message::{FastList, Message};
-use crate::partition::{Around, Event, Out, Place, Token};
-use crate::read::answer;
-use crate::serve::Waiting;
-use crate::step::Ask;
+use crate::ops::read::answer;
+use crate::ops::step::Ask;
+use crate::partition::{Around, Event, Membership, Out, Token};
+use crate::requests::Waiting;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,7 +159,7 @@ fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
 
 impl Leader {
     /// A leader begins: nothing is open.
-    pub fn begin_fast_lane(&mut self, at: &Place, around: &Around) {
+    pub fn begin_fast_lane(&mut self, at: &Membership, around: &Around) {
         self.tickets += 1;
         self.waiting.extend(self.fast.take_reads());
         // Of this view, of this life of the brick, and of this beginning in it.
@@ -170,7 +170,7 @@ impl Leader {
 
     /// What is listed here is to be evened: as it is once all records are here, since an evening record may be among those that
     /// were fetched.
-    pub fn find_own_lists(&mut self, at: &Place, around: &Around) -> Result<()> {
+    pub fn find_own_lists(&mut self, at: &Membership, around: &Around) -> Result<()> {
         self.fast.found.values_mut().for_each(Uneven::forget_own);
         for (shard, writes) in read_lists(at, around.brick)? {
             self.fast.found.entry(shard).or_default().add_own(&writes);
@@ -186,7 +186,7 @@ impl Leader {
     /// Rule 7: members are asked whether they have what the answer shows.
     pub fn confirm_read(
         &mut self,
-        at: &Place,
+        at: &Membership,
         (token, ask, op): (Token, &Ask, &Op),
         around: &Around,
         out: &mut Out,
@@ -243,7 +243,7 @@ impl Leader {
     /// A client's fast write: the leader's copy is one of those that take it.
     pub fn fast_write(
         &mut self,
-        at: &Place,
+        at: &Membership,
         (token, ask, op): (Token, &Ask, &Op),
         around: &Around,
         out: &mut Out,
@@ -279,7 +279,7 @@ impl Leader {
     }
 
     /// The session's next write to the shard may come on the fast lane.
-    pub fn open_shard(&mut self, at: &Place, ask: &Ask, op: &Op, around: &Around) -> Option<u64> {
+    pub fn open_shard(&mut self, at: &Membership, ask: &Ask, op: &Op, around: &Around) -> Option<u64> {
         let Op::Data { op: DataOp::WriteShard { data, index, fast: true, .. } } = op else { return None };
         let shard = ShardId { volume: ask.volume, data: *data, index: *index };
         let may_open = self.opens_shards(at) && self.may_be_loose(ask);
@@ -293,7 +293,7 @@ impl Leader {
     }
 
     /// Only where nobody is missing: what goes over the fast lane is in no log (rule L16).
-    pub fn opens_shards(&self, at: &Place) -> bool {
+    pub fn opens_shards(&self, at: &Membership) -> bool {
         at.view.whole && at.learners().next().is_none() && at.others().next().is_some()
     }
 

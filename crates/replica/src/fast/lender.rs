@@ -5,7 +5,7 @@
 use super::uneven::Uneven;
 use crate::leader::Leader;
 use crate::message::{BlockAt, Message};
-use crate::partition::{Around, Out, Place};
+use crate::partition::{Around, Membership, Out};
 use bytes::Bytes;
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ impl Leader {
     /// Looks once whether all that is listed of a shard can be read here. -> whether a member's bytes have to come first.
     pub fn waits_for_lender(
         &self,
-        at: &Place,
+        at: &Membership,
         shard: ShardId,
         uneven: &mut Uneven,
         around: &Around,
@@ -77,7 +77,7 @@ impl Leader {
         Ok(matches!(uneven.source, Source::Asked(..)))
     }
 
-    fn has_damage(&self, at: &Place, shard: ShardId, blocks: &[u32], around: &Around) -> Result<bool> {
+    fn has_damage(&self, at: &Membership, shard: ShardId, blocks: &[u32], around: &Around) -> Result<bool> {
         for block in blocks {
             match around.brick.read_block(at.ring, shard, *block) {
                 Err(Error::Damaged { .. } | Error::Io { .. }) => return Ok(true),
@@ -88,7 +88,7 @@ impl Leader {
     }
 
     /// See [`Uneven::lends`].
-    pub fn block_lent(&mut self, at: &Place, from: BrickId, block: BlockAt, bytes: Option<&Bytes>) {
+    pub fn block_lent(&mut self, at: &Membership, from: BrickId, block: BlockAt, bytes: Option<&Bytes>) {
         if let Some(uneven) = self.fast.uneven_of(block.shard) {
             uneven.lends(at.own.brick, from, block.block, bytes.cloned());
         }
@@ -96,7 +96,7 @@ impl Leader {
 }
 
 /// Also when it comes back.
-pub(super) fn ask_lender(at: &Place, shard: ShardId, uneven: &Uneven, out: &mut Out) {
+pub(super) fn ask_lender(at: &Membership, shard: ShardId, uneven: &Uneven, out: &mut Out) {
     let Source::Asked(lender, blocks) = &uneven.source else { return };
     for block in blocks.iter().filter(|(_, bytes)| bytes.is_none()).map(|(block, _)| *block) {
         at.send_member(out, *lender, Message::ReadBlock { at: BlockAt { shard, block } });

@@ -7,8 +7,8 @@
 
 use super::lane::FastLane;
 use crate::leader::{Leader, Then, Unmade};
-use crate::partition::{Around, Out, Place};
-use crate::step::{Ask, Commit};
+use crate::ops::step::{Ask, Commit};
+use crate::partition::{Around, Membership, Out};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
@@ -47,20 +47,20 @@ impl Loose {
     }
 }
 
-fn key(at: &Place) -> Key {
+fn key(at: &Membership) -> Key {
     Key::loose(at.ring, at.own.partition.first_position(at.count))
 }
 
 impl Leader {
     /// Once a leader has all records.
-    pub fn find_loose_note(&mut self, at: &Place, around: &Around) -> Result<()> {
+    pub fn find_loose_note(&mut self, at: &Membership, around: &Around) -> Result<()> {
         let is_noted = around.brick.get(&key(at))?.is_some();
         (self.fast.loose.noted, self.fast.loose.used_at) = (is_noted.then_some(self.last), around.now);
         Ok(())
     }
 
     /// What a record of a write has in it as well, so that a later one may be loose.
-    pub fn loose_note(&self, at: &Place, ask: &Ask, op: &Op) -> Option<Change> {
+    pub fn loose_note(&self, at: &Membership, ask: &Ask, op: &Op) -> Option<Change> {
         let is_wanted = matches!(op, Op::Data { op: DataOp::WriteShard { fast: true, .. } }) && ask.loose;
         let is_new = is_wanted && !self.fast.loose.is_noted() && self.opens_shards(at);
         is_new.then(|| Change::Put { key: key(at), value: bytes::Bytes::from_static(&[0]) })
@@ -84,7 +84,7 @@ impl Leader {
     /// Rule L18, of shards that are to be closed: from the moment at which they are due this leader takes no write to them. So what is
     /// settled, and listed no more, is at all members by now; what is still listed is made even by the records that follow. -> those
     /// that may be closed; the others are synced meanwhile.
-    pub fn sync_due(&mut self, at: &Place, out: &mut Out) -> Vec<ShardId> {
+    pub fn sync_due(&mut self, at: &Membership, out: &mut Out) -> Vec<ShardId> {
         let is_loose = |shard: &ShardId| self.fast.open.get(shard).is_some_and(|open| open.loose) && !is_planted(45);
         let (loose, synced): (Vec<ShardId>, _) = self.fast.due.iter().copied().partition(is_loose);
         if !loose.is_empty() && self.fast.loose.syncing.is_none() {
@@ -95,7 +95,7 @@ impl Leader {
     }
 
     /// The same, of what members list when a leader begins. -> whether it is awaited.
-    pub fn syncs_found(&mut self, at: &Place, out: &mut Out) -> bool {
+    pub fn syncs_found(&mut self, at: &Membership, out: &mut Out) -> bool {
         let loose = &self.fast.loose;
         if loose.synced || !loose.is_noted() || !self.fast.has_found() || is_planted(45) {
             return false;
@@ -106,7 +106,7 @@ impl Leader {
         true
     }
 
-    fn sync_loose(&mut self, at: &Place, shards: BTreeSet<ShardId>, out: &mut Out) {
+    fn sync_loose(&mut self, at: &Membership, shards: BTreeSet<ShardId>, out: &mut Out) {
         self.fast.loose.syncing = Some(shards);
         // Overwrites rest in journals until a checkpoint, which syncs what it writes home.
         let (sequence, term) = (self.settled.min(self.last), self.fast.term);
@@ -128,7 +128,7 @@ impl Leader {
     }
 
     /// Rule L20: what members lost with their power differs, and no list says how. One decides; the others learn from it.
-    pub fn goes_on_alone(&mut self, at: &Place, out: &mut Out) -> bool {
+    pub fn goes_on_alone(&mut self, at: &Membership, out: &mut Out) -> bool {
         let alone = at.view.forgetful && self.fast.loose.is_noted() && !self.members.is_empty() && !is_planted(47);
         if alone && !self.fast.loose.wants_alone {
             out.branches.push("a view without memory is to have one member");
@@ -145,7 +145,7 @@ impl Leader {
     }
 
     /// With each tick: all that is closed is stable, so without open shards there is nothing left that could be lost (rule L22).
-    pub fn end_loose_note(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn end_loose_note(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
         let is_over = self.fast.loose.is_noted() && self.opens_shards(at) && self.serves() && self.all_present();
         let is_idle = self.fast.is_idle() && around.now.0.abs_diff(self.fast.loose.used_at.0) > IDLE_NS;
         if !is_over || !is_idle {

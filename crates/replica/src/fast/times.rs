@@ -7,8 +7,8 @@
 //! what that says of times, as utimensat(2) does, counts for whoever leads next.
 
 use crate::leader::{Leader, Unmade};
-use crate::partition::{Around, Out, Place, Token};
-use crate::step::{Ask, Commit};
+use crate::ops::step::{Ask, Commit};
+use crate::partition::{Around, Membership, Out, Token};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -119,7 +119,7 @@ impl Times {
         let file_of = |change: &Change| {
             let (Change::Put { key, .. } | Change::Delete { key }) = change else { return None };
             let is_inode = key.kind() == Some(Kind::Inode);
-            is_inode.then(|| Some((key.place()?.volume, InodeId::from_bits(key.id()?)))).flatten()
+            is_inode.then(|| Some((key.prefix()?.volume, InodeId::from_bits(key.id()?)))).flatten()
         };
         changes.iter().filter_map(file_of).filter(|file| self.noted.contains_key(file)).collect()
     }
@@ -142,7 +142,7 @@ impl Times {
 
 impl Leader {
     /// Whoever led before may have answered times that nobody else has: files that were being written have this moment's.
-    pub fn renew_times(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn renew_times(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
         while self.times.has_found() && self.is_settled() {
             let some: Vec<File> = self.times.found.iter().take(FILES_AT_ONCE).copied().collect();
             let now = self.numbers.time(around.now);
@@ -164,7 +164,7 @@ impl Leader {
     }
 
     /// With each tick: what nobody writes any more.
-    pub fn end_idle_times(&mut self, at: &Place, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn end_idle_times(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
         let idle = if self.serves() && self.all_present() { self.times.idle(around.now) } else { Vec::new() };
         if idle.is_empty() {
             return Ok(());
@@ -199,7 +199,7 @@ impl Leader {
     }
 
     /// A record tells times that were kept. -> whether any was told.
-    pub fn tell_times(&mut self, at: &Place, files: &[File], around: &Around, out: &mut Out) -> Result<bool> {
+    pub fn tell_times(&mut self, at: &Membership, files: &[File], around: &Around, out: &mut Out) -> Result<bool> {
         let (commit, told) = self.untold_times(at, files, around)?;
         if !commit.changes.is_empty() {
             match self.append_own(at, commit, around, out)? {
@@ -213,7 +213,7 @@ impl Leader {
     }
 
     /// Noted files that a record changes otherwise, but for those that it mends: what was kept of them is told once they can be read.
-    pub fn changes_times(&self, at: &Place, changes: &[Change], around: &Around) -> Vec<File> {
+    pub fn changes_times(&self, at: &Membership, changes: &[Change], around: &Around) -> Vec<File> {
         let mut files = self.times.changed_by(changes);
         files.retain(|(volume, inode)| {
             let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
@@ -225,7 +225,7 @@ impl Leader {
     /// Whether an answer is as records have it. If it shows times that none tells they are told, and it is to be found again.
     pub fn tells_times_of(
         &mut self,
-        at: &Place,
+        at: &Membership,
         ask: &Ask,
         reply: &Reply,
         around: &Around,
@@ -239,7 +239,13 @@ impl Leader {
     }
 
     /// Before a record changes such a file otherwise, times that were kept are told: what it says is over them. -> whether it must wait.
-    pub fn must_tell_times(&mut self, at: &Place, changed: &[File], around: &Around, out: &mut Out) -> Result<bool> {
+    pub fn must_tell_times(
+        &mut self,
+        at: &Membership,
+        changed: &[File],
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<bool> {
         let untold: Vec<File> = changed.iter().filter(|file| self.times.is_untold(file)).copied().collect();
         if untold.is_empty() {
             return Ok(false);
@@ -250,7 +256,7 @@ impl Leader {
     }
 
     /// -> also the files that it has all of; not those that cannot be read until they are mended.
-    fn untold_times(&self, at: &Place, files: &[File], around: &Around) -> Result<(Commit, Vec<File>)> {
+    fn untold_times(&self, at: &Membership, files: &[File], around: &Around) -> Result<(Commit, Vec<File>)> {
         let mut commit = Commit { times_of: files.first().map(|(_, inode)| *inode), ..Commit::default() };
         let mut told = Vec::new();
         for file @ (volume, inode) in files {

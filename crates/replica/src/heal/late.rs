@@ -3,7 +3,7 @@
 use super::{Learner, Stage};
 use crate::leader::Leader;
 use crate::message::Message;
-use crate::partition::{Out, Place};
+use crate::partition::{Membership, Out};
 use hekate_proto::*;
 
 /// After so long a learner that could not be healed is tried again: 10 s.
@@ -14,7 +14,7 @@ const BEHIND_NS: u64 = 1_000_000_000;
 
 impl Leader {
     /// What could not be read may be mended by now.
-    pub fn ask_stuck(&mut self, at: &Place, out: &mut Out) {
+    pub fn ask_stuck(&mut self, at: &Membership, out: &mut Out) {
         let is_stuck = |(_, learner): &(&BrickId, &mut Learner)| matches!(learner.stage, Stage::Stuck);
         for (brick, learner) in self.learners.iter_mut().filter(is_stuck) {
             *learner = Learner { sent: learner.sent, ..Learner::default() };
@@ -23,7 +23,7 @@ impl Leader {
     }
 
     /// Nobody is told when a client writes over what could not be read: so it is tried again now and then.
-    pub fn ask_stuck_again(&mut self, at: &Place, now: Time, out: &mut Out) {
+    pub fn ask_stuck_again(&mut self, at: &Membership, now: Time, out: &mut Out) {
         let is_stuck = self.learners.values().any(|learner| matches!(learner.stage, Stage::Stuck));
         if is_stuck && now.0.abs_diff(self.stuck_at.0) >= STUCK_PAUSE_NS {
             out.branches.push("a learner that cannot be healed is tried again");

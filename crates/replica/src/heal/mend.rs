@@ -1,11 +1,11 @@
 //! What differs in a portion is sent: entries, and of shards the blocks that differ.
 
 use super::{Blocks, Learner, Mending, Stage};
+use crate::heal::learner::block_hashes;
 use crate::leader::Leader;
-use crate::learner::block_hashes;
 use crate::message::{BlockHash, HealStep, HeldShard, Message};
-use crate::partition::{Around, Out, Place};
-use crate::step::Commit;
+use crate::ops::step::Commit;
+use crate::partition::{Around, Membership, Out};
 use bytes::BytesMut;
 use hekate_brick::{Brick, block_checksum};
 use hekate_proto::*;
@@ -18,7 +18,7 @@ const BLOCKS: u32 = 8;
 impl Leader {
     pub(super) fn mend(
         &mut self,
-        at: &Place,
+        at: &Membership,
         brick: BrickId,
         mut mending: Mending,
         around: &Around,
@@ -42,7 +42,7 @@ impl Leader {
 
     fn mend_entries(
         &mut self,
-        at: &Place,
+        at: &Membership,
         brick: BrickId,
         mending: &mut Mending,
         around: &Around,
@@ -82,7 +82,7 @@ impl Leader {
     /// The shard gets a stamp that is greater than any that the learner may have for it, and what is at home of it on either.
     fn make_even(
         &mut self,
-        at: &Place,
+        at: &Membership,
         brick: BrickId,
         held: HeldShard,
         mending: &mut Mending,
@@ -119,7 +119,7 @@ impl Leader {
 
     pub fn blocks_held(
         &mut self,
-        at: &Place,
+        at: &Membership,
         brick: BrickId,
         shard: ShardId,
         theirs: &[BlockHash],
@@ -137,7 +137,7 @@ impl Leader {
     /// The next run of blocks, as they are by now.
     fn mend_blocks(
         &mut self,
-        at: &Place,
+        at: &Membership,
         brick: BrickId,
         mending: &mut Mending,
         around: &Around,
@@ -177,7 +177,7 @@ impl Leader {
 
 /// Runs of blocks that the learner has otherwise. What cannot be read here is no hole there.
 fn differing_blocks(
-    at: &Place,
+    at: &Membership,
     brick: &Brick,
     shard: ShardId,
     theirs: &[BlockHash],
@@ -207,7 +207,7 @@ fn differing_blocks(
 
 /// The blocks of a range that are no holes.
 fn written(
-    at: &Place,
+    at: &Membership,
     brick: &Brick,
     shard: ShardId,
     record: ShardRecord,

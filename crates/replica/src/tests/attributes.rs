@@ -36,7 +36,7 @@ fn each_change_of_a_file_is_counted() {
         Op::Inode { op: InodeOp::SetXattr { inode, name, value, create, replace, drop_set_group } }
     };
     let write = DataOp::Write { inode, offset: 0, data: Bytes::from_static(b"x"), drop_set_id: false };
-    let ops = [Op::Data { op: write }, sets(b"user.a", Bytes::from_static(b"x")), sets(crate::acl::ACCESS, named)];
+    let ops = [Op::Data { op: write }, sets(b"user.a", Bytes::from_static(b"x")), sets(crate::ops::acl::ACCESS, named)];
     for op in ops {
         let before = attr(&mut ring, inode).change;
         ring.execute(op.clone()).unwrap();
@@ -85,12 +85,12 @@ fn a_directory_has_the_default_acl_of_its_parent_and_takes_it_along() {
     };
     let parent = made(&mut ring, ROOT, b"p");
     let minimal = acl(&[(0x01, 7, NOBODY), (0x04, 5, NOBODY), (0x20, 5, NOBODY)]);
-    set_xattr(&mut ring, parent, Bytes::from_static(crate::acl::DEFAULT), minimal.clone()).unwrap();
+    set_xattr(&mut ring, parent, Bytes::from_static(crate::ops::acl::DEFAULT), minimal.clone()).unwrap();
     let dir = made(&mut ring, parent, b"d");
-    assert_eq!(get_xattr(&mut ring, dir, crate::acl::DEFAULT), Ok(Reply::Bytes { bytes: minimal }));
+    assert_eq!(get_xattr(&mut ring, dir, crate::ops::acl::DEFAULT), Ok(Reply::Bytes { bytes: minimal }));
     ring.name_op(NameOp::Rmdir { dir: parent, name: name(b"d") }).unwrap();
     ring.rest();
-    let key = Key::xattr(RING, VOLUME, dir, crate::acl::DEFAULT);
+    let key = Key::xattr(RING, VOLUME, dir, crate::ops::acl::DEFAULT);
     assert!(!ring.entries().iter().any(|(known, _)| *known == key));
 }
 
@@ -102,7 +102,7 @@ fn set_group_id_goes_with_an_acl_and_no_other_bit() {
     let value = acl(&[(0x01, 7, NOBODY), (0x02, 6, 5), (0x04, 5, NOBODY), (0x10, 7, NOBODY), (0x20, 0, NOBODY)]);
     for (drop_set_group, mode) in [(false, 0o2770), (true, 0o770)] {
         set(&mut ring, inode, AttrChanges { mode: Some(0o2755), ..Default::default() });
-        let (name, value, create, replace) = (Bytes::from_static(crate::acl::ACCESS), value.clone(), false, false);
+        let (name, value, create, replace) = (Bytes::from_static(crate::ops::acl::ACCESS), value.clone(), false, false);
         let op = InodeOp::SetXattr { inode, name, value, create, replace, drop_set_group };
         assert_eq!(ring.execute(Op::Inode { op }), Ok(Reply::Done));
         assert_eq!(attr(&mut ring, inode).mode, mode);

@@ -8,7 +8,7 @@ const NUMBER: PartitionNumber = PartitionNumber(0);
 fn put_in(number: PartitionNumber, name: &str, value: &str) -> Change {
     let position = number.first_position(COUNT);
     let id = InodeId::new(position.0, 5, 77);
-    let key = Key::name(hekate_proto::Place { ring: RING, position, volume: VOLUME }, id, name.as_bytes());
+    let key = Key::name(hekate_proto::KeyPrefix { ring: RING, position, volume: VOLUME }, id, name.as_bytes());
     Change::Put { key, value: Bytes::copy_from_slice(value.as_bytes()) }
 }
 

@@ -417,7 +417,7 @@ fn a_read_waits_for_a_shard_that_is_being_closed() {
 pub(super) fn make_anew(lane: &mut Lane) {
     let stamp = Stamp { count: 1, session: SYSTEM_SESSION, op: OpId(9) };
     let record = ShardRecord { stamp, length: 3 * BLOCK, home_blocks: 3, reserved_blocks: 0 };
-    let made = crate::data::block_change(shard(), record, 0, bytes(3, 3 * BLOCK_BYTES));
+    let made = crate::ops::data::block_change(shard(), record, 0, bytes(3, 3 * BLOCK_BYTES));
     for (token, change) in [(Token(88), Change::DropShard { shard: shard() }), (Token(89), made)] {
         let commit = Box::new(Commit { changes: vec![change], ..Commit::default() });
         lane.ring.tell(lane.leader, Event::Change { token, commit });

@@ -362,7 +362,7 @@ fn a_shard_that_is_compared_once_more_takes_nothing_before_that() {
     (0..2).for_each(|_| step(&mut lane));
     let stamp = Stamp { count: 2, ..lane.held(lane.leader).0 };
     let record = ShardRecord { stamp, length: 3 * BLOCK, home_blocks: 3, reserved_blocks: 0 };
-    change(&mut lane, 4, vec![crate::data::block_change(shard(), record, 0, bytes(5, BLOCK_BYTES))]);
+    change(&mut lane, 4, vec![crate::ops::data::block_change(shard(), record, 0, bytes(5, BLOCK_BYTES))]);
     becomes_equal(&mut lane);
 }
 

@@ -2,8 +2,8 @@
 
 use super::drive::{begin, deliver_but, elsewhere, seed_of};
 use super::*;
-use crate::legs::UNDOING;
-use crate::tree::Tree;
+use crate::ops::tree::Tree;
+use crate::transactions::legs::UNDOING;
 
 /// A leg as the leader of another partition sends it, and what comes back. Nobody is asked whether its op is over.
 pub(super) fn leg(ring: &mut TestRing, ways: (Address, Address), number: u16, leg: Leg) -> Vec<Outcome> {
@@ -36,9 +36,9 @@ fn the_parent_of_a_directory_that_is_gone_is_set_to_nothing() {
     let tree = Tree::new(&ring.bricks[leader.brick.0 as usize], &ask, leader.partition);
     let gone = InodeId::new(ROOT.position().0, 5, 1 << 40);
     let mut commit = Commit::default();
-    assert!(crate::legs::set_parent(&tree, &mut commit, gone, ROOT, Time(1)).is_ok());
+    assert!(crate::transactions::legs::set_parent(&tree, &mut commit, gone, ROOT, Time(1)).is_ok());
     assert!(commit.changes.is_empty());
-    crate::legs::set_parent(&tree, &mut commit, ROOT, ROOT, Time(1)).unwrap();
+    crate::transactions::legs::set_parent(&tree, &mut commit, ROOT, ROOT, Time(1)).unwrap();
     assert_eq!(commit.changes.len(), 1, "one that is there");
 }
 
@@ -65,7 +65,7 @@ fn attributes_of_a_directory_that_may_be_removed_are_set_once_that_is_known() {
     ring.tell(to, Event::Request { token: Token(1), ask, op });
     (0..3).for_each(|_| ring.tick());
     assert_eq!(ring.answers.get(&Token(1)), None, "nobody knows yet");
-    ring.tell(to, leg(crate::legs::UNDOING, Leg::ReopenDirectory { inode }));
+    ring.tell(to, leg(crate::transactions::legs::UNDOING, Leg::ReopenDirectory { inode }));
     (0..20).for_each(|_| ring.tick());
     let Some(Ok(Reply::Node { attr, .. })) = ring.answers.get(&Token(1)) else { panic!("{:?}", ring.answers) };
     assert_eq!((attr.mode, attr.nlink), (0o700, 2));

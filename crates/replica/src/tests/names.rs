@@ -315,7 +315,7 @@ pub(super) fn acl(entries: &[(u16, u16, u32)]) -> Bytes {
 
 fn makes_with_default_acl(ring: &mut TestRing, dir: InodeId) {
     let value = acl(&[(0x01, 7, !0), (0x02, 7, 5), (0x04, 5, !0), (0x10, 7, !0), (0x20, 0, !0)]);
-    let name_ = Bytes::from_static(crate::acl::DEFAULT);
+    let name_ = Bytes::from_static(crate::ops::acl::DEFAULT);
     let (inode, create_, replace, drop_set_group) = (dir, false, false, false);
     let op = InodeOp::SetXattr { inode, name: name_, value, create: create_, replace, drop_set_group };
     ring.execute(Op::Inode { op }).unwrap();
@@ -327,7 +327,7 @@ fn makes_with_default_acl(ring: &mut TestRing, dir: InodeId) {
     let made: Vec<Attr> = others.collect();
     for attr in made.into_iter().chain([named, below, unnamed]) {
         assert!(attr.has_xattrs, "{attr:?}");
-        let op = InodeOp::GetXattr { inode: attr.id, name: Bytes::from_static(crate::acl::ACCESS) };
+        let op = InodeOp::GetXattr { inode: attr.id, name: Bytes::from_static(crate::ops::acl::ACCESS) };
         let Ok(Reply::Bytes { bytes }) = ring.read(Op::Inode { op }) else { panic!("no ACL of {attr:?}") };
         assert!(bytes.windows(4).any(|id| id == 5u32.to_le_bytes()), "{bytes:?}");
     }

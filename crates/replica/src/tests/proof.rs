@@ -54,7 +54,7 @@ fn another_write(ring: &TestRing, number: u32, brick: BrickId) -> Change {
     let shard = shards.into_iter().find(|shard| shard.position().partition(COUNT).0 == number).unwrap();
     let record = ring.bricks[brick.0 as usize].shard(RING, shard).unwrap().unwrap();
     let stamp = Stamp { count: record.stamp.count + 1, ..record.stamp };
-    crate::data::block_change(shard, ShardRecord { stamp, ..record }, 0, vec![8; BLOCK_BYTES].into())
+    crate::ops::data::block_change(shard, ShardRecord { stamp, ..record }, 0, vec![8; BLOCK_BYTES].into())
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn a_listing_has_the_attributes_that_are_asked_for_and_that_its_partition_knows(
     let is_there = |number: &u32| *number != root.partition.0 && ring.views[*number as usize].has_member(root.brick);
     let there = PartitionNumber((0..COUNT).find(is_there).unwrap());
     ring.execute(make_directory(ROOT, b"d", seed_of(there))).unwrap();
-    let key = Key::name(ring.ask().names_place(root.partition, ROOT), ROOT, b"g");
+    let key = Key::name(ring.ask().names_prefix(root.partition, ROOT), ROOT, b"g");
     let gone = NameRecord { inode: InodeId::new(ROOT.position().0, 5, 1 << 40), kind: NodeKind::File };
     let mut commit = Commit::default();
     commit.put(key, &gone);

@@ -130,7 +130,7 @@ fn what_waits_and_was_taken_back_is_not_done() {
     ring.tell(root, Event::Abandon { token: Token(2) });
     assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(2)]);
     assert!(matches!(ring.answers[&Token(2)], Err(Error::Unavailable { .. })));
-    leg(&mut ring, ways, crate::legs::UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") });
+    leg(&mut ring, ways, crate::transactions::legs::UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") });
     (0..10).for_each(|_| ring.tick());
     assert!(ring.answers[&Token(1)].is_ok() && ring.answers[&Token(3)].is_ok(), "{:?}", ring.answers);
 }
@@ -158,7 +158,7 @@ fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
         assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(5)]);
         let (number, ends) = match moves {
             true => (1, Leg::ReplaceName { dir, name: held, new: None }),
-            false => (crate::legs::UNDOING, Leg::ReleaseName { dir, name: held }),
+            false => (crate::transactions::legs::UNDOING, Leg::ReleaseName { dir, name: held }),
         };
         assert!(is_taken(&leg(&mut ring, ways, number, ends)));
         (0..10).for_each(|_| ring.tick());
@@ -206,7 +206,7 @@ fn who_counts_a_directory_comes_before_the_next_rename_out_of_it() {
     begin(&mut ring, 1, list());
     assert_eq!(leg(&mut ring, ways, 1, Leg::HoldName { dir: ROOT, name: name(b"g") }), [Outcome::Busy]);
     assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })), "sent once more");
-    leg(&mut ring, ways, crate::legs::UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") });
+    leg(&mut ring, ways, crate::transactions::legs::UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") });
     assert!(ring.answers[&Token(1)].is_ok());
     assert!(is_taken(&leg(&mut ring, ways, 1, Leg::HoldName { dir: ROOT, name: name(b"g") })));
 }

@@ -202,7 +202,7 @@ fn check(ring: &mut TestRing, model: &[Shard], from: usize) {
         let number = PartitionNumber(number);
         let brick = &ring.bricks[ring.views[number.0 as usize].leader.0 as usize];
         let own = |index: u64| ShardId { volume: VOLUME, data: DATA, index }.position().partition(COUNT) == number;
-        let found = crate::seek::next_shard(brick, &ring.ask(), number, DATA, 1, 1 << 20);
+        let found = crate::ops::seek::next_shard(brick, &ring.ask(), number, DATA, 1, 1 << 20);
         let Ok(Reply::Found { at }) = found else { panic!("no answer") };
         let mine = || SHARDS.iter().zip(model).filter(|(index, _)| **index > 0 && own(**index));
         let surely = mine().find(|(_, shard)| shard.blocks.contains(&Block::Data)).map(|(index, _)| *index);
@@ -269,7 +269,7 @@ fn of_many_shards_each_partition_finds_its_first() {
             |index: &u64| ShardId { volume: VOLUME, data: DATA, index: *index }.position().partition(COUNT) == number;
         for (from, to) in [(0, 1 << 20), (20, 1 << 20), (20, 30), (41, 65_002), (65_001, 65_002)] {
             let first = indexes.iter().copied().filter(|index| is_own(index) && (from..to).contains(index)).min();
-            let Ok(Reply::Found { at }) = crate::seek::next_shard(brick, &ask, number, DATA, from, to) else {
+            let Ok(Reply::Found { at }) = crate::ops::seek::next_shard(brick, &ask, number, DATA, from, to) else {
                 panic!("no answer")
             };
             assert_eq!(at, first, "partition {number:?}, {from}..{to}");

@@ -55,7 +55,7 @@ fn find(
         None => vec![wanted.position()],
     };
     for position in positions {
-        let place = Place { ring: ring.ring, position, volume };
+        let place = KeyPrefix { ring: ring.ring, position, volume };
         let (first, last) = match parent {
             Some(parent) => (parent, parent),
             None => (InodeId::from_bits(0), InodeId::from_bits(u128::MAX)),

@@ -89,7 +89,7 @@ impl What {
             }
             Self::Entry { key } => {
                 let key = Key::from_bytes(key.into());
-                let place = key.place().filter(|_| key.is_well_formed());
+                let place = key.prefix().filter(|_| key.is_well_formed());
                 let place = place.ok_or_else(|| Error::invalid("a repair of something that is no key"))?;
                 Ok(Rotten::Entry { ring: place.ring, position: place.position, key })
             }

@@ -46,7 +46,7 @@ fn an_entry_that_differs_is_made_even_after_a_restart_of_the_machine() {
     let (ring, count, _) = members(&served.node);
     let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
     let position = NUMBER.first_position(count);
-    let key = Key::name(Place { ring, position, volume }, InodeId::new(position.0, 5, 77), b"flipped");
+    let key = Key::name(KeyPrefix { ring, position, volume }, InodeId::new(position.0, 5, 77), b"flipped");
     let put = |value: &'static str| Change::Put { key: key.clone(), value: Bytes::from_static(value.as_bytes()) };
     append(&served.node, [put("as it was"), put("as it wbs")]);
     let held = |node: &Node| members(node).2.iter().map(|brick| brick.get(&key).unwrap()).collect::<Vec<_>>();

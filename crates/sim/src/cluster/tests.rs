@@ -35,7 +35,7 @@ fn one_seed_gives_the_same_bytes_twice() {
 }
 
 /// What the default seeds reach, each. Of the branches that replicas name others are rarer (below), and five are not for runs: locks are not
-/// simulated (`replica/locking/tests.rs`); replicas that differ with equal logs take a rotten disk (`replica/tests/compare.rs`); that a member has lost
+/// simulated (`replica/locks/locking/tests.rs`); replicas that differ with equal logs take a rotten disk (`replica/tests/compare.rs`); that a member has lost
 /// records, that a learner does not keep up and that one is tried again came once or never in 10,000 (`replica/tests/lost_records.rs`, `stuck.rs`, `learner.rs`).
 const REACHED: [&str; 76] = [
     "branch: times are answered before all have them",

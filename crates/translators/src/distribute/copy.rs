@@ -13,15 +13,15 @@ const RUN_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of a hole that are copied at once: FUSE answers with 32 bits, and what it asks for next should begin with a block.
 const HOLE_AT_ONCE: u64 = (1 << 32) - BLOCK_BYTES as u64;
 
-type Place = (InodeId, u64);
+type FileOffset = (InodeId, u64);
 
 impl Distribute {
     /// -> `Copied`.
     pub(super) fn copy(
         &self,
         context: &Context,
-        (from, from_offset): Place,
-        (to, to_offset): Place,
+        (from, from_offset): FileOffset,
+        (to, to_offset): FileOffset,
         length: u64,
         (drop_set_id, touch): (bool, bool),
     ) -> Result<Reply> {
@@ -123,8 +123,8 @@ impl Distribute {
     fn copy_here(
         &self,
         context: &Context,
-        (from, from_offset): Place,
-        (to, to_offset): Place,
+        (from, from_offset): FileOffset,
+        (to, to_offset): FileOffset,
         length: u64,
         (drop_set_id, touch): (bool, bool),
     ) -> Result<Reply> {

@@ -7,9 +7,9 @@ use crate::series::record::{Access, Recording, Sync};
 use std::path::{Path, PathBuf};
 
 /// A directory of its own, which goes at the end.
-struct Place(PathBuf);
+struct TestDirectory(PathBuf);
 
-impl Place {
+impl TestDirectory {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("hekate-variation-test-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
@@ -22,7 +22,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -54,13 +54,13 @@ fn measure(job: &Job, target: &dyn Target, samples: u64) -> Vec<Sample> {
     taken
 }
 
-fn file_in(place: &Place, job: &Job) -> FileTarget {
+fn file_in(place: &TestDirectory, job: &Job) -> FileTarget {
     FileTarget::in_directory(&place.0, job, &AtomicBool::new(false), &mut |_| ()).unwrap().unwrap()
 }
 
 #[test]
 fn a_directory_is_measured_and_left_as_it_was() {
-    let place = Place::new("files");
+    let place = TestDirectory::new("files");
     for (access, sync, pattern) in [
         (Access::Write, Sync::Sync, Pattern::Random),
         (Access::Write, Sync::Fdatasync, Pattern::Sequential),
@@ -86,7 +86,7 @@ fn a_directory_is_measured_and_left_as_it_was() {
 
 #[test]
 fn what_a_killed_process_left_is_removed_and_what_is_in_use_stays() {
-    let place = Place::new("left");
+    let place = TestDirectory::new("left");
     let job = job(Access::Write, Sync::None);
     std::fs::write(place.0.join(".hekate-variation-1.tmp"), "left").unwrap();
     let first = file_in(&place, &job);
@@ -103,7 +103,7 @@ fn what_a_killed_process_left_is_removed_and_what_is_in_use_stays() {
 
 #[test]
 fn a_disk_is_not_filled_and_a_file_not_overwritten_unasked() {
-    let place = Place::new("room");
+    let place = TestDirectory::new("room");
     let huge = Job { size_bytes: 1 << 60, ..job(Access::Write, Sync::None) };
     let refused = FileTarget::in_directory(&place.0, &huge, &AtomicBool::new(false), &mut |_| ());
     let error = refused.err().unwrap();
@@ -152,7 +152,7 @@ fn read(path: &Path) -> Recording {
 
 #[test]
 fn an_interrupted_recording_is_gone_on_with() {
-    let place = Place::new("resume");
+    let place = TestDirectory::new("resume");
     let name = place.0.join("series");
     let job = job(Access::Write, Sync::Sync);
     let sample = |at: u64| Sample { start_ms: at, length_ns: 1_000_000, operations: at, ..Sample::default() };
@@ -179,7 +179,7 @@ fn an_interrupted_recording_is_gone_on_with() {
 
 #[test]
 fn a_recording_without_a_sample_is_not_in_the_way() {
-    let place = Place::new("empty");
+    let place = TestDirectory::new("empty");
     let name = place.0.join("series");
     for _ in 0..2 {
         let (store, _) = Store::open(&name, &job(Access::Write, Sync::Sync), 4, false).unwrap();
@@ -190,7 +190,7 @@ fn a_recording_without_a_sample_is_not_in_the_way() {
 
 #[test]
 fn nothing_that_is_there_is_overwritten() {
-    let place = Place::new("there");
+    let place = TestDirectory::new("there");
     let job = job(Access::Write, Sync::Sync);
     let refusal = |name: &str, resume| Store::open(&place.0.join(name), &job, 4, resume).err().unwrap();
     std::fs::write(place.0.join("mine.csv"), "precious").unwrap();
@@ -215,7 +215,7 @@ fn an_ending_of_its_own_stays_in_the_name() {
 
 #[test]
 fn names_on_the_command_line_are_told_apart() {
-    let place = Place::new("which");
+    let place = TestDirectory::new("which");
     std::fs::write(place.0.join("file"), "x").unwrap();
     let of = |path: PathBuf| Which::of(&path.display().to_string());
     assert_eq!(of(place.0.clone()).unwrap(), Which::Directory);

@@ -55,7 +55,7 @@ pub struct Chart {
 
 type Drawn = std::result::Result<(), String>;
 /// In pixels.
-type Place = (i32, i32);
+type Point = (i32, i32);
 
 /// As a document of its own, which can stand in a page as well.
 pub fn svg(chart: &Chart) -> Result<String> {
@@ -137,7 +137,7 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u
         .map_err(text)?;
     for (index, line) in chart.lines.iter().enumerate() {
         let (style, (dash, gap)) = style(index, scale);
-        let places: Vec<Place> =
+        let places: Vec<Point> =
             line.points.iter().map(|point| context.plotting_area().map_coordinate(point)).collect();
         for stroke in strokes(&places, dash, gap) {
             area.draw(&PathElement::new(stroke.to_vec(), style)).map_err(text)?;
@@ -148,7 +148,7 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u
 
 /// Straight pieces of a line, each to be drawn by itself: the corners that plotters makes of a thick line in a bitmap reach
 /// far beyond a sharp angle, to rates that were never measured.
-fn strokes(places: &[Place], dash: i32, gap: i32) -> Vec<[Place; 2]> {
+fn strokes(places: &[Point], dash: i32, gap: i32) -> Vec<[Point; 2]> {
     let (mut found, mut is_ink, mut left) = (Vec::new(), true, f64::from(dash));
     let whole = |(x, y): (f64, f64)| (x.round() as i32, y.round() as i32);
     for pair in places.windows(2) {
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(strokes(&[(0, 0), (10, 0), (10, 5)], 1, 0), [[(0, 0), (10, 0)], [(10, 0), (10, 5)]]);
         let dashed = strokes(&[(0, 0), (10, 0), (10, 5)], 4, 2);
         assert_eq!(dashed, [[(0, 0), (4, 0)], [(6, 0), (10, 0)], [(10, 2), (10, 5)]]);
-        assert_eq!(strokes(&[(3, 3), (3, 3)], 4, 2), Vec::<[Place; 2]>::new());
+        assert_eq!(strokes(&[(3, 3), (3, 3)], 4, 2), Vec::<[Point; 2]>::new());
         assert!(strokes(&[(3, 3)], 1, 0).is_empty());
     }
 }

@@ -139,7 +139,7 @@ impl<'a> Cursor<'a> {
 
     /// `None`: the journal drops it.
     fn shard(&mut self, key: Key, shard: ShardId) -> Option<Pair> {
-        let ring = key.place()?.ring;
+        let ring = key.prefix()?.ring;
         match hash_shard(self.replica.contents, ring, &key, shard) {
             Ok(None) => None,
             Ok(Some((hash, length, problems))) => {

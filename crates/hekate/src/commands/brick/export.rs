@@ -10,7 +10,7 @@ mod report;
 mod target;
 mod walk;
 
-use super::lines::Progress;
+use super::lines::ProgressLine;
 use crate::cli::{BrickExport, Cli};
 use crate::commands::Failure;
 use crate::daemon;
@@ -43,7 +43,7 @@ pub fn export(cli: &Cli, options: &BrickExport) -> Result<(), Failure> {
         }
         failure
     })?;
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let contents = Contents::read(&stopped, &mut |_| progress.tick("reading the journal"))?;
     let known = Known::of(cli, stopped.identity());
     let source = Source { contents: &contents, brick: &brick, lost: recovered.lost, known };
@@ -57,7 +57,7 @@ pub fn export(cli: &Cli, options: &BrickExport) -> Result<(), Failure> {
     report?.finish()
 }
 
-fn copy(cli: &Cli, options: &BrickExport, source: &Source, progress: &mut Progress) -> Result<Report, Failure> {
+fn copy(cli: &Cli, options: &BrickExport, source: &Source, progress: &mut ProgressLine) -> Result<Report, Failure> {
     let mut report = Report::new(cli.json);
     for problem in source.contents.problems() {
         report.find(Finding::Damaged, None, &[], &problem.to_string());

@@ -1,6 +1,6 @@
 //! `hekate brick inspect`: what a stopped brick holds, and what is wrong with it.
 
-use super::lines::{Lines, Progress, bytes};
+use super::lines::{Lines, ProgressLine, bytes};
 use super::{json, words};
 use crate::cli::{BrickInspect, Cli};
 use crate::commands::Failure;
@@ -17,7 +17,7 @@ pub fn inspect(cli: &Cli, options: &BrickInspect) -> std::result::Result<(), Fai
         options,
         stopped: &stopped,
         lines: Lines::new(cli.json),
-        progress: Progress::new(),
+        progress: ProgressLine::new(),
         problems: Vec::new(),
     };
     inspection.all()?;
@@ -37,7 +37,7 @@ struct Inspection<'a> {
     options: &'a BrickInspect,
     stopped: &'a StoppedBrick,
     lines: Lines,
-    progress: Progress,
+    progress: ProgressLine,
     problems: Vec<Problem>,
 }
 

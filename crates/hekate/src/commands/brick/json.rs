@@ -7,7 +7,7 @@ use hekate_proto::*;
 use serde_json::{Map, Value, json};
 
 /// An entry of the index.
-pub fn entry(place: Place, entry: &Entry) -> Value {
+pub fn entry(place: KeyPrefix, entry: &Entry) -> Value {
     let mut fields = entry_fields(entry);
     for (name, value) in [
         ("type", json!("entry")),

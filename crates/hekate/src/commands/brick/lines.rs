@@ -55,11 +55,11 @@ impl Lines {
 }
 
 /// Says what is being done once it takes over two seconds, and every two seconds from then on.
-pub struct Progress {
+pub struct ProgressLine {
     last: Instant,
 }
 
-impl Progress {
+impl ProgressLine {
     pub fn new() -> Self {
         Self { last: Instant::now() }
     }

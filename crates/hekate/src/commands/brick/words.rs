@@ -4,7 +4,7 @@ use hekate_brick::inspect::{Entry, LogBody, LogRecord, Problem, ShardBlocks};
 use hekate_proto::*;
 
 /// An entry of the index.
-pub fn entry(place: Place, entry: &Entry) -> String {
+pub fn entry(place: KeyPrefix, entry: &Entry) -> String {
     let of = format!("volume {}", place.volume);
     match entry {
         Entry::Inode { inode, record } => format!("inode {inode:?} of {of}: {}", inode_words(record)),

@@ -10,7 +10,7 @@ mod words;
 
 use crate::cli::{Cli, DebugCompare};
 use crate::commands::Failure;
-use crate::commands::brick::lines::Progress;
+use crate::commands::brick::lines::ProgressLine;
 use hekate_brick::inspect::{Contents, Digest, Held, Problem, Replica, StoppedBrick, differences};
 use hekate_proto::{BrickId, Key, Result};
 use plan::{Known, Partition};
@@ -53,7 +53,7 @@ pub fn compare(cli: &Cli, options: &DebugCompare) -> std::result::Result<(), Fai
     };
     let sources = take(&directories)?;
     let known = known.filter(|known| known.is_of(&sources));
-    let progress = Mutex::new(Progress::new());
+    let progress = Mutex::new(ProgressLine::new());
     let contents = side_by_side(&sources, |_, source| {
         let what = format!("{}: reading the journal", source.directory.display());
         Contents::read(&source.stopped, &mut |_| tick(&progress, || what.clone()))
@@ -102,7 +102,7 @@ fn side_by_side<T: Sync, R: Send>(
     })
 }
 
-fn tick(progress: &Mutex<Progress>, what: impl Fn() -> String) {
+fn tick(progress: &Mutex<ProgressLine>, what: impl Fn() -> String) {
     progress.lock().unwrap_or_else(PoisonError::into_inner).tick_with(what);
 }
 
@@ -112,7 +112,7 @@ fn digests(
     partitions: &[Partition],
     index: usize,
     directory: &Path,
-    progress: &Mutex<Progress>,
+    progress: &Mutex<ProgressLine>,
 ) -> Vec<Digest> {
     let (count, directory) = (partitions.len(), directory.display());
     let mut bytes_before = 0;
@@ -138,7 +138,7 @@ fn judge(
     number: usize,
     digests: &[Vec<Digest>],
     replicas: &[Replica],
-    progress: &Mutex<Progress>,
+    progress: &Mutex<ProgressLine>,
 ) -> Compared {
     let digests: Vec<Digest> = partition.replicas.iter().map(|index| digests[*index][number].clone()).collect();
     let mut compared = Compared { partition, digests, differ_count: 0, differ: Vec::new() };

@@ -44,8 +44,8 @@ pub fn collect(ring: &RingEntries) -> (BTreeMap<VolumeId, Found>, Vec<Complaint>
     (volumes, complaints)
 }
 
-fn place(ring: &RingEntries, partition: PartitionNumber, key: &Key) -> std::result::Result<Place, String> {
-    let place = key.place().filter(|_| key.is_well_formed()).ok_or("this is no key")?;
+fn place(ring: &RingEntries, partition: PartitionNumber, key: &Key) -> std::result::Result<KeyPrefix, String> {
+    let place = key.prefix().filter(|_| key.is_well_formed()).ok_or("this is no key")?;
     let owner = place.position.partition(ring.count);
     if place.ring != ring.ring || owner != partition {
         return Err(format!("it belongs to ring {} partition {owner}", place.ring));
@@ -55,7 +55,7 @@ fn place(ring: &RingEntries, partition: PartitionNumber, key: &Key) -> std::resu
 
 fn put(
     volumes: &mut BTreeMap<VolumeId, Found>,
-    place: Place,
+    place: KeyPrefix,
     key: &Key,
     value: Bytes,
 ) -> std::result::Result<(), String> {

@@ -69,7 +69,7 @@ fn name(text: &str) -> Name {
 
 fn name_key(dir: InodeId, text: &str, spread: u32) -> Key {
     let position = name_position(dir, &name(text), spread);
-    Key::name(Place { ring: RING, position, volume: VOLUME }, dir, text.as_bytes())
+    Key::name(KeyPrefix { ring: RING, position, volume: VOLUME }, dir, text.as_bytes())
 }
 
 fn shard_key(data: DataId) -> Key {
@@ -99,7 +99,7 @@ fn whole() -> Whole {
     all.put(key(WIDE, Kind::Inode), &InodeRecord { spread: 2, ..inode(NodeKind::Directory) });
     for text in two_names() {
         let position = name_position(WIDE, &name(&text), 2);
-        all.put(Key::stub(Place { ring: RING, position, volume: VOLUME }, WIDE), &stub(2, 1, 0));
+        all.put(Key::stub(KeyPrefix { ring: RING, position, volume: VOLUME }, WIDE), &stub(2, 1, 0));
         all.put(name_key(WIDE, &text, 2), &NameRecord { inode: FILE, kind: NodeKind::File });
     }
     all.put(key(FILE, Kind::Inode), &InodeRecord { nlink: 3, layout, ..inode(NodeKind::File) });
@@ -127,7 +127,7 @@ impl Whole {
     }
 
     fn complaints(self) -> Vec<String> {
-        let owner = |key: &Key| key.place().unwrap().position.partition(COUNT);
+        let owner = |key: &Key| key.prefix().unwrap().position.partition(COUNT);
         let entries = self.0.into_iter().map(|(key, value)| (owner(&key), key, value)).collect();
         check(&RingEntries { ring: RING, count: COUNT, entries }).iter().map(ToString::to_string).collect()
     }
@@ -160,7 +160,7 @@ fn names_rest_where_the_spread_puts_them() {
     let [low, _] = two_names();
     let why = complaint(|all| {
         all.delete(name_key(WIDE, &low, 2));
-        let place = Place { ring: RING, position: Position(0xc000_0000), volume: VOLUME };
+        let place = KeyPrefix { ring: RING, position: Position(0xc000_0000), volume: VOLUME };
         all.put(Key::name(place, WIDE, low.as_bytes()), &NameRecord { inode: FILE, kind: NodeKind::File });
     });
     assert!(why.contains("but belongs at"), "{why}");
@@ -217,7 +217,7 @@ fn each_place_of_a_directory_has_a_stub() {
     let [low, high] = two_names();
     for text in [low, high] {
         let position = name_position(WIDE, &name(&text), 2);
-        let stub_key = Key::stub(Place { ring: RING, position, volume: VOLUME }, WIDE);
+        let stub_key = Key::stub(KeyPrefix { ring: RING, position, volume: VOLUME }, WIDE);
         let why = complaint(|all| all.delete(stub_key.clone()));
         assert!(why.contains("has no stub at"), "{why}");
         let why = complaint(|all| all.put(stub_key.clone(), &StubRecord { alive: false, ..stub(2, 1, 0) }));
@@ -225,7 +225,7 @@ fn each_place_of_a_directory_has_a_stub() {
         let why = complaint(|all| all.put(stub_key.clone(), &stub(1, 1, 0)));
         assert!(why.contains("says a spread of 1, the inode 2"), "{why}");
     }
-    let stray = Place { ring: RING, position: Position(5), volume: VOLUME };
+    let stray = KeyPrefix { ring: RING, position: Position(5), volume: VOLUME };
     let why = complaint(|all| all.put(Key::stub(stray, WIDE), &stub(2, 0, 0)));
     assert!(why.contains("where none of its names rests"), "{why}");
     let why = complaint(|all| all.put(Key::stub(stray, OTHER), &stub(1, 0, 0)));

@@ -1,7 +1,7 @@
 //! One pass over all entries: which inodes and shards there are, and which inodes have a name here.
 
 use super::report::{Finding, Report};
-use super::{Progress, Source};
+use super::{ProgressLine, Source};
 use hekate_brick::inspect::{Contents, Entry};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -35,7 +35,7 @@ const COUNTER_BITS: u32 = 40;
 
 impl Catalog {
     /// Goes through the brick.
-    pub fn read(source: &Source, progress: &mut Progress, report: &mut Report) -> Self {
+    pub fn read(source: &Source, progress: &mut ProgressLine, report: &mut Report) -> Self {
         let mut catalog = Self { shards: source.contents.shards(), ..Self::default() };
         let mut seen = 0u64;
         let (from, to) = Contents::all_keys();
@@ -62,7 +62,7 @@ impl Catalog {
         catalog
     }
 
-    fn take(&mut self, place: Place, entry: &Entry) {
+    fn take(&mut self, place: KeyPrefix, entry: &Entry) {
         let inodes = match entry {
             Entry::Inode { .. } | Entry::Name { .. } | Entry::Stub { .. } => {
                 self.volumes.entry(place.volume).or_default()
@@ -97,7 +97,7 @@ impl Catalog {
 
     /// The key alone still says that there was an inode, or a directory.
     fn take_damaged(&mut self, key: &Key) {
-        let (Some(kind), Some(place), Some(id)) = (key.kind(), key.place(), key.id()) else { return };
+        let (Some(kind), Some(place), Some(id)) = (key.kind(), key.prefix(), key.id()) else { return };
         let inode = InodeId::from_bits(id);
         let Some(inodes) = self.volumes.get_mut(&place.volume) else { return };
         match kind {

@@ -4,7 +4,7 @@ use super::catalog::{Catalog, Inodes};
 use super::known::Holds;
 use super::report::{Finding, Report};
 use super::target::{self, Made, NotMade};
-use super::{Progress, Source};
+use super::{ProgressLine, Source};
 use crate::commands::Failure;
 use hekate_proto::*;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ pub struct Walk<'a> {
     pub catalog: &'a Catalog,
     pub volume: VolumeId,
     pub ring: RingId,
-    pub progress: &'a mut Progress,
+    pub progress: &'a mut ProgressLine,
     pub report: &'a mut Report,
     top: BorrowedFd<'a>,
     inodes: &'a Inodes,
@@ -36,7 +36,7 @@ pub fn volume(
     catalog: &Catalog,
     volume: VolumeId,
     top: &OwnedFd,
-    progress: &mut Progress,
+    progress: &mut ProgressLine,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let Some(inodes) = catalog.inodes_of(volume) else { return Ok(()) };
@@ -104,9 +104,9 @@ impl Walk<'_> {
     }
 
     /// Where this brick may have names of a directory.
-    fn places(&self, id: InodeId) -> Vec<Place> {
+    fn places(&self, id: InodeId) -> Vec<KeyPrefix> {
         let shares = self.inodes.shares.get(&id).into_iter().flatten().copied();
-        let place = |position| Place { ring: self.ring, position, volume: self.volume };
+        let place = |position| KeyPrefix { ring: self.ring, position, volume: self.volume };
         std::iter::once(id.position()).chain(shares).map(place).collect()
     }
 

@@ -1,7 +1,7 @@
 //! Which file a key belongs to: its path, found in what the bricks have of names and layouts.
 
 use super::{Compared, tick};
-use crate::commands::brick::lines::Progress;
+use crate::commands::brick::lines::ProgressLine;
 use hekate_brick::inspect::Contents;
 use hekate_proto::*;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 256;
 const SPREAD_MAX: u32 = 4096;
 
 /// Finds the paths of everything that differs and is part of a file.
-pub fn find(contents: &[Contents], compared: &mut [Compared], progress: &Mutex<Progress>) {
+pub fn find(contents: &[Contents], compared: &mut [Compared], progress: &Mutex<ProgressLine>) {
     let mut files = Files { contents, progress, owners: HashMap::new(), names: HashMap::new() };
     let keys: Vec<Key> = compared.iter().flat_map(|one| &one.differ).map(|differs| differs.key.clone()).collect();
     files.learn_owners(&keys);
@@ -28,7 +28,7 @@ type Owner = (VolumeId, InodeId);
 
 struct Files<'a> {
     contents: &'a [Contents],
-    progress: &'a Mutex<Progress>,
+    progress: &'a Mutex<ProgressLine>,
     /// Whose bytes the wanted data ids are.
     owners: HashMap<(VolumeId, DataId), Option<InodeId>>,
     /// A name of each wanted inode.
@@ -37,13 +37,13 @@ struct Files<'a> {
 
 impl Files<'_> {
     /// Visits all entries of one kind on all bricks.
-    fn scan<T: Wire>(&self, kind: Kind, visit: &mut dyn FnMut(Place, &Key, T)) {
+    fn scan<T: Wire>(&self, kind: Kind, visit: &mut dyn FnMut(KeyPrefix, &Key, T)) {
         let (from, to) = Contents::all_keys();
         for contents in self.contents {
             // Errors of it are among those that the digests found.
             let _ = contents.scan(&from, &to, &mut |key, value| {
                 tick(self.progress, || "looking for the files that differ".into());
-                let wanted = key.place().filter(|_| key.kind() == Some(kind));
+                let wanted = key.prefix().filter(|_| key.kind() == Some(kind));
                 if let (Some(place), Ok(value)) = (wanted, value)
                     && let Ok(record) = T::from_bytes(value)
                 {
@@ -86,7 +86,7 @@ impl Files<'_> {
 
     /// The inode that a key belongs to; of a name, its directory.
     fn inode_of(&self, key: &Key) -> Option<Owner> {
-        let place = key.place()?;
+        let place = key.prefix()?;
         match key.kind()? {
             Kind::Shard => {
                 let owner = self.owners.get(&(place.volume, key.as_shard()?.data))?;
@@ -101,7 +101,7 @@ impl Files<'_> {
 
     fn path_of(&self, key: &Key) -> Option<String> {
         let (volume, inode) = self.inode_of(key)?;
-        let ring = key.place()?.ring;
+        let ring = key.prefix()?.ring;
         let mut path = if key.kind() == Some(Kind::Name) { vec![key.rest().to_vec()] } else { Vec::new() };
         let mut at = inode;
         for _ in 0..DEPTH_MAX {
@@ -124,7 +124,7 @@ impl Files<'_> {
     fn name_of_directory(&self, ring: RingId, volume: VolumeId, id: InodeId) -> Option<(InodeId, Vec<u8>)> {
         let parent = self.record(ring, volume, id)?.parent;
         let spread = self.record(ring, volume, parent).map_or(1, |record| record.spread).min(SPREAD_MAX);
-        let places = name_positions(parent, spread).map(|position| Place { ring, position, volume });
+        let places = name_positions(parent, spread).map(|position| KeyPrefix { ring, position, volume });
         let mut name = None;
         for all in places.map(|place| Key::name(place, parent, b"")) {
             for contents in self.contents {

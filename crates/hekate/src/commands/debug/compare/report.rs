@@ -161,7 +161,7 @@ fn partition(one: &Compared, sources: &[Source], known: Option<&Known>) -> Value
 
 fn difference(differs: &Difference, one: &Compared, sources: &[Source], known: Option<&Known>) -> Value {
     let has = one.partition.replicas.iter().zip(words::each(differs));
-    let place = differs.key.place();
+    let place = differs.key.prefix();
     json!({
         "what": words::title(&differs.key, known),
         "kind": differs.key.kind().map(|kind| format!("{kind:?}").to_lowercase()),

@@ -10,7 +10,7 @@ const SHOWN_CHARS_MAX: usize = 1000;
 
 /// What a key is of.
 pub fn title(key: &Key, known: Option<&Known>) -> String {
-    let (Some(kind), Some(place), Some(id)) = (key.kind(), key.place(), key.id()) else { return format!("{key:?}") };
+    let (Some(kind), Some(place), Some(id)) = (key.kind(), key.prefix(), key.id()) else { return format!("{key:?}") };
     let (inode, rest) = (InodeId::from_bits(id), words::lossy(&key.rest()));
     let what = match kind {
         Kind::Inode => format!("inode {inode:?}"),

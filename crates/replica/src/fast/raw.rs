@@ -1,0 +1,93 @@
+//! Steps of a write that its client takes at each member itself, past the log and without stamps: what GlusterFS's AFR does, and the
+//! network's own speed. Only for measuring, on volumes that are made for it (`Mode::Afr`, `Mode::FastPath`).
+//!
+//! AFR's changelog is the list of unsettled writes: what is on it when a leader begins, that one evens, which is AFR's self-heal. Locks
+//! are the server's (`server/raw.rs`).
+
+use crate::fast::{Overwrite, append_outside};
+use crate::ops::data::block_change;
+use crate::ops::step::Ask;
+use crate::partition::{Around, Membership};
+use hekate_brick::Brick;
+use hekate_proto::*;
+
+/// Writes that a changelog has at the same time.
+const PENDING_MAX: usize = 64;
+
+/// What this replica does with a step. The outer error is its end; `Conflict`: the write goes on the leader's lane.
+pub(crate) fn take(at: &Membership, around: &Around, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
+    let DataOp::RawWrite { data, index, step } = op else {
+        return Ok(Err(Error::bug("a raw write of another kind")));
+    };
+    let shard = ShardId { volume: ask.volume, data: *data, index: *index };
+    let conflict = || Ok(Err(Error::Conflict { stamp: None }));
+    if !at.is_meant() || !at.view.whole || !at.view.has_member(at.own.brick) {
+        return conflict();
+    }
+    let changes = match step {
+        RawStep::Write { offset, bytes } => {
+            let write = Overwrite { shard, offset: *offset, bytes };
+            if let Some(refusal) = write.refusal(at, ask) {
+                return Ok(Err(refusal));
+            }
+            let Some(record) = write.target(at, around.brick)? else { return conflict() };
+            let Some(blocks) = write.blocks(around.brick, ask, record.length)? else { return conflict() };
+            vec![block_change(shard, record, write.first(), blocks)]
+        }
+        RawStep::Mark { offset, length } => match marked(at, around.brick, ask, shard, (*offset, *length))? {
+            Some(change) => vec![change],
+            None => return conflict(),
+        },
+        RawStep::Clear => cleared(at, around.brick, ask, shard)?.into_iter().collect(),
+        RawStep::Lock { .. } | RawStep::Unlock => return Ok(Err(Error::bug("a lock that came to a replica"))),
+    };
+    match append_outside(at, around.brick, ask, changes)? {
+        true => Ok(Ok(Reply::Done)),
+        false => conflict(),
+    }
+}
+
+fn changelog(at: &Membership, brick: &Brick, shard: ShardId) -> Result<Vec<FastWrite>> {
+    match brick.get(&Key::unsettled(at.ring, shard))? {
+        Some(value) => Ok(UnsettledRecord::from_bytes(value)?.writes),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// +1: this op may have written these blocks here, and not elsewhere.
+fn marked(
+    at: &Membership,
+    brick: &Brick,
+    ask: &Ask,
+    shard: ShardId,
+    (offset, length): (u32, u32),
+) -> Result<Option<Change>> {
+    let is_here = ask.partition(shard.position()) == at.own.partition;
+    let found = if is_here && !brick.is_dropped(shard) { brick.shard(at.ring, shard)? } else { None };
+    let Some(record) = found.filter(|record| length > 0 && offset < record.length) else { return Ok(None) };
+    // Who marks a whole shard means what is there.
+    let end = (u64::from(offset) + u64::from(length)).min(u64::from(record.length));
+    let mut writes = changelog(at, brick, shard)?;
+    if writes.len() >= PENDING_MAX {
+        return Ok(None);
+    }
+    let first = offset / BLOCK_BYTES as u32;
+    let blocks = end.div_ceil(BLOCK_BYTES as u64) as u32 - first;
+    let stamp = Stamp { count: record.stamp.count, session: ask.session, op: ask.op_id };
+    writes.push(FastWrite { stamp, first, blocks });
+    let value = UnsettledRecord { writes }.to_bytes();
+    Ok(Some(Change::Put { key: Key::unsettled(at.ring, shard), value }))
+}
+
+/// -1: all members have it.
+fn cleared(at: &Membership, brick: &Brick, ask: &Ask, shard: ShardId) -> Result<Option<Change>> {
+    let mut writes = changelog(at, brick, shard)?;
+    let before = writes.len();
+    writes.retain(|write| (write.stamp.session, write.stamp.op) != (ask.session, ask.op_id));
+    let key = Key::unsettled(at.ring, shard);
+    Ok(match writes.is_empty() {
+        _ if writes.len() == before => None,
+        true => Some(Change::Delete { key }),
+        false => Some(Change::Put { key, value: UnsettledRecord { writes }.to_bytes() }),
+    })
+}

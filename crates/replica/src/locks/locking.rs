@@ -1,0 +1,122 @@
+//! Lock ops at the leader: who may ask, and how those who wait are told. The table itself is `locks.rs`.
+//!
+//! A lock that waits holds nothing up: its op is answered `Waiting` at once, so are its retries, and its ticket is in
+//! [`Out::told`] when its own answer is there, to be had by one more retry. Locks are memory, so nothing here is settled
+//! or synced; a member that is away does not matter.
+
+use crate::leader::Leader;
+use crate::locks::{LockSettings, LockTable, Ticket};
+use crate::ops::step::{Ask, Stop};
+use crate::ops::tree::Tree;
+use crate::partition::{Around, Membership, Out, Token};
+use hekate_proto::*;
+
+impl Leader {
+    /// These sessions may hold locks of an earlier leader of the partition. Known once and for all: later ones cannot.
+    pub fn know_sessions(&mut self, sessions: Vec<SessionId>) {
+        if !self.knows_sessions {
+            self.knows_sessions = true;
+            self.locks = LockTable::recovering(LockSettings::default(), sessions);
+        }
+    }
+
+    /// Whether the session has yet to say what it held under an earlier leader.
+    pub fn awaits(&self, session: SessionId) -> bool {
+        self.locks.untold().contains(&session)
+    }
+
+    /// Sessions that have yet to say what they held.
+    pub fn untold(&self) -> Vec<SessionId> {
+        self.locks.untold().iter().copied().collect()
+    }
+
+    pub fn lock_op(&mut self, at: &Membership, token: Token, ask: &Ask, op: &LockOp, around: &Around, out: &mut Out) {
+        let answer = self.lock_answer(at, ask, op, around, out);
+        out.answers.push((token, answer));
+        self.tell_waiters(out);
+    }
+
+    fn lock_answer(
+        &mut self,
+        at: &Membership,
+        ask: &Ask,
+        op: &LockOp,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<Reply> {
+        if !self.knows_sessions {
+            return Err(Error::Unavailable {
+                what: "the partition's new leader does not know the sessions yet".into(),
+            });
+        }
+        if self.awaits(ask.session) && !matches!(op, LockOp::Restore { .. }) {
+            out.branches.push("a session has yet to tell its locks");
+            return Err(Error::LocksUntold);
+        }
+        let ticket = Ticket { session: ask.session, op_id: ask.op_id };
+        let reply = match op {
+            LockOp::Restore { locks, done } => self.restore_locks(at, ticket, ask, (locks, *done), around)?,
+            LockOp::Get { inode, lock } | LockOp::Set { inode, lock, .. } => {
+                // Letting go is always right.
+                if lock.kind != LockKind::Unlock {
+                    check_inode(at, ask, *inode, around)?;
+                }
+                self.locks.execute(ticket, ask.volume, op)
+            }
+            LockOp::Cancel { .. } | LockOp::Release { .. } => self.locks.execute(ticket, ask.volume, op),
+        };
+        reply.unwrap_or(Ok(Reply::Waiting { op_id: ask.op_id }))
+    }
+
+    /// What is told of inodes that are not here is lost.
+    fn restore_locks(
+        &mut self,
+        at: &Membership,
+        ticket: Ticket,
+        ask: &Ask,
+        (locks, done): (&[(InodeId, Lock)], bool),
+        around: &Around,
+    ) -> Result<Option<Result<Reply>>> {
+        let (mut here, mut gone) = (Vec::with_capacity(locks.len()), Vec::new());
+        for told in locks {
+            match check_inode(at, ask, told.0, around) {
+                Ok(()) => here.push(*told),
+                Err(Error::Stale | Error::Invalid { .. }) => gone.push(*told),
+                Err(error) => return Err(error),
+            }
+        }
+        let answer = self.locks.execute(ticket, ask.volume, &LockOp::Restore { locks: here, done });
+        Ok(answer.map(|answer| match answer {
+            Ok(Reply::Restored { mut lost }) => {
+                lost.extend(gone);
+                Ok(Reply::Restored { lost })
+            }
+            other => other,
+        }))
+    }
+
+    /// All that it held is let go.
+    pub fn end_locks(&mut self, session: SessionId, out: &mut Out) {
+        self.locks.end_session(session);
+        self.tell_waiters(out);
+    }
+
+    fn tell_waiters(&mut self, out: &mut Out) {
+        out.told.extend(self.locks.take_told().into_iter().map(|told| told.ticket));
+    }
+}
+
+/// Locks are taken on what is here.
+fn check_inode(at: &Membership, ask: &Ask, inode: InodeId, around: &Around) -> Result<()> {
+    if ask.partition(inode.position()) != at.own.partition {
+        return Err(Error::invalid("an inode of another partition"));
+    }
+    match Tree::new(around.brick, ask, ask.partition(inode.position())).inode(inode) {
+        Ok(_) => Ok(()),
+        Err(Stop::Error(error)) => Err(error),
+        Err(Stop::Wait | Stop::Leg(_)) => Err(Error::bug("looking at an inode that would wait")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

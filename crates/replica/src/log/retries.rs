@@ -1,0 +1,88 @@
+//! What a session may ask again: the last answer of each of its slots.
+
+use crate::leader::Leader;
+use crate::ops::step::Ask;
+use crate::partition::{Around, Membership, Token};
+use hekate_proto::planted::is_planted;
+use hekate_proto::*;
+
+impl Leader {
+    /// What is kept for a retry.
+    pub fn session_change(&self, at: &Membership, ask: &Ask, reply: &Reply) -> Option<Change> {
+        if ask.session == SYSTEM_SESSION {
+            return None;
+        }
+        let slot = (ask.op_id.0 % SESSION_SLOTS as u64) as u16;
+        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, slot);
+        let record = SessionRecord { op_id: ask.op_id, reply: reply.to_bytes() };
+        Some(Change::Put { key, value: record.to_bytes() })
+    }
+
+    pub fn remember_slot(&mut self, ask: &Ask) {
+        if ask.session != SYSTEM_SESSION {
+            self.slots.insert((ask.session, slot_of(ask.op_id)), ask.op_id);
+        }
+    }
+
+    /// The answer that the op got when it was done before.
+    pub fn remembered(&mut self, at: &Membership, ask: &Ask, around: &Around) -> Result<Option<Result<Reply>>> {
+        if ask.session == SYSTEM_SESSION || is_planted(2) {
+            return Ok(None);
+        }
+        let slot = slot_of(ask.op_id);
+        match self.kept.get(&(ask.session, slot)) {
+            Some((kept, reply)) if *kept == ask.op_id => return Ok(Some(reply.clone())),
+            Some((kept, _)) if *kept > ask.op_id => return Ok(Some(Err(answered_long_ago()))),
+            _ => {}
+        }
+        let known = self.slots.get(&(ask.session, slot)).copied();
+        if known.is_some_and(|known| known < ask.op_id) {
+            return Ok(None);
+        }
+        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, u16::from(slot));
+        let Some(value) = around.brick.get(&key)? else {
+            self.slots.insert((ask.session, slot), OpId(0));
+            return Ok(None);
+        };
+        let record = SessionRecord::from_bytes(value)?;
+        self.slots.insert((ask.session, slot), record.op_id);
+        Ok(match record.op_id.cmp(&ask.op_id) {
+            std::cmp::Ordering::Less => None,
+            std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
+            std::cmp::Ordering::Greater if is_planted(33) => None,
+            // It comes after its own retry was answered and the slot used again: nobody waits for it.
+            std::cmp::Ordering::Greater => Some(Err(answered_long_ago())),
+        })
+    }
+
+    /// What a session left for retries is forgotten with it.
+    pub fn forget_session(&mut self, session: SessionId) {
+        self.slots.retain(|(known, _), _| *known != session);
+        self.kept.retain(|(known, _), _| *known != session);
+    }
+
+    /// It was answered, and no record says so. A copy of it that waits here, or comes late, must not do what it then could:
+    /// whoever asked knows how it ended (rule 5).
+    pub fn keep_answer(&mut self, ask: &Ask, reply: &Result<Reply>) {
+        // The host makes room or mends what is damaged, and asks again under the same id.
+        let is_helped = matches!(reply, Err(Error::NoSpace { .. } | Error::Damaged { .. } | Error::Io { .. }));
+        let is_final = !is_helped && !reply.as_ref().is_err_and(Error::is_passing);
+        if is_final && ask.session != SYSTEM_SESSION {
+            self.kept.insert((ask.session, slot_of(ask.op_id)), (ask.op_id, reply.clone()));
+        }
+    }
+
+    /// Answers an op that makes no record, now that its state was read.
+    pub fn answer_op(&mut self, token: Token, ask: &Ask, reply: Result<Reply>) {
+        self.keep_answer(ask, &reply);
+        self.answer(token, reply);
+    }
+}
+
+fn answered_long_ago() -> Error {
+    Error::Protocol { what: "an op that was answered long ago".into() }
+}
+
+fn slot_of(op_id: OpId) -> u8 {
+    (op_id.0 % SESSION_SLOTS as u64) as u8
+}

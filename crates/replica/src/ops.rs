@@ -1,0 +1,20 @@
+//! Ops of clients: what each reads and changes, as functions of the leader's copy. `step.rs` has their vocabulary,
+//! `dispatch.rs` chooses the function of an op; a bug in `rename` is in `rename.rs`.
+
+pub(crate) mod acl;
+mod allocate;
+pub(crate) mod copy;
+pub(crate) mod data;
+pub(crate) mod dispatch;
+pub(crate) mod footprint;
+pub(crate) mod inodes;
+pub(crate) mod names;
+pub(crate) mod read;
+pub(crate) mod recent_truncates;
+mod rename;
+pub(crate) mod seek;
+pub(crate) mod shards;
+pub(crate) mod step;
+pub(crate) mod stubs;
+pub(crate) mod tree;
+mod truncate;

@@ -1,0 +1,305 @@
+//! Bytes: beside the inode while they are few, in shards from then on.
+
+use crate::message::Fresh;
+use crate::ops::inodes::{drop_capability, drop_set_id_bits};
+use crate::ops::read::node;
+use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
+use crate::ops::tree::{Tree, attr_of, later};
+use bytes::{Bytes, BytesMut};
+use hekate_brick::{Brick, block_checksum};
+use hekate_proto::planted::is_planted;
+use hekate_proto::*;
+
+/// Writes up to this go through the journal; greater ones to fresh blocks are written home at once (DESIGN section 5).
+const JOURNALED_BYTES_MAX: usize = 32 << 10;
+const BLOCK: u32 = BLOCK_BYTES as u32;
+
+/// A change of content.
+pub fn written(
+    tree: &Tree,
+    commit: &mut Commit,
+    (id, inode): (InodeId, &mut InodeRecord),
+    end: u64,
+    drop_set_id: bool,
+    now: Time,
+) {
+    commit.changes.extend(drop_capability(tree, id, inode));
+    let now = later(now, inode.ctime);
+    inode.size = if is_planted(11) { end } else { inode.size.max(end) };
+    inode.size_high = inode.size_high.max(inode.size);
+    inode.mtime = now;
+    inode.ctime = now;
+    inode.change += 1;
+    if drop_set_id {
+        drop_set_id_bits(inode);
+    }
+}
+
+/// Writes bytes that rest beside the inode.
+pub fn write(here: &mut Here, id: InodeId, offset: u64, data: &Bytes, drop_set_id: bool) -> Stepped<Next> {
+    let (tree, now) = (here.tree(), here.now);
+    let mut inode = tree.file(id)?;
+    let end = offset.saturating_add(data.len() as u64);
+    if !inode.layout.is_inline() || end > INLINE_MAX {
+        return Ok(Next::Reply(node(attr_of(id, &inode, None))));
+    }
+    Ok(Next::record(write_inline(&tree, (id, &mut inode), offset, data, drop_set_id, now)?))
+}
+
+/// Writes at the end of what rests beside the inode.
+pub fn append(here: &mut Here, id: InodeId, data: &Bytes, drop_set_id: bool) -> Stepped<Next> {
+    let (tree, now) = (here.tree(), here.now);
+    let mut inode = tree.file(id)?;
+    let offset = inode.size;
+    if !inode.layout.is_inline() || offset.saturating_add(data.len() as u64) > INLINE_MAX {
+        return Ok(Next::Reply(node(attr_of(id, &inode, None))));
+    }
+    Ok(Next::record(write_inline(&tree, (id, &mut inode), offset, data, drop_set_id, now)?))
+}
+
+fn write_inline(
+    tree: &Tree,
+    (id, inode): (InodeId, &mut InodeRecord),
+    offset: u64,
+    data: &Bytes,
+    drop_set_id: bool,
+    now: Time,
+) -> Stepped<Commit> {
+    let end = offset + data.len() as u64;
+    let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
+    let key = tree.key(id, Kind::Content);
+    let value = if offset == 0 && end >= inode.size {
+        Bytes::copy_from_slice(data)
+    } else {
+        splice(&tree.content(id)?, offset as usize, data)
+    };
+    commit.changes.push(Change::Put { key, value });
+    written(tree, &mut commit, (id, inode), end, drop_set_id, now);
+    commit.put(tree.key(id, Kind::Inode), inode);
+    Ok(commit)
+}
+
+/// Bytes with some of them replaced, zeros in between if they lie behind the end.
+pub fn splice(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
+    let mut content = BytesMut::with_capacity(old.len().max(offset + data.len()));
+    content.extend_from_slice(old);
+    content.resize(old.len().max(offset + data.len()), 0);
+    content[offset..offset + data.len()].copy_from_slice(data);
+    content.freeze()
+}
+
+/// Moves the bytes beside an inode into a shard of a new data id.
+pub fn spill(here: &mut Here, id: InodeId) -> Stepped<Next> {
+    let tree = here.tree();
+    let inode = tree.file(id)?;
+    if !inode.layout.is_inline() {
+        return Ok(Next::Reply(node(attr_of(id, &inode, None))));
+    }
+    let content = tree.content(id)?;
+    spill_with(here, id, inode, content, Commit::default())
+}
+
+/// The record of a spill: `inode` as it is to be but for its layout, `content` what goes to the shard.
+/// The changes of `commit` come first.
+pub fn spill_with(
+    here: &mut Here,
+    id: InodeId,
+    mut inode: InodeRecord,
+    content: Bytes,
+    mut commit: Commit,
+) -> Stepped<Next> {
+    let (ask, tree) = (here.ask, here.tree());
+    let data = here.new_data_id(id);
+    let shard = ShardId { volume: ask.volume, data, index: 0 };
+    if !content.is_empty() {
+        if here.owns(shard.position()) {
+            commit.changes.extend(fill_shard(ask, shard, &content).changes);
+        } else {
+            let undo = Some(Leg::UnfillShard { shard });
+            here.leg(shard.position(), Leg::FillShard { shard, bytes: content }, undo)?;
+        }
+    }
+    inode.size_high = inode.size;
+    let version = here.new_layout_version();
+    inode.layout = Layout { version, pieces: vec![Piece { data, length: u64::MAX }] };
+    commit.reply = Some(node(attr_of(id, &inode, None)));
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    commit.delete(tree.key(id, Kind::Content));
+    Ok(Next::record(commit))
+}
+
+/// The first bytes of a shard that does not exist yet.
+pub fn fill_shard(ask: &Ask, shard: ShardId, bytes: &Bytes) -> Commit {
+    let stamp = Stamp { count: 1, session: ask.session, op: ask.op_id };
+    let blocks = pad_to_blocks(bytes);
+    let count = (blocks.len() / BLOCK_BYTES) as u32;
+    let record = ShardRecord { stamp, length: bytes.len() as u32, home_blocks: count, reserved_blocks: 0 };
+    let run = BlockRun { first: 0, checksums: checksums(shard, 0, &blocks) };
+    Commit { changes: vec![Change::WriteBlocks { shard, record, run, bytes: blocks }], ..Commit::default() }
+}
+
+fn pad_to_blocks(bytes: &[u8]) -> Bytes {
+    let mut blocks = BytesMut::with_capacity(bytes.len().next_multiple_of(BLOCK_BYTES));
+    blocks.extend_from_slice(bytes);
+    blocks.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+    blocks.freeze()
+}
+
+fn checksums(shard: ShardId, first: u32, blocks: &[u8]) -> Vec<u32> {
+    (first..).zip(blocks.chunks(BLOCK_BYTES)).map(|(block, bytes)| block_checksum(shard, block, bytes)).collect()
+}
+
+/// Writes a run of one shard.
+pub fn write_shard(
+    here: &mut Here,
+    shard: ShardId,
+    offset: u32,
+    bytes: &Bytes,
+    follow: Option<Stamp>,
+) -> Stepped<Next> {
+    let end = u64::from(offset) + bytes.len() as u64;
+    if end > SHARD_BYTES || bytes.is_empty() {
+        return Err(Error::invalid("a write that does not lie in its shard").into());
+    }
+    let (brick, ask) = (here.brick, here.ask);
+    if brick.is_dropped(shard) {
+        return Err(Error::LayoutChanged.into());
+    }
+    let before = brick.shard(ask.ring, shard)?;
+    let stamp_before = before.map(|record| record.stamp);
+    if follow.is_some() && follow != stamp_before {
+        return Err(Error::Conflict { stamp: stamp_before }.into());
+    }
+    let stamp = here.next_stamp(before);
+    let before = ShardRecord { stamp, ..before.unwrap_or(ShardRecord::empty(stamp)) };
+    let mut commit = Commit { reply: Some(Reply::Written { stamp, fast: None }), ..Commit::default() };
+    write_run(brick, ask, &mut commit, (shard, before), offset, bytes, true)?;
+    Ok(Next::record(commit))
+}
+
+/// Adds the changes that write a run of a shard, whose record has the stamp of the op already. `may_be_fresh`: no other run of the
+/// record has fresh blocks of the shard. -> the record afterwards.
+pub(crate) fn write_run(
+    brick: &Brick,
+    ask: &Ask,
+    commit: &mut Commit,
+    (shard, before): (ShardId, ShardRecord),
+    offset: u32,
+    bytes: &Bytes,
+    may_be_fresh: bool,
+) -> Stepped<ShardRecord> {
+    let end = offset + bytes.len() as u32;
+    let ShardRecord { length, home_blocks, .. } = before;
+    let first = offset / BLOCK;
+    let blocks = whole_blocks(brick, ask, shard, length, offset, bytes)?;
+    let after = first + (blocks.len() / BLOCK_BYTES) as u32;
+    let record = ShardRecord { length: length.max(end), home_blocks: home_blocks.max(after), ..before };
+    // What was home once goes through the journal, mostly a block that an earlier write ended in.
+    let fresh_from = home_blocks.clamp(first, after);
+    let mut old = blocks;
+    let fresh = old.split_off((fresh_from - first) as usize * BLOCK_BYTES);
+    if fresh.len() <= JOURNALED_BYTES_MAX || !may_be_fresh {
+        old.unsplit(fresh);
+        commit.changes.push(block_change(shard, record, first, old.freeze()));
+        return Ok(record);
+    }
+    if !old.is_empty() {
+        let length = length.max(fresh_from * BLOCK);
+        let record = ShardRecord { length, home_blocks, ..record };
+        commit.changes.push(block_change(shard, record, first, old.freeze()));
+    }
+    let fresh = fresh.freeze();
+    let run = BlockRun { first: fresh_from, checksums: checksums(shard, fresh_from, &fresh) };
+    commit.fresh.push(Fresh { shard, first_block: fresh_from, bytes: fresh });
+    commit.changes.push(Change::FreshBlocks { shard, record, run });
+    Ok(record)
+}
+
+/// A block of a shard, whole, on its way through the journal.
+pub fn block_change(shard: ShardId, record: ShardRecord, block: u32, bytes: Bytes) -> Change {
+    let run = BlockRun { first: block, checksums: checksums(shard, block, &bytes) };
+    Change::WriteBlocks { shard, record, run, bytes }
+}
+
+/// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
+/// it is zeros.
+pub(crate) fn whole_blocks(
+    brick: &Brick,
+    ask: &Ask,
+    shard: ShardId,
+    length: u32,
+    offset: u32,
+    bytes: &Bytes,
+) -> Stepped<BytesMut> {
+    let end = offset + bytes.len() as u32;
+    let (from, to) = (offset / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
+    let mut blocks = BytesMut::with_capacity((to - from) as usize);
+    if from < offset {
+        blocks.extend_from_slice(&brick.read_shard(ask.ring, shard, from, offset - from)?);
+        blocks.resize((offset - from) as usize, 0);
+    }
+    blocks.extend_from_slice(bytes);
+    if end < to && end < length {
+        blocks.extend_from_slice(&brick.read_shard(ask.ring, shard, end, to - end)?);
+    }
+    blocks.resize((to - from) as usize, 0);
+    Ok(blocks)
+}
+
+/// Room behind `length`, where the shard has no bytes, goes.
+pub fn give_back(ask: &Ask, shard: ShardId, before: ShardRecord, length: u32) -> Change {
+    let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
+    let first = length.div_ceil(BLOCK);
+    let record = ShardRecord { stamp, ..before.without_room() };
+    Change::PunchBlocks { shard, record, first, count: record.home_blocks - first }
+}
+
+/// The shard ends at `length`: the block in which it ends is zeros from there on.
+pub fn cut(
+    brick: &Brick,
+    ask: &Ask,
+    commit: &mut Commit,
+    shard: ShardId,
+    before: ShardRecord,
+    length: u32,
+) -> Stepped<()> {
+    let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
+    let record = ShardRecord { stamp, length, ..before.without_room() };
+    let first = length / BLOCK;
+    if !length.is_multiple_of(BLOCK) {
+        let kept = brick.read_shard(ask.ring, shard, first * BLOCK, length % BLOCK)?;
+        let bytes = pad_to_blocks(&kept);
+        let written = ShardRecord { stamp, length, ..before };
+        commit.changes.push(block_change(shard, written, first, bytes));
+    }
+    commit.changes.push(Change::CutShard { shard, record });
+    Ok(())
+}
+
+/// The inode's leader learns of bytes in shards.
+pub fn wrote(
+    here: &mut Here,
+    id: InodeId,
+    layout_version: u32,
+    (end, reach): (u64, u64),
+    (drop_set_id, fast): (bool, bool),
+) -> Stepped<Next> {
+    if end.max(reach) > FILE_BYTES_MAX {
+        return Err(Error::TooLarge.into());
+    }
+    let (tree, now) = (here.tree(), here.now);
+    let mut inode = tree.file(id)?;
+    if inode.layout.is_inline() || inode.layout.version != layout_version && !is_planted(10) {
+        return Err(Error::LayoutChanged.into());
+    }
+    let is_within = end <= inode.size && reach <= inode.size_high;
+    let times_of = (fast && is_within && !drop_set_id).then_some(id);
+    let mut commit = Commit { reply: Some(Reply::Done), times_of, ..Commit::default() };
+    written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, now);
+    inode.size_high = inode.size_high.max(reach);
+    commit.put(tree.key(id, Kind::Inode), &inode);
+    if here.carried {
+        commit.reply = Some(node(attr_of(id, &inode, None)));
+    }
+    Ok(Next::record(commit))
+}

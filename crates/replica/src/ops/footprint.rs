@@ -1,0 +1,135 @@
+//! What an op is about: names, directories, inodes, shards. Who waits for what is decided by these.
+
+use crate::ops::step::Ask;
+use crate::partition::Membership;
+use hekate_proto::*;
+
+/// The directory that an op lists.
+pub fn listed_by(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::Name { op: NameOp::List { dir, .. } | NameOp::ListPart { dir, .. } } => Some(*dir),
+        _ => None,
+    }
+}
+
+/// The directory whose names an op counts or lists.
+pub fn counted_by(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::Name { op: NameOp::Stub { dir, .. } } | Op::Inode { op: InodeOp::GetAttr { inode: dir } } => Some(*dir),
+        _ => listed_by(op),
+    }
+}
+
+/// Names that an op changes or looks up, by directory.
+pub fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
+    let Op::Name { op } = op else { return [None, None] };
+    match op {
+        NameOp::Lookup { dir, name }
+        | NameOp::Create { dir, name, .. }
+        | NameOp::Link { dir, name, .. }
+        | NameOp::Unlink { dir, name, .. }
+        | NameOp::Rmdir { dir, name } => [Some((*dir, name)), None],
+        NameOp::Rename { dir, name, to_dir, to_name, .. } => [Some((*dir, name)), Some((*to_dir, to_name))],
+        NameOp::CreateUnnamed { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => {
+            [None, None]
+        }
+    }
+}
+
+pub fn name_key(at: &Membership, ask: &Ask, dir: InodeId, name: &Name) -> Key {
+    Key::name(ask.names_prefix(at.own.partition, dir), dir, name.as_bytes())
+}
+
+/// The data id whose shard an op writes.
+pub fn written_data(op: &Op) -> Option<DataId> {
+    match op {
+        Op::Data {
+            op:
+                DataOp::WriteShard { data, .. }
+                | DataOp::AllocateShard { data, .. }
+                | DataOp::CopyShard { data, .. }
+                | DataOp::EmptyShards { data, .. },
+        } => Some(*data),
+        _ => None,
+    }
+}
+
+/// The shard that an op writes. Earlier bytes of it that only a sync of its data file covers are not to be lost below later ones.
+pub fn written_shard(volume: VolumeId, op: &Op) -> Option<ShardId> {
+    match op {
+        Op::Data {
+            op:
+                DataOp::WriteShard { data, index, .. }
+                | DataOp::AllocateShard { data, index, .. }
+                | DataOp::CopyShard { data, index, .. },
+        } => Some(ShardId { volume, data: *data, index: *index }),
+        _ => None,
+    }
+}
+
+/// Refuses what rests in another partition. A client may ask anything of any partition of its volume; a shard that two of them
+/// wrote would be in neither one's replicas alike.
+pub fn check_place(at: &Membership, ask: &Ask, op: &Op) -> Result<()> {
+    match position_of(ask.volume, op).map(|position| ask.partition(position)) {
+        Some(there) if there != at.own.partition => Err(Error::Protocol {
+            what: format!("{} of partition {there} was asked of partition {}", op.label(), at.own.partition),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Where what an op is about rests. Names rest where their directory's spread says, and are looked for there.
+fn position_of(volume: VolumeId, op: &Op) -> Option<Position> {
+    let of_shard = |data: &DataId, index: &u64| Some(ShardId { volume, data: *data, index: *index }.position());
+    match op {
+        Op::Inode { op } => Some(op.inode().position()),
+        Op::Name { op: NameOp::CreateUnnamed { dir, .. } } => Some(dir.position()),
+        Op::Name { .. } | Op::Volume { .. } | Op::Leg { .. } => None,
+        Op::Lock { op } => match op {
+            LockOp::Get { inode, .. }
+            | LockOp::Set { inode, .. }
+            | LockOp::Cancel { inode, .. }
+            | LockOp::Release { inode, .. } => Some(inode.position()),
+            LockOp::Restore { .. } => None,
+        },
+        Op::Data { op } => match op {
+            DataOp::Read { inode, .. }
+            | DataOp::Write { inode, .. }
+            | DataOp::Spill { inode }
+            | DataOp::Wrote { inode, .. }
+            | DataOp::Allocate { inode, .. }
+            | DataOp::Append { inode, .. }
+            | DataOp::Seek { inode, .. } => Some(inode.position()),
+            DataOp::ReadShard { data, index, .. }
+            | DataOp::WriteShard { data, index, .. }
+            | DataOp::FastWrite { data, index, .. }
+            | DataOp::RawWrite { data, index, .. }
+            | DataOp::AllocateShard { data, index, .. }
+            | DataOp::SeekShard { data, index, .. }
+            | DataOp::CopyShard { data, index, .. } => of_shard(data, index),
+            DataOp::NextShard { .. }
+            | DataOp::EmptyShards { .. }
+            | DataOp::Sync { .. }
+            | DataOp::Fsync { .. }
+            | DataOp::Copy { .. } => None,
+        },
+    }
+}
+
+/// What a change holds, or finds held, in this partition. A name that rests elsewhere holds nothing: nobody asks for it here.
+pub fn keys_of(at: &Membership, ask: &Ask, op: &Op) -> Vec<Key> {
+    let inode_key = |inode: InodeId| Key::inode(ask.ring, ask.volume, inode, Kind::Inode);
+    match op {
+        Op::Inode { op } => vec![inode_key(op.inode())],
+        Op::Data {
+            op:
+                DataOp::Write { inode, .. }
+                | DataOp::Append { inode, .. }
+                | DataOp::Allocate { inode, .. }
+                | DataOp::Spill { inode }
+                | DataOp::Wrote { inode, .. },
+        } => vec![inode_key(*inode)],
+        Op::Name { .. } => names_of(op).into_iter().flatten().map(|(dir, name)| name_key(at, ask, dir, name)).collect(),
+        _ => Vec::new(),
+    }
+}

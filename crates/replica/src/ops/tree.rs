@@ -1,0 +1,345 @@
+//! Typed access to a partition's entries: inodes, stubs, names, contents.
+
+use crate::ops::acl::{self, Birth};
+use crate::ops::step::{Ask, Commit, Stepped, Stop};
+use bytes::Bytes;
+use hekate_brick::Brick;
+use hekate_proto::*;
+
+/// A volume's entries in one partition.
+pub struct Tree<'a> {
+    brick: &'a Brick,
+    ask: Ask,
+    at: PartitionNumber,
+}
+
+/// Value of an orphan that was made without a name, and may be given one.
+const LINKABLE: u8 = 1;
+
+/// Entries of one scan.
+const SCAN_AT_ONCE: usize = 256;
+
+impl<'a> Tree<'a> {
+    /// Of the volume that the ask is about.
+    pub fn new(brick: &'a Brick, ask: &Ask, at: PartitionNumber) -> Self {
+        Self { brick, ask: *ask, at }
+    }
+
+    /// Whether this partition has the inode itself.
+    pub fn is_home(&self, inode: InodeId) -> bool {
+        self.ask.partition(inode.position()) == self.at
+    }
+
+    fn value<T: Wire>(&self, key: &Key) -> Stepped<Option<T>> {
+        Ok(self.brick.get(key)?.map(T::from_bytes).transpose()?)
+    }
+
+    /// The key of one of an inode's entries.
+    pub fn key(&self, inode: InodeId, kind: Kind) -> Key {
+        Key::inode(self.ask.ring, self.ask.volume, inode, kind)
+    }
+
+    /// Where this partition has its share of a directory's names.
+    pub fn names_prefix(&self, dir: InodeId) -> KeyPrefix {
+        self.ask.names_prefix(self.at, dir)
+    }
+
+    /// The key of this partition's stub of a directory.
+    pub fn stub_key(&self, dir: InodeId) -> Key {
+        Key::stub(self.names_prefix(dir), dir)
+    }
+
+    /// The key of a name in this partition.
+    pub fn name_key(&self, dir: InodeId, name: &Name) -> Key {
+        Key::name(self.names_prefix(dir), dir, name.as_bytes())
+    }
+
+    /// An inode, or `Stale`.
+    pub fn inode(&self, id: InodeId) -> Stepped<InodeRecord> {
+        self.value(&self.key(id, Kind::Inode))?.ok_or(Stop::Error(Error::Stale))
+    }
+
+    /// A directory's parent, or `NotFound` if the directory is gone.
+    pub fn parent(&self, dir: InodeId) -> Stepped<InodeId> {
+        match self.inode(dir) {
+            Ok(inode) => Ok(inode.parent),
+            Err(Stop::Error(Error::Stale)) => Err(Error::NotFound.into()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// An inode that is no directory.
+    pub fn file(&self, id: InodeId) -> Stepped<InodeRecord> {
+        let inode = self.inode(id)?;
+        match inode.kind {
+            NodeKind::File => Ok(inode),
+            NodeKind::Directory => Err(Error::IsDirectory.into()),
+            _ => Err(Error::invalid("not a regular file").into()),
+        }
+    }
+
+    /// A directory's stub, if it is one that lives. Whether one that an op has closed is removed is not known yet.
+    pub fn stub(&self, dir: InodeId) -> Stepped<StubRecord> {
+        match self.found_stub(dir)? {
+            Some(stub) if stub.alive => Ok(stub),
+            Some(_) => Err(Stop::Wait),
+            // Either it is gone, or it never was a directory.
+            None if !self.is_home(dir) => Err(Error::NotFound.into()),
+            None => match self.inode(dir) {
+                Ok(_) => Err(Error::NotDirectory.into()),
+                Err(Stop::Error(Error::Stale)) => Err(Error::NotFound.into()),
+                Err(other) => Err(other),
+            },
+        }
+    }
+
+    /// The directory's stub, if the name would rest here. Who asks here knows a smaller spread at most, and the partitions
+    /// of that are partitions of this one too: so there is a stub that tells the right one.
+    pub fn stub_of(&self, dir: InodeId, name: &Name) -> Stepped<StubRecord> {
+        let stub = self.stub(dir)?;
+        if self.ask.partition(name_position(dir, name, stub.spread)) != self.at {
+            return Err(Error::OtherSpread { spread: stub.spread }.into());
+        }
+        Ok(stub)
+    }
+
+    /// The stub, if there is one here.
+    pub fn found_stub(&self, dir: InodeId) -> Stepped<Option<StubRecord>> {
+        self.value(&self.stub_key(dir))
+    }
+
+    /// The stub whether it lives or not.
+    pub fn any_stub(&self, dir: InodeId) -> Stepped<StubRecord> {
+        self.found_stub(dir)?.ok_or(Stop::Error(Error::Stale))
+    }
+
+    /// The stub, unless an op has closed it: whether the directory is removed is not known yet.
+    pub fn open_stub(&self, dir: InodeId) -> Stepped<StubRecord> {
+        let stub = self.any_stub(dir)?;
+        if stub.alive { Ok(stub) } else { Err(Stop::Wait) }
+    }
+
+    /// Where a name leads.
+    pub fn name(&self, dir: InodeId, name: &Name) -> Stepped<Option<NameRecord>> {
+        self.value(&self.name_key(dir, name))
+    }
+
+    /// Bytes that rest beside an inode.
+    pub fn content(&self, id: InodeId) -> Stepped<Bytes> {
+        Ok(self.brick.get(&self.key(id, Kind::Content))?.unwrap_or_default())
+    }
+
+    /// Extended attributes and ACLs of an inode, by name.
+    pub fn xattrs(&self, id: InodeId, inode: &InodeRecord) -> Stepped<Vec<(Bytes, Bytes)>> {
+        if !inode.has_xattrs {
+            return Ok(Vec::new());
+        }
+        let from = self.xattr_key(id, b"");
+        let entries = self.brick.scan(&from, &from.prefix_end(), SCAN_AT_ONCE)?;
+        Ok(entries.into_iter().map(|(key, value)| (key.rest(), value)).collect())
+    }
+
+    /// They go, with their inode.
+    pub fn delete_xattrs(&self, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> Stepped<()> {
+        let names = self.xattrs(id, inode)?.into_iter();
+        names.for_each(|(name, _)| commit.delete(self.xattr_key(id, &name)));
+        Ok(())
+    }
+
+    /// What says that an inode has no name.
+    pub fn orphan_key(&self, id: InodeId) -> Key {
+        Key::orphan(self.ask.ring, self.ask.volume, id)
+    }
+
+    /// Whether an inode that was made without a name may be given one.
+    pub fn is_linkable(&self, id: InodeId) -> Stepped<bool> {
+        Ok(self.value::<u8>(&self.orphan_key(id))? == Some(LINKABLE))
+    }
+
+    /// The value of an extended attribute.
+    pub fn xattr(&self, id: InodeId, name: &[u8]) -> Stepped<Option<Bytes>> {
+        Ok(self.brick.get(&self.xattr_key(id, name))?)
+    }
+
+    /// The key of an extended attribute.
+    pub fn xattr_key(&self, id: InodeId, name: &[u8]) -> Key {
+        Key::xattr(self.ask.ring, self.ask.volume, id, name)
+    }
+
+    /// An inode's attributes, a directory's with those of its own partition's stub.
+    pub fn attr(&self, id: InodeId) -> Stepped<Attr> {
+        let inode = self.inode(id)?;
+        let stub = match inode.kind {
+            NodeKind::Directory => Some(self.open_stub(id)?),
+            _ => None,
+        };
+        Ok(attr_of(id, &inode, stub.as_ref()))
+    }
+}
+
+/// Bytes that a directory says it has, as ext4 does for a small one.
+const DIRECTORY_BYTES: u64 = 4096;
+
+/// What doors see of an inode.
+pub fn attr_of(id: InodeId, inode: &InodeRecord, stub: Option<&StubRecord>) -> Attr {
+    let mut attr = Attr {
+        id,
+        kind: inode.kind,
+        mode: inode.mode,
+        uid: inode.uid,
+        gid: inode.gid,
+        nlink: inode.nlink,
+        size: inode.size,
+        device: inode.device,
+        atime: inode.atime,
+        mtime: inode.mtime,
+        ctime: inode.ctime,
+        btime: inode.btime,
+        change: inode.change,
+        layout: inode.layout.clone(),
+        spread: inode.spread,
+        has_xattrs: inode.has_xattrs,
+    };
+    if let Some(stub) = stub {
+        attr.nlink = if stub.alive { 2 + stub.directories } else { 0 };
+        attr.size = DIRECTORY_BYTES;
+        attr.mtime = stub.mtime;
+        attr.ctime = attr.ctime.max(stub.ctime);
+        attr.change += stub.change;
+    }
+    attr
+}
+
+/// The time of a change of an inode: it never goes back.
+pub fn later(now: Time, before: Time) -> Time {
+    now.max(before)
+}
+
+/// A new inode.
+pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> InodeRecord {
+    InodeRecord {
+        kind,
+        mode: mode & 0o7777,
+        uid,
+        gid,
+        nlink: 1,
+        size: 0,
+        device: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        change: 1,
+        layout: Layout::inline(0),
+        spread: 1,
+        parent: InodeId::from_bits(0),
+        size_high: 0,
+        grant_limit: 0,
+        has_capability: false,
+        has_xattrs: false,
+    }
+}
+
+/// Who will own a new inode, and who may do what with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+    pub birth: Birth,
+}
+
+/// The records of a new directory where it lives.
+pub fn new_directory(
+    ask: &Ask,
+    (id, parent): (InodeId, InodeId),
+    owner: &Owner,
+    spread: u32,
+    now: Time,
+) -> (Vec<Change>, Attr) {
+    let inode = new_inode(NodeKind::Directory, owner.birth.mode, owner.uid, owner.gid, now);
+    let inode = InodeRecord { parent, spread, has_xattrs: owner.birth.has_acl(), ..inode };
+    let stub = new_stub(owner, spread, now);
+    let attr = attr_of(id, &inode, Some(&stub));
+    let put = |kind, value| Change::Put { key: Key::inode(ask.ring, ask.volume, id, kind), value };
+    let mut changes = vec![put(Kind::Inode, inode.to_bytes()), put(Kind::Stub, stub.to_bytes())];
+    changes.extend(acl::born(ask, id, &owner.birth));
+    (changes, attr)
+}
+
+/// What a partition knows of a new directory.
+pub fn new_stub(owner: &Owner, spread: u32, mtime: Time) -> StubRecord {
+    let Owner { uid, gid, birth } = owner;
+    let (alive, entries, directories, change, default_acl) = (true, 0, 0, 0, birth.default.clone());
+    let (mode, uid, gid) = (birth.mode & 0o7777, *uid, *gid);
+    StubRecord { alive, mode, uid, gid, spread, entries, directories, mtime, ctime: mtime, change, default_acl }
+}
+
+/// What a new volume begins with: the names of its root are in one partition.
+pub fn root_directory(ask: &Ask, uid: u32, gid: u32) -> Vec<Change> {
+    let birth = Birth { mode: 0o755, ..Birth::default() };
+    new_directory(ask, (ROOT, ROOT), &Owner { uid, gid, birth }, 1, ask.now).0
+}
+
+impl Commit {
+    /// Puts an entry.
+    pub fn put(&mut self, key: Key, value: &impl Wire) {
+        self.changes.push(Change::Put { key, value: value.to_bytes() });
+    }
+
+    /// Deletes an entry.
+    pub fn delete(&mut self, key: Key) {
+        self.changes.push(Change::Delete { key });
+    }
+}
+
+/// One name less leads to the inode. Without a name it goes, or (`keep`) waits until nobody has it open.
+pub fn drop_link(tree: &Tree, commit: &mut Commit, id: InodeId, keep: bool, now: Time) -> Stepped<()> {
+    let mut inode = tree.inode(id)?;
+    inode.nlink = inode.nlink.saturating_sub(1);
+    inode.ctime = later(now, inode.ctime);
+    inode.change += 1;
+    if inode.nlink > 0 {
+        commit.put(tree.key(id, Kind::Inode), &inode);
+    } else if keep {
+        commit.put(tree.key(id, Kind::Inode), &inode);
+        commit.put(Key::orphan(tree.ask.ring, tree.ask.volume, id), &0u8);
+    } else {
+        purge(tree, commit, id, &inode)?;
+    }
+    Ok(())
+}
+
+/// The inode and all that rests beside it go; its data ids wait to be collected.
+fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> Stepped<()> {
+    commit.delete(tree.key(id, Kind::Inode));
+    if inode.layout.is_inline() && inode.kind != NodeKind::Directory {
+        commit.delete(tree.key(id, Kind::Content));
+    }
+    tree.delete_xattrs(commit, id, inode)?;
+    give_up_data(tree.ask.ring, tree.ask.volume, commit, id, inode);
+    Ok(())
+}
+
+/// The inode's data ids are given up: their shards are collected later.
+pub fn give_up_data(ring: RingId, volume: VolumeId, commit: &mut Commit, id: InodeId, inode: &InodeRecord) {
+    for piece in &inode.layout.pieces {
+        // A write whose end was never told may have made the shard after the last one that the size covers.
+        let shards = inode.size_high.max(inode.size).min(piece.length).div_ceil(SHARD_BYTES) + 2;
+        commit.put(Key::garbage(ring, volume, id.position(), piece.data), &GarbageRecord { shards });
+    }
+}
+
+/// The record that collects an orphan: nothing, if it is none any more.
+pub fn purge_orphan(brick: &Brick, ask: &Ask, id: InodeId) -> Stepped<Option<Commit>> {
+    let tree = Tree::new(brick, ask, ask.partition(id.position()));
+    let key = Key::orphan(ask.ring, ask.volume, id);
+    if brick.get(&key)?.is_none() {
+        return Ok(None);
+    }
+    let mut commit = Commit::default();
+    commit.delete(key);
+    if let Ok(inode) = tree.inode(id) {
+        purge(&tree, &mut commit, id, &inode)?;
+    }
+    Ok(Some(commit))
+}

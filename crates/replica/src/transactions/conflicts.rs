@@ -1,0 +1,82 @@
+//! What waits because others have hold of it: names that are renamed, linked or not to be shown yet, directories that are made or
+//! listed.
+
+use crate::leader::Leader;
+use crate::ops::footprint::{counted_by, listed_by, name_key, names_of};
+use crate::ops::step::Ask;
+use crate::partition::{Event, Membership};
+use crate::transactions::driven::Driven;
+use hekate_proto::planted::is_planted;
+use hekate_proto::*;
+
+impl Leader {
+    /// Whether a rename of another partition has hold of a name of the op's, or of one that the directory counts; or one
+    /// that it asks for is not to be shown yet, or its directory may be taken back.
+    pub fn is_prepared(&self, at: &Membership, ask: &Ask, op: &Op) -> bool {
+        if self.is_being_linked(op) {
+            return true;
+        }
+        if self.prepared.is_empty() && self.unnamed.is_empty() && self.unborn.is_empty() {
+            return false;
+        }
+        let at = at.own.partition;
+        let is_held = |key: Key| {
+            self.prepared.contains(&key) && !is_planted(4)
+                || self.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
+        };
+        let is_moving = |dir: InodeId| {
+            let all = Key::hold(ask.names_prefix(at, dir), dir, b"");
+            // Without a name it is the volume's moves of directories that are held.
+            self.prepared.range(all.successor()..all.prefix_end()).next().is_some()
+        };
+        let is_made = |dir: InodeId| self.is_unborn(dir) || self.unnamed.values().flatten().any(|(of, _)| *of == dir);
+        let all_of_it = counted_by(op).is_some_and(is_moving) || listed_by(op).is_some_and(is_made);
+        let mut names = names_of(op).into_iter().flatten();
+        all_of_it || names.any(|(dir, name)| self.is_unborn(dir) || is_held(ask.hold_key(at, dir, name)))
+    }
+
+    /// Whether what it asks for is the new name of a link that is on its way: the inode counts it already, so it may outlive its other
+    /// names, and who was told that there is none of them would see it come back.
+    fn is_being_linked(&self, op: &Op) -> bool {
+        if self.driven.is_empty() {
+            return false;
+        }
+        let linked = || self.driven.values().filter_map(Driven::links);
+        match op {
+            Op::Name { op: NameOp::Lookup { dir, name } } => linked().any(|link| link == (*dir, name)),
+            _ => listed_by(op).is_some_and(|dir| linked().any(|(of, _)| of == dir)),
+        }
+    }
+
+    pub fn is_unborn(&self, dir: InodeId) -> bool {
+        self.unborn.values().any(|unborn| *unborn == dir)
+    }
+
+    /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
+    pub fn is_listed_soon(&self, op: &Op) -> bool {
+        let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
+        !self.unnamed.is_empty() && self.is_awaited(|op| listed_by(op) == Some(*dir))
+    }
+
+    /// Whether a request waits, an op that is so.
+    pub fn is_awaited(&self, is_so: impl Fn(&Op) -> bool) -> bool {
+        self.waiting.iter().any(|waiting| matches!(&waiting.event, Event::Request { op, .. } if is_so(op)))
+    }
+
+    /// Whether an op of this partition's own has hold of what the leg needs, or waits for holds on names of the directory
+    /// to end, so that its turn comes. One that makes a name in a directory that is closed meanwhile finds that out with its
+    /// next step, and begins again.
+    pub fn is_busy(&mut self, at: &Membership, ask: &Ask, leg: &Leg) -> bool {
+        match leg {
+            Leg::AddLink { inode } => self.is_cutting(*inode),
+            Leg::ReadShard { range } => self.is_open_and_unsettled(ask.volume, range),
+            Leg::HoldName { dir, name } => {
+                let is_new = !self.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));
+                self.held.contains_key(&name_key(at, ask, *dir, name))
+                    || self.is_unborn(*dir)
+                    || is_new && self.is_awaited(|op| counted_by(op) == Some(*dir))
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! Before a leader serves: it asks every member where its log ends, brings all to the longest, lets them agree on the
+//! blocks that power cuts took, and undoes or finishes ops that a crash cut short.
+//!
+//! The member with the greatest (epoch, sequence) has everything that was acknowledged. A journal is given back only up
+//! to what all members have on stable storage, so what one lacks another still has, unless its journal has rotted (`feed.rs`).
+
+use crate::heal::Learner;
+use crate::leader::{Draft, Leader, Member, Then, Unmade};
+use crate::log::follower::append_if_room;
+use crate::message::{Address, BlockAt, FastList, Message};
+use crate::ops::step::Commit;
+use crate::partition::{Around, Membership, Out};
+use crate::transactions::driven::Driven;
+use crate::transactions::legs::undoes;
+use crate::view_start::compare::Comparison;
+use crate::view_start::feed::has_lost_records;
+use bytes::Bytes;
+use hekate_brick::{Amount, LogPosition, block_checksum};
+use hekate_proto::planted::is_planted;
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Entries of one scan.
+const SCAN_AT_ONCE: usize = 512;
+
+/// Writes that one record forgets.
+const DOUBTED_AT_ONCE: usize = 1024;
+
+/// How far a leader is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It was not started.
+    Silent,
+    /// It asks the members for their positions.
+    Asking,
+    /// It takes the records that it lacks from another member; those are gathered as they come.
+    Fetching {
+        from: BrickId,
+        /// Who cannot give them.
+        mute: Vec<BrickId>,
+    },
+    /// It lacks records that this member has and cannot give it: that is to lead.
+    Yielding {
+        to: BrickId,
+    },
+    /// The members take the records that they lack.
+    Feeding,
+    /// They have them; the view has yet to begin. No record is made before that: a view that did not begin leaves nothing.
+    Opening,
+    /// The members hold the same records; what they hold is compared.
+    Comparing(Box<Comparison>),
+    /// The members agree on blocks that power cuts took: of each its content, as far as it is known.
+    Settling {
+        blocks: BTreeMap<BlockAt, Lost>,
+    },
+    /// Ops that a crash cut short are undone or finished; legs of others are taken.
+    Recovering,
+    Serving,
+}
+
+/// A block that some members lost.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Members that lost it.
+    by: BTreeSet<BrickId>,
+    /// Who was asked for it.
+    asked: bool,
+}
+
+impl Leader {
+    pub fn serves(&self) -> bool {
+        self.phase == Phase::Serving
+    }
+
+    /// Whether legs of other partitions' ops are taken.
+    pub fn takes_legs(&self) -> bool {
+        matches!(self.phase, Phase::Serving | Phase::Recovering)
+    }
+
+    /// In a new life, or a new view.
+    pub fn begin(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+        self.phase = Phase::Asking;
+        // A member may have lost what it held.
+        self.settled = Sequence(0);
+        self.lost_on = at.lost.iter().map(|block| (*block, BTreeSet::from([at.own.brick]))).collect();
+        self.members = at.others().map(|brick| (brick, Member::default())).collect();
+        self.learners = at.learners().map(|brick| (brick, Learner::default())).collect();
+        self.may_open = false;
+        self.proof = None;
+        // The note of a file says that its times are to be renewed.
+        self.times.forget();
+        self.begin_fast_lane(at, around);
+        self.ask_members_only(at, out);
+        self.ask_positions(at, out);
+        self.decide(at, around, out)
+    }
+
+    /// Also now and then: who has not answered is asked again.
+    pub fn ask_positions(&self, at: &Membership, out: &mut Out) {
+        let away = self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick);
+        let unheard = self.learners.iter().filter(|(_, learner)| !learner.is_heard()).map(|(brick, _)| *brick);
+        away.chain(unheard).for_each(|brick| at.send_member(out, brick, Message::Ask { term: self.fast.term }));
+    }
+
+    /// The view has begun.
+    pub fn opened(&mut self, at: &mut Membership, around: &Around, out: &mut Out) -> Result<()> {
+        self.may_open = false;
+        if self.phase == Phase::Opening {
+            self.phase = Phase::Feeding;
+        }
+        self.settle(at, around, out)
+    }
+
+    /// Servers can be heard, in a new life: what their members have must be asked anew, and what they were asked for.
+    pub fn up(&mut self, at: &Membership, bricks: &[BrickId], around: &Around, out: &mut Out) {
+        let term = self.fast.term;
+        self.end_proof();
+        for brick in bricks {
+            if let Some(member) = self.members.get_mut(brick) {
+                member.position = None;
+                at.send_member(out, *brick, Message::Ask { term });
+            } else if self.learners.contains_key(brick) {
+                self.learner_away(*brick);
+                at.send_member(out, *brick, Message::Ask { term });
+            }
+        }
+        if let Phase::Settling { blocks } = &mut self.phase {
+            blocks.values_mut().for_each(|lost| lost.asked = false);
+        }
+        self.send_again(at, bricks, around);
+    }
+
+    pub fn level_message(
+        &mut self,
+        at: &mut Membership,
+        from: Address,
+        message: Message,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        match message {
+            Message::Position { epoch, sequence, lost, heal, lists, .. } if self.learners.contains_key(&from.brick) => {
+                self.learner_told(from.brick, LogPosition { epoch, sequence }, (&lost, lists), heal);
+                self.lost_with_learner(at, &lost, around)?;
+                self.heal(at, around, out)
+            }
+            Message::Position { epoch, sequence, room, lost, lists, .. } => {
+                let told = (LogPosition { epoch, sequence }, room, lost, lists);
+                self.learn_position(at, from.brick, told, around, out)
+            }
+            Message::Append { entry, fresh, .. } if self.fetches_from(from.brick) => {
+                if entry.record.sequence.0 == self.last.0 + 1 {
+                    if !append_if_room(around.brick, at.ring, &entry, &fresh)? {
+                        // It is fetched again when there is room.
+                        out.branches.push("levelling: no room for what is fetched");
+                        (out.wants_room, self.phase) = (true, Phase::Asking);
+                        return Ok(());
+                    }
+                    self.last = entry.record.sequence;
+                }
+                Ok(())
+            }
+            Message::FetchEnd { after } if self.fetches_from(from.brick) => {
+                let own = around.brick.position(at.ring, at.own.partition).sequence;
+                if after <= own {
+                    return self.decide(at, around, out);
+                }
+                // Who has given back what comes before that knew that all members had it, this one too.
+                let error = has_lost_records(at, at.own.brick, own);
+                if !at.view.forgetful {
+                    return Err(around.brick.poison(&error));
+                }
+                // Nobody is without whom such a view cannot go on: who has more goes on alone.
+                out.notes.push(error.to_string());
+                self.phase = Phase::Yielding { to: from.brick };
+                Ok(())
+            }
+            Message::Unreadable if self.fetches_from(from.brick) => {
+                if let Phase::Fetching { mute, .. } = &mut self.phase {
+                    mute.push(from.brick);
+                }
+                self.decide(at, around, out)
+            }
+            Message::Block { at: block, bytes } => {
+                self.block_lent(at, from.brick, block, bytes.as_ref());
+                self.settle_block(at, from.brick, block, bytes, around, out)
+            }
+            Message::Compared { portion, sum, count } => {
+                self.compared(at, from.brick, portion, (sum, count), around, out)
+            }
+            Message::Listed { portion, entries } => self.listed(at, from.brick, portion, entries, around, out),
+            _ => Ok(()),
+        }
+    }
+
+    fn learn_position(
+        &mut self,
+        at: &Membership,
+        brick: BrickId,
+        (position, room, lost, lists): (LogPosition, Amount, Vec<BlockAt>, Vec<FastList>),
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let Some(member) = self.members.get_mut(&brick) else { return Ok(()) };
+        let known = member.position.replace(position).is_some();
+        member.room = room;
+        if known {
+            return Ok(());
+        }
+        member.held = position.sequence.min(self.last);
+        self.lost_by(brick, &lost);
+        if !self.takes_legs() && !is_planted(36) {
+            self.fast.found_on(brick, lists);
+        }
+        match self.phase {
+            Phase::Silent => Ok(()),
+            Phase::Asking | Phase::Fetching { .. } | Phase::Yielding { .. } => self.decide(at, around, out),
+            _ => {
+                if position.sequence > self.last {
+                    let what = format!("brick {} has records that its living leader never made", brick.text());
+                    return Err(Error::Bug { what });
+                }
+                if matches!(self.phase, Phase::Comparing(_)) {
+                    // From the beginning, once all have all records again.
+                    self.phase = Phase::Feeding;
+                }
+                self.feed(at, brick, position.sequence, around, out)?;
+                self.sync_again(at, brick, out);
+                self.list_again(at, brick, out);
+                self.read_again(brick);
+                self.settle_anew()
+            }
+        }
+    }
+
+    /// A member came back without some blocks while the others went on: they are agreed on as before serving.
+    fn settle_anew(&mut self) -> Result<()> {
+        if self.phase == Phase::Feeding || self.lost_on.is_empty() {
+            return Ok(());
+        }
+        let lost = std::mem::take(&mut self.lost_on);
+        let mut blocks = match std::mem::replace(&mut self.phase, Phase::Feeding) {
+            Phase::Settling { blocks } => blocks,
+            _ => BTreeMap::new(),
+        };
+        for (block, by) in lost {
+            blocks.entry(block).or_default().by.extend(by);
+        }
+        self.phase = Phase::Settling { blocks };
+        self.lost_writes = Some(false);
+        Ok(())
+    }
+
+    /// This leader may have been fed the record by one that had lost its bytes, before the view had one member (rule L20), and lacks them
+    /// too, without knowing. Nobody is healed before it can be read.
+    fn lost_with_learner(&mut self, at: &Membership, lost: &[BlockAt], around: &Around) -> Result<()> {
+        for block in lost {
+            if let Err(Error::Damaged { .. }) = around.brick.read_block(at.ring, block.shard, block.block) {
+                self.lost_by(at.own.brick, &[*block]);
+            }
+        }
+        if self.takes_legs() || matches!(self.phase, Phase::Settling { .. }) { self.settle_anew() } else { Ok(()) }
+    }
+
+    fn lost_by(&mut self, brick: BrickId, lost: &[BlockAt]) {
+        for block in lost {
+            self.lost_on.entry(*block).or_default().insert(brick);
+        }
+    }
+
+    /// Once all have answered: what is missing here is fetched, what is missing there is given.
+    fn decide(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+        if !self.all_present() {
+            return Ok(());
+        }
+        let own = around.brick.position(at.ring, at.own.partition);
+        let best = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick))).max();
+        if let Some((position, brick)) = best.filter(|(position, _)| *position > own && !is_planted(14)) {
+            if own.sequence >= position.sequence {
+                let what =
+                    format!("records of partition {} of ring {} differ between bricks", at.own.partition, at.ring);
+                return Err(Error::Damaged { what });
+            }
+            self.fetch(at, own, brick, out);
+            return Ok(());
+        }
+        self.numbers.skip_reserved(around.brick)?;
+        self.find_own_lists(at, around)?;
+        self.last = own.sequence;
+        self.find_loose_note(at, around)?;
+        self.phase = Phase::Feeding;
+        let behind: Vec<_> =
+            self.members.iter().filter_map(|(brick, member)| Some((*brick, member.position?.sequence))).collect();
+        for (brick, sequence) in behind {
+            self.feed(at, brick, sequence, around, out)?;
+            self.sync_again(at, brick, out);
+        }
+        Ok(())
+    }
+
+    /// From phase to phase, as far as it goes.
+    pub fn go_on_levelling(&mut self, at: &mut Membership, around: &Around, out: &mut Out) -> Result<()> {
+        let is_even = self.phase == Phase::Feeding && self.all_present() && self.is_settled();
+        if is_even && !at.view.opened && self.goes_on_alone(at, out) {
+            // The coordinator is told by who hosts it.
+        } else if is_even && !at.view.opened {
+            out.branches.push("levelling: a view is to begin");
+            self.phase = Phase::Opening;
+            self.round(at, self.last, at.unsynced(around.brick), vec![Then::Open(at.view.epoch)], out);
+        } else if is_even && self.syncs_found(at, out) {
+            // Records about them follow.
+        } else if is_even && self.fast.evens_found() {
+            self.go_on_closing(at, around, out)?;
+        } else if is_even && self.is_to_compare(at, around) {
+            self.begin_comparison(at, around, out)?;
+        } else if is_even {
+            let blocks = std::mem::take(&mut self.lost_on);
+            let blocks: BTreeMap<BlockAt, Lost> =
+                blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
+            self.phase = Phase::Settling { blocks };
+            self.lost_writes = Some(false);
+            self.settle_blocks(at, around, out)?;
+        }
+        if matches!(self.phase, Phase::Settling { .. }) && self.lost_writes == Some(true) && self.is_settled() {
+            self.doubt_writes(at, around, out)?;
+        }
+        self.end_comparison(at, around, out)?;
+        if matches!(&self.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
+            at.lost.clear();
+            for brick in self.members.keys() {
+                at.send_member(out, *brick, Message::Settled { sequence: self.last });
+            }
+            self.phase = Phase::Recovering;
+            self.find_work(at, around, out)?;
+        }
+        if self.phase == Phase::Recovering {
+            self.renew_times(at, around, out)?;
+        }
+        // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
+        // reserved by a record behind all of that.
+        if self.phase == Phase::Recovering
+            && self.is_settled()
+            && let Some(error) = self.reserve_numbers(at, around, out)?
+        {
+            return Err(error);
+        }
+        let recovers = self.driven.values().any(Driven::is_recovered) || self.times.has_found();
+        if self.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
+            self.phase = Phase::Serving;
+            self.retry_wanted = true;
+        }
+        Ok(())
+    }
+
+    /// Blocks that power cuts took from some members: all get them from one that has them; what none has never happened,
+    /// and is zeros on all.
+    fn settle_blocks(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+        let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+        if self.lost_writes == Some(true) {
+            return Ok(());
+        }
+        let own = at.own.brick;
+        let mut known = Vec::new();
+        for (block, lost) in blocks.iter_mut().filter(|(_, lost)| !lost.asked) {
+            lost.asked = true;
+            if !lost.by.contains(&own) {
+                known.push((*block, read_block(around, at.ring, *block)?));
+            } else if let Some(other) = at.others().find(|other| !lost.by.contains(other)) {
+                at.send_member(out, other, Message::ReadBlock { at: *block });
+            } else {
+                known.push((*block, None));
+            }
+        }
+        known.into_iter().try_for_each(|(block, bytes)| self.settle_block(at, own, block, bytes, around, out))
+    }
+
+    fn settle_block(
+        &mut self,
+        at: &Membership,
+        from: BrickId,
+        block: BlockAt,
+        bytes: Option<Bytes>,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<()> {
+        let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+        let Some(mut lost) = blocks.remove(&block) else { return Ok(()) };
+        if bytes.is_none() {
+            // A member that was fed the record by one that had lost its bytes lacks them too, and did not know. It may say so
+            // twice, if it was asked twice.
+            lost.by.insert(from);
+            let all_lack_it = lost.by.len() > self.members.len();
+            if !all_lack_it {
+                blocks.insert(block, Lost { asked: false, ..lost });
+                return self.settle_blocks(at, around, out);
+            }
+            if let Some(lost_writes) = &mut self.lost_writes {
+                *lost_writes = true;
+                blocks.insert(block, Lost { asked: false, ..lost });
+                return Ok(());
+            }
+        }
+        out.branches.push("levelling: a lost block is settled");
+        let Some(before) = around.brick.shard(at.ring, block.shard)? else { return Ok(()) };
+        let bytes = bytes.filter(|bytes| bytes.len() == BLOCK_BYTES).unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
+        let stamp = Stamp::of_leader(before.stamp.count + 1, at.view.epoch, Sequence(self.last.0 + 1));
+        let run = BlockRun { first: block.block, checksums: vec![block_checksum(block.shard, block.block, &bytes)] };
+        let record = ShardRecord { stamp, ..before };
+        let changes = vec![Change::WriteBlocks { shard: block.shard, record, run, bytes }];
+        match self.append_own(at, Commit { changes, ..Commit::default() }, around, out)? {
+            Ok(_) => Ok(()),
+            // There was no room in the journal: once more, a little later.
+            Err(Unmade::NoRoom) => {
+                let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+                blocks.insert(block, Lost { asked: false, ..lost });
+                Ok(())
+            }
+            Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+
+    /// Records of writes outlived a power cut, their bytes did not: a write whose client still waits for its answer is not
+    /// answered from its slot but done again. That is in the log before the bytes become zeros.
+    fn doubt_writes(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+        let mut commit = Commit::default();
+        let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
+        while commit.changes.len() < DOUBTED_AT_ONCE {
+            let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
+            let Some((last, _)) = found.last() else { break };
+            from = last.successor();
+            for (key, value) in found.into_iter().filter(|(key, _)| key.kind() == Some(Kind::Session)) {
+                let record = SessionRecord::from_bytes(value).map_err(Error::from)?;
+                if let Reply::Written { .. } = Reply::from_bytes(record.reply).map_err(Error::from)? {
+                    // As if the slot's op before it had been the last: what is older stays refused.
+                    let op_id = OpId(record.op_id.0.saturating_sub(SESSION_SLOTS as u64));
+                    commit.put(key, &SessionRecord { op_id, reply: Reply::Done.to_bytes() });
+                }
+            }
+        }
+        if commit.changes.is_empty() {
+            self.lost_writes = None;
+            return self.settle_blocks(at, around, out);
+        }
+        out.branches.push("levelling: writes whose bytes are lost are forgotten");
+        match self.append_own(at, commit, around, out)? {
+            // Settled, it is looked at again; without room, a little later.
+            Ok(_) | Err(Unmade::NoRoom) => Ok(()),
+            Err(Unmade::Refused(error)) => Err(error),
+        }
+    }
+
+    /// Numbers are reserved with records of others, but for a leader that begins, and for one that drew many for ops of which no record was
+    /// made. Without room for it that is done a little later. -> why it is not.
+    pub fn reserve_numbers(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<Option<Error>> {
+        if self.numbers.reservation().is_none() {
+            return Ok(None);
+        }
+        match self.append_own(at, Commit::default(), around, out)? {
+            Err(Unmade::Refused(error)) => Ok(Some(error)),
+            Ok(_) | Err(Unmade::NoRoom) => Ok(None),
+        }
+    }
+
+    /// A record of the server's own.
+    pub fn append_own(
+        &mut self,
+        at: &Membership,
+        commit: Commit,
+        around: &Around,
+        out: &mut Out,
+    ) -> Result<std::result::Result<Sequence, Unmade>> {
+        let draft = Draft {
+            session: SYSTEM_SESSION,
+            op_id: OpId(0),
+            commit: &commit,
+            also: Vec::new(),
+            must: true,
+            step: None,
+            closes: false,
+        };
+        self.append(at, draft, around, out)
+    }
+
+    /// What was put off while levelling is tried again.
+    pub fn level_again(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+        if self.phase == Phase::Asking {
+            self.decide(at, around, out)?;
+        }
+        self.settle_blocks(at, around, out)
+    }
+
+    /// What the partition has to do: intents to undo or finish, holds of others, orphans, garbage.
+    fn find_work(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+        self.driven.retain(|_, driven| !driven.is_recovered());
+        self.garbage.clear();
+        self.prepared.clear();
+        self.unborn.clear();
+        self.times.forget();
+        let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
+        loop {
+            let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
+            let Some((last, _)) = found.last() else { return Ok(()) };
+            from = last.successor();
+            for (key, value) in &found {
+                self.find(at, key, value, out)?;
+            }
+        }
+    }
+
+    fn find(&mut self, at: &Membership, key: &Key, value: &Bytes, out: &mut Out) -> Result<()> {
+        let Some(id) = key.id() else { return Ok(()) };
+        match key.kind() {
+            Some(Kind::Intent) if is_planted(8) => {}
+            Some(Kind::Intent) if !self.driven.contains_key(&IntentId(id)) => {
+                let record = IntentRecord::from_bytes(value.clone()).map_err(Error::from)?;
+                out.branches.push(match record.legs.first().is_some_and(|leg| undoes(&leg.leg)) {
+                    true => "recovery: an intent is undone",
+                    false => "recovery: an intent is finished",
+                });
+                self.driven.insert(IntentId(id), Driven::recovered(record, at.count));
+                // A power cut must not take back what its legs follow.
+                self.when(self.last, true, Then::SendLegs(IntentId(id), self.last));
+            }
+            Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
+            Some(Kind::Writing) => {
+                let volume = key.prefix().map(|place| place.volume).unwrap_or_default();
+                self.times.find((volume, InodeId::from_bits(id)));
+            }
+            Some(Kind::LegDone) => {
+                self.doubtful.insert(IntentId(id));
+                if let Ok(directory) = InodeId::from_bytes(value.clone()) {
+                    self.unborn.insert(IntentId(id), directory);
+                }
+            }
+            _ => self.note_work(key, value, out),
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn read_block(around: &Around, ring: RingId, block: BlockAt) -> Result<Option<Bytes>> {
+    match around.brick.read_block(ring, block.shard, block.block) {
+        Err(Error::Damaged { .. }) => Ok(None),
+        other => other,
+    }
+}
