@@ -14,11 +14,12 @@ pub(crate) mod raw;
 pub(crate) mod times;
 mod uneven;
 
+use crate::context::Context;
 use crate::log::follower::append;
+use crate::membership::Membership;
 use crate::message::{FastList, Message};
 use crate::ops::data::{block_change, whole_blocks};
 use crate::ops::step::{Ask, Stop};
-use crate::partition::{Around, Membership, Out};
 use hekate_brick::{Brick, LogEntry};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -86,11 +87,11 @@ impl FastMember {
     }
 
     /// What it has of what was asked for, now that it has the record that keeps more from coming.
-    pub fn answer(&mut self, at: &Membership, last: Sequence, out: &mut Out) {
+    pub fn answer(&mut self, cx: &mut Context, last: Sequence) {
         for (sequence, shards) in self.questions.extract_if(.., |(sequence, _)| *sequence <= last) {
             let list = |shard| FastList { shard, writes: self.lists.get(&shard).cloned().unwrap_or_default() };
             let lists = shards.into_iter().map(list).filter(|list| !list.writes.is_empty()).collect();
-            at.send_member(out, at.view.leader, Message::FastListed { sequence, lists });
+            cx.send_member(cx.at.view.leader, Message::FastListed { sequence, lists });
         }
     }
 
@@ -103,14 +104,14 @@ impl FastMember {
     }
 
     /// A client's write.
-    pub fn write(&mut self, at: &Membership, around: &Around, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
+    pub fn write(&mut self, cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
         let Some(write) = FastOp::of(ask, op) else { return Ok(Err(not_fast())) };
         let is_heard = self.term == Some(write.term) || is_planted(26);
-        if !is_heard || !at.is_meant() || !at.view.has_member(at.own.brick) {
+        if !is_heard || !cx.at.is_meant() || !cx.at.view.has_member(cx.at.own.brick) {
             return Ok(Err(Error::Conflict { stamp: None }));
         }
         let mut list = self.lists.remove(&write.shard).unwrap_or_default();
-        let reply = write.take(at, around.brick, ask, &mut list)?;
+        let reply = write.take(cx.at, cx.around.brick, ask, &mut list)?;
         if !list.is_empty() {
             self.lists.insert(write.shard, list);
         }

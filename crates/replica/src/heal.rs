@@ -11,11 +11,12 @@ pub(crate) mod learner;
 mod mend;
 pub(crate) mod proof;
 
+use crate::context::{Around, Context};
 use crate::heal::learner::heal_key;
 use crate::leader::{Draft, Leader, Unmade};
+use crate::membership::Membership;
 use crate::message::{BlockAt, FastList, Hashed, HealStep, HeldShard, Message};
 use crate::ops::step::Commit;
-use crate::partition::{Around, Membership, Out};
 use crate::view_start::compare::sum;
 use hekate_brick::{Brick, LogEntry, LogPosition};
 use hekate_proto::planted::is_planted;
@@ -250,11 +251,10 @@ impl Leader {
     /// A record on its way to those who learn; one of them does a step with it.
     pub fn stream(
         &mut self,
-        at: &Membership,
+        cx: &mut Context,
         entry: &LogEntry,
         commit: &Commit,
         mut step: Option<(BrickId, HealStep)>,
-        out: &mut Out,
     ) {
         for (brick, learner) in self.learners.iter_mut().filter(|(_, learner)| learner.is_attached()) {
             let (brick, entry) = (*brick, entry.clone());
@@ -268,7 +268,7 @@ impl Leader {
                 Some((_, step)) => Message::Heal { entry, fresh, step },
                 None => Message::Append { entry, fresh, copied: false },
             };
-            at.send_member(out, brick, message);
+            cx.send_member(brick, message);
         }
     }
 
@@ -280,14 +280,14 @@ impl Leader {
     }
 
     /// Brings learners on, as far as it may.
-    pub fn heal(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn heal(&mut self, cx: &mut Context) -> Result<()> {
         if !self.serves() || !self.all_present() || self.learners.is_empty() {
             return Ok(());
         }
         for brick in self.learners.keys().copied().collect::<Vec<_>>() {
             while self.heal_bytes > 0 {
-                let stepped = self.heal_step(at, brick, around, out);
-                if !self.stop_at_damage(at, brick, stepped, out)? {
+                let stepped = self.heal_step(cx, brick);
+                if !self.stop_at_damage(cx, brick, stepped)? {
                     break;
                 }
             }
@@ -296,16 +296,10 @@ impl Leader {
     }
 
     /// What cannot be read here must not end the partition, whose only replica this may be: the learner waits.
-    pub fn stop_at_damage<T: Default>(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        outcome: Result<T>,
-        out: &mut Out,
-    ) -> Result<T> {
+    pub fn stop_at_damage<T: Default>(&mut self, cx: &mut Context, brick: BrickId, outcome: Result<T>) -> Result<T> {
         match outcome {
             Err(error @ (Error::Damaged { .. } | Error::Io { .. })) => {
-                out.notes.push(not_healed(at, brick, &error));
+                cx.out.notes.push(not_healed(cx.at, brick, &error));
                 self.set_stage(brick, Stage::Stuck);
                 Ok(T::default())
             }
@@ -314,7 +308,7 @@ impl Leader {
     }
 
     /// -> whether there may be another one at once.
-    fn heal_step(&mut self, at: &Membership, brick: BrickId, around: &Around, out: &mut Out) -> Result<bool> {
+    fn heal_step(&mut self, cx: &mut Context, brick: BrickId) -> Result<bool> {
         let Some(learner) = self.learners.get_mut(&brick) else { return Ok(false) };
         if learner.is_ahead() {
             return Ok(false);
@@ -322,10 +316,10 @@ impl Leader {
         // It takes records while its next stage is found, if it takes any.
         let meanwhile = if learner.is_attached() { Stage::Stuck } else { Stage::Away };
         match std::mem::replace(&mut learner.stage, meanwhile) {
-            Stage::Told(told) => self.attach(at, brick, told, around, out),
-            Stage::Feeding(feeding) => self.feed_learner(at, brick, feeding, around, out),
-            Stage::Next(from) => self.compare_next(at, brick, from, around, out),
-            Stage::Mending(mending) => self.mend(at, brick, mending, around, out),
+            Stage::Told(told) => self.attach(cx, brick, told),
+            Stage::Feeding(feeding) => self.feed_learner(cx, brick, feeding),
+            Stage::Next(from) => self.compare_next(cx, brick, from),
+            Stage::Mending(mending) => self.mend(cx, brick, mending),
             other => {
                 self.set_stage(brick, other);
                 Ok(false)
@@ -345,16 +339,14 @@ impl Leader {
     /// An empty record with a step. -> its number; none if there is no room for it.
     fn step_record(
         &mut self,
-        at: &Membership,
+        cx: &mut Context,
         (brick, step): (BrickId, HealStep),
         commit: &Commit,
         cost: usize,
-        around: &Around,
-        out: &mut Out,
     ) -> Result<Option<Sequence>> {
         let (session, op_id, step) = (SYSTEM_SESSION, OpId(0), Some((brick, step)));
         let draft = Draft { session, op_id, commit, also: Vec::new(), must: true, step, closes: false };
-        match self.append(at, draft, around, out)? {
+        match self.append(cx, draft)? {
             Ok(sequence) => {
                 let cost = cost + STEP_BYTES;
                 self.heal_bytes = self.heal_bytes.saturating_sub(cost);
@@ -370,14 +362,7 @@ impl Leader {
 
     /// If its log is the beginning of this one, and the rest is still in the journal, it gets that. Otherwise it goes on
     /// from here, and is compared.
-    fn attach(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        mut told: Told,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    fn attach(&mut self, cx: &mut Context, brick: BrickId, mut told: Told) -> Result<bool> {
         if !self.has_evened(&mut told.lists) {
             self.set_stage(brick, Stage::Told(told));
             return Ok(false);
@@ -386,14 +371,14 @@ impl Leader {
         // already has got none since.
         let is_loose = self.fast.loose.is_noted() && told.heal.is_none() && !is_planted(46);
         let lacks_more = told.has_lost && !is_planted(24) || is_loose;
-        let missing = if lacks_more { None } else { missing(at, around.brick, told.position)? };
-        let Some(missing) = missing else { return self.restart(at, brick, told, around, out) };
+        let missing = if lacks_more { None } else { missing(cx.at, cx.around.brick, told.position)? };
+        let Some(missing) = missing else { return self.restart(cx, brick, told) };
         let Told { position, heal, .. } = told;
-        out.branches.push("a learner goes on with its log");
+        cx.out.branches.push("a learner goes on with its log");
         self.goes_on_at(brick, position.sequence);
         self.learner_holds(brick, position.sequence);
         let feeding = Feeding { all: missing.len(), came: 0, records: missing.into(), heal };
-        self.feed_learner(at, brick, feeding, around, out)
+        self.feed_learner(cx, brick, feeding)
     }
 
     /// What is in no log: writes that were on their way to all when it was left out (rule 21).
@@ -411,20 +396,13 @@ impl Leader {
     }
 
     /// As many records as may go now, and never fewer than twice those that have come since: so there is an end to it.
-    fn feed_learner(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        mut feeding: Feeding,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    fn feed_learner(&mut self, cx: &mut Context, brick: BrickId, mut feeding: Feeding) -> Result<bool> {
         let mut must = 2 * std::mem::take(&mut feeding.came);
         while let Some(entry) = feeding.records.pop_front() {
-            let fresh = crate::view_start::feed::fresh_of(around.brick, &entry.record)?;
+            let fresh = crate::view_start::feed::fresh_of(cx.around.brick, &entry.record)?;
             let bytes = fresh.iter().map(|one| one.bytes.len()).sum::<usize>() + entry.encoded_bytes();
             let sequence = entry.record.sequence;
-            at.send_member(out, brick, Message::Append { entry, fresh, copied: true });
+            cx.send_member(brick, Message::Append { entry, fresh, copied: true });
             self.heal_bytes = self.heal_bytes.saturating_sub(bytes);
             must = must.saturating_sub(1);
             let Some(learner) = self.learners.get_mut(&brick) else { return Ok(false) };
@@ -440,9 +418,9 @@ impl Leader {
         Ok(true)
     }
 
-    fn restart(&mut self, at: &Membership, brick: BrickId, told: Told, around: &Around, out: &mut Out) -> Result<bool> {
+    fn restart(&mut self, cx: &mut Context, brick: BrickId, told: Told) -> Result<bool> {
         // Of this view, so that no position that the learner may have had is behind it.
-        let sequence = match self.append_own(at, Commit::default(), around, out)? {
+        let sequence = match self.append_own(cx, Commit::default())? {
             Ok(sequence) => sequence,
             Err(Unmade::NoRoom) => {
                 self.set_stage(brick, Stage::Told(told));
@@ -450,9 +428,9 @@ impl Leader {
             }
             Err(Unmade::Refused(error)) => return Err(error),
         };
-        out.branches.push("a learner is compared from the beginning");
-        at.send_member(out, brick, Message::Restart { sequence });
-        let (first, _) = Key::object_range(at.ring, at.own.partition, at.count);
+        cx.out.branches.push("a learner is compared from the beginning");
+        cx.send_member(brick, Message::Restart { sequence });
+        let (first, _) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         self.set_stage(brick, Stage::Next(first));
         self.goes_on_at(brick, sequence);
         Ok(true)
@@ -464,34 +442,27 @@ impl Leader {
         }
     }
 
-    fn compare_next(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        from: Key,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
-        let (_, objects_end) = Key::object_range(at.ring, at.own.partition, at.count);
-        let (work, work_end) = Key::work_range(at.ring, at.own.partition, at.count);
+    fn compare_next(&mut self, cx: &mut Context, brick: BrickId, from: Key) -> Result<bool> {
+        let (_, objects_end) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
+        let (work, work_end) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         let (begin, end) =
             if from < objects_end { (from.clone(), objects_end) } else { (from.clone().max(work), work_end) };
         if begin >= end {
-            let stage = match self.step_record(at, (brick, HealStep::End), &Commit::default(), 0, around, out)? {
+            let stage = match self.step_record(cx, (brick, HealStep::End), &Commit::default(), 0)? {
                 Some(sequence) => Stage::Ending(sequence),
                 None => Stage::Next(from),
             };
             self.set_stage(brick, stage);
             return Ok(false);
         }
-        let (hashes, next) = around.brick.entry_hashes(&begin, &end, PORTION)?;
+        let (hashes, next) = cx.around.brick.entry_hashes(&begin, &end, PORTION)?;
         let to = next.unwrap_or(end);
         let (sum, count) = sum(hashes.into_iter().map(|(_, hash)| hash));
-        let shards = around.brick.shards_between(at.ring, &begin, &to)?;
+        let shards = cx.around.brick.shards_between(cx.at.ring, &begin, &to)?;
         let shards: Vec<HeldShard> =
             shards.into_iter().map(|(shard, record)| HeldShard { shard, record: Some(record) }).collect();
         let step = HealStep::Compare { from: begin.clone(), to, sum, count, shards };
-        let stage = match self.step_record(at, (brick, step), &Commit::default(), STEP_BYTES, around, out)? {
+        let stage = match self.step_record(cx, (brick, step), &Commit::default(), STEP_BYTES)? {
             Some(sequence) => Stage::Comparing { sequence, from: begin },
             None => Stage::Next(from),
         };

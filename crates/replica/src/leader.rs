@@ -3,6 +3,7 @@
 //! `level.rs` is what it does before it serves, `drive.rs` how it takes ops over partitions from step to step, `serve.rs`
 //! how requests begin and reads are answered; here is the log: who holds what, what is settled, what is synced.
 
+use crate::context::{Context, Out, Token};
 use crate::fast::lane::FastLane;
 use crate::fast::times::Times;
 use crate::heal::proof::Proving;
@@ -12,10 +13,11 @@ use crate::log::follower::append;
 use crate::log::number_allocator::Numbers;
 use crate::log::room;
 use crate::log::sync_rounds::Round;
+use crate::membership::Membership;
 use crate::message::{Address, BlockAt, Fresh, HealStep, Message, Outcome};
 use crate::ops::recent_truncates::Cuts;
 use crate::ops::step::{Ask, Commit};
-use crate::partition::{Around, Event, Membership, Out, Token};
+use crate::partition::Event;
 use crate::requests::Waiting;
 use crate::transactions::driven::Driven;
 use crate::view_start::level::Phase;
@@ -207,110 +209,103 @@ impl Leader {
         })
     }
 
-    pub fn handle(&mut self, at: &mut Membership, event: Event, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn handle(&mut self, cx: &mut Context, event: Event) -> Result<()> {
         match event {
-            Event::Start => self.begin(at, around, out)?,
+            Event::Start => self.begin(cx)?,
             Event::Request { .. } | Event::Change { .. } | Event::Collect { .. } | Event::Accessed { .. } => {
-                self.arrive(at, event, around, out)?;
+                self.arrive(cx, event)?;
             }
-            Event::ChangeNow { token, commit } => self.change_now(at, token, *commit, around, out)?,
+            Event::ChangeNow { token, commit } => self.change_now(cx, token, *commit)?,
             Event::Sync { token, shards, own } => {
                 let (answer, alone) = ((token, Ok(Reply::Done)), own && self.may_be_early());
                 match alone {
-                    true => self.round_alone(at, shards, answer, out),
-                    false => self.round(at, self.last, shards, vec![Then::Answer(answer.0, answer.1)], out),
+                    true => self.round_alone(cx, shards, answer),
+                    false => self.round(cx, self.last, shards, vec![Then::Answer(answer.0, answer.1)]),
                 }
             }
             Event::CloseShards => self.fast.close_all(),
-            Event::Prove { run } => self.begin_proof(at, run, around, out)?,
-            Event::Stabilize => self.stabilize(at, at.own.brick, out),
+            Event::Prove { run } => self.begin_proof(cx, run)?,
+            Event::Stabilize => self.stabilize(cx, cx.at.own.brick),
             Event::Synced { ticket, outcome } => {
                 if !is_planted(23) {
                     outcome?;
                 }
-                self.synced(at, at.own.brick, ticket, out);
+                self.synced(cx, cx.at.own.brick, ticket);
             }
-            Event::Up { bricks } => self.up(at, &bricks, around, out),
+            Event::Up { bricks } => self.up(cx, &bricks),
             Event::Down { bricks } => self.down(&bricks),
-            Event::Tick => self.tick(at, around, out)?,
-            Event::Abandon { token } => self.abandon(token, out),
+            Event::Tick => self.tick(cx)?,
+            Event::Abandon { token } => self.abandon(token, cx.out),
             Event::Sessions { sessions } => self.know_sessions(sessions),
             Event::SessionsDoubtful => self.locks.refuse_meanwhile(),
             Event::SessionEnded { session } => {
                 self.fast.close_all_of(session);
                 self.forget_session(session);
-                self.end_locks(session, out);
+                self.end_locks(session, cx.out);
             }
-            Event::Room => self.has_room(at, around, out)?,
+            Event::Room => self.has_room(cx)?,
             Event::View | Event::Message(_) => {}
         }
-        self.settle(at, around, out)
+        self.settle(cx)
     }
 
-    pub fn message(
-        &mut self,
-        at: &mut Membership,
-        from: Address,
-        message: Message,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn message(&mut self, cx: &mut Context, from: Address, message: Message) -> Result<()> {
         match message {
             Message::Held { sequence, .. } if self.learners.contains_key(&from.brick) => {
                 self.learner_holds(from.brick, sequence);
-                self.heal(at, around, out)?;
+                self.heal(cx)?;
             }
             Message::Held { sequence, room } => self.member_holds(from.brick, sequence, room),
             Message::Differs { sequence, to, entries, shards } => {
-                let looked = self.differs(from.brick, (sequence, to), entries, shards, around);
-                self.stop_at_damage(at, from.brick, looked, out)?;
-                self.heal(at, around, out)?;
+                let looked = self.differs(from.brick, (sequence, to), entries, shards, cx.around);
+                self.stop_at_damage(cx, from.brick, looked)?;
+                self.heal(cx)?;
             }
             Message::BlockHashes { shard, hashes } => {
-                let looked = self.blocks_held(at, from.brick, shard, &hashes, around);
-                self.stop_at_damage(at, from.brick, looked, out)?;
-                self.heal(at, around, out)?;
+                let looked = self.blocks_held(cx, from.brick, shard, &hashes);
+                self.stop_at_damage(cx, from.brick, looked)?;
+                self.heal(cx)?;
             }
             // One who learns stops alone.
             Message::Failed { error } if self.learners.contains_key(&from.brick) => {
-                out.notes.push(not_healed(at, from.brick, &error));
+                cx.out.notes.push(not_healed(cx.at, from.brick, &error));
                 self.learner_away(from.brick);
             }
-            Message::Synced { ticket } => self.synced(at, from.brick, ticket, out),
-            Message::WantStable => self.stabilize(at, from.brick, out),
+            Message::Synced { ticket } => self.synced(cx, from.brick, ticket),
+            Message::WantStable => self.stabilize(cx, from.brick),
             // With equal logs nothing tells which of the two is right.
             Message::Failed { error } if matches!(self.phase, Phase::Comparing(_)) => return Err(error),
-            Message::Failed { error } => self.member_failed(at, from.brick, &error, out),
+            Message::Failed { error } => self.member_failed(cx, from.brick, &error),
             Message::Leg { intent, number, volume, session, op_id, leg } => {
-                let ask = Ask { session, op_id, ..self.ask(at, around, volume) };
-                self.take_leg(at, from, &ask, (intent, number), &leg, around, out)?;
+                let ask = Ask { session, op_id, ..self.ask(cx, volume) };
+                self.take_leg(cx, from, &ask, (intent, number), &leg)?;
             }
-            Message::LegEnded { intent, number, outcome } => {
-                self.leg_ended(at, intent, number, outcome, around, out)?
-            }
-            Message::Forget { intent } => self.forget_marks(at, intent, around)?,
+            Message::LegEnded { intent, number, outcome } => self.leg_ended(cx, intent, number, outcome)?,
+            Message::Forget { intent } => self.forget_marks(cx, intent)?,
             Message::FastListed { sequence, lists } => self.fast.listed(from.brick, sequence, lists),
             Message::Proved { sequence, sum, count } => {
-                self.proved(at, from.brick, sequence, (sum, count), around, out)?;
+                self.proved(cx, from.brick, sequence, (sum, count))?;
             }
-            Message::FastHeld { shard, stamp, held } => self.fast_held(from.brick, shard, stamp, held, out),
-            Message::IsGone { intent } => self.is_gone(at, from, intent, around)?,
-            other => self.level_message(at, from, other, around, out)?,
+            Message::FastHeld { shard, stamp, held } => self.fast_held(from.brick, shard, stamp, held, cx.out),
+            Message::IsGone { intent } => self.is_gone(cx, from, intent)?,
+            other => self.level_message(cx, from, other)?,
         }
-        self.settle(at, around, out)
+        self.settle(cx)
     }
 
     /// An ask of the server's own.
-    pub fn ask(&self, at: &Membership, around: &Around, volume: VolumeId) -> Ask {
-        Ask::new(at.ring, at.count, volume, (SYSTEM_SESSION, OpId(0)), around.now)
+    pub fn ask(&self, cx: &Context, volume: VolumeId) -> Ask {
+        Ask::new(cx.at.ring, cx.at.count, volume, (SYSTEM_SESSION, OpId(0)), cx.around.now)
     }
 
     /// The others wait until there is a view without it.
-    pub fn member_failed(&mut self, at: &Membership, brick: BrickId, error: &Error, out: &mut Out) {
+    pub fn member_failed(&mut self, cx: &mut Context, brick: BrickId, error: &Error) {
         if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.failed) {
             (member.position, member.failed) = (None, true);
-            let (number, ring) = (at.own.partition, at.ring);
-            out.notes.push(format!("partition {number} of ring {ring}: brick {} cannot go on: {error}", brick.text()));
+            let (number, ring) = (cx.at.own.partition, cx.at.ring);
+            cx.out
+                .notes
+                .push(format!("partition {number} of ring {ring}: brick {} cannot go on: {error}", brick.text()));
         }
     }
 
@@ -384,49 +379,44 @@ impl Leader {
     }
 
     /// Makes a record, and sends it on its way. It is settled once every member has it.
-    pub fn append(
-        &mut self,
-        at: &Membership,
-        draft: Draft,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<std::result::Result<Sequence, Unmade>> {
+    pub fn append(&mut self, cx: &mut Context, draft: Draft) -> Result<std::result::Result<Sequence, Unmade>> {
         let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
         let mut changes = commit.changes.clone();
         changes.extend(draft.also);
-        let unnoted = if commit.times_of.is_none() { self.changes_times(at, &changes, around) } else { Vec::new() };
-        if self.must_tell_times(at, &unnoted, around, out)? {
+        let unnoted = if commit.times_of.is_none() { self.changes_times(cx, &changes) } else { Vec::new() };
+        if self.must_tell_times(cx, &unnoted)? {
             return Ok(Err(Unmade::NoRoom));
         }
-        changes.extend(Times::ends(at.ring, &unnoted));
+        changes.extend(Times::ends(cx.at.ring, &unnoted));
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
-        if !draft.closes && self.must_close(&changes, out) {
+        if !draft.closes && self.must_close(&changes, cx.out) {
             return Ok(Err(Unmade::NoRoom));
         }
         let grows = room::takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.last.0 + 1);
-        let (ring, partition, epoch) = (at.ring, at.own.partition, at.view.epoch);
+        let (ring, partition, epoch) = (cx.at.ring, cx.at.own.partition, cx.at.view.epoch);
         set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
-        if grows && let Err(error) = self.check_room(&entry, around.brick) {
+        if grows && let Err(error) = self.check_room(&entry, cx.around.brick) {
             // Of what cannot be read it is not known.
-            if !room::has_its_room(around.brick, at.ring, &entry.record.changes).unwrap_or(false) {
-                out.branches.push("a record is refused for want of room");
+            if !room::has_its_room(cx.around.brick, cx.at.ring, &entry.record.changes).unwrap_or(false) {
+                cx.out.branches.push("a record is refused for want of room");
                 return Ok(Err(Unmade::Refused(error)));
             }
         }
-        let takes_now = !(grows && around.brick.has_starving()) && around.brick.takes_now(&entry);
-        let taken = if takes_now { append(around.brick, at.ring, &entry, &commit.fresh, false) } else { Ok(false) };
+        let takes_now = !(grows && cx.around.brick.has_starving()) && cx.around.brick.takes_now(&entry);
+        let taken =
+            if takes_now { append(cx.around.brick, cx.at.ring, &entry, &commit.fresh, false) } else { Ok(false) };
         if !matches!(taken, Ok(true)) {
-            room::fresh_shards(&entry).for_each(|shard| around.brick.forget_fresh(shard));
+            room::fresh_shards(&entry).for_each(|shard| cx.around.brick.forget_fresh(shard));
         }
         match taken {
             Ok(true) => {}
             // There may have been room when it was asked for; or no file descriptor is free.
             Ok(false) | Err(Error::Unavailable { .. }) => {
-                out.wants_room = true;
-                out.branches.push("the leader's journal has no room");
+                cx.out.wants_room = true;
+                cx.out.branches.push("the leader's journal has no room");
                 return Ok(Err(Unmade::NoRoom));
             }
             // Refused for what it is: nobody has it.
@@ -441,13 +431,13 @@ impl Leader {
         }
         self.times.unnote(&unnoted);
         self.last = sequence;
-        self.note(&entry, out);
+        self.note(&entry, cx.out);
         commit.cut.into_iter().for_each(|cut| self.cuts.note(cut));
         for brick in self.members.keys() {
             let message = Message::Append { entry: entry.clone(), fresh: commit.fresh.clone(), copied: false };
-            at.send_member(out, *brick, message);
+            cx.send_member(*brick, message);
         }
-        self.stream(at, &entry, commit, draft.step, out);
+        self.stream(cx, &entry, commit, draft.step);
         self.window.push_back((entry, commit.fresh.clone()));
         Ok(Ok(sequence))
     }
@@ -495,20 +485,20 @@ impl Leader {
     }
 
     /// What all members have is let out, and what waited for it goes on.
-    pub fn settle(&mut self, at: &mut Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn settle(&mut self, cx: &mut Context) -> Result<()> {
         loop {
-            self.go_on_closing(at, around, out)?;
-            self.let_out(at, around, out);
-            self.go_on_levelling(at, around, out)?;
+            self.go_on_closing(cx)?;
+            self.let_out(cx);
+            self.go_on_levelling(cx)?;
             if std::mem::take(&mut self.retry_wanted) {
-                self.retry(at, around, out)?;
-            } else if !self.make_durable(at, out) && self.is_let_out(at) {
+                self.retry(cx)?;
+            } else if !self.make_durable(cx) && self.is_let_out(cx.at) {
                 return Ok(());
             }
         }
     }
 
-    fn let_out(&mut self, at: &Membership, around: &Around, out: &mut Out) {
+    fn let_out(&mut self, cx: &mut Context) {
         let mut held = self.members.values().map(|member| member.held).min();
         if is_planted(1) {
             held = None;
@@ -517,11 +507,11 @@ impl Leader {
         while self.window.front().is_some_and(|(entry, _)| entry.record.sequence <= self.settled) {
             self.window.pop_front();
         }
-        while let Some(next) = self.after.iter().position(|waits| self.may_go(at, waits)) {
+        while let Some(next) = self.after.iter().position(|waits| self.may_go(cx.at, waits)) {
             let Some((sequence, stable, then)) = self.after.remove(next) else { break };
             match stable {
-                true => self.round(at, sequence, Vec::new(), vec![then], out),
-                false => self.fire(at, then, around, out),
+                true => self.round(cx, sequence, Vec::new(), vec![then]),
+                false => self.fire(cx, then),
             }
         }
     }
@@ -548,29 +538,29 @@ impl Leader {
         self.window.iter().flat_map(|(entry, _)| &entry.record.changes)
     }
 
-    fn fire(&mut self, at: &Membership, then: Then, around: &Around, out: &mut Out) {
+    fn fire(&mut self, cx: &mut Context, then: Then) {
         match then {
-            Then::Answer(token, reply) => out.answers.push((token, reply)),
-            Then::SendLegs(intent, upto) => self.send_legs(at, intent, upto, around, out),
+            Then::Answer(token, reply) => cx.out.answers.push((token, reply)),
+            Then::SendLegs(intent, upto) => self.send_legs(cx, intent, upto),
             Then::EndLeg(to, intent, number, reply) => {
                 let outcome = match reply {
                     Ok(reply) => Outcome::Taken { reply },
                     Err(error) => Outcome::Refused { error },
                 };
-                at.send(out, to, Message::LegEnded { intent, number, outcome });
+                cx.send(to, Message::LegEnded { intent, number, outcome });
             }
-            Then::Ended(intent) => self.op_ended(at, intent, around, out),
-            Then::Named(intent, reply) => self.named(at, intent, reply, around, out),
-            Then::Forget(intent) => self.tell_forget(at, intent, around, out),
+            Then::Ended(intent) => self.op_ended(cx, intent),
+            Then::Named(intent, reply) => self.named(cx, intent, reply),
+            Then::Forget(intent) => self.tell_forget(cx, intent),
             Then::Reserved(upto) => {
                 self.numbers.made_safe(upto);
                 self.retry_wanted = true;
             }
-            Then::SayGone(to, intent) => at.send(out, to, Message::Forget { intent }),
-            Then::Open(epoch) if epoch == at.view.epoch && !at.view.opened => {
+            Then::SayGone(to, intent) => cx.send(to, Message::Forget { intent }),
+            Then::Open(epoch) if epoch == cx.at.view.epoch && !cx.at.view.opened => {
                 self.may_open = true;
                 self.fast.loose.view_begins();
-                out.open = Some((at.own.partition, epoch));
+                cx.out.open = Some((cx.at.own.partition, epoch));
             }
             Then::Open(_) => {}
             Then::LooseSynced(term) => self.loose_synced(term),

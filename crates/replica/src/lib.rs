@@ -3,11 +3,13 @@
 //! The crate opens no socket, starts no thread, and reads no clock and no random source; its host passes them in.
 //! `docs/replication.md` and `docs/fast-lane.md` specify the protocol.
 
+mod context;
 mod fast;
 mod heal;
 mod leader;
 mod locks;
 mod log;
+mod membership;
 mod message;
 mod ops;
 mod partition;
@@ -17,6 +19,7 @@ mod tests;
 mod transactions;
 mod view_start;
 
+pub use context::{Around, Out, SyncJob, Token};
 pub use fast::FAST_BYTES_MAX;
 pub use heal::Healing;
 pub use heal::proof::Proof;
@@ -31,4 +34,4 @@ pub use ops::read::answer;
 pub use ops::recent_truncates::Cut;
 pub use ops::step::{Ask, Commit, Stop};
 pub use ops::tree::root_directory;
-pub use partition::{Around, Event, Out, Partition, SyncJob, Token};
+pub use partition::{Event, Partition};

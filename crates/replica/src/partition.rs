@@ -6,67 +6,18 @@
 //! in the epoch of the view; an op over partitions has one record as its commit point, and an intent beside it from
 //! which a later leader undoes or finishes what a crash left.
 
+use crate::context::{Around, Context, Out, Token};
 use crate::heal::Healing;
 use crate::heal::proof::Proof;
 use crate::leader::Leader;
-use crate::locks::Ticket;
 use crate::log::follower::Follower;
+use crate::membership::Membership;
 use crate::message::{Address, BlockAt, Envelope, Message};
 use crate::ops::step::{Ask, Commit};
 use crate::view_start::level::Phase;
-use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
-
-/// Names a request until it is answered; given by who hosts the partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub u64);
-
-/// What a replica sees beside itself.
-#[derive(Clone, Copy)]
-pub struct Around<'a> {
-    /// Its own brick.
-    pub brick: &'a Brick,
-    /// The ring's views, by partition.
-    pub views: &'a [View],
-    /// The server's clock.
-    pub now: Time,
-}
-
-/// Work that a replica asks its host for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SyncJob {
-    /// Whose brick: all of its journal, and these shards' data files, on stable storage.
-    pub replica: Address,
-    /// To be given back when it is done.
-    pub ticket: u64,
-    /// Data files to be synced first.
-    pub shards: Vec<ShardId>,
-}
-
-/// What came of an event.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Out {
-    /// To other replicas, in this order.
-    pub sends: Vec<Envelope>,
-    /// To who asked.
-    pub answers: Vec<(Token, Result<Reply>)>,
-    /// To be synced; answered with [`Event::Synced`].
-    pub syncs: Vec<SyncJob>,
-    /// The brick must write home before this replica can go on: [`Event::Room`] when it has.
-    pub wants_room: bool,
-    /// Inodes that lost their last name and may be open.
-    pub orphans: Vec<(VolumeId, InodeId)>,
-    /// Lock ops that waited and have their answers now.
-    pub told: Vec<Ticket>,
-    /// The view may begin: the coordinator is to record that, and [`Event::View`] says when it has.
-    pub open: Option<(PartitionNumber, Epoch)>,
-    /// For the operator.
-    pub notes: Vec<String>,
-    /// Ways that are seldom taken, for counters.
-    pub branches: Vec<&'static str>,
-}
 
 /// What happens to a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,65 +78,10 @@ pub struct Partition {
     pub(crate) failed: Option<Error>,
 }
 
-/// Which replica of which partition this is.
-#[derive(Debug, Clone)]
-pub(crate) struct Membership {
-    pub ring: RingId,
-    pub own: Address,
-    pub count: u32,
-    pub view: View,
-    /// In which life its brick is. What the view says of another one is not said of this.
-    pub life: Incarnation,
-    /// Blocks that a power cut took from this brick, until the members have agreed on them.
-    pub lost: Vec<BlockAt>,
-    /// It was no member before: what it was given is to be on stable storage before the view begins (rule 23).
-    pub joins: bool,
-}
-
 #[derive(Debug)]
 pub(crate) enum Role {
     Leader(Box<Leader>),
     Follower(Box<Follower>),
-}
-
-impl Membership {
-    pub fn send(&self, out: &mut Out, to: Address, message: Message) {
-        let (ring, from, epoch) = (self.ring, self.own, self.view.epoch);
-        out.sends.push(Envelope { ring, from, to, epoch, message });
-    }
-
-    pub fn send_member(&self, out: &mut Out, brick: BrickId, message: Message) {
-        self.send(out, Address { partition: self.own.partition, brick }, message);
-    }
-
-    /// The other members.
-    pub fn others(&self) -> impl Iterator<Item = BrickId> + '_ {
-        self.view.members.iter().map(|member| member.brick).filter(|brick| *brick != self.own.brick)
-    }
-
-    /// Those who learn.
-    pub fn learners(&self) -> impl Iterator<Item = BrickId> + '_ {
-        self.view.learners.iter().map(|learner| learner.brick)
-    }
-
-    pub fn leads(&self) -> bool {
-        self.view.leader == self.own.brick && self.is_meant()
-    }
-
-    /// Shards of which a new member may have bytes that no sync has covered. Others have synced what was asked of them.
-    pub fn unsynced(&self, brick: &Brick) -> Vec<ShardId> {
-        if !self.joins || is_planted(44) {
-            return Vec::new();
-        }
-        let mut shards = brick.unsynced_shards();
-        shards.retain(|shard| shard.position().partition(self.count) == self.own.partition);
-        shards
-    }
-
-    /// Whether the view means this life of its brick, if it names the brick at all: who lost power is no member (rule 17).
-    pub fn is_meant(&self) -> bool {
-        self.view.all().all(|one| one.brick != self.own.brick || one.incarnation == self.life)
-    }
 }
 
 impl Partition {
@@ -218,14 +114,14 @@ impl Partition {
             Event::Message(envelope) => self.message(envelope, around, out),
             Event::View => self.renew_view(around, out),
             event => match &mut self.role {
-                Role::Leader(leader) => leader.handle(&mut self.at, event, around, out),
-                Role::Follower(follower) => follower.handle(&self.at, event, around, out),
+                Role::Leader(leader) => leader.handle(&mut Context { at: &mut self.at, around, out }, event),
+                Role::Follower(follower) => follower.handle(&mut Context { at: &mut self.at, around, out }, event),
             },
         };
         if let Err(error) = outcome {
             // Others on the brick need not wait for it.
             if let Role::Follower(follower) = &mut self.role {
-                follower.forget(&self.at, around, out);
+                follower.forget(&mut Context { at: &mut self.at, around, out });
             }
             self.fail(error, out);
         }
@@ -269,9 +165,10 @@ impl Partition {
         if !is_heard || !self.at.is_meant() {
             return Ok(());
         }
+        let cx = &mut Context { at: &mut self.at, around, out };
         match &mut self.role {
-            Role::Leader(leader) => leader.message(&mut self.at, from, message, around, out),
-            Role::Follower(follower) => follower.message(&mut self.at, from, message, around, out),
+            Role::Leader(leader) => leader.message(cx, from, message),
+            Role::Follower(follower) => follower.message(cx, from, message),
         }
     }
 
@@ -283,17 +180,19 @@ impl Partition {
         let before = std::mem::replace(&mut self.at.view, view.clone());
         self.at.joins = !view.opened && (self.at.joins || !before.has_member(self.at.own.brick));
         match &mut self.role {
-            Role::Leader(leader) if before.epoch == view.epoch => leader.opened(&mut self.at, around, out),
+            Role::Leader(leader) if before.epoch == view.epoch => {
+                leader.opened(&mut Context { at: &mut self.at, around, out })
+            }
             Role::Follower(_) if before.epoch == view.epoch => Ok(()),
-            Role::Leader(leader) if self.at.leads() => leader.begin(&self.at, around, out),
+            Role::Leader(leader) if self.at.leads() => leader.begin(&mut Context { at: &mut self.at, around, out }),
             Role::Follower(follower) if !self.at.leads() => {
-                follower.forget(&self.at, around, out);
+                follower.forget(&mut Context { at: &mut self.at, around, out });
                 Ok(())
             }
             // Another leads: nothing of the old role is worth keeping.
             role => {
                 match role {
-                    Role::Follower(follower) => follower.forget(&self.at, around, out),
+                    Role::Follower(follower) => follower.forget(&mut Context { at: &mut self.at, around, out }),
                     Role::Leader(leader) => leader.refuse_all(&Error::StaleView { epoch: view.epoch }, out),
                 }
                 let lost = std::mem::take(&mut self.at.lost);
@@ -508,19 +407,4 @@ fn refuse(event: Event, error: &Error, out: &mut Out) {
     {
         out.answers.push((token, Err(error.clone())));
     }
-}
-
-/// Where the leader of a partition is.
-pub(crate) fn leader_of(partition: PartitionNumber, around: &Around) -> Option<Address> {
-    around.views.get(partition.0 as usize).map(|view| Address { partition, brick: view.leader })
-}
-
-/// Whether a partition rests on the same bricks as this one.
-pub(crate) fn same_bricks(at: &Membership, partition: PartitionNumber, around: &Around) -> bool {
-    let bricks = |view: &View| {
-        let mut bricks: Vec<BrickId> = view.members.iter().map(|member| member.brick).collect();
-        bricks.sort_unstable();
-        bricks
-    };
-    around.views.get(partition.0 as usize).is_some_and(|view| bricks(view) == bricks(&at.view))
 }

@@ -1,7 +1,9 @@
 //! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
 
+use crate::context::{Around, Context, Out, Token};
 use crate::fast::raw;
 use crate::leader::{Draft, Leader, Then, Unmade};
+use crate::membership::Membership;
 use crate::message::{Address, Message, Outcome};
 use crate::ops::dispatch::step;
 use crate::ops::footprint::{check_place, keys_of, written_data, written_shard};
@@ -9,7 +11,7 @@ use crate::ops::inodes::accessed;
 use crate::ops::read::answer;
 use crate::ops::step::{Ask, Commit, Here, Next, OpProgress, Stop};
 use crate::ops::tree::{Tree, purge_orphan};
-use crate::partition::{Around, Event, Membership, Out, Token, same_bricks};
+use crate::partition::Event;
 use crate::transactions::driven::{Aim, Driven, RESEND_TICKS};
 use crate::transactions::legs;
 use hekate_proto::*;
@@ -46,17 +48,17 @@ const COLLISIONS_MAX: u32 = 7;
 const SWEEP_PAUSE_NS: u64 = 200_000_000;
 
 impl Leader {
-    pub fn arrive(&mut self, at: &Membership, event: Event, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn arrive(&mut self, cx: &mut Context, event: Event) -> Result<()> {
         if let Event::Request { token, ask, op: op @ Op::Data { op: DataOp::FastWrite { .. } } } = &event {
-            return self.fast_write(at, (*token, ask, op), around, out);
+            return self.fast_write(cx, (*token, ask, op));
         }
         if let Event::Request { token, ask, op: Op::Data { op: op @ DataOp::RawWrite { .. } } } = &event {
-            let serves = self.serves() && !at.view.too_few;
-            let reply = if serves { raw::take(at, around, ask, op)? } else { Err(Error::Conflict { stamp: None }) };
-            out.answers.push((*token, reply));
+            let serves = self.serves() && !cx.at.view.too_few;
+            let reply = if serves { raw::take(cx, ask, op)? } else { Err(Error::Conflict { stamp: None }) };
+            cx.out.answers.push((*token, reply));
             return Ok(());
         }
-        if let Some(event) = self.try_event(at, event, around, out)? {
+        if let Some(event) = self.try_event(cx, event)? {
             self.waiting.push_back(Waiting::of(event));
         }
         Ok(())
@@ -85,11 +87,11 @@ impl Leader {
     }
 
     /// Those who wait are tried again, in their order.
-    pub fn retry(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn retry(&mut self, cx: &mut Context) -> Result<()> {
         for Waiting { event, not_before } in std::mem::take(&mut self.waiting) {
             let again = match not_before > self.ticks {
                 true => Some(event),
-                false => self.try_event(at, event, around, out)?,
+                false => self.try_event(cx, event)?,
             };
             if let Some(event) = again {
                 self.waiting.push_back(Waiting { event, not_before });
@@ -105,54 +107,51 @@ impl Leader {
     }
 
     /// -> the event, if it must wait.
-    fn try_event(&mut self, at: &Membership, event: Event, around: &Around, out: &mut Out) -> Result<Option<Event>> {
+    fn try_event(&mut self, cx: &mut Context, event: Event) -> Result<Option<Event>> {
         if let Event::Request { token, ask, op } = &event
-            && let Err(stray) = check_place(at, ask, op)
+            && let Err(stray) = check_place(cx.at, ask, op)
         {
-            out.answers.push((*token, Err(stray)));
+            cx.out.answers.push((*token, Err(stray)));
             return Ok(None);
         }
         let is_asked = matches!(event, Event::Request { .. } | Event::Change { .. });
-        if !self.serves() || is_asked && at.view.too_few {
+        if !self.serves() || is_asked && cx.at.view.too_few {
             return Ok(Some(event));
         }
         let done = match &event {
             Event::Request { token, ask, op: Op::Lock { op } } => {
-                self.lock_op(at, *token, ask, op, around, out);
+                self.lock_op(cx, *token, ask, op);
                 true
             }
             Event::Request { ask, op, .. } if self.shows_unsettled(ask, op) && self.fast.is_closing_for(ask, op) => {
                 false
             }
             Event::Request { token, ask, op } if op.is_read() && self.shows_unsettled(ask, op) => {
-                self.confirm_read(at, (*token, ask, op), around, out)?
-                    || self.try_read(at, (*token, ask, op), around, out)?
+                self.confirm_read(cx, (*token, ask, op))? || self.try_read(cx, (*token, ask, op))?
             }
-            Event::Request { token, ask, op, .. } if op.is_read() => {
-                self.try_read(at, (*token, ask, op), around, out)?
-            }
+            Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(cx, (*token, ask, op))?,
             Event::Accessed { .. } if !self.all_present() => true,
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => {
                 if ask.durable {
                     self.durable.insert(*token, written_shard(ask.volume, op).into_iter().collect());
                 }
-                self.begin_op(at, *token, ask, op, around, out)?
+                self.begin_op(cx, *token, ask, op)?
             }
-            Event::Change { token, commit } => self.change(at, *token, (**commit).clone(), around, out)?,
+            Event::Change { token, commit } => self.change(cx, *token, (**commit).clone())?,
             Event::Collect { volume, inode } => {
-                let ask = self.ask(at, around, *volume);
-                match purge_orphan(around.brick, &ask, *inode).map_err(error_of)? {
-                    Some(commit) => self.append_own(at, commit, around, out)?.is_ok(),
+                let ask = self.ask(cx, *volume);
+                match purge_orphan(cx.around.brick, &ask, *inode).map_err(error_of)? {
+                    Some(commit) => self.append_own(cx, commit)?.is_ok(),
                     None => true,
                 }
             }
             // For a full disk, or who moves it at the same time, it is not worth waiting.
             Event::Accessed { volume, inode } => {
-                let ask = self.ask(at, around, *volume);
-                let tree = Tree::new(around.brick, &ask, at.own.partition);
+                let ask = self.ask(cx, *volume);
+                let tree = Tree::new(cx.around.brick, &ask, cx.at.own.partition);
                 if let Ok(Some(commit)) = accessed(&tree, *inode, ask.now) {
-                    let _ = self.append_own(at, commit, around, out)?;
+                    let _ = self.append_own(cx, commit)?;
                 }
                 true
             }
@@ -162,35 +161,21 @@ impl Leader {
     }
 
     /// A record of the host's.
-    fn change(
-        &mut self,
-        at: &Membership,
-        token: Token,
-        commit: Commit,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
-        match self.append_own(at, commit, around, out)? {
+    fn change(&mut self, cx: &mut Context, token: Token, commit: Commit) -> Result<bool> {
+        match self.append_own(cx, commit)? {
             Ok(sequence) => self.when(sequence, false, Then::Answer(token, Ok(Reply::Done))),
             Err(Unmade::NoRoom) => return Ok(false),
             Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
         }
-        self.ask_stuck(at, out);
+        self.ask_stuck(cx);
         Ok(true)
     }
 
     /// The same, at once or not at all.
-    pub fn change_now(
-        &mut self,
-        at: &Membership,
-        token: Token,
-        commit: Commit,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn change_now(&mut self, cx: &mut Context, token: Token, commit: Commit) -> Result<()> {
         let may = self.serves() && self.all_present() && self.is_settled() && self.fast.is_idle();
-        if !may || !self.change(at, token, commit, around, out)? {
-            out.answers.push((token, Err(Error::Unavailable { what: "a partition that is busy".into() })));
+        if !may || !self.change(cx, token, commit)? {
+            cx.out.answers.push((token, Err(Error::Unavailable { what: "a partition that is busy".into() })));
         }
         Ok(())
     }
@@ -218,19 +203,13 @@ impl Leader {
         (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found) && !is_untold).then_some(found)
     }
 
-    fn try_read(
-        &mut self,
-        at: &Membership,
-        (token, ask, op): (Token, &Ask, &Op),
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
-        if self.is_prepared(at, ask, op) {
+    fn try_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
+        if self.is_prepared(cx.at, ask, op) {
             return Ok(false);
         }
-        match answer(around.brick, ask, at.own.partition, op) {
+        match answer(cx.around.brick, ask, cx.at.own.partition, op) {
             Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
-            Ok(reply) if !self.tells_times_of(at, ask, &reply, around, out)? => return Ok(false),
+            Ok(reply) if !self.tells_times_of(cx, ask, &reply)? => return Ok(false),
             Ok(reply) => self.answer(token, Ok(reply)),
             Err(Stop::Error(error)) => self.answer(token, Err(error)),
             Err(_) => return Ok(false),
@@ -277,40 +256,32 @@ impl Leader {
     }
 
     /// -> whether it has begun, or was answered.
-    fn begin_op(
-        &mut self,
-        at: &Membership,
-        token: Token,
-        ask: &Ask,
-        op: &Op,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    fn begin_op(&mut self, cx: &mut Context, token: Token, ask: &Ask, op: &Op) -> Result<bool> {
         let same = |driven: &&mut Driven| matches!(&driven.aim, Aim::Op(known, _) if (known.session, known.op_id) == (ask.session, ask.op_id));
         if let Some(driven) = self.driven.values_mut().find(same).filter(|driven| !driven.tokens.is_empty()) {
             driven.tokens.push(token);
-            out.branches.push("a retry joins what it repeats");
+            cx.out.branches.push("a retry joins what it repeats");
             return Ok(true);
         }
-        if let Some(reply) = self.remembered(at, ask, around)? {
-            out.branches.push("a retry is answered from its slot");
+        if let Some(reply) = self.remembered(cx, ask)? {
+            cx.out.branches.push("a retry is answered from its slot");
             self.answer(token, reply);
             return Ok(true);
         }
         if !self.numbers.has_room()
-            && let Some(error) = self.reserve_numbers(at, around, out)?
+            && let Some(error) = self.reserve_numbers(cx)?
         {
             self.answer_op(token, ask, Err(error));
             return Ok(true);
         }
         let (op, carried) = self.cuts.carry_over(ask.volume, op);
         let op = &*op;
-        let keys = keys_of(at, ask, op);
+        let keys = keys_of(cx.at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
-        let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(at, ask, op);
+        let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(cx.at, ask, op);
         if links_cut || is_held || self.is_listed_soon(op) || self.copies_unsettled(ask, op) || !self.numbers.has_room()
         {
-            out.branches.push("an op waits for what another holds");
+            cx.out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
         if let Some(data) = written_data(op)
@@ -319,23 +290,23 @@ impl Leader {
             self.answer_op(token, ask, Err(Error::LayoutChanged));
             return Ok(true);
         }
-        let now = self.numbers.time(around.now);
+        let now = self.numbers.time(cx.around.now);
         let mut progress = OpProgress::default();
-        let (brick, at_own, numbers) = (around.brick, at.own.partition, &mut self.numbers);
+        let (brick, at_own, numbers) = (cx.around.brick, cx.at.own.partition, &mut self.numbers);
         let mut here = Here { brick, ask, at: at_own, now, numbers, progress: &mut progress, read: 0, carried };
         match step(&mut here, op) {
             Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
-            Ok(Next::Reply(reply)) if !self.tells_times_of(at, ask, &reply, around, out)? => return Ok(false),
+            Ok(Next::Reply(reply)) if !self.tells_times_of(cx, ask, &reply)? => return Ok(false),
             Ok(Next::Reply(reply)) => self.answer_op(token, ask, Ok(reply)),
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
-                return self.one_record(at, token, (ask, op), commit, around, out);
+                return self.one_record(cx, token, (ask, op), commit);
             }
             Ok(Next::Commit(..)) | Err(Stop::Leg(_)) => {
                 let intent = IntentId(u128::from(self.numbers.next()));
                 self.held.extend(keys.into_iter().map(|key| (key, intent)));
                 let aim = Aim::Op(*ask, Box::new(op.clone()));
                 self.driven.insert(intent, Driven::new(aim, vec![token], progress));
-                self.go_on(at, intent, around, out)?;
+                self.go_on(cx, intent)?;
             }
             Err(Stop::Wait) => return Ok(false),
             Err(Stop::Error(error)) => self.answer_op(token, ask, Err(error)),
@@ -343,46 +314,38 @@ impl Leader {
         Ok(true)
     }
 
-    fn one_record(
-        &mut self,
-        at: &Membership,
-        token: Token,
-        (ask, op): (&Ask, &Op),
-        commit: Commit,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    fn one_record(&mut self, cx: &mut Context, token: Token, (ask, op): (&Ask, &Op), commit: Commit) -> Result<bool> {
         let mut reply = commit.reply.clone().unwrap_or(Reply::Done);
         if let Reply::Written { stamp, .. } = &mut reply {
-            *stamp = Stamp::of_leader(stamp.count, at.view.epoch, Sequence(self.last.0 + 1));
+            *stamp = Stamp::of_leader(stamp.count, cx.at.view.epoch, Sequence(self.last.0 + 1));
         }
         self.was_asked = true;
-        if self.keep_times((token, ask), &commit, around, out) {
+        if self.keep_times((token, ask), &commit, cx) {
             return Ok(true);
         }
         let times = commit.times_of.map(|inode| (ask.volume, inode));
-        let note = times.and_then(|file| self.times.note(at.ring, file));
-        let loose = self.loose_note(at, ask, op);
+        let note = times.and_then(|file| self.times.note(cx.at.ring, file));
+        let loose = self.loose_note(cx.at, ask, op);
         let is_noted = loose.is_some();
-        let also = self.session_change(at, ask, &reply).into_iter().chain(note).chain(loose).collect();
+        let also = self.session_change(cx.at, ask, &reply).into_iter().chain(note).chain(loose).collect();
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
         let draft = Draft { session, op_id, commit: &commit, also, must: false, step, closes };
-        match self.append(at, draft, around, out)? {
+        match self.append(cx, draft)? {
             Ok(sequence) => {
                 self.remember_slot(ask);
                 if is_noted {
-                    self.loosely_noted(sequence, around.now);
+                    self.loosely_noted(sequence, cx.around.now);
                 }
                 if let Reply::Written { fast, .. } = &mut reply {
-                    *fast = self.open_shard(at, ask, op, around);
+                    *fast = self.open_shard(cx, ask, op);
                 }
-                times.iter().for_each(|file| self.times.noted(*file, sequence, around.now));
+                times.iter().for_each(|file| self.times.noted(*file, sequence, cx.around.now));
                 let early = ask.early && self.may_be_early();
                 // With the record itself: the members need not be told twice.
                 match self.durable.remove(&token) {
-                    Some(shards) if early => self.round_alone(at, shards, (token, Ok(reply)), out),
-                    None if early => out.answers.push((token, Ok(reply))),
-                    Some(shards) => self.round(at, sequence, shards, vec![Then::Answer(token, Ok(reply))], out),
+                    Some(shards) if early => self.round_alone(cx, shards, (token, Ok(reply))),
+                    None if early => cx.out.answers.push((token, Ok(reply))),
+                    Some(shards) => self.round(cx, sequence, shards, vec![Then::Answer(token, Ok(reply))]),
                     None => self.when(sequence, false, Then::Answer(token, Ok(reply))),
                 }
             }
@@ -396,35 +359,33 @@ impl Leader {
     #[allow(clippy::too_many_arguments, reason = "a leg and where it came from")]
     pub fn take_leg(
         &mut self,
-        at: &Membership,
+        cx: &mut Context,
         from: Address,
         ask: &Ask,
         (intent, number): (IntentId, u16),
         leg: &Leg,
-        around: &Around,
-        out: &mut Out,
     ) -> Result<()> {
         // Its driver sends it again.
         if !self.takes_legs() || !self.all_present() {
             return Ok(());
         }
         let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
-        if self.is_busy(at, ask, leg) {
-            out.branches.push("a leg meets a busy op");
-            at.send(out, from, busy);
+        if self.is_busy(cx.at, ask, leg) {
+            cx.out.branches.push("a leg meets a busy op");
+            cx.send(from, busy);
             return Ok(());
         }
-        let now = self.numbers.time(around.now);
-        let elsewhere = !same_bricks(at, from.partition, around);
-        let taken = match legs::take(around.brick, ask, at.own.partition, (intent, number), leg, now) {
+        let now = self.numbers.time(cx.around.now);
+        let elsewhere = !cx.has_same_bricks(from.partition);
+        let taken = match legs::take(cx.around.brick, ask, cx.at.own.partition, (intent, number), leg, now) {
             Ok(taken) => taken,
             Err(Stop::Error(error)) => {
                 self.when(self.last, false, Then::EndLeg(from, intent, number, Err(error)));
                 return Ok(());
             }
             Err(_) => {
-                out.branches.push("a leg meets a hold");
-                at.send(out, from, busy);
+                cx.out.branches.push("a leg meets a hold");
+                cx.send(from, busy);
                 return Ok(());
             }
         };
@@ -432,16 +393,16 @@ impl Leader {
             let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
             let (session, op_id, also, step, closes) = (ask.session, ask.op_id, Vec::new(), None, false);
             let draft = Draft { session, op_id, commit, also, must, step, closes };
-            match self.append(at, draft, around, out)? {
+            match self.append(cx, draft)? {
                 Ok(_) => {
                     // That it may forget the mark is told once, and may not arrive.
                     if !matches!(leg, Leg::DropShards { .. }) {
                         self.doubtful.insert(intent);
                     }
-                    self.leg_taken(at, ask, leg);
+                    self.leg_taken(cx.at, ask, leg);
                 }
                 Err(Unmade::NoRoom) => {
-                    at.send(out, from, busy);
+                    cx.send(from, busy);
                     return Ok(());
                 }
                 Err(Unmade::Refused(error)) => {
@@ -451,7 +412,7 @@ impl Leader {
             }
         }
         if taken.more {
-            at.send(out, from, busy);
+            cx.send(from, busy);
             return Ok(());
         }
         self.when(self.last, elsewhere, Then::EndLeg(from, intent, number, Ok(taken.reply)));
@@ -472,10 +433,10 @@ impl Leader {
     }
 
     /// An intent is gone for good.
-    pub fn forget_marks(&mut self, at: &Membership, intent: IntentId, around: &Around) -> Result<()> {
-        let first = Key::leg_done(at.ring, at.own.partition.first_position(at.count), intent, 0);
-        let last = Key::leg_done(at.ring, at.own.partition.first_position(at.count), intent, u16::MAX);
-        let found = around.brick.scan(&first, &last.successor(), usize::from(u16::MAX))?;
+    pub fn forget_marks(&mut self, cx: &Context, intent: IntentId) -> Result<()> {
+        let first = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, 0);
+        let last = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, u16::MAX);
+        let found = cx.around.brick.scan(&first, &last.successor(), usize::from(u16::MAX))?;
         self.forgotten.extend(found.into_iter().map(|(key, _)| key));
         self.doubtful.remove(&intent);
         self.retry_wanted |= self.unborn.remove(&intent).is_some();
@@ -483,37 +444,37 @@ impl Leader {
     }
 
     /// The brick has written home.
-    pub fn has_room(&mut self, at: &mut Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn has_room(&mut self, cx: &mut Context) -> Result<()> {
         self.retry_wanted = true;
-        self.level_again(at, around, out)?;
-        self.drive_again(at, around, out)
+        self.level_again(cx)?;
+        self.drive_again(cx)
     }
 
-    pub fn tick(&mut self, at: &mut Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn tick(&mut self, cx: &mut Context) -> Result<()> {
         self.ticks += 1;
-        self.look_after_fast_lane(around.now);
-        self.end_idle_times(at, around, out)?;
-        self.end_loose_note(at, around, out)?;
+        self.look_after_fast_lane(cx.around.now);
+        self.end_idle_times(cx)?;
+        self.end_loose_note(cx)?;
         self.allow_healing();
-        self.ask_stuck_again(at, around.now, out);
-        self.leave_behind(around.now, out);
-        if self.may_open && !at.view.opened {
-            out.open = Some((at.own.partition, at.view.epoch));
+        self.ask_stuck_again(cx, cx.around.now);
+        self.leave_behind(cx.around.now, cx.out);
+        if self.may_open && !cx.at.view.opened {
+            cx.out.open = Some((cx.at.own.partition, cx.at.view.epoch));
         }
-        self.ask_positions(at, out);
-        self.level_again(at, around, out)?;
-        self.drive_again(at, around, out)?;
+        self.ask_positions(cx);
+        self.level_again(cx)?;
+        self.drive_again(cx)?;
         self.retry_wanted |= !self.waiting.is_empty();
         if self.serves() && self.all_present() {
-            if self.is_time_to_sweep(around.now) {
-                self.sweep(at, around, out)?;
+            if self.is_time_to_sweep(cx.around.now) {
+                self.sweep(cx)?;
             }
-            self.collect(at);
+            self.collect(cx.at);
             if self.ticks.is_multiple_of(RESEND_TICKS) {
-                self.ask_whether_gone(at, around, out);
+                self.ask_whether_gone(cx);
             }
         }
-        self.heal(at, around, out)
+        self.heal(cx)
     }
 
     /// Not with each tick: one record removes what many ops left.

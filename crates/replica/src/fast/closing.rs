@@ -4,11 +4,11 @@ use super::FAST_BYTES_MAX;
 use super::lane::FastLane;
 use super::lender::ask_lender;
 use super::uneven::Uneven;
+use crate::context::Context;
 use crate::leader::{Draft, Leader, Unmade};
 use crate::message::{FastList, Message};
 use crate::ops::data::block_change;
 use crate::ops::step::Commit;
-use crate::partition::{Around, Membership, Out};
 use bytes::BytesMut;
 use hekate_brick::Brick;
 use hekate_proto::planted::is_planted;
@@ -73,28 +73,28 @@ impl FastLane {
 
 impl Leader {
     /// As far as it goes.
-    pub fn go_on_closing(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn go_on_closing(&mut self, cx: &mut Context) -> Result<()> {
         loop {
             if self.fast.closing.is_none() && self.serves() {
                 self.fast.evens_found();
             }
-            if self.fast.closing.is_none() && !self.begin_closing(at, around, out)? {
+            if self.fast.closing.is_none() && !self.begin_closing(cx)? {
                 return Ok(());
             }
-            if !self.even_next(at, around, out)? {
+            if !self.even_next(cx)? {
                 return Ok(());
             }
         }
     }
 
     /// Another stamp for what is due. -> whether something is being closed.
-    fn begin_closing(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<bool> {
+    fn begin_closing(&mut self, cx: &mut Context) -> Result<bool> {
         let lane = &mut self.fast;
         lane.due.retain(|shard| lane.open.contains_key(shard));
         if lane.due.is_empty() || !self.all_present() {
             return Ok(false);
         }
-        let synced = self.sync_due(at, out);
+        let synced = self.sync_due(cx);
         let shards: Vec<ShardId> = synced.into_iter().take(SHARDS_AT_ONCE).collect();
         if shards.is_empty() {
             return Ok(false);
@@ -102,7 +102,7 @@ impl Leader {
         let mut commit = Commit::default();
         let mut closing: BTreeMap<ShardId, Uneven> = BTreeMap::new();
         for shard in &shards {
-            if let Some(before) = around.brick.shard(at.ring, *shard)? {
+            if let Some(before) = cx.around.brick.shard(cx.at.ring, *shard)? {
                 let record = ShardRecord { stamp: Stamp { count: before.stamp.count + 1, ..before.stamp }, ..before };
                 if !is_planted(31) {
                     commit.changes.push(Change::Restamp { shard: *shard, record });
@@ -111,29 +111,29 @@ impl Leader {
             let own = self.fast.open.get(shard).map(|open| open.list.as_slice()).unwrap_or_default();
             closing.entry(*shard).or_default().add_own(own);
         }
-        let Some(sequence) = self.append_closing(at, &commit, around, out)? else { return Ok(false) };
-        out.branches.push("shards are closed");
+        let Some(sequence) = self.append_closing(cx, &commit)? else { return Ok(false) };
+        cx.out.branches.push("shards are closed");
         self.fast.due.retain(|shard| !shards.contains(shard));
-        let missing: BTreeSet<BrickId> = at.others().collect();
+        let missing: BTreeSet<BrickId> = cx.at.others().collect();
         for brick in &missing {
-            at.send_member(out, *brick, Message::ListFast { sequence, shards: shards.clone() });
+            cx.send_member(*brick, Message::ListFast { sequence, shards: shards.clone() });
         }
         self.fast.closing = Some(Closing { sequence, missing, shards: closing });
         Ok(true)
     }
 
     /// A member that came back is asked again.
-    pub fn list_again(&self, at: &Membership, brick: BrickId, out: &mut Out) {
+    pub fn list_again(&self, cx: &mut Context, brick: BrickId) {
         if let Some(closing) = self.fast.closing.as_ref().filter(|closing| closing.missing.contains(&brick)) {
             let shards = closing.shards.keys().copied().collect();
-            at.send_member(out, brick, Message::ListFast { sequence: closing.sequence, shards });
+            cx.send_member(brick, Message::ListFast { sequence: closing.sequence, shards });
         }
         let closing = self.fast.closing.iter().flat_map(|closing| &closing.shards);
-        closing.for_each(|(shard, uneven)| ask_lender(at, *shard, uneven, out));
+        closing.for_each(|(shard, uneven)| ask_lender(cx, *shard, uneven));
     }
 
     /// The next record that makes a shard even, once all members have said what they list. -> whether there may be another.
-    fn even_next(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<bool> {
+    fn even_next(&mut self, cx: &mut Context) -> Result<bool> {
         let Some(closing) = self.fast.closing.as_mut().filter(|closing| closing.missing.is_empty()) else {
             return Ok(false);
         };
@@ -146,27 +146,27 @@ impl Leader {
             self.fast.closed(shard);
             return Ok(true);
         }
-        if self.waits_for_lender(at, shard, &mut uneven, around, out)? {
+        if self.waits_for_lender(cx, shard, &mut uneven)? {
             self.put_off(shard, uneven);
             return Ok(false);
         }
         let mut commit = Commit::default();
-        let left = self.even_ranges(at, shard, &mut uneven, &mut commit, around, out)?;
+        let left = self.even_ranges(cx, shard, &mut uneven, &mut commit)?;
         let is_last = left.is_empty();
         if is_last {
-            commit.delete(Key::unsettled(at.ring, shard));
+            commit.delete(Key::unsettled(cx.at.ring, shard));
             // What the member has from which it is mended may be without these.
             if !uneven.is_damaged {
-                self.remember_writes(at, &uneven.own, &mut commit, around)?;
+                self.remember_writes(cx, &uneven.own, &mut commit)?;
             }
         } else {
-            commit.put(Key::unsettled(at.ring, shard), &uneven.rest(&left, at.others().count()));
+            commit.put(Key::unsettled(cx.at.ring, shard), &uneven.rest(&left, cx.at.others().count()));
         }
-        let made = self.append_closing(at, &commit, around, out)?;
+        let made = self.append_closing(cx, &commit)?;
         if made.is_some() {
             uneven.ranges = left;
             if is_last {
-                out.branches.push("a shard is made even");
+                cx.out.branches.push("a shard is made even");
                 for FastWrite { stamp, .. } in &uneven.own {
                     // What is known of the slot is read again.
                     self.slots.remove(&(stamp.session, stamp.op.0 as u8));
@@ -182,19 +182,17 @@ impl Leader {
     /// As much as one record takes. -> the ranges that are left.
     fn even_ranges(
         &self,
-        at: &Membership,
+        cx: &mut Context,
         shard: ShardId,
         uneven: &mut Uneven,
         commit: &mut Commit,
-        around: &Around,
-        out: &mut Out,
     ) -> Result<VecDeque<(u32, u32)>> {
-        let Some(before) = around.brick.shard(at.ring, shard)? else { return Ok(VecDeque::new()) };
+        let Some(before) = cx.around.brick.shard(cx.at.ring, shard)? else { return Ok(VecDeque::new()) };
         let count = uneven.count.max(before.stamp.count) + 1;
         let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, ..before };
         uneven.end_at(before.home_blocks);
         let mut left = uneven.ranges.clone();
-        let most = blocks_max(around.brick);
+        let most = blocks_max(cx.around.brick);
         let mut takes = most;
         // A range that would be whole in the next record is not begun in this one.
         while let Some((first, blocks)) = left.front().copied()
@@ -202,14 +200,14 @@ impl Leader {
         {
             left.pop_front();
             let wanted = blocks.min(takes);
-            let bytes = self.blocks_of(at, shard, (first, wanted), uneven, around)?;
+            let bytes = self.blocks_of(cx, shard, (first, wanted), uneven)?;
             let mut evened = (bytes.len() / BLOCK_BYTES) as u32;
             if evened > 0 {
                 commit.changes.push(block_change(shard, record, first, bytes));
             }
             if evened < wanted {
                 // No member can read it either. To wait until it is mended would be for ever, as that waits for this.
-                out.branches.push("a damaged block is not made even");
+                cx.out.branches.push("a damaged block is not made even");
                 uneven.is_damaged = true;
                 evened += 1;
             }
@@ -233,11 +231,10 @@ impl Leader {
     /// Blocks as they are where they count, up to one that is damaged. What a power cut took is agreed on later.
     fn blocks_of(
         &self,
-        at: &Membership,
+        cx: &Context,
         shard: ShardId,
         (first, count): (u32, u32),
         uneven: &Uneven,
-        around: &Around,
     ) -> Result<bytes::Bytes> {
         let mut bytes = BytesMut::with_capacity(count as usize * BLOCK_BYTES);
         for block in first..first + count {
@@ -245,7 +242,7 @@ impl Leader {
                 bytes.extend_from_slice(lent);
                 continue;
             }
-            match around.brick.read_block(at.ring, shard, block) {
+            match cx.around.brick.read_block(cx.at.ring, shard, block) {
                 Ok(Some(found)) => bytes.extend_from_slice(&found),
                 Ok(None) => bytes.resize(bytes.len() + BLOCK_BYTES, 0),
                 Err(Error::Damaged { .. } | Error::Io { .. }) => break,
@@ -256,11 +253,16 @@ impl Leader {
     }
 
     /// What a session may ask for again, though nobody lists it any more (rule 10a).
-    fn remember_writes(&self, at: &Membership, own: &[FastWrite], commit: &mut Commit, around: &Around) -> Result<()> {
+    fn remember_writes(&self, cx: &Context, own: &[FastWrite], commit: &mut Commit) -> Result<()> {
         for FastWrite { stamp, .. } in own {
             let slot = stamp.op.0 as u8;
-            let key = Key::session(at.ring, at.own.partition.first_position(at.count), stamp.session, u16::from(slot));
-            let known = around.brick.get(&key)?.map(SessionRecord::from_bytes).transpose().map_err(Error::from)?;
+            let key = Key::session(
+                cx.at.ring,
+                cx.at.own.partition.first_position(cx.at.count),
+                stamp.session,
+                u16::from(slot),
+            );
+            let known = cx.around.brick.get(&key)?.map(SessionRecord::from_bytes).transpose().map_err(Error::from)?;
             if known.is_none_or(|known| known.op_id < stamp.op) && !is_planted(32) {
                 let reply = Reply::Written { stamp: *stamp, fast: None }.to_bytes();
                 commit.put(key, &SessionRecord { op_id: stamp.op, reply });
@@ -270,16 +272,10 @@ impl Leader {
     }
 
     /// -> its number; none if there is no room for it.
-    fn append_closing(
-        &mut self,
-        at: &Membership,
-        commit: &Commit,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<Option<Sequence>> {
+    fn append_closing(&mut self, cx: &mut Context, commit: &Commit) -> Result<Option<Sequence>> {
         let (session, op_id, step, also) = (SYSTEM_SESSION, OpId(0), None, Vec::new());
         let draft = Draft { session, op_id, commit, also, must: true, step, closes: true };
-        match self.append(at, draft, around, out)? {
+        match self.append(cx, draft)? {
             Ok(sequence) => Ok(Some(sequence)),
             Err(Unmade::NoRoom) => Ok(None),
             Err(Unmade::Refused(error)) => Err(error),

@@ -4,11 +4,13 @@ use super::closing::Closing;
 use super::loose::Loose;
 use super::uneven::Uneven;
 use super::{FastOp, read_lists};
+use crate::context::{Context, Out, Token};
 use crate::leader::Leader;
+use crate::membership::Membership;
 use crate::message::{FastList, Message};
 use crate::ops::read::answer;
 use crate::ops::step::Ask;
-use crate::partition::{Around, Event, Membership, Out, Token};
+use crate::partition::Event;
 use crate::requests::Waiting;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -159,20 +161,20 @@ fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
 
 impl Leader {
     /// A leader begins: nothing is open.
-    pub fn begin_fast_lane(&mut self, at: &Membership, around: &Around) {
+    pub fn begin_fast_lane(&mut self, cx: &Context) {
         self.tickets += 1;
         self.waiting.extend(self.fast.take_reads());
         // Of this view, of this life of the brick, and of this beginning in it.
-        let parts = [(at.view.epoch.0, 24), (u64::from(around.brick.generation()), 16), (self.tickets, 24)];
+        let parts = [(cx.at.view.epoch.0, 24), (u64::from(cx.around.brick.generation()), 16), (self.tickets, 24)];
         let term = parts.iter().fold(0, |term, (part, bits)| term << bits | part & ((1 << bits) - 1));
         self.fast = FastLane { term, ..FastLane::default() };
     }
 
     /// What is listed here is to be evened: as it is once all records are here, since an evening record may be among those that
     /// were fetched.
-    pub fn find_own_lists(&mut self, at: &Membership, around: &Around) -> Result<()> {
+    pub fn find_own_lists(&mut self, cx: &Context) -> Result<()> {
         self.fast.found.values_mut().for_each(Uneven::forget_own);
-        for (shard, writes) in read_lists(at, around.brick)? {
+        for (shard, writes) in read_lists(cx.at, cx.around.brick)? {
             self.fast.found.entry(shard).or_default().add_own(&writes);
         }
         Ok(())
@@ -184,19 +186,13 @@ impl Leader {
     }
 
     /// Rule 7: members are asked whether they have what the answer shows.
-    pub fn confirm_read(
-        &mut self,
-        at: &Membership,
-        (token, ask, op): (Token, &Ask, &Op),
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    pub fn confirm_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
         let Some(shard) = read_shard(ask, op) else { return Ok(false) };
-        let Some(record) = around.brick.shard(at.ring, shard)? else { return Ok(false) };
-        let Ok(reply) = answer(around.brick, ask, at.own.partition, op) else { return Ok(false) };
-        out.branches.push("a read asks whether a fast write is everywhere");
-        let (stamp, missing): (_, BTreeSet<BrickId>) = (record.stamp, at.others().collect());
-        missing.iter().for_each(|brick| at.send_member(out, *brick, Message::AskFast { shard, stamp }));
+        let Some(record) = cx.around.brick.shard(cx.at.ring, shard)? else { return Ok(false) };
+        let Ok(reply) = answer(cx.around.brick, ask, cx.at.own.partition, op) else { return Ok(false) };
+        cx.out.branches.push("a read asks whether a fast write is everywhere");
+        let (stamp, missing): (_, BTreeSet<BrickId>) = (record.stamp, cx.at.others().collect());
+        missing.iter().for_each(|brick| cx.send_member(*brick, Message::AskFast { shard, stamp }));
         let event = Event::Request { token, ask: *ask, op: op.clone() };
         self.fast.reads.push(Reading { event, shard, stamp, token, reply, missing });
         Ok(true)
@@ -241,23 +237,17 @@ impl Leader {
     }
 
     /// A client's fast write: the leader's copy is one of those that take it.
-    pub fn fast_write(
-        &mut self,
-        at: &Membership,
-        (token, ask, op): (Token, &Ask, &Op),
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn fast_write(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<()> {
         let conflict = Err(Error::Conflict { stamp: None });
-        let serves = self.serves() && at.view.whole && !at.view.too_few && self.may_be_loose(ask);
+        let serves = self.serves() && cx.at.view.whole && !cx.at.view.too_few && self.may_be_loose(ask);
         let reply = match op {
             Op::Data { op } if serves => match FastOp::of(ask, op) {
                 Some(write) if write.term == self.fast.term && !self.fast.is_due(write.shard) => {
                     match self.fast.open.get_mut(&write.shard).filter(|open| open.session == ask.session) {
                         Some(open) => {
-                            open.used_at = around.now;
+                            open.used_at = cx.around.now;
                             open.loose |= ask.loose;
-                            write.take(at, around.brick, ask, &mut open.list)?
+                            write.take(cx.at, cx.around.brick, ask, &mut open.list)?
                         }
                         None => conflict,
                     }
@@ -267,27 +257,27 @@ impl Leader {
             _ => conflict,
         };
         if reply.is_ok() && ask.loose {
-            self.used_loosely(around.now);
+            self.used_loosely(cx.around.now);
         }
-        out.branches.push(match (&reply, ask.loose) {
+        cx.out.branches.push(match (&reply, ask.loose) {
             (Ok(_), false) => "a fast write",
             (Ok(_), true) => "a loose fast write",
             _ => "a fast write is refused by the leader",
         });
-        out.answers.push((token, reply));
+        cx.out.answers.push((token, reply));
         Ok(())
     }
 
     /// The session's next write to the shard may come on the fast lane.
-    pub fn open_shard(&mut self, at: &Membership, ask: &Ask, op: &Op, around: &Around) -> Option<u64> {
+    pub fn open_shard(&mut self, cx: &Context, ask: &Ask, op: &Op) -> Option<u64> {
         let Op::Data { op: DataOp::WriteShard { data, index, fast: true, .. } } = op else { return None };
         let shard = ShardId { volume: ask.volume, data: *data, index: *index };
-        let may_open = self.opens_shards(at) && self.may_be_loose(ask);
+        let may_open = self.opens_shards(cx.at) && self.may_be_loose(ask);
         let lane = &mut self.fast;
         if !may_open || lane.open.len() >= OPEN_MAX || !lane.is_alone(shard, ask.session) {
             return None;
         }
-        let (session, used_at) = (ask.session, around.now);
+        let (session, used_at) = (ask.session, cx.around.now);
         lane.open.insert(shard, Open { session, list: Vec::new(), known: None, used_at, loose: false });
         Some(lane.term)
     }

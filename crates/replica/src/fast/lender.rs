@@ -3,9 +3,10 @@
 //! has not, half would be seen.
 
 use super::uneven::Uneven;
+use crate::context::Context;
 use crate::leader::Leader;
+use crate::membership::Membership;
 use crate::message::{BlockAt, Message};
-use crate::partition::{Around, Membership, Out};
 use bytes::Bytes;
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -53,33 +54,26 @@ impl Uneven {
 
 impl Leader {
     /// Looks once whether all that is listed of a shard can be read here. -> whether a member's bytes have to come first.
-    pub fn waits_for_lender(
-        &self,
-        at: &Membership,
-        shard: ShardId,
-        uneven: &mut Uneven,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    pub fn waits_for_lender(&self, cx: &mut Context, shard: ShardId, uneven: &mut Uneven) -> Result<bool> {
         if let Source::Unknown = uneven.source {
             let listed = uneven.ranges.iter().flat_map(|(first, count)| *first..first + count);
-            let end = around.brick.shard(at.ring, shard)?.map_or(0, |record| record.home_blocks);
+            let end = cx.around.brick.shard(cx.at.ring, shard)?.map_or(0, |record| record.home_blocks);
             let blocks: Vec<u32> = listed.filter(|block| *block < end).collect();
-            uneven.source = match at.others().next() {
-                Some(lender) if self.has_damage(at, shard, &blocks, around)? => {
-                    out.branches.push("what is damaged is made even as a member has it");
+            uneven.source = match cx.at.others().next() {
+                Some(lender) if self.has_damage(cx, shard, &blocks)? => {
+                    cx.out.branches.push("what is damaged is made even as a member has it");
                     Source::Asked(lender, blocks.into_iter().map(|block| (block, None)).collect())
                 }
                 _ => Source::Leader,
             };
-            ask_lender(at, shard, uneven, out);
+            ask_lender(cx, shard, uneven);
         }
         Ok(matches!(uneven.source, Source::Asked(..)))
     }
 
-    fn has_damage(&self, at: &Membership, shard: ShardId, blocks: &[u32], around: &Around) -> Result<bool> {
+    fn has_damage(&self, cx: &Context, shard: ShardId, blocks: &[u32]) -> Result<bool> {
         for block in blocks {
-            match around.brick.read_block(at.ring, shard, *block) {
+            match cx.around.brick.read_block(cx.at.ring, shard, *block) {
                 Err(Error::Damaged { .. } | Error::Io { .. }) => return Ok(true),
                 read => drop(read?),
             }
@@ -96,9 +90,9 @@ impl Leader {
 }
 
 /// Also when it comes back.
-pub(super) fn ask_lender(at: &Membership, shard: ShardId, uneven: &Uneven, out: &mut Out) {
+pub(super) fn ask_lender(cx: &mut Context, shard: ShardId, uneven: &Uneven) {
     let Source::Asked(lender, blocks) = &uneven.source else { return };
     for block in blocks.iter().filter(|(_, bytes)| bytes.is_none()).map(|(block, _)| *block) {
-        at.send_member(out, *lender, Message::ReadBlock { at: BlockAt { shard, block } });
+        cx.send_member(*lender, Message::ReadBlock { at: BlockAt { shard, block } });
     }
 }

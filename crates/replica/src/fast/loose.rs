@@ -6,9 +6,10 @@
 //! a shard follows, on every disk, the writes that it followed at the leader.
 
 use super::lane::FastLane;
+use crate::context::Context;
 use crate::leader::{Leader, Then, Unmade};
+use crate::membership::Membership;
 use crate::ops::step::{Ask, Commit};
-use crate::partition::{Around, Membership, Out};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
@@ -53,9 +54,9 @@ fn key(at: &Membership) -> Key {
 
 impl Leader {
     /// Once a leader has all records.
-    pub fn find_loose_note(&mut self, at: &Membership, around: &Around) -> Result<()> {
-        let is_noted = around.brick.get(&key(at))?.is_some();
-        (self.fast.loose.noted, self.fast.loose.used_at) = (is_noted.then_some(self.last), around.now);
+    pub fn find_loose_note(&mut self, cx: &Context) -> Result<()> {
+        let is_noted = cx.around.brick.get(&key(cx.at))?.is_some();
+        (self.fast.loose.noted, self.fast.loose.used_at) = (is_noted.then_some(self.last), cx.around.now);
         Ok(())
     }
 
@@ -84,33 +85,33 @@ impl Leader {
     /// Rule L18, of shards that are to be closed: from the moment at which they are due this leader takes no write to them. So what is
     /// settled, and listed no more, is at all members by now; what is still listed is made even by the records that follow. -> those
     /// that may be closed; the others are synced meanwhile.
-    pub fn sync_due(&mut self, at: &Membership, out: &mut Out) -> Vec<ShardId> {
+    pub fn sync_due(&mut self, cx: &mut Context) -> Vec<ShardId> {
         let is_loose = |shard: &ShardId| self.fast.open.get(shard).is_some_and(|open| open.loose) && !is_planted(45);
         let (loose, synced): (Vec<ShardId>, _) = self.fast.due.iter().copied().partition(is_loose);
         if !loose.is_empty() && self.fast.loose.syncing.is_none() {
-            out.branches.push("shards are synced before they are closed");
-            self.sync_loose(at, loose.into_iter().collect(), out);
+            cx.out.branches.push("shards are synced before they are closed");
+            self.sync_loose(cx, loose.into_iter().collect());
         }
         synced
     }
 
     /// The same, of what members list when a leader begins. -> whether it is awaited.
-    pub fn syncs_found(&mut self, at: &Membership, out: &mut Out) -> bool {
+    pub fn syncs_found(&mut self, cx: &mut Context) -> bool {
         let loose = &self.fast.loose;
         if loose.synced || !loose.is_noted() || !self.fast.has_found() || is_planted(45) {
             return false;
         }
         if self.fast.loose.syncing.is_none() {
-            self.sync_loose(at, BTreeSet::new(), out);
+            self.sync_loose(cx, BTreeSet::new());
         }
         true
     }
 
-    fn sync_loose(&mut self, at: &Membership, shards: BTreeSet<ShardId>, out: &mut Out) {
+    fn sync_loose(&mut self, cx: &mut Context, shards: BTreeSet<ShardId>) {
         self.fast.loose.syncing = Some(shards);
         // Overwrites rest in journals until a checkpoint, which syncs what it writes home.
         let (sequence, term) = (self.settled.min(self.last), self.fast.term);
-        self.round(at, sequence, Vec::new(), vec![Then::LooseSynced(term)], out);
+        self.round(cx, sequence, Vec::new(), vec![Then::LooseSynced(term)]);
     }
 
     /// They are on stable storage of every member.
@@ -128,16 +129,16 @@ impl Leader {
     }
 
     /// Rule L20: what members lost with their power differs, and no list says how. One decides; the others learn from it.
-    pub fn goes_on_alone(&mut self, at: &Membership, out: &mut Out) -> bool {
-        let alone = at.view.forgetful && self.fast.loose.is_noted() && !self.members.is_empty() && !is_planted(47);
+    pub fn goes_on_alone(&mut self, cx: &mut Context) -> bool {
+        let alone = cx.at.view.forgetful && self.fast.loose.is_noted() && !self.members.is_empty() && !is_planted(47);
         if alone && !self.fast.loose.wants_alone {
-            out.branches.push("a view without memory is to have one member");
-            out.notes.push(format!(
+            cx.out.branches.push("a view without memory is to have one member");
+            cx.out.notes.push(format!(
                 "partition {} of ring {}: all replicas lost their memory amid writes that were not synced; brick {} decides what is \
                  kept, and the others are compared with it",
-                at.own.partition,
-                at.ring,
-                at.own.brick.text()
+                cx.at.own.partition,
+                cx.at.ring,
+                cx.at.own.brick.text()
             ));
             self.fast.loose.wants_alone = true;
         }
@@ -145,16 +146,16 @@ impl Leader {
     }
 
     /// With each tick: all that is closed is stable, so without open shards there is nothing left that could be lost (rule L22).
-    pub fn end_loose_note(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
-        let is_over = self.fast.loose.is_noted() && self.opens_shards(at) && self.serves() && self.all_present();
-        let is_idle = self.fast.is_idle() && around.now.0.abs_diff(self.fast.loose.used_at.0) > IDLE_NS;
+    pub fn end_loose_note(&mut self, cx: &mut Context) -> Result<()> {
+        let is_over = self.fast.loose.is_noted() && self.opens_shards(cx.at) && self.serves() && self.all_present();
+        let is_idle = self.fast.is_idle() && cx.around.now.0.abs_diff(self.fast.loose.used_at.0) > IDLE_NS;
         if !is_over || !is_idle {
             return Ok(());
         }
-        let commit = Commit { changes: vec![Change::Delete { key: key(at) }], ..Commit::default() };
-        match self.append_own(at, commit, around, out)? {
+        let commit = Commit { changes: vec![Change::Delete { key: key(cx.at) }], ..Commit::default() };
+        match self.append_own(cx, commit)? {
             Ok(_) => {
-                out.branches.push("nothing is loose any more");
+                cx.out.branches.push("nothing is loose any more");
                 self.fast.loose.noted = None;
             }
             Err(Unmade::NoRoom) => {}

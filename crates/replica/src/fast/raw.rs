@@ -4,10 +4,11 @@
 //! AFR's changelog is the list of unsettled writes: what is on it when a leader begins, that one evens, which is AFR's self-heal. Locks
 //! are the server's (`server/raw.rs`).
 
+use crate::context::Context;
 use crate::fast::{Overwrite, append_outside};
+use crate::membership::Membership;
 use crate::ops::data::block_change;
 use crate::ops::step::Ask;
-use crate::partition::{Around, Membership};
 use hekate_brick::Brick;
 use hekate_proto::*;
 
@@ -15,33 +16,33 @@ use hekate_proto::*;
 const PENDING_MAX: usize = 64;
 
 /// What this replica does with a step. The outer error is its end; `Conflict`: the write goes on the leader's lane.
-pub(crate) fn take(at: &Membership, around: &Around, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
+pub(crate) fn take(cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
     let DataOp::RawWrite { data, index, step } = op else {
         return Ok(Err(Error::bug("a raw write of another kind")));
     };
     let shard = ShardId { volume: ask.volume, data: *data, index: *index };
     let conflict = || Ok(Err(Error::Conflict { stamp: None }));
-    if !at.is_meant() || !at.view.whole || !at.view.has_member(at.own.brick) {
+    if !cx.at.is_meant() || !cx.at.view.whole || !cx.at.view.has_member(cx.at.own.brick) {
         return conflict();
     }
     let changes = match step {
         RawStep::Write { offset, bytes } => {
             let write = Overwrite { shard, offset: *offset, bytes };
-            if let Some(refusal) = write.refusal(at, ask) {
+            if let Some(refusal) = write.refusal(cx.at, ask) {
                 return Ok(Err(refusal));
             }
-            let Some(record) = write.target(at, around.brick)? else { return conflict() };
-            let Some(blocks) = write.blocks(around.brick, ask, record.length)? else { return conflict() };
+            let Some(record) = write.target(cx.at, cx.around.brick)? else { return conflict() };
+            let Some(blocks) = write.blocks(cx.around.brick, ask, record.length)? else { return conflict() };
             vec![block_change(shard, record, write.first(), blocks)]
         }
-        RawStep::Mark { offset, length } => match marked(at, around.brick, ask, shard, (*offset, *length))? {
+        RawStep::Mark { offset, length } => match marked(cx.at, cx.around.brick, ask, shard, (*offset, *length))? {
             Some(change) => vec![change],
             None => return conflict(),
         },
-        RawStep::Clear => cleared(at, around.brick, ask, shard)?.into_iter().collect(),
+        RawStep::Clear => cleared(cx.at, cx.around.brick, ask, shard)?.into_iter().collect(),
         RawStep::Lock { .. } | RawStep::Unlock => return Ok(Err(Error::bug("a lock that came to a replica"))),
     };
-    match append_outside(at, around.brick, ask, changes)? {
+    match append_outside(cx.at, cx.around.brick, ask, changes)? {
         true => Ok(Ok(Reply::Done)),
         false => conflict(),
     }

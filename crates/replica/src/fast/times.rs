@@ -6,9 +6,9 @@
 //! time: no write is ever older than it says. The note goes when nobody has written for a while, and with any other change of the inode:
 //! what that says of times, as utimensat(2) does, counts for whoever leads next.
 
+use crate::context::{Around, Context, Token};
 use crate::leader::{Leader, Unmade};
 use crate::ops::step::{Ask, Commit};
-use crate::partition::{Around, Membership, Out, Token};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -142,43 +142,43 @@ impl Times {
 
 impl Leader {
     /// Whoever led before may have answered times that nobody else has: files that were being written have this moment's.
-    pub fn renew_times(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn renew_times(&mut self, cx: &mut Context) -> Result<()> {
         while self.times.has_found() && self.is_settled() {
             let some: Vec<File> = self.times.found.iter().take(FILES_AT_ONCE).copied().collect();
-            let now = self.numbers.time(around.now);
-            let mut commit = Commit { changes: Times::ends(at.ring, &some).collect(), ..Commit::default() };
+            let now = self.numbers.time(cx.around.now);
+            let mut commit = Commit { changes: Times::ends(cx.at.ring, &some).collect(), ..Commit::default() };
             for (volume, inode) in &some {
-                let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
+                let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
                 if !is_planted(43) {
-                    move_times(&mut commit, key, (now, LEAP), around)?;
+                    move_times(&mut commit, key, (now, LEAP), cx.around)?;
                 }
             }
-            match self.append_own(at, commit, around, out)? {
+            match self.append_own(cx, commit)? {
                 Ok(_) => self.times.found.retain(|file| !some.contains(file)),
                 Err(Unmade::NoRoom) => return Ok(()),
                 Err(Unmade::Refused(error)) => return Err(error),
             }
-            out.branches.push("times of files that were being written are renewed");
+            cx.out.branches.push("times of files that were being written are renewed");
         }
         Ok(())
     }
 
     /// With each tick: what nobody writes any more.
-    pub fn end_idle_times(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
-        let idle = if self.serves() && self.all_present() { self.times.idle(around.now) } else { Vec::new() };
+    pub fn end_idle_times(&mut self, cx: &mut Context) -> Result<()> {
+        let idle = if self.serves() && self.all_present() { self.times.idle(cx.around.now) } else { Vec::new() };
         if idle.is_empty() {
             return Ok(());
         }
-        let (mut commit, idle) = self.untold_times(at, &idle, around)?;
-        commit.changes.extend(Times::ends(at.ring, &idle));
-        if !idle.is_empty() && self.append_own(at, commit, around, out)?.is_ok() {
+        let (mut commit, idle) = self.untold_times(cx, &idle)?;
+        commit.changes.extend(Times::ends(cx.at.ring, &idle));
+        if !idle.is_empty() && self.append_own(cx, commit)?.is_ok() {
             self.times.unnote(&idle);
         }
         Ok(())
     }
 
     /// Answers a write of times alone, if its file is noted: no record is made. -> whether it did.
-    pub fn keep_times(&mut self, (token, ask): (Token, &Ask), commit: &Commit, around: &Around, out: &mut Out) -> bool {
+    pub fn keep_times(&mut self, (token, ask): (Token, &Ask), commit: &Commit, cx: &mut Context) -> bool {
         let Some(inode) = commit.times_of else { return false };
         let file = (ask.volume, inode);
         let noted_by = if ask.loose { self.settled } else { self.stable };
@@ -187,22 +187,22 @@ impl Leader {
         if !is_all || !self.times.is_safe(file, noted_by) {
             return false;
         }
-        let time = self.numbers.time(around.now);
-        if !self.times.keep(file, time, around.now) {
+        let time = self.numbers.time(cx.around.now);
+        if !self.times.keep(file, time, cx.around.now) {
             return false;
         }
-        out.branches.push("times are answered before all have them");
+        cx.out.branches.push("times are answered before all have them");
         self.keep_answer(ask, &Ok(Reply::Done));
         self.durable.remove(&token);
-        out.answers.push((token, Ok(Reply::Done)));
+        cx.out.answers.push((token, Ok(Reply::Done)));
         true
     }
 
     /// A record tells times that were kept. -> whether any was told.
-    pub fn tell_times(&mut self, at: &Membership, files: &[File], around: &Around, out: &mut Out) -> Result<bool> {
-        let (commit, told) = self.untold_times(at, files, around)?;
+    pub fn tell_times(&mut self, cx: &mut Context, files: &[File]) -> Result<bool> {
+        let (commit, told) = self.untold_times(cx, files)?;
         if !commit.changes.is_empty() {
-            match self.append_own(at, commit, around, out)? {
+            match self.append_own(cx, commit)? {
                 Ok(_) => {}
                 Err(Unmade::NoRoom) => return Ok(false),
                 Err(Unmade::Refused(error)) => return Err(error),
@@ -213,57 +213,44 @@ impl Leader {
     }
 
     /// Noted files that a record changes otherwise, but for those that it mends: what was kept of them is told once they can be read.
-    pub fn changes_times(&self, at: &Membership, changes: &[Change], around: &Around) -> Vec<File> {
+    pub fn changes_times(&self, cx: &Context, changes: &[Change]) -> Vec<File> {
         let mut files = self.times.changed_by(changes);
         files.retain(|(volume, inode)| {
-            let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
-            !matches!(around.brick.get(&key), Err(Error::Damaged { .. }))
+            let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
+            !matches!(cx.around.brick.get(&key), Err(Error::Damaged { .. }))
         });
         files
     }
 
     /// Whether an answer is as records have it. If it shows times that none tells they are told, and it is to be found again.
-    pub fn tells_times_of(
-        &mut self,
-        at: &Membership,
-        ask: &Ask,
-        reply: &Reply,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    pub fn tells_times_of(&mut self, cx: &mut Context, ask: &Ask, reply: &Reply) -> Result<bool> {
         let untold = self.times.untold_in(ask.volume, reply);
         if !untold.is_empty() && self.all_present() {
-            self.retry_wanted |= self.tell_times(at, &untold, around, out)?;
+            self.retry_wanted |= self.tell_times(cx, &untold)?;
         }
         Ok(untold.is_empty())
     }
 
     /// Before a record changes such a file otherwise, times that were kept are told: what it says is over them. -> whether it must wait.
-    pub fn must_tell_times(
-        &mut self,
-        at: &Membership,
-        changed: &[File],
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    pub fn must_tell_times(&mut self, cx: &mut Context, changed: &[File]) -> Result<bool> {
         let untold: Vec<File> = changed.iter().filter(|file| self.times.is_untold(file)).copied().collect();
         if untold.is_empty() {
             return Ok(false);
         }
         // Without room for them it is tried again when there is some.
-        self.retry_wanted |= self.tell_times(at, &untold, around, out)?;
+        self.retry_wanted |= self.tell_times(cx, &untold)?;
         Ok(true)
     }
 
     /// -> also the files that it has all of; not those that cannot be read until they are mended.
-    fn untold_times(&self, at: &Membership, files: &[File], around: &Around) -> Result<(Commit, Vec<File>)> {
+    fn untold_times(&self, cx: &Context, files: &[File]) -> Result<(Commit, Vec<File>)> {
         let mut commit = Commit { times_of: files.first().map(|(_, inode)| *inode), ..Commit::default() };
         let mut told = Vec::new();
         for file @ (volume, inode) in files {
             let untold = self.times.noted.get(file).and_then(|noted| noted.untold);
-            let key = Key::inode(at.ring, *volume, *inode, Kind::Inode);
+            let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
             let is_moved = match untold {
-                Some(untold) => move_times(&mut commit, key, untold, around)?,
+                Some(untold) => move_times(&mut commit, key, untold, cx.around)?,
                 None => true,
             };
             told.extend(is_moved.then_some(*file));

@@ -1,9 +1,9 @@
 //! Learners that are late: what they lack is kept for them, up to a point, and who is stuck is tried again.
 
 use super::{Learner, Stage};
+use crate::context::{Context, Out};
 use crate::leader::Leader;
 use crate::message::Message;
-use crate::partition::{Membership, Out};
 use hekate_proto::*;
 
 /// After so long a learner that could not be healed is tried again: 10 s.
@@ -14,20 +14,20 @@ const BEHIND_NS: u64 = 1_000_000_000;
 
 impl Leader {
     /// What could not be read may be mended by now.
-    pub fn ask_stuck(&mut self, at: &Membership, out: &mut Out) {
+    pub fn ask_stuck(&mut self, cx: &mut Context) {
         let is_stuck = |(_, learner): &(&BrickId, &mut Learner)| matches!(learner.stage, Stage::Stuck);
         for (brick, learner) in self.learners.iter_mut().filter(is_stuck) {
             *learner = Learner { sent: learner.sent, ..Learner::default() };
-            at.send_member(out, *brick, Message::Ask { term: self.fast.term });
+            cx.send_member(*brick, Message::Ask { term: self.fast.term });
         }
     }
 
     /// Nobody is told when a client writes over what could not be read: so it is tried again now and then.
-    pub fn ask_stuck_again(&mut self, at: &Membership, now: Time, out: &mut Out) {
+    pub fn ask_stuck_again(&mut self, cx: &mut Context, now: Time) {
         let is_stuck = self.learners.values().any(|learner| matches!(learner.stage, Stage::Stuck));
         if is_stuck && now.0.abs_diff(self.stuck_at.0) >= STUCK_PAUSE_NS {
-            out.branches.push("a learner that cannot be healed is tried again");
-            self.ask_stuck(at, out);
+            cx.out.branches.push("a learner that cannot be healed is tried again");
+            self.ask_stuck(cx);
         } else if is_stuck {
             return;
         }

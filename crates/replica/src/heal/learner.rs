@@ -8,8 +8,8 @@
 //! Stamps say that shards are equal only where the replica follows all records. So of a portion that was interrupted all
 //! shards are compared by their blocks; where it begins anew they get stamps that no other replica has.
 
+use crate::membership::Membership;
 use crate::message::{BlockHash, Fresh, Hashed, HealStep, HeldShard, Message, Portion};
-use crate::partition::Membership;
 use crate::view_start::compare::{LISTED_MAX, add, hashes, sum};
 use hekate_brick::{Brick, LogEntry};
 use hekate_proto::*;

@@ -1,11 +1,12 @@
 //! What differs in a portion is sent: entries, and of shards the blocks that differ.
 
 use super::{Blocks, Learner, Mending, Stage};
+use crate::context::Context;
 use crate::heal::learner::block_hashes;
 use crate::leader::Leader;
+use crate::membership::Membership;
 use crate::message::{BlockHash, HealStep, HeldShard, Message};
 use crate::ops::step::Commit;
-use crate::partition::{Around, Membership, Out};
 use bytes::BytesMut;
 use hekate_brick::{Brick, block_checksum};
 use hekate_proto::*;
@@ -16,20 +17,13 @@ const ENTRY_BYTES: usize = 32 << 10;
 const BLOCKS: u32 = 8;
 
 impl Leader {
-    pub(super) fn mend(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        mut mending: Mending,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    pub(super) fn mend(&mut self, cx: &mut Context, brick: BrickId, mut mending: Mending) -> Result<bool> {
         let goes_on = match &mending.blocks {
             Blocks::Asked(_) => false,
-            Blocks::Differ(..) => self.mend_blocks(at, brick, &mut mending, around, out)?,
-            Blocks::None if !mending.entries.is_empty() => self.mend_entries(at, brick, &mut mending, around, out)?,
+            Blocks::Differ(..) => self.mend_blocks(cx, brick, &mut mending)?,
+            Blocks::None if !mending.entries.is_empty() => self.mend_entries(cx, brick, &mut mending)?,
             Blocks::None => match mending.shards.pop_front() {
-                Some(held) => self.make_even(at, brick, held, &mut mending, around, out)?,
+                Some(held) => self.make_even(cx, brick, held, &mut mending)?,
                 None => {
                     self.set_stage(brick, Stage::Next(mending.to));
                     return Ok(true);
@@ -40,14 +34,7 @@ impl Leader {
         Ok(goes_on)
     }
 
-    fn mend_entries(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        mending: &mut Mending,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    fn mend_entries(&mut self, cx: &mut Context, brick: BrickId, mending: &mut Mending) -> Result<bool> {
         let (mut changes, mut bytes, mut count) = (Vec::new(), 0, 0);
         for key in &mending.entries {
             if bytes >= ENTRY_BYTES {
@@ -55,7 +42,7 @@ impl Leader {
             }
             let key = key.clone();
             bytes += key.as_bytes().len();
-            changes.push(match around.brick.get(&key)? {
+            changes.push(match cx.around.brick.get(&key)? {
                 Some(value) => {
                     bytes += value.len();
                     Change::Put { key, value }
@@ -65,7 +52,7 @@ impl Leader {
             count += 1;
         }
         let step = HealStep::Take { changes, evened: Vec::new() };
-        if self.step_record(at, (brick, step), &Commit::default(), bytes, around, out)?.is_none() {
+        if self.step_record(cx, (brick, step), &Commit::default(), bytes)?.is_none() {
             return Ok(false);
         }
         mending.entries.drain(..count);
@@ -80,23 +67,15 @@ impl Leader {
     }
 
     /// The shard gets a stamp that is greater than any that the learner may have for it, and what is at home of it on either.
-    fn make_even(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        held: HeldShard,
-        mending: &mut Mending,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    fn make_even(&mut self, cx: &mut Context, brick: BrickId, held: HeldShard, mending: &mut Mending) -> Result<bool> {
         let shard = held.shard;
-        let own = around.brick.shard(at.ring, shard)?;
+        let own = cx.around.brick.shard(cx.at.ring, shard)?;
         let (mut commit, mut taken) = (Commit::default(), Vec::new());
         match (own, held.record) {
             (Some(own), theirs) => {
                 let theirs = theirs.unwrap_or(own);
                 let count = own.stamp.count.max(theirs.stamp.count) + 1;
-                let stamp = Stamp::of_leader(count, at.view.epoch, Sequence(self.last.0 + 1));
+                let stamp = Stamp::of_leader(count, cx.at.view.epoch, Sequence(self.last.0 + 1));
                 let home = |record: &ShardRecord| record.home_blocks.max(record.reserved_blocks);
                 let home_blocks = home(&own).max(home(&theirs));
                 let record = ShardRecord { stamp, length: own.length, home_blocks, reserved_blocks: 0 };
@@ -106,49 +85,35 @@ impl Leader {
             (None, None) => {}
         }
         let step = HealStep::Take { changes: taken, evened: vec![shard] };
-        let Some(sequence) = self.step_record(at, (brick, step), &commit, 0, around, out)? else {
+        let Some(sequence) = self.step_record(cx, (brick, step), &commit, 0)? else {
             mending.shards.push_front(held);
             return Ok(false);
         };
         if own.is_some() {
-            at.send_member(out, brick, Message::HashBlocks { sequence, shard });
+            cx.send_member(brick, Message::HashBlocks { sequence, shard });
             mending.blocks = Blocks::Asked(shard);
         }
         Ok(own.is_none())
     }
 
-    pub fn blocks_held(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        shard: ShardId,
-        theirs: &[BlockHash],
-        around: &Around,
-    ) -> Result<()> {
+    pub fn blocks_held(&mut self, cx: &Context, brick: BrickId, shard: ShardId, theirs: &[BlockHash]) -> Result<()> {
         let Some(Learner { stage: Stage::Mending(mending), .. }) = self.learners.get_mut(&brick) else { return Ok(()) };
         if mending.blocks != Blocks::Asked(shard) {
             return Ok(());
         }
-        let runs = differing_blocks(at, around.brick, shard, theirs)?;
+        let runs = differing_blocks(cx.at, cx.around.brick, shard, theirs)?;
         mending.blocks = if runs.is_empty() { Blocks::None } else { Blocks::Differ(shard, runs) };
         Ok(())
     }
 
     /// The next run of blocks, as they are by now.
-    fn mend_blocks(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        mending: &mut Mending,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
+    fn mend_blocks(&mut self, cx: &mut Context, brick: BrickId, mending: &mut Mending) -> Result<bool> {
         let Blocks::Differ(shard, runs) = &mut mending.blocks else { return Ok(false) };
         let (shard, Some(run)) = (*shard, runs.front().copied()) else {
             mending.blocks = Blocks::None;
             return Ok(true);
         };
-        let Some(record) = around.brick.shard(at.ring, shard)? else {
+        let Some(record) = cx.around.brick.shard(cx.at.ring, shard)? else {
             // It was dropped meanwhile, there as well.
             mending.blocks = Blocks::None;
             return Ok(true);
@@ -162,11 +127,11 @@ impl Leader {
                 return Ok(true);
             }
             true => vec![Change::PunchBlocks { shard, record, first, count: count.min(record.home_blocks - first) }],
-            false => written(at, around.brick, shard, record, first..first + count)?,
+            false => written(cx.at, cx.around.brick, shard, record, first..first + count)?,
         };
         let bytes = if is_hole { 0 } else { count as usize * BLOCK_BYTES };
         let step = HealStep::Take { changes, evened: Vec::new() };
-        if self.step_record(at, (brick, step), &Commit::default(), bytes, around, out)?.is_none() {
+        if self.step_record(cx, (brick, step), &Commit::default(), bytes)?.is_none() {
             return Ok(false);
         }
         runs.pop_front();

@@ -4,9 +4,10 @@
 //! another keeps its order, so each member can say what it held with exactly that record. Shards that a session may write past the
 //! log are left out, and counted.
 
+use crate::context::Context;
 use crate::leader::Leader;
+use crate::membership::Membership;
 use crate::message::Message;
-use crate::partition::{Around, Membership, Out};
 use crate::view_start::compare::{add, sum};
 use hekate_brick::Brick;
 use hekate_proto::*;
@@ -60,7 +61,7 @@ pub(crate) struct Question {
 
 impl Question {
     /// To be asked when the replica holds exactly that record.
-    pub fn answer(self, at: &Membership, brick: &Brick, out: &mut Out) -> Result<()> {
+    pub fn answer(self, cx: &mut Context, brick: &Brick) -> Result<()> {
         let (mut from, mut total) = (self.from.clone(), (0, 0));
         while from < self.to {
             let (hashes, next) = brick.entry_hashes(&from, &self.to, PORTION)?;
@@ -68,8 +69,12 @@ impl Question {
             let Some(next) = next else { break };
             from = next;
         }
-        let total = add(total, shards(at, brick, (&self.from, &self.to), &self.left_out)?);
-        at.send_member(out, at.view.leader, Message::Proved { sequence: self.sequence, sum: total.0, count: total.1 });
+        let total = add(total, shards(cx.at, brick, (&self.from, &self.to), &self.left_out)?);
+        cx.at.send_member(
+            cx.out,
+            cx.at.view.leader,
+            Message::Proved { sequence: self.sequence, sum: total.0, count: total.1 },
+        );
         Ok(())
     }
 }
@@ -81,7 +86,7 @@ fn shards(at: &Membership, brick: &Brick, (from, to): (&Key, &Key), left_out: &[
 
 impl Leader {
     /// From the beginning. Without all members there is nothing to prove.
-    pub fn begin_proof(&mut self, at: &Membership, run: u64, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn begin_proof(&mut self, cx: &mut Context, run: u64) -> Result<()> {
         if !self.serves() || !self.all_present() {
             self.proof = None;
             return Ok(());
@@ -91,36 +96,29 @@ impl Leader {
             running.again = Some(run);
             return Ok(());
         }
-        let is_alone = at.others().next().is_none();
-        let (from, _) = Key::object_range(at.ring, at.own.partition, at.count);
-        self.prove_from(at, from, Proof { run, ended: is_alone, ..Proof::default() }, around, out)
+        let is_alone = cx.at.others().next().is_none();
+        let (from, _) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
+        self.prove_from(cx, from, Proof { run, ended: is_alone, ..Proof::default() })
     }
 
-    fn prove_from(
-        &mut self,
-        at: &Membership,
-        from: Key,
-        mut told: Proof,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
-        let (_, objects) = Key::object_range(at.ring, at.own.partition, at.count);
-        let (work, end) = Key::work_range(at.ring, at.own.partition, at.count);
+    fn prove_from(&mut self, cx: &mut Context, from: Key, mut told: Proof) -> Result<()> {
+        let (_, objects) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
+        let (work, end) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         let (from, limit) = if from < objects { (from, objects) } else { (from.max(work), end) };
         if from >= limit {
             told.ended = true;
         }
         let (hashes, next) =
-            if told.ended { Default::default() } else { around.brick.entry_hashes(&from, &limit, PORTION)? };
+            if told.ended { Default::default() } else { cx.around.brick.entry_hashes(&from, &limit, PORTION)? };
         let (sequence, to) = (self.last, next.unwrap_or(limit));
-        let left_out = self.fast.open_between(at.ring, &from, &to);
+        let left_out = self.fast.open_between(cx.at.ring, &from, &to);
         told.left_out += left_out.len() as u64;
         let own = sum(hashes.into_iter().map(|(_, hash)| hash));
-        let own = if told.ended { own } else { add(own, shards(at, around.brick, (&from, &to), &left_out)?) };
-        let missing: BTreeSet<BrickId> = if told.ended { BTreeSet::new() } else { at.others().collect() };
+        let own = if told.ended { own } else { add(own, shards(cx.at, cx.around.brick, (&from, &to), &left_out)?) };
+        let missing: BTreeSet<BrickId> = if told.ended { BTreeSet::new() } else { cx.at.others().collect() };
         for brick in &missing {
             let (from, to, left_out) = (from.clone(), to.clone(), left_out.clone());
-            at.send_member(out, *brick, Message::Prove { sequence, from, to, left_out });
+            cx.send_member(*brick, Message::Prove { sequence, from, to, left_out });
         }
         let proving = Proving { told, sequence, from, to, own, missing, differs: false, again: None, before: None };
         self.proof = Some(Box::new(proving));
@@ -128,15 +126,7 @@ impl Leader {
     }
 
     /// A member has told what it held.
-    pub fn proved(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        sequence: Sequence,
-        theirs: (u128, u64),
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn proved(&mut self, cx: &mut Context, brick: BrickId, sequence: Sequence, theirs: (u128, u64)) -> Result<()> {
         let Some(proof) = self.proof.as_mut().filter(|proof| proof.sequence == sequence) else { return Ok(()) };
         if !proof.missing.remove(&brick) {
             return Ok(());
@@ -147,21 +137,21 @@ impl Leader {
                 proof.told.differing.push((brick, proof.from.clone()));
             }
         }
-        if proof.missing.is_empty() { self.go_on_proving(at, around, out) } else { Ok(()) }
+        if proof.missing.is_empty() { self.go_on_proving(cx) } else { Ok(()) }
     }
 
-    fn go_on_proving(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    fn go_on_proving(&mut self, cx: &mut Context) -> Result<()> {
         let Some(proof) = self.proof.take() else { return Ok(()) };
         let Proving { mut told, to, own, differs, again, before, .. } = *proof;
         if !differs {
             told.equal += own.1;
         }
-        self.prove_from(at, to, told, around, out)?;
+        self.prove_from(cx, to, told)?;
         let Some(proof) = &mut self.proof else { return Ok(()) };
         (proof.again, proof.before) = (again, before);
         let Some(run) = again.filter(|_| proof.told.ended) else { return Ok(()) };
         let ended = proof.told.clone();
-        self.begin_proof(at, run, around, out)?;
+        self.begin_proof(cx, run)?;
         // Who asked for it has yet to see it.
         if let Some(proof) = &mut self.proof {
             proof.before = Some(ended);

@@ -4,11 +4,11 @@
 //! [`Out::told`] when its own answer is there, to be had by one more retry. Locks are memory, so nothing here is settled
 //! or synced; a member that is away does not matter.
 
+use crate::context::{Context, Out, Token};
 use crate::leader::Leader;
 use crate::locks::{LockSettings, LockTable, Ticket};
 use crate::ops::step::{Ask, Stop};
 use crate::ops::tree::Tree;
-use crate::partition::{Around, Membership, Out, Token};
 use hekate_proto::*;
 
 impl Leader {
@@ -30,36 +30,29 @@ impl Leader {
         self.locks.untold().iter().copied().collect()
     }
 
-    pub fn lock_op(&mut self, at: &Membership, token: Token, ask: &Ask, op: &LockOp, around: &Around, out: &mut Out) {
-        let answer = self.lock_answer(at, ask, op, around, out);
-        out.answers.push((token, answer));
-        self.tell_waiters(out);
+    pub fn lock_op(&mut self, cx: &mut Context, token: Token, ask: &Ask, op: &LockOp) {
+        let answer = self.lock_answer(cx, ask, op);
+        cx.out.answers.push((token, answer));
+        self.tell_waiters(cx.out);
     }
 
-    fn lock_answer(
-        &mut self,
-        at: &Membership,
-        ask: &Ask,
-        op: &LockOp,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<Reply> {
+    fn lock_answer(&mut self, cx: &mut Context, ask: &Ask, op: &LockOp) -> Result<Reply> {
         if !self.knows_sessions {
             return Err(Error::Unavailable {
                 what: "the partition's new leader does not know the sessions yet".into(),
             });
         }
         if self.awaits(ask.session) && !matches!(op, LockOp::Restore { .. }) {
-            out.branches.push("a session has yet to tell its locks");
+            cx.out.branches.push("a session has yet to tell its locks");
             return Err(Error::LocksUntold);
         }
         let ticket = Ticket { session: ask.session, op_id: ask.op_id };
         let reply = match op {
-            LockOp::Restore { locks, done } => self.restore_locks(at, ticket, ask, (locks, *done), around)?,
+            LockOp::Restore { locks, done } => self.restore_locks(cx, ticket, ask, (locks, *done))?,
             LockOp::Get { inode, lock } | LockOp::Set { inode, lock, .. } => {
                 // Letting go is always right.
                 if lock.kind != LockKind::Unlock {
-                    check_inode(at, ask, *inode, around)?;
+                    check_inode(cx, ask, *inode)?;
                 }
                 self.locks.execute(ticket, ask.volume, op)
             }
@@ -71,15 +64,14 @@ impl Leader {
     /// What is told of inodes that are not here is lost.
     fn restore_locks(
         &mut self,
-        at: &Membership,
+        cx: &Context,
         ticket: Ticket,
         ask: &Ask,
         (locks, done): (&[(InodeId, Lock)], bool),
-        around: &Around,
     ) -> Result<Option<Result<Reply>>> {
         let (mut here, mut gone) = (Vec::with_capacity(locks.len()), Vec::new());
         for told in locks {
-            match check_inode(at, ask, told.0, around) {
+            match check_inode(cx, ask, told.0) {
                 Ok(()) => here.push(*told),
                 Err(Error::Stale | Error::Invalid { .. }) => gone.push(*told),
                 Err(error) => return Err(error),
@@ -107,11 +99,11 @@ impl Leader {
 }
 
 /// Locks are taken on what is here.
-fn check_inode(at: &Membership, ask: &Ask, inode: InodeId, around: &Around) -> Result<()> {
-    if ask.partition(inode.position()) != at.own.partition {
+fn check_inode(cx: &Context, ask: &Ask, inode: InodeId) -> Result<()> {
+    if ask.partition(inode.position()) != cx.at.own.partition {
         return Err(Error::invalid("an inode of another partition"));
     }
-    match Tree::new(around.brick, ask, ask.partition(inode.position())).inode(inode) {
+    match Tree::new(cx.around.brick, ask, ask.partition(inode.position())).inode(inode) {
         Ok(_) => Ok(()),
         Err(Stop::Error(error)) => Err(error),
         Err(Stop::Wait | Stop::Leg(_)) => Err(Error::bug("looking at an inode that would wait")),

@@ -1,10 +1,12 @@
 //! A member that follows: takes the leader's records in order, and says how far it is.
 
+use crate::context::{Around, Context, SyncJob};
 use crate::fast::FastMember;
 use crate::heal::learner::{Learning, block_hashes};
 use crate::heal::proof::Question;
+use crate::membership::Membership;
 use crate::message::{Address, Fresh, HealStep, Message};
-use crate::partition::{Around, Event, Membership, Out, SyncJob};
+use crate::partition::Event;
 use crate::view_start::compare::{digest, list};
 use crate::view_start::feed::answer_fetch;
 use hekate_brick::{Amount, Brick, LogEntry};
@@ -76,19 +78,19 @@ impl Follower {
     }
 
     /// Whether the next record waits for room. Who has it lets others have their turn.
-    fn note_starving(&mut self, at: &Membership, around: &Around, starves: bool, out: &mut Out) {
+    fn note_starving(&mut self, cx: &mut Context, starves: bool) {
         // For who learns nobody waits.
-        let starves = starves && at.view.has_member(at.own.brick);
+        let starves = starves && cx.at.view.has_member(cx.at.own.brick);
         if starves != self.starves {
             self.starves = starves;
-            around.brick.note_starving(at.ring, at.own.partition, starves);
-            out.wants_room = true;
+            cx.around.brick.note_starving(cx.at.ring, cx.at.own.partition, starves);
+            cx.out.wants_room = true;
         }
     }
 
     /// In a new view, or a new life of the leader: it says again what still counts.
-    pub fn forget(&mut self, at: &Membership, around: &Around, out: &mut Out) {
-        self.note_starving(at, around, false, out);
+    pub fn forget(&mut self, cx: &mut Context) {
+        self.note_starving(cx, false);
         self.early.clear();
         self.waiting.clear();
         self.jobs.clear();
@@ -107,114 +109,105 @@ impl Follower {
         self.early.is_empty() && self.waiting.is_empty() && self.learning.restart.is_none()
     }
 
-    pub fn handle(&mut self, at: &Membership, event: Event, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn handle(&mut self, cx: &mut Context, event: Event) -> Result<()> {
         match event {
-            Event::Up { bricks } | Event::Down { bricks } if bricks.contains(&at.view.leader) => {
-                self.forget(at, around, out)
-            }
-            Event::Room | Event::Tick if !self.is_idle() => self.take(at, around, out)?,
-            Event::Tick => self.tell_new_room(at, around, out),
-            Event::Stabilize => at.send_member(out, at.view.leader, Message::WantStable),
+            Event::Up { bricks } | Event::Down { bricks } if bricks.contains(&cx.at.view.leader) => self.forget(cx),
+            Event::Room | Event::Tick if !self.is_idle() => self.take(cx)?,
+            Event::Tick => self.tell_new_room(cx),
+            Event::Stabilize => cx.send_member(cx.at.view.leader, Message::WantStable),
             Event::Synced { ticket, outcome } => {
                 outcome?;
                 if let Some(ticket) = self.jobs.remove(&ticket) {
-                    at.send_member(out, at.view.leader, Message::Synced { ticket });
+                    cx.send_member(cx.at.view.leader, Message::Synced { ticket });
                 }
             }
             Event::Request { token, ask, op: Op::Data { op: op @ DataOp::FastWrite { .. } } }
                 if !self.is_being_healed() =>
             {
-                out.answers.push((token, self.fast.write(at, around, &ask, &op)?));
+                cx.out.answers.push((token, self.fast.write(cx, &ask, &op)?));
             }
             Event::Request { token, ask, op: Op::Data { op: op @ DataOp::RawWrite { .. } } }
                 if !self.is_being_healed() =>
             {
-                out.answers.push((token, crate::fast::raw::take(at, around, &ask, &op)?));
+                cx.out.answers.push((token, crate::fast::raw::take(cx, &ask, &op)?));
             }
             Event::Request { token, .. }
             | Event::Change { token, .. }
             | Event::ChangeNow { token, .. }
             | Event::Sync { token, .. } => {
-                out.answers.push((token, Err(Error::StaleView { epoch: at.view.epoch })));
+                cx.out.answers.push((token, Err(Error::StaleView { epoch: cx.at.view.epoch })));
             }
             _ => {}
         }
         Ok(())
     }
 
-    pub fn message(
-        &mut self,
-        at: &mut Membership,
-        from: Address,
-        message: Message,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
-        if from.brick != at.view.leader || from.partition != at.own.partition {
+    pub fn message(&mut self, cx: &mut Context, from: Address, message: Message) -> Result<()> {
+        if from.brick != cx.at.view.leader || from.partition != cx.at.own.partition {
             return Ok(());
         }
         match message {
             Message::Append { entry, fresh, copied } => {
-                self.arrive(at, Arrived { entry, fresh, copied, step: None }, around, out)?;
+                self.arrive(cx, Arrived { entry, fresh, copied, step: None })?;
             }
             // Only one who learns is healed.
-            Message::Heal { .. } | Message::Restart { .. } if !at.view.has_learner(at.own.brick) => {}
+            Message::Heal { .. } | Message::Restart { .. } if !cx.at.view.has_learner(cx.at.own.brick) => {}
             Message::Heal { entry, fresh, step } => {
-                self.arrive(at, Arrived { entry, fresh, copied: false, step: Some(step) }, around, out)?;
+                self.arrive(cx, Arrived { entry, fresh, copied: false, step: Some(step) })?;
             }
             Message::Restart { sequence } => {
                 self.learning.restart = Some(sequence);
-                self.take(at, around, out)?;
+                self.take(cx)?;
             }
             Message::HashBlocks { sequence, shard } => {
                 self.learning.questions.push((sequence, shard));
-                self.take(at, around, out)?;
+                self.take(cx)?;
             }
             Message::Settled { sequence } => {
                 self.settled = Some(sequence);
-                self.settle(at);
+                self.settle(cx.at);
             }
             Message::Stable { sequence } => self.stable = self.stable.max(sequence),
             Message::Ask { term } => {
                 self.fast.hear(term);
-                self.tell_position(at, around, out)?;
+                self.tell_position(cx)?;
             }
-            Message::Fetch { after } => answer_fetch(at, from.brick, after, around, out)?,
+            Message::Fetch { after } => answer_fetch(cx, from.brick, after)?,
             Message::ReadBlock { at: block } => {
-                let bytes = crate::view_start::level::read_block(around, at.ring, block)?;
-                at.send_member(out, from.brick, Message::Block { at: block, bytes });
+                let bytes = crate::view_start::level::read_block(cx.around, cx.at.ring, block)?;
+                cx.send_member(from.brick, Message::Block { at: block, bytes });
             }
             Message::Compare { portion } => {
-                let (sum, count) = digest(at, around.brick, &portion)?;
-                at.send_member(out, from.brick, Message::Compared { portion, sum, count });
+                let (sum, count) = digest(cx.at, cx.around.brick, &portion)?;
+                cx.send_member(from.brick, Message::Compared { portion, sum, count });
             }
             Message::List { portion } => {
-                let entries = list(at, around.brick, &portion)?;
-                at.send_member(out, from.brick, Message::Listed { portion, entries });
+                let entries = list(cx.at, cx.around.brick, &portion)?;
+                cx.send_member(from.brick, Message::Listed { portion, entries });
             }
             Message::Sync { ticket, sequence, shards } => {
                 self.waiting.push(Asked { ticket, sequence, shards });
-                self.sync(at, around.brick, out);
+                self.sync(cx, cx.around.brick);
             }
-            other => self.asked(at, other, around, out)?,
+            other => self.asked(cx, other)?,
         }
         Ok(())
     }
 
     /// What it holds, for a leader that closes shards, answers a read, or proves that all hold the same.
-    fn asked(&mut self, at: &Membership, message: Message, around: &Around, out: &mut Out) -> Result<()> {
+    fn asked(&mut self, cx: &mut Context, message: Message) -> Result<()> {
         match message {
             Message::ListFast { sequence, shards } => {
                 self.fast.ask(sequence, shards);
-                self.fast.answer(at, self.last, out);
+                self.fast.answer(cx, self.last);
             }
             Message::Prove { sequence, from, to, left_out } => {
                 self.proofs.push(Question { sequence, from, to, left_out });
-                self.prove(at, around, out)?;
+                self.prove(cx)?;
             }
             Message::AskFast { shard, stamp } => {
-                let held = self.fast.holds(at, around.brick, shard, stamp)?;
-                at.send_member(out, at.view.leader, Message::FastHeld { shard, stamp, held });
+                let held = self.fast.holds(cx.at, cx.around.brick, shard, stamp)?;
+                cx.send_member(cx.at.view.leader, Message::FastHeld { shard, stamp, held });
             }
             _ => {}
         }
@@ -226,52 +219,52 @@ impl Follower {
     }
 
     /// The leader refuses what would not fit here, so nothing comes by which it could be told that there is room again.
-    fn tell_new_room(&mut self, at: &Membership, around: &Around, out: &mut Out) {
-        let left = around.brick.room_left();
+    fn tell_new_room(&mut self, cx: &mut Context) {
+        let left = cx.around.brick.room_left();
         if self.told_room.is_some_and(|told| left.bytes / 2 > told.bytes || left.files > told.files.saturating_mul(2)) {
-            let held = Message::Held { sequence: Sequence(0), room: self.room(around) };
-            at.send_member(out, at.view.leader, held);
-            out.branches.push("a member has room again");
+            let held = Message::Held { sequence: Sequence(0), room: self.room(cx.around) };
+            cx.send_member(cx.at.view.leader, held);
+            cx.out.branches.push("a member has room again");
         }
     }
 
-    fn tell_position(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
-        if self.learning.record.is_some() && !at.view.has_learner(at.own.brick) {
-            return Err(Error::bug(format!("brick {} has not healed and is a member", at.own.brick.text())));
+    fn tell_position(&mut self, cx: &mut Context) -> Result<()> {
+        if self.learning.record.is_some() && !cx.at.view.has_learner(cx.at.own.brick) {
+            return Err(Error::bug(format!("brick {} has not healed and is a member", cx.at.own.brick.text())));
         }
-        let position = around.brick.position(at.ring, at.own.partition);
-        let (room, lost, heal) = (self.room(around), at.lost.clone(), self.learning.record.clone());
+        let position = cx.around.brick.position(cx.at.ring, cx.at.own.partition);
+        let (room, lost, heal) = (self.room(cx.around), cx.at.lost.clone(), self.learning.record.clone());
         let (epoch, sequence, lists) = (position.epoch, position.sequence, self.fast.listed());
         let message = Message::Position { epoch, sequence, room, lost, heal, lists };
-        at.send_member(out, at.view.leader, message);
+        cx.send_member(cx.at.view.leader, message);
         Ok(())
     }
 
-    fn arrive(&mut self, at: &mut Membership, arrived: Arrived, around: &Around, out: &mut Out) -> Result<()> {
+    fn arrive(&mut self, cx: &mut Context, arrived: Arrived) -> Result<()> {
         let sequence = arrived.entry.record.sequence;
         if sequence > self.last || self.learning.restart.is_some() {
             if sequence.0 > self.last.0 + 1 {
-                out.branches.push("a record comes early");
+                cx.out.branches.push("a record comes early");
             }
             self.early.insert(sequence, arrived);
         }
-        self.take(at, around, out)?;
-        self.settle(at);
+        self.take(cx)?;
+        self.settle(cx.at);
         Ok(())
     }
 
     /// Its log goes on elsewhere, if the leader wants that. -> whether that is done.
-    fn begin_log(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<bool> {
+    fn begin_log(&mut self, cx: &mut Context) -> Result<bool> {
         let Some(sequence) = self.learning.restart else { return Ok(true) };
         let before = self.learning.record.clone();
-        let also = self.fast.deletes(at.ring).chain(self.learning.doubts(at, around.brick)?);
-        let entry = self.learning.restarted(at, sequence, also);
-        let takes_now = around.brick.is_next(at.ring, at.own.partition) && around.brick.takes_now(&entry);
-        if !takes_now || !append(around.brick, at.ring, &entry, &[], false)? {
-            (self.learning.record, out.wants_room) = (before, true);
+        let also = self.fast.deletes(cx.at.ring).chain(self.learning.doubts(cx.at, cx.around.brick)?);
+        let entry = self.learning.restarted(cx.at, sequence, also);
+        let takes_now = cx.around.brick.is_next(cx.at.ring, cx.at.own.partition) && cx.around.brick.takes_now(&entry);
+        if !takes_now || !append(cx.around.brick, cx.at.ring, &entry, &[], false)? {
+            (self.learning.record, cx.out.wants_room) = (before, true);
             return Ok(false);
         }
-        out.branches.push("a learner's log goes on elsewhere");
+        cx.out.branches.push("a learner's log goes on elsewhere");
         self.fast.took(&entry.record)?;
         self.learning.restart = None;
         self.last = sequence;
@@ -280,57 +273,50 @@ impl Follower {
     }
 
     /// -> whether there was room for it.
-    fn take_one(
-        &mut self,
-        at: &Membership,
-        sequence: Sequence,
-        arrived: &Arrived,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<bool> {
-        let (brick, copied) = (around.brick, arrived.copied);
+    fn take_one(&mut self, cx: &mut Context, sequence: Sequence, arrived: &Arrived) -> Result<bool> {
+        let (brick, copied) = (cx.around.brick, arrived.copied);
         if self.learning.record.is_none() {
             let takes_now = brick.takes_now(&arrived.entry);
-            let taken = takes_now && append_taken(brick, at.ring, &arrived.entry, &arrived.fresh, copied)?;
+            let taken = takes_now && append_taken(brick, cx.at.ring, &arrived.entry, &arrived.fresh, copied)?;
             if taken {
                 self.fast.took(&arrived.entry.record)?;
             }
             return Ok(taken);
         }
         let taken = (&arrived.entry, &arrived.fresh[..]);
-        let Some(own) = self.learning.own(at, brick, taken, arrived.step.as_ref())? else { return Ok(false) };
-        if !brick.takes_now(&own.entry) || !append_taken(brick, at.ring, &own.entry, &own.fresh, copied)? {
+        let Some(own) = self.learning.own(cx.at, brick, taken, arrived.step.as_ref())? else { return Ok(false) };
+        if !brick.takes_now(&own.entry) || !append_taken(brick, cx.at.ring, &own.entry, &own.fresh, copied)? {
             return Ok(false);
         }
         if own.ends {
             // What power cuts took was healed with the rest.
             self.settled = Some(sequence);
-            out.branches.push("a learner has healed");
+            cx.out.branches.push("a learner has healed");
         }
         let tell = self.learning.took(own);
-        tell.into_iter().for_each(|message| at.send_member(out, at.view.leader, message));
+        tell.into_iter().for_each(|message| cx.send_member(cx.at.view.leader, message));
         Ok(true)
     }
 
     /// Answers what was asked of the record that it has just taken.
-    fn prove(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    fn prove(&mut self, cx: &mut Context) -> Result<()> {
         let last = self.last;
         let mut due = self.proofs.extract_if(.., |question| question.sequence == last);
-        due.try_for_each(|question| question.answer(at, around.brick, out))
+        due.try_for_each(|question| question.answer(cx, cx.around.brick))
     }
 
-    fn answer_questions(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    fn answer_questions(&mut self, cx: &mut Context) -> Result<()> {
         let last = self.last;
         for (_, shard) in self.learning.questions.extract_if(.., |(sequence, _)| *sequence <= last) {
-            let hashes = block_hashes(at, around.brick, shard)?;
-            at.send_member(out, at.view.leader, Message::BlockHashes { shard, hashes });
+            let hashes = block_hashes(cx.at, cx.around.brick, shard)?;
+            cx.send_member(cx.at.view.leader, Message::BlockHashes { shard, hashes });
         }
         Ok(())
     }
 
     /// Takes what is next, as far as there is room.
-    fn take(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
-        if !self.begin_log(at, around, out)? {
+    fn take(&mut self, cx: &mut Context) -> Result<()> {
+        if !self.begin_log(cx)? {
             return Ok(());
         }
         let mut starves = false;
@@ -341,39 +327,39 @@ impl Follower {
             }
             let arrived = entry.remove();
             if sequence.0 == self.last.0 + 1 {
-                let is_next = around.brick.is_next(at.ring, at.own.partition);
-                let taken = if is_next { self.take_one(at, sequence, &arrived, around, out) } else { Ok(false) };
+                let is_next = cx.around.brick.is_next(cx.at.ring, cx.at.own.partition);
+                let taken = if is_next { self.take_one(cx, sequence, &arrived) } else { Ok(false) };
                 if !matches!(taken, Ok(true)) {
                     self.early.insert(sequence, arrived);
                 }
                 match taken {
                     Ok(true) => {
                         self.last = sequence;
-                        self.prove(at, around, out)?;
+                        self.prove(cx)?;
                     }
                     // It is taken when there is room; what there was when it was asked for another replica may have taken.
                     Ok(false) => {
-                        out.branches.push("a member's journal has no room");
-                        out.wants_room = true;
+                        cx.out.branches.push("a member's journal has no room");
+                        cx.out.wants_room = true;
                         starves = true;
                         break;
                     }
                     // The disk is full: that may last, and what others bring may be what empties it. Or no file descriptor is free.
                     Err(Error::NoSpace { .. } | Error::Unavailable { .. }) => {
-                        out.wants_room = true;
+                        cx.out.wants_room = true;
                         break;
                     }
                     Err(error) => return Err(error),
                 }
             }
         }
-        self.note_starving(at, around, starves, out);
+        self.note_starving(cx, starves);
         let early = self.early.keys().next_back().copied().filter(|_| is_planted(5));
-        let held = Message::Held { sequence: early.unwrap_or(self.last), room: self.room(around) };
-        at.send_member(out, at.view.leader, held);
-        self.answer_questions(at, around, out)?;
-        self.fast.answer(at, self.last, out);
-        self.sync(at, around.brick, out);
+        let held = Message::Held { sequence: early.unwrap_or(self.last), room: self.room(cx.around) };
+        cx.send_member(cx.at.view.leader, held);
+        self.answer_questions(cx)?;
+        self.fast.answer(cx, self.last);
+        self.sync(cx, cx.around.brick);
         Ok(())
     }
 
@@ -383,14 +369,14 @@ impl Follower {
         }
     }
 
-    fn sync(&mut self, at: &Membership, brick: &Brick, out: &mut Out) {
+    fn sync(&mut self, cx: &mut Context, brick: &Brick) {
         let last = self.last;
         for asked in self.waiting.extract_if(.., |asked| asked.sequence <= last) {
             self.tickets += 1;
             self.jobs.insert(self.tickets, asked.ticket);
             let mut shards = asked.shards;
-            shards.extend(at.unsynced(brick));
-            out.syncs.push(SyncJob { replica: at.own, ticket: self.tickets, shards });
+            shards.extend(cx.at.unsynced(brick));
+            cx.out.syncs.push(SyncJob { replica: cx.at.own, ticket: self.tickets, shards });
         }
     }
 }

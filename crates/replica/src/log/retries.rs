@@ -1,8 +1,9 @@
 //! What a session may ask again: the last answer of each of its slots.
 
+use crate::context::{Context, Token};
 use crate::leader::Leader;
+use crate::membership::Membership;
 use crate::ops::step::Ask;
-use crate::partition::{Around, Membership, Token};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 
@@ -25,7 +26,7 @@ impl Leader {
     }
 
     /// The answer that the op got when it was done before.
-    pub fn remembered(&mut self, at: &Membership, ask: &Ask, around: &Around) -> Result<Option<Result<Reply>>> {
+    pub fn remembered(&mut self, cx: &Context, ask: &Ask) -> Result<Option<Result<Reply>>> {
         if ask.session == SYSTEM_SESSION || is_planted(2) {
             return Ok(None);
         }
@@ -39,8 +40,9 @@ impl Leader {
         if known.is_some_and(|known| known < ask.op_id) {
             return Ok(None);
         }
-        let key = Key::session(at.ring, at.own.partition.first_position(at.count), ask.session, u16::from(slot));
-        let Some(value) = around.brick.get(&key)? else {
+        let key =
+            Key::session(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), ask.session, u16::from(slot));
+        let Some(value) = cx.around.brick.get(&key)? else {
             self.slots.insert((ask.session, slot), OpId(0));
             return Ok(None);
         };

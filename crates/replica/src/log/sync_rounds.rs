@@ -1,8 +1,8 @@
 //! Rounds: everything up to a record, and some shards, on stable storage of all members.
 
+use crate::context::{Context, SyncJob, Token};
 use crate::leader::{Leader, Then};
 use crate::message::Message;
-use crate::partition::{Membership, Out, SyncJob, Token};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
 use std::collections::BTreeSet;
@@ -25,42 +25,36 @@ impl Leader {
     /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable. Members
     /// ask again and again; what is known is said again, what is under way is not begun again. A sync of shards is no help:
     /// it waits for room in journals that wait for this. Nor is one of a record that some member has no room for.
-    pub fn stabilize(&mut self, at: &Membership, asked_by: BrickId, out: &mut Out) {
+    pub fn stabilize(&mut self, cx: &mut Context, asked_by: BrickId) {
         let upto = self.settled.min(self.last);
         if upto <= self.stable {
-            if asked_by != at.own.brick {
-                at.send_member(out, asked_by, Message::Stable { sequence: self.stable });
+            if asked_by != cx.at.own.brick {
+                cx.send_member(asked_by, Message::Stable { sequence: self.stable });
             }
         } else if self.rounds.values().all(|round| round.sequence != upto || !round.shards.is_empty()) {
-            self.round(at, upto, Vec::new(), Vec::new(), out);
+            self.round(cx, upto, Vec::new(), Vec::new());
         }
     }
 
     /// Begins to put everything up to a record, and these shards, on stable storage of all members.
-    pub fn round(&mut self, at: &Membership, sequence: Sequence, shards: Vec<ShardId>, then: Vec<Then>, out: &mut Out) {
+    pub fn round(&mut self, cx: &mut Context, sequence: Sequence, shards: Vec<ShardId>, then: Vec<Then>) {
         self.tickets += 1;
         let ticket = self.tickets;
         let shards = if is_planted(35) { Vec::new() } else { shards };
-        out.syncs.push(SyncJob { replica: at.own, ticket, shards: shards.clone() });
+        cx.out.syncs.push(SyncJob { replica: cx.at.own, ticket, shards: shards.clone() });
         for brick in self.members.keys() {
-            at.send_member(out, *brick, Message::Sync { ticket, sequence, shards: shards.clone() });
+            cx.send_member(*brick, Message::Sync { ticket, sequence, shards: shards.clone() });
         }
-        let missing = at.others().filter(|_| !is_planted(6)).chain([at.own.brick]).collect();
+        let missing = cx.at.others().filter(|_| !is_planted(6)).chain([cx.at.own.brick]).collect();
         self.rounds.insert(ticket, Round { missing, sequence, shards, then, alone: None });
     }
 
     /// What this leader has, on its own stable storage, for who takes that for enough (modes `async` and `bypass`).
-    pub fn round_alone(
-        &mut self,
-        at: &Membership,
-        shards: Vec<ShardId>,
-        answer: (Token, Result<Reply>),
-        out: &mut Out,
-    ) {
+    pub fn round_alone(&mut self, cx: &mut Context, shards: Vec<ShardId>, answer: (Token, Result<Reply>)) {
         self.tickets += 1;
         let ticket = self.tickets;
-        out.syncs.push(SyncJob { replica: at.own, ticket, shards: shards.clone() });
-        let (missing, sequence) = (BTreeSet::from([at.own.brick]), Sequence(0));
+        cx.out.syncs.push(SyncJob { replica: cx.at.own, ticket, shards: shards.clone() });
+        let (missing, sequence) = (BTreeSet::from([cx.at.own.brick]), Sequence(0));
         self.rounds.insert(ticket, Round { missing, sequence, shards, then: Vec::new(), alone: Some(answer) });
     }
 
@@ -69,32 +63,32 @@ impl Leader {
         self.window.len() < EARLY_MAX
     }
 
-    pub fn synced(&mut self, at: &Membership, brick: BrickId, ticket: u64, out: &mut Out) {
+    pub fn synced(&mut self, cx: &mut Context, brick: BrickId, ticket: u64) {
         let Some(round) = self.rounds.get_mut(&ticket) else { return };
         round.missing.remove(&brick);
         if round.missing.is_empty() {
-            self.end_round(at, ticket, out);
+            self.end_round(cx, ticket);
         }
     }
 
     /// What was asked of those who are members no more is asked of nobody.
-    pub fn ask_members_only(&mut self, at: &Membership, out: &mut Out) {
+    pub fn ask_members_only(&mut self, cx: &mut Context) {
         for round in self.rounds.values_mut() {
-            round.missing.retain(|brick| at.view.has_member(*brick));
+            round.missing.retain(|brick| cx.at.view.has_member(*brick));
         }
         let ended: Vec<u64> =
             self.rounds.iter().filter(|(_, round)| round.missing.is_empty()).map(|(ticket, _)| *ticket).collect();
-        ended.into_iter().for_each(|ticket| self.end_round(at, ticket, out));
+        ended.into_iter().for_each(|ticket| self.end_round(cx, ticket));
     }
 
-    fn end_round(&mut self, at: &Membership, ticket: u64, out: &mut Out) {
+    fn end_round(&mut self, cx: &mut Context, ticket: u64) {
         let Some(round) = self.rounds.remove(&ticket) else { return };
-        out.answers.extend(round.alone);
+        cx.out.answers.extend(round.alone);
         let upto = self.kept_by_learners().map_or(round.sequence, |kept| kept.min(round.sequence));
         if upto > self.stable {
             self.stable = upto;
             for brick in self.members.keys() {
-                at.send_member(out, *brick, Message::Stable { sequence: self.stable });
+                cx.send_member(*brick, Message::Stable { sequence: self.stable });
             }
         }
         let sequence = self.settled.min(self.last);
@@ -102,28 +96,28 @@ impl Leader {
     }
 
     /// A member that came back is asked again for the syncs that it owes.
-    pub fn sync_again(&self, at: &Membership, brick: BrickId, out: &mut Out) {
+    pub fn sync_again(&self, cx: &mut Context, brick: BrickId) {
         for (ticket, round) in self.rounds.iter().filter(|(_, round)| round.missing.contains(&brick)) {
             let (ticket, sequence, shards) = (*ticket, round.sequence, round.shards.clone());
-            at.send_member(out, brick, Message::Sync { ticket, sequence, shards });
+            cx.send_member(brick, Message::Sync { ticket, sequence, shards });
         }
     }
 
     /// Answers that are to wait for stable storage, and have not yet, do so. -> whether there were any.
-    pub fn make_durable(&mut self, at: &Membership, out: &mut Out) -> bool {
+    pub fn make_durable(&mut self, cx: &mut Context) -> bool {
         if self.durable.is_empty() {
             return false;
         }
         let mut waits = Vec::new();
-        for (token, reply) in std::mem::take(&mut out.answers) {
+        for (token, reply) in std::mem::take(&mut cx.out.answers) {
             match (self.durable.remove(&token), &reply) {
                 (Some(shards), Ok(_)) => waits.push((shards, Then::Answer(token, reply))),
-                _ => out.answers.push((token, reply)),
+                _ => cx.out.answers.push((token, reply)),
             }
         }
         let sequence = self.settled.min(self.last);
         let held_back = !waits.is_empty();
-        waits.into_iter().for_each(|(shards, then)| self.round(at, sequence, shards, vec![then], out));
+        waits.into_iter().for_each(|(shards, then)| self.round(cx, sequence, shards, vec![then]));
         held_back
     }
 }

@@ -1,7 +1,7 @@
 //! What an op is about: names, directories, inodes, shards. Who waits for what is decided by these.
 
+use crate::membership::Membership;
 use crate::ops::step::Ask;
-use crate::partition::Membership;
 use hekate_proto::*;
 
 /// The directory that an op lists.

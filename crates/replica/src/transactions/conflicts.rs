@@ -2,9 +2,10 @@
 //! listed.
 
 use crate::leader::Leader;
+use crate::membership::Membership;
 use crate::ops::footprint::{counted_by, listed_by, name_key, names_of};
 use crate::ops::step::Ask;
-use crate::partition::{Event, Membership};
+use crate::partition::Event;
 use crate::transactions::driven::Driven;
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;

@@ -4,13 +4,14 @@
 //! turns from undoing to finishing. Each leg is durable on all members before the next step begins, unless both
 //! partitions rest on the same bricks, whose journals keep the order.
 
+use crate::context::Context;
 use crate::leader::{Draft, Leader, Then, Unmade};
 use crate::log::number_allocator::Numbers;
+use crate::membership::Membership;
 use crate::message::{Address, Message, Outcome};
 use crate::ops::dispatch::step;
 use crate::ops::footprint::names_of;
 use crate::ops::step::{Ask, Before, Commit, Here, Next, Stop};
-use crate::partition::{Around, Membership, Out, leader_of, same_bricks};
 use crate::transactions::driven::{Aim, Driven, RESEND_TICKS, Stage, Undone, marks_of};
 use crate::transactions::legs::by_sent_number;
 use hekate_proto::planted::is_planted;
@@ -19,34 +20,27 @@ use hekate_proto::*;
 /// What an op over partitions is for.
 impl Leader {
     /// Asks an op for its next step, and takes it.
-    pub fn go_on(&mut self, at: &Membership, intent: IntentId, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn go_on(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         driven.stalled = false;
         let (ask, op) = match &driven.aim {
             Aim::Op(ask, op) => (*ask, op.clone()),
             _ => return Ok(()),
         };
-        let now = self.numbers.time(around.now);
+        let now = self.numbers.time(cx.around.now);
         let (numbers, progress) = (&mut self.numbers, &mut driven.progress);
-        let (brick, ask, read, carried) = (around.brick, &ask, 0, false);
-        let mut here = Here { brick, ask, at: at.own.partition, now, numbers, progress, read, carried };
+        let (brick, ask, read, carried) = (cx.around.brick, &ask, 0, false);
+        let mut here = Here { brick, ask, at: cx.at.own.partition, now, numbers, progress, read, carried };
         match step(&mut here, &op) {
-            Ok(Next::Commit(commit, legs)) => self.commit(at, intent, ask, commit, legs, around, out),
-            Ok(Next::Reply(reply)) => self.give_up(at, intent, Undone::Answered(Ok(reply)), around, out),
-            Err(Stop::Leg(before)) => self.send_before(at, intent, *before, around, out),
-            Err(Stop::Wait) => self.give_up(at, intent, Undone::Again, around, out),
-            Err(Stop::Error(error)) => self.give_up(at, intent, Undone::Answered(Err(error)), around, out),
+            Ok(Next::Commit(commit, legs)) => self.commit(cx, intent, ask, commit, legs),
+            Ok(Next::Reply(reply)) => self.give_up(cx, intent, Undone::Answered(Ok(reply))),
+            Err(Stop::Leg(before)) => self.send_before(cx, intent, *before),
+            Err(Stop::Wait) => self.give_up(cx, intent, Undone::Again),
+            Err(Stop::Error(error)) => self.give_up(cx, intent, Undone::Answered(Err(error))),
         }
     }
 
-    fn send_before(
-        &mut self,
-        at: &Membership,
-        intent: IntentId,
-        before: Before,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    fn send_before(&mut self, cx: &mut Context, intent: IntentId, before: Before) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         let (position, number) = (before.position, driven.progress.answers.len() as u16);
         let only_reads = matches!(before.leg, Leg::ReadShard { .. });
@@ -54,36 +48,34 @@ impl Leader {
         if let Some(leg) = before.undo {
             driven.undo.push(IntentLeg { position, number, leg });
             let undo = driven.undo.clone();
-            if let Err(went) = self.record_intent(at, intent, undo, around, out)? {
+            if let Err(went) = self.record_intent(cx, intent, undo)? {
                 let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
                 driven.pending.clear();
                 driven.undo.pop();
                 return match went {
-                    Some(error) => self.give_up(at, intent, Undone::Answered(Err(error)), around, out),
+                    Some(error) => self.give_up(cx, intent, Undone::Answered(Err(error))),
                     None => Ok(()),
                 };
             }
         }
         // What is only read depends on nothing that was done before it.
         let after: &[Position] = if only_reads { &[] } else { &[position] };
-        self.legs_when_stable(at, intent, after, around);
+        self.legs_when_stable(cx, intent, after);
         Ok(())
     }
 
     /// `Err(None)`: there is no room now.
     fn record_intent(
         &mut self,
-        at: &Membership,
+        cx: &mut Context,
         intent: IntentId,
         legs: Vec<IntentLeg>,
-        around: &Around,
-        out: &mut Out,
     ) -> Result<std::result::Result<(), Option<Error>>> {
         let Some(driven) = self.driven.get(&intent) else { return Ok(Ok(())) };
         let record = IntentRecord { what: driven.what().into(), volume: driven.volume(), legs };
         let mut commit = Commit::default();
-        commit.put(self.intent_key(at, intent), &record);
-        match self.append_own(at, commit, around, out)? {
+        commit.put(self.intent_key(cx.at, intent), &record);
+        match self.append_own(cx, commit)? {
             Ok(_) => {
                 if let Some(driven) = self.driven.get_mut(&intent) {
                     driven.recorded = true;
@@ -105,15 +97,15 @@ impl Leader {
     }
 
     /// Legs go once what came before them is settled, and durable if they rest on other bricks.
-    fn legs_when_stable(&mut self, at: &Membership, intent: IntentId, positions: &[Position], around: &Around) {
-        let elsewhere = positions.iter().any(|position| !same_bricks(at, position.partition(at.count), around));
+    fn legs_when_stable(&mut self, cx: &Context, intent: IntentId, positions: &[Position]) {
+        let elsewhere = positions.iter().any(|position| !cx.has_same_bricks(position.partition(cx.at.count)));
         if let Some(driven) = self.driven.get_mut(&intent) {
             driven.follow = self.last;
         }
         self.when(self.last, elsewhere && !is_planted(7), Then::SendLegs(intent, self.last));
     }
 
-    pub fn send_legs(&mut self, at: &Membership, intent: IntentId, upto: Sequence, around: &Around, out: &mut Out) {
+    pub fn send_legs(&mut self, cx: &mut Context, intent: IntentId, upto: Sequence) {
         let ticks = self.ticks;
         // What was to be sent again before these legs were there does not wait for what they follow.
         let Some(driven) = self.driven.get_mut(&intent).filter(|driven| driven.follow <= upto) else { return };
@@ -127,9 +119,9 @@ impl Leader {
             if driven.is_early(leg) {
                 continue;
             }
-            let Some(to) = leader_of(position.partition(at.count), around) else { continue };
+            let Some(to) = cx.leader_of(position.partition(cx.at.count)) else { continue };
             let (number, leg) = (*number, leg.clone());
-            at.send(out, to, Message::Leg { intent, number, volume, session, op_id, leg });
+            cx.send(to, Message::Leg { intent, number, volume, session, op_id, leg });
         }
     }
 
@@ -137,15 +129,13 @@ impl Leader {
     #[allow(clippy::too_many_arguments, reason = "an op, its record and where it goes")]
     fn commit(
         &mut self,
-        at: &Membership,
+        cx: &mut Context,
         intent: IntentId,
         ask: &Ask,
         commit: Commit,
         legs: Vec<(Position, Leg)>,
-        around: &Around,
-        out: &mut Out,
     ) -> Result<()> {
-        let key = self.intent_key(at, intent);
+        let key = self.intent_key(cx.at, intent);
         let Some(driven) = self.driven.get(&intent) else { return Ok(()) };
         let first = driven.progress.answers.len();
         let number = |(index, (position, leg))| IntentLeg { position, number: (first + index) as u16, leg };
@@ -158,47 +148,47 @@ impl Leader {
         } else if driven.recorded {
             also.push(Change::Delete { key });
         }
-        also.extend(self.session_change(at, ask, &reply));
+        also.extend(self.session_change(cx.at, ask, &reply));
         let must = driven.recorded;
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
         let draft = Draft { session, op_id, commit: &commit, also, must, step, closes };
-        let sequence = match self.append(at, draft, around, out)? {
+        let sequence = match self.append(cx, draft)? {
             Ok(sequence) => sequence,
             Err(Unmade::NoRoom) => {
                 self.stall(intent);
                 return Ok(());
             }
             Err(Unmade::Refused(error)) => {
-                return self.give_up(at, intent, Undone::Answered(Err(error)), around, out);
+                return self.give_up(cx, intent, Undone::Answered(Err(error)));
             }
         };
         self.remember_slot(ask);
         self.collisions = 0;
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
-        driven.marked = marks_of(driven, &legs, at.count);
+        driven.marked = marks_of(driven, &legs, cx.at.count);
         driven.undo.clear();
         if legs.is_empty() {
             driven.stage = Stage::Ending;
-            self.committed(at, intent, sequence, reply, around);
+            self.committed(cx, intent, sequence, reply);
             return Ok(());
         }
         driven.recorded = true;
-        out.branches.push("an op has legs after its commit point");
+        cx.out.branches.push("an op has legs after its commit point");
         driven.stage = Stage::After(reply);
         let positions: Vec<Position> = legs.iter().map(|leg| leg.position).collect();
         driven.pending = by_sent_number(legs);
-        self.legs_when_stable(at, intent, &positions, around);
+        self.legs_when_stable(cx, intent, &positions);
         Ok(())
     }
 
     /// The commit point of an op without legs after it. A name whose inode rests on other bricks is shown to nobody before
     /// it is on stable storage: a power cut would take it, its intent would take back the inode, and whatever was made
     /// in that directory meanwhile would lie nowhere.
-    fn committed(&mut self, at: &Membership, intent: IntentId, sequence: Sequence, reply: Reply, around: &Around) {
-        let elsewhere = self.is_marked_elsewhere(at, intent, around);
+    fn committed(&mut self, cx: &Context, intent: IntentId, sequence: Sequence, reply: Reply) {
+        let elsewhere = self.is_marked_elsewhere(cx, intent);
         let Some(driven) = self.driven.get_mut(&intent) else { return };
         if let (true, Aim::Op(ask, op)) = (elsewhere, &driven.aim) {
-            let hold = |(dir, name): (InodeId, &Name)| (dir, ask.hold_key(at.own.partition, dir, name));
+            let hold = |(dir, name): (InodeId, &Name)| (dir, ask.hold_key(cx.at.own.partition, dir, name));
             let names: Vec<(InodeId, Key)> = names_of(op).into_iter().flatten().map(hold).collect();
             if !names.is_empty() && !is_planted(15) {
                 self.unnamed.insert(intent, names);
@@ -212,12 +202,12 @@ impl Leader {
     }
 
     /// A name is on stable storage, as what it leads to.
-    pub fn named(&mut self, at: &Membership, intent: IntentId, reply: Reply, around: &Around, out: &mut Out) {
+    pub fn named(&mut self, cx: &mut Context, intent: IntentId, reply: Reply) {
         self.unnamed.remove(&intent);
         let tokens = self.driven.get_mut(&intent).map(|driven| std::mem::take(&mut driven.tokens)).unwrap_or_default();
-        out.answers.extend(tokens.into_iter().map(|token| (token, Ok(reply.clone()))));
+        cx.out.answers.extend(tokens.into_iter().map(|token| (token, Ok(reply.clone()))));
         self.release(intent);
-        self.tell_forget(at, intent, around, out);
+        self.tell_forget(cx, intent);
     }
 
     fn stall(&mut self, intent: IntentId) {
@@ -227,17 +217,10 @@ impl Leader {
     }
 
     /// The op does not come to its commit point: what its legs did is undone first.
-    fn give_up(
-        &mut self,
-        at: &Membership,
-        intent: IntentId,
-        undone: Undone,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    fn give_up(&mut self, cx: &mut Context, intent: IntentId, undone: Undone) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         driven.stage = Stage::Undoing(undone.clone());
-        out.branches.push(match (&undone, driven.undo.is_empty()) {
+        cx.out.branches.push(match (&undone, driven.undo.is_empty()) {
             (_, true) => "an op ends before any leg",
             (Undone::Again, _) => "an op is undone and begins again",
             (Undone::Answered(_), _) => "an op is undone and answered",
@@ -245,9 +228,9 @@ impl Leader {
         driven.pending = by_sent_number(driven.undo.clone());
         if driven.recorded {
             if driven.pending.is_empty() {
-                self.end_intent(at, intent, around, out)?;
+                self.end_intent(cx, intent)?;
             } else {
-                self.send_legs(at, intent, self.last, around, out);
+                self.send_legs(cx, intent, self.last);
             }
             return Ok(());
         }
@@ -268,15 +251,7 @@ impl Leader {
         self.release(intent);
     }
 
-    pub fn leg_ended(
-        &mut self,
-        at: &Membership,
-        intent: IntentId,
-        number: u16,
-        outcome: Outcome,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn leg_ended(&mut self, cx: &mut Context, intent: IntentId, number: u16, outcome: Outcome) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         if !driven.pending.contains_key(&number) {
             return Ok(());
@@ -288,12 +263,12 @@ impl Leader {
                 match (before, driven.pending.is_empty()) {
                     (true, _) => {
                         driven.progress.answers.push(reply);
-                        self.go_on(at, intent, around, out)
+                        self.go_on(cx, intent)
                     }
-                    (false, true) => self.end_intent(at, intent, around, out),
+                    (false, true) => self.end_intent(cx, intent),
                     (false, false) => {
                         if driven.pending.values().all(|left| left.leg == Leg::ReleaseMoves) {
-                            self.legs_when_stable(at, intent, &[ROOT.position()], around);
+                            self.legs_when_stable(cx, intent, &[ROOT.position()]);
                         }
                         Ok(())
                     }
@@ -301,11 +276,11 @@ impl Leader {
             }
             Outcome::Refused { error } if before => {
                 driven.pending.remove(&number);
-                self.give_up(at, intent, Undone::Answered(Err(error)), around, out)
+                self.give_up(cx, intent, Undone::Answered(Err(error)))
             }
             Outcome::Busy if before => {
                 driven.pending.remove(&number);
-                self.give_up(at, intent, Undone::Again, around, out)
+                self.give_up(cx, intent, Undone::Again)
             }
             // It must be taken: it is sent again with the next tick.
             Outcome::Refused { .. } | Outcome::Busy => {
@@ -316,24 +291,26 @@ impl Leader {
     }
 
     /// All legs after the commit point, or all that undo, were taken.
-    fn end_intent(&mut self, at: &Membership, intent: IntentId, around: &Around, out: &mut Out) -> Result<()> {
+    fn end_intent(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
         let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
         if let (Aim::Op(..), Stage::After(reply)) = (&driven.aim, &driven.stage) {
             let reply = reply.clone();
             driven.stage = Stage::Ending;
-            out.answers.extend(std::mem::take(&mut driven.tokens).into_iter().map(|token| (token, Ok(reply.clone()))));
+            cx.out
+                .answers
+                .extend(std::mem::take(&mut driven.tokens).into_iter().map(|token| (token, Ok(reply.clone()))));
             self.swept.push(intent);
             self.release(intent);
             return Ok(());
         }
         let mut commit = Commit::default();
         if driven.recorded {
-            commit.delete(self.intent_key(at, intent));
+            commit.delete(self.intent_key(cx.at, intent));
         }
         if let Some(Aim::Collect(key, _)) = self.driven.get(&intent).map(|driven| &driven.aim) {
             commit.delete(key.clone());
         }
-        match self.append_own(at, commit, around, out)? {
+        match self.append_own(cx, commit)? {
             Ok(sequence) => {
                 self.when(sequence, false, Then::Ended(intent));
                 Ok(())
@@ -347,29 +324,29 @@ impl Leader {
     }
 
     /// The intent is gone.
-    pub fn op_ended(&mut self, at: &Membership, intent: IntentId, around: &Around, out: &mut Out) {
+    pub fn op_ended(&mut self, cx: &mut Context, intent: IntentId) {
         let Some(driven) = self.driven.get_mut(&intent) else { return };
         match std::mem::replace(&mut driven.stage, Stage::Ending) {
             Stage::Undoing(undone) => return self.end_undone(intent, undone),
-            _ if self.is_marked_elsewhere(at, intent, around) => self.when(self.last, true, Then::Forget(intent)),
-            _ => self.tell_forget(at, intent, around, out),
+            _ if self.is_marked_elsewhere(cx, intent) => self.when(self.last, true, Then::Forget(intent)),
+            _ => self.tell_forget(cx, intent),
         }
         self.release(intent);
     }
 
     /// Intents of ops that are over go, many with one record.
-    pub fn sweep(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn sweep(&mut self, cx: &mut Context) -> Result<()> {
         let intents = std::mem::take(&mut self.swept);
         let marks = std::mem::take(&mut self.forgotten);
         if intents.is_empty() && marks.is_empty() {
             return Ok(());
         }
         let mut commit = Commit::default();
-        intents.iter().for_each(|intent| commit.delete(self.intent_key(at, *intent)));
+        intents.iter().for_each(|intent| commit.delete(self.intent_key(cx.at, *intent)));
         marks.iter().for_each(|mark| commit.delete(mark.clone()));
-        match self.append_own(at, commit, around, out)? {
+        match self.append_own(cx, commit)? {
             Ok(sequence) => {
-                let stable = intents.iter().any(|intent| self.is_marked_elsewhere(at, *intent, around));
+                let stable = intents.iter().any(|intent| self.is_marked_elsewhere(cx, *intent));
                 intents.into_iter().for_each(|intent| self.when(sequence, stable, Then::Forget(intent)));
             }
             Err(Unmade::NoRoom) => (self.swept, self.forgotten) = (intents, marks),
@@ -378,45 +355,45 @@ impl Leader {
         Ok(())
     }
 
-    fn is_marked_elsewhere(&self, at: &Membership, intent: IntentId, around: &Around) -> bool {
+    fn is_marked_elsewhere(&self, cx: &Context, intent: IntentId) -> bool {
         let marked = self.driven.get(&intent).map(|driven| driven.marked.as_slice()).unwrap_or_default();
-        marked.iter().any(|partition| !same_bricks(at, *partition, around))
+        marked.iter().any(|partition| !cx.has_same_bricks(*partition))
     }
 
     /// The op is over: who took its legs may forget them.
-    pub fn tell_forget(&mut self, at: &Membership, intent: IntentId, around: &Around, out: &mut Out) {
+    pub fn tell_forget(&mut self, cx: &mut Context, intent: IntentId) {
         let Some(driven) = self.driven.remove(&intent) else { return };
         for partition in driven.marked {
-            if let Some(to) = leader_of(partition, around) {
-                at.send(out, to, Message::Forget { intent });
+            if let Some(to) = cx.leader_of(partition) {
+                cx.send(to, Message::Forget { intent });
             }
         }
     }
 
     /// Who took a leg asks whether its mark is still needed. That the intent is gone must outlive a power cut first.
-    pub fn is_gone(&mut self, at: &Membership, from: Address, intent: IntentId, around: &Around) -> Result<()> {
+    pub fn is_gone(&mut self, cx: &Context, from: Address, intent: IntentId) -> Result<()> {
         let known = self.driven.contains_key(&intent) || !self.takes_legs();
-        if !known && around.brick.get(&self.intent_key(at, intent))?.is_none() {
-            let elsewhere = !same_bricks(at, from.partition, around);
+        if !known && cx.around.brick.get(&self.intent_key(cx.at, intent))?.is_none() {
+            let elsewhere = !cx.has_same_bricks(from.partition);
             self.when(self.last, elsewhere, Then::SayGone(from, intent));
         }
         Ok(())
     }
 
     /// Who drove the ops whose marks were found is asked whether they are over.
-    pub fn ask_whether_gone(&self, at: &Membership, around: &Around, out: &mut Out) {
+    pub fn ask_whether_gone(&self, cx: &mut Context) {
         for intent in &self.doubtful {
-            let driver = Numbers::partition_of(intent.0 as u64, at.count).and_then(|driver| leader_of(driver, around));
+            let driver = Numbers::partition_of(intent.0 as u64, cx.at.count).and_then(|driver| cx.leader_of(driver));
             if let Some(to) = driver {
-                at.send(out, to, Message::IsGone { intent: *intent });
+                cx.send(to, Message::IsGone { intent: *intent });
             }
         }
     }
 
     /// Servers were heard anew: legs that wait for an answer of theirs are sent again.
-    pub fn send_again(&mut self, at: &Membership, bricks: &[BrickId], around: &Around) {
+    pub fn send_again(&mut self, cx: &Context, bricks: &[BrickId]) {
         let waits = |leg: &IntentLeg| {
-            leader_of(leg.position.partition(at.count), around).is_some_and(|to| bricks.contains(&to.brick))
+            cx.leader_of(leg.position.partition(cx.at.count)).is_some_and(|to| bricks.contains(&to.brick))
         };
         let waiting: Vec<IntentId> = self
             .driven
@@ -429,26 +406,26 @@ impl Leader {
     }
 
     /// What was put off is tried again, and legs that nobody answered are sent again.
-    pub fn drive_again(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn drive_again(&mut self, cx: &mut Context) -> Result<()> {
         let ids: Vec<IntentId> = self.driven.keys().copied().collect();
         for intent in ids {
             let Some(driven) = self.driven.get(&intent) else { continue };
             if driven.stalled && driven.stage == Stage::Before {
-                self.go_on(at, intent, around, out)?;
+                self.go_on(cx, intent)?;
             } else if driven.stalled && driven.pending.is_empty() {
-                self.stalled_end(at, intent, around, out)?;
+                self.stalled_end(cx, intent)?;
             } else if !driven.pending.is_empty() && driven.resend_at <= self.ticks {
-                out.branches.push("legs are sent again");
+                cx.out.branches.push("legs are sent again");
                 self.when(self.last, true, Then::SendLegs(intent, self.last));
             }
         }
         Ok(())
     }
 
-    fn stalled_end(&mut self, at: &Membership, intent: IntentId, around: &Around, out: &mut Out) -> Result<()> {
+    fn stalled_end(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
         if let Some(driven) = self.driven.get_mut(&intent) {
             driven.stalled = false;
         }
-        self.end_intent(at, intent, around, out)
+        self.end_intent(cx, intent)
     }
 }

@@ -1,7 +1,7 @@
 //! An op over several partitions on its way: its stage, and the legs that it waits for.
 
+use crate::context::Token;
 use crate::ops::step::{Ask, OpProgress};
-use crate::partition::Token;
 use crate::transactions::legs::by_sent_number;
 use hekate_proto::*;
 use std::collections::BTreeMap;

@@ -6,10 +6,11 @@
 //! the members take from the leader, whose copy answered until then, in one record; the operator is told. More, or
 //! shards, is another kind of damage, and the partition is not served.
 
+use crate::context::Context;
 use crate::leader::{Leader, Unmade};
+use crate::membership::Membership;
 use crate::message::{Hashed, Message, Portion};
 use crate::ops::step::Commit;
-use crate::partition::{Around, Membership, Out};
 use crate::view_start::level::Phase;
 use hekate_brick::Brick;
 use hekate_proto::*;
@@ -41,18 +42,18 @@ pub(crate) struct Comparison {
 
 impl Leader {
     /// Whether the view began without memory and nothing was done in it yet.
-    pub fn is_to_compare(&self, at: &Membership, around: &Around) -> bool {
-        let own = around.brick.position(at.ring, at.own.partition);
-        at.view.forgetful && !self.members.is_empty() && own.sequence > Sequence(0) && own.epoch < at.view.epoch
+    pub fn is_to_compare(&self, cx: &Context) -> bool {
+        let own = cx.around.brick.position(cx.at.ring, cx.at.own.partition);
+        cx.at.view.forgetful && !self.members.is_empty() && own.sequence > Sequence(0) && own.epoch < cx.at.view.epoch
     }
 
     /// Once all members have all records. None is made until the end.
-    pub fn begin_comparison(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
-        out.branches.push("levelling: replicas are compared");
+    pub fn begin_comparison(&mut self, cx: &mut Context) -> Result<()> {
+        cx.out.branches.push("levelling: replicas are compared");
         let (missing, changes, differing) = Default::default();
         let mut comparison = Comparison { portion: None, own: (0, 0), missing, entries: 0, changes, differing };
-        let (from, _) = Key::object_range(at.ring, at.own.partition, at.count);
-        comparison.ask(at, around, Some(from), out)?;
+        let (from, _) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
+        comparison.ask(cx, Some(from))?;
         self.phase = Phase::Comparing(Box::new(comparison));
         Ok(())
     }
@@ -63,39 +64,23 @@ impl Leader {
         (comparison.portion.as_ref() == Some(portion)).then_some(comparison)
     }
 
-    pub fn compared(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        portion: Portion,
-        theirs: (u128, u64),
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn compared(&mut self, cx: &mut Context, brick: BrickId, portion: Portion, theirs: (u128, u64)) -> Result<()> {
         let Some(comparison) = self.comparing(&portion) else { return Ok(()) };
         match portion {
-            _ if theirs == comparison.own => comparison.answered(at, brick, around, out),
+            _ if theirs == comparison.own => comparison.answered(cx, brick),
             Portion::Entries { .. } => {
-                at.send_member(out, brick, Message::List { portion });
+                cx.send_member(brick, Message::List { portion });
                 Ok(())
             }
-            Portion::Shards => Err(differ(at, brick, "stamps or lengths of shards")),
+            Portion::Shards => Err(differ(cx.at, brick, "stamps or lengths of shards")),
         }
     }
 
-    pub fn listed(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        portion: Portion,
-        theirs: Vec<Hashed>,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn listed(&mut self, cx: &mut Context, brick: BrickId, portion: Portion, theirs: Vec<Hashed>) -> Result<()> {
         let Some(comparison) = self.comparing(&portion) else { return Ok(()) };
-        out.branches.push("levelling: replicas differ");
-        comparison.take_over(at, brick, &portion, theirs, around.brick)?;
-        comparison.answered(at, brick, around, out)
+        cx.out.branches.push("levelling: replicas differ");
+        comparison.take_over(cx.at, brick, &portion, theirs, cx.around.brick)?;
+        comparison.answered(cx, brick)
     }
 
     /// Entries so far, while it lasts.
@@ -105,15 +90,15 @@ impl Leader {
     }
 
     /// With the record that ends it the view is not new any more. Without room for it: a little later.
-    pub fn end_comparison(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn end_comparison(&mut self, cx: &mut Context) -> Result<()> {
         let Phase::Comparing(comparison) = &mut self.phase else { return Ok(()) };
         if comparison.portion.is_some() {
             return Ok(());
         }
-        let (changes, told) = (comparison.changes.values().cloned().collect(), comparison.tell(at));
-        match self.append_own(at, Commit { changes, ..Commit::default() }, around, out)? {
+        let (changes, told) = (comparison.changes.values().cloned().collect(), comparison.tell(cx.at));
+        match self.append_own(cx, Commit { changes, ..Commit::default() })? {
             Ok(_) => {
-                out.notes.extend(told);
+                cx.out.notes.extend(told);
                 self.phase = Phase::Feeding;
                 Ok(())
             }
@@ -125,42 +110,42 @@ impl Leader {
 
 impl Comparison {
     /// Reads a portion and asks the members for the same: entries from here on, or, without that, the shards.
-    fn ask(&mut self, at: &Membership, around: &Around, from: Option<Key>, out: &mut Out) -> Result<()> {
+    fn ask(&mut self, cx: &mut Context, from: Option<Key>) -> Result<()> {
         let portion = match from {
             Some(from) => {
-                let (_, objects) = Key::object_range(at.ring, at.own.partition, at.count);
-                let (_, work) = Key::work_range(at.ring, at.own.partition, at.count);
+                let (_, objects) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
+                let (_, work) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
                 let end = if from < objects { objects } else { work };
-                let (hashes, next) = around.brick.entry_hashes(&from, &end, AT_ONCE)?;
+                let (hashes, next) = cx.around.brick.entry_hashes(&from, &end, AT_ONCE)?;
                 self.own = sum(hashes.into_iter().map(|(_, hash)| hash));
                 Portion::Entries { from, to: next.unwrap_or(end) }
             }
             None => {
-                self.own = digest(at, around.brick, &Portion::Shards)?;
+                self.own = digest(cx.at, cx.around.brick, &Portion::Shards)?;
                 Portion::Shards
             }
         };
         self.entries += self.own.1;
-        self.missing = at.others().collect();
+        self.missing = cx.at.others().collect();
         for brick in &self.missing {
-            at.send_member(out, *brick, Message::Compare { portion: portion.clone() });
+            cx.send_member(*brick, Message::Compare { portion: portion.clone() });
         }
         self.portion = Some(portion);
         Ok(())
     }
 
     /// When the last has answered it goes on: objects, work, shards.
-    fn answered(&mut self, at: &Membership, brick: BrickId, around: &Around, out: &mut Out) -> Result<()> {
+    fn answered(&mut self, cx: &mut Context, brick: BrickId) -> Result<()> {
         self.missing.remove(&brick);
         if !self.missing.is_empty() {
             return Ok(());
         }
-        let (_, objects) = Key::object_range(at.ring, at.own.partition, at.count);
-        let (work, end) = Key::work_range(at.ring, at.own.partition, at.count);
+        let (_, objects) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
+        let (work, end) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         match self.portion.take() {
-            Some(Portion::Entries { to, .. }) if to == objects => self.ask(at, around, Some(work), out),
-            Some(Portion::Entries { to, .. }) if to == end => self.ask(at, around, None, out),
-            Some(Portion::Entries { to, .. }) => self.ask(at, around, Some(to), out),
+            Some(Portion::Entries { to, .. }) if to == objects => self.ask(cx, Some(work)),
+            Some(Portion::Entries { to, .. }) if to == end => self.ask(cx, None),
+            Some(Portion::Entries { to, .. }) => self.ask(cx, Some(to)),
             Some(Portion::Shards) | None => Ok(()),
         }
     }

@@ -1,8 +1,9 @@
 //! Records that a member lacks, or the leader, from the journal of one that has them; and what becomes of who cannot be given them.
 
+use crate::context::Context;
 use crate::leader::Leader;
+use crate::membership::Membership;
 use crate::message::{Fresh, Message};
-use crate::partition::{Around, Membership, Out};
 use crate::view_start::level::Phase;
 use bytes::Bytes;
 use hekate_brick::{Brick, LogPosition, Since, block_checksum};
@@ -10,38 +11,31 @@ use hekate_proto::*;
 
 impl Leader {
     /// A member lacks what comes after this.
-    pub fn feed(
-        &mut self,
-        at: &Membership,
-        brick: BrickId,
-        after: Sequence,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn feed(&mut self, cx: &mut Context, brick: BrickId, after: Sequence) -> Result<()> {
         if let Some(member) = self.members.get_mut(&brick) {
             member.held = after;
         }
         if after >= self.last {
             return Ok(());
         }
-        let why = match send_copies(at, brick, after, around, out)? {
+        let why = match send_copies(cx, brick, after)? {
             Copies::Sent => {
-                out.branches.push("levelling: a member is fed");
+                cx.out.branches.push("levelling: a member is fed");
                 return Ok(());
             }
-            Copies::GivenBack => has_lost_records(at, brick, after).to_string(),
+            Copies::GivenBack => has_lost_records(cx.at, brick, after).to_string(),
             Copies::Hidden(place) => format!(
                 "partition {} of ring {}: brick {} lacks records after {after}, and {place} of brick {}, which has them, is damaged: \
                  it is compared instead",
-                at.own.partition,
-                at.ring,
+                cx.at.own.partition,
+                cx.at.ring,
                 brick.text(),
-                at.own.brick.text()
+                cx.at.own.brick.text()
             ),
         };
         if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.unfed) {
             member.unfed = true;
-            out.notes.push(why);
+            cx.out.notes.push(why);
         }
         Ok(())
     }
@@ -61,7 +55,7 @@ impl Leader {
     }
 
     /// Asks who has more than this leader for that, the one with most first; if none of them can give it, the best one is to lead.
-    pub fn fetch(&mut self, at: &Membership, own: LogPosition, best: BrickId, out: &mut Out) {
+    pub fn fetch(&mut self, cx: &mut Context, own: LogPosition, best: BrickId) {
         let mute = match &mut self.phase {
             Phase::Fetching { mute, .. } => std::mem::take(mute),
             _ => Vec::new(),
@@ -69,16 +63,16 @@ impl Leader {
         let more = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick)));
         let from = more.filter(|(position, brick)| *position > own && !mute.contains(brick)).max();
         if let Some((_, from)) = from {
-            out.branches.push("levelling: the leader fetches");
+            cx.out.branches.push("levelling: the leader fetches");
             self.phase = Phase::Fetching { from, mute };
-            return at.send_member(out, from, Message::Fetch { after: own.sequence });
+            return cx.send_member(from, Message::Fetch { after: own.sequence });
         }
-        out.branches.push("levelling: another one is to lead");
-        out.notes.push(format!(
+        cx.out.branches.push("levelling: another one is to lead");
+        cx.out.notes.push(format!(
             "partition {} of ring {}: brick {} lacks records after {}, and where brick {} has them its journal is damaged: that is to lead",
-            at.own.partition,
-            at.ring,
-            at.own.brick.text(),
+            cx.at.own.partition,
+            cx.at.ring,
+            cx.at.own.brick.text(),
             own.sequence,
             best.text()
         ));
@@ -97,49 +91,45 @@ enum Copies {
 
 /// Sends the records after one, with the fresh blocks that are still as they say: what was written over them since comes with a later
 /// record, what a power cut took is settled afterwards.
-fn send_copies(at: &Membership, to: BrickId, after: Sequence, around: &Around, out: &mut Out) -> Result<Copies> {
-    let records = match around.brick.records_since(at.ring, at.own.partition, after)? {
+fn send_copies(cx: &mut Context, to: BrickId, after: Sequence) -> Result<Copies> {
+    let records = match cx.around.brick.records_since(cx.at.ring, cx.at.own.partition, after)? {
         Since::All(records) => records,
         Since::GivenBack => {
-            out.branches.push("levelling: a member has lost records");
+            cx.out.branches.push("levelling: a member has lost records");
             return Ok(Copies::GivenBack);
         }
         Since::Hidden(place) => {
-            out.branches.push("levelling: a journal that has rotted hides records");
+            cx.out.branches.push("levelling: a journal that has rotted hides records");
             return Ok(Copies::Hidden(place));
         }
     };
     for entry in records {
-        let fresh = fresh_of(around.brick, &entry.record)?;
-        at.send_member(out, to, Message::Append { entry, fresh, copied: true });
+        let fresh = fresh_of(cx.around.brick, &entry.record)?;
+        cx.send_member(to, Message::Append { entry, fresh, copied: true });
     }
     Ok(Copies::Sent)
 }
 
 /// A leader lacks what comes after this.
-pub(crate) fn answer_fetch(
-    at: &Membership,
-    leader: BrickId,
-    after: Sequence,
-    around: &Around,
-    out: &mut Out,
-) -> Result<()> {
-    let end = match send_copies(at, leader, after, around, out)? {
+pub(crate) fn answer_fetch(cx: &mut Context, leader: BrickId, after: Sequence) -> Result<()> {
+    let end = match send_copies(cx, leader, after)? {
         Copies::Sent => Message::FetchEnd { after },
-        Copies::GivenBack => Message::FetchEnd { after: around.brick.position(at.ring, at.own.partition).sequence },
+        Copies::GivenBack => {
+            Message::FetchEnd { after: cx.around.brick.position(cx.at.ring, cx.at.own.partition).sequence }
+        }
         Copies::Hidden(place) => {
-            out.notes.push(format!(
+            cx.out.notes.push(format!(
                 "partition {} of ring {}: brick {}, which leads, lacks records after {after}, and {place} of brick {}, which has them, is \
                  damaged",
-                at.own.partition,
-                at.ring,
+                cx.at.own.partition,
+                cx.at.ring,
                 leader.text(),
-                at.own.brick.text()
+                cx.at.own.brick.text()
             ));
             Message::Unreadable
         }
     };
-    at.send_member(out, leader, end);
+    cx.send_member(leader, end);
     Ok(())
 }
 

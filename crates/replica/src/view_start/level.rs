@@ -4,12 +4,12 @@
 //! The member with the greatest (epoch, sequence) has everything that was acknowledged. A journal is given back only up
 //! to what all members have on stable storage, so what one lacks another still has, unless its journal has rotted (`feed.rs`).
 
+use crate::context::{Around, Context};
 use crate::heal::Learner;
 use crate::leader::{Draft, Leader, Member, Then, Unmade};
 use crate::log::follower::append_if_room;
 use crate::message::{Address, BlockAt, FastList, Message};
 use crate::ops::step::Commit;
-use crate::partition::{Around, Membership, Out};
 use crate::transactions::driven::Driven;
 use crate::transactions::legs::undoes;
 use crate::view_start::compare::Comparison;
@@ -78,82 +78,75 @@ impl Leader {
     }
 
     /// In a new life, or a new view.
-    pub fn begin(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn begin(&mut self, cx: &mut Context) -> Result<()> {
         self.phase = Phase::Asking;
         // A member may have lost what it held.
         self.settled = Sequence(0);
-        self.lost_on = at.lost.iter().map(|block| (*block, BTreeSet::from([at.own.brick]))).collect();
-        self.members = at.others().map(|brick| (brick, Member::default())).collect();
-        self.learners = at.learners().map(|brick| (brick, Learner::default())).collect();
+        self.lost_on = cx.at.lost.iter().map(|block| (*block, BTreeSet::from([cx.at.own.brick]))).collect();
+        self.members = cx.at.others().map(|brick| (brick, Member::default())).collect();
+        self.learners = cx.at.learners().map(|brick| (brick, Learner::default())).collect();
         self.may_open = false;
         self.proof = None;
         // The note of a file says that its times are to be renewed.
         self.times.forget();
-        self.begin_fast_lane(at, around);
-        self.ask_members_only(at, out);
-        self.ask_positions(at, out);
-        self.decide(at, around, out)
+        self.begin_fast_lane(cx);
+        self.ask_members_only(cx);
+        self.ask_positions(cx);
+        self.decide(cx)
     }
 
     /// Also now and then: who has not answered is asked again.
-    pub fn ask_positions(&self, at: &Membership, out: &mut Out) {
+    pub fn ask_positions(&self, cx: &mut Context) {
         let away = self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick);
         let unheard = self.learners.iter().filter(|(_, learner)| !learner.is_heard()).map(|(brick, _)| *brick);
-        away.chain(unheard).for_each(|brick| at.send_member(out, brick, Message::Ask { term: self.fast.term }));
+        away.chain(unheard).for_each(|brick| cx.send_member(brick, Message::Ask { term: self.fast.term }));
     }
 
     /// The view has begun.
-    pub fn opened(&mut self, at: &mut Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn opened(&mut self, cx: &mut Context) -> Result<()> {
         self.may_open = false;
         if self.phase == Phase::Opening {
             self.phase = Phase::Feeding;
         }
-        self.settle(at, around, out)
+        self.settle(cx)
     }
 
     /// Servers can be heard, in a new life: what their members have must be asked anew, and what they were asked for.
-    pub fn up(&mut self, at: &Membership, bricks: &[BrickId], around: &Around, out: &mut Out) {
+    pub fn up(&mut self, cx: &mut Context, bricks: &[BrickId]) {
         let term = self.fast.term;
         self.end_proof();
         for brick in bricks {
             if let Some(member) = self.members.get_mut(brick) {
                 member.position = None;
-                at.send_member(out, *brick, Message::Ask { term });
+                cx.send_member(*brick, Message::Ask { term });
             } else if self.learners.contains_key(brick) {
                 self.learner_away(*brick);
-                at.send_member(out, *brick, Message::Ask { term });
+                cx.send_member(*brick, Message::Ask { term });
             }
         }
         if let Phase::Settling { blocks } = &mut self.phase {
             blocks.values_mut().for_each(|lost| lost.asked = false);
         }
-        self.send_again(at, bricks, around);
+        self.send_again(cx, bricks);
     }
 
-    pub fn level_message(
-        &mut self,
-        at: &mut Membership,
-        from: Address,
-        message: Message,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    pub fn level_message(&mut self, cx: &mut Context, from: Address, message: Message) -> Result<()> {
         match message {
             Message::Position { epoch, sequence, lost, heal, lists, .. } if self.learners.contains_key(&from.brick) => {
                 self.learner_told(from.brick, LogPosition { epoch, sequence }, (&lost, lists), heal);
-                self.lost_with_learner(at, &lost, around)?;
-                self.heal(at, around, out)
+                self.lost_with_learner(cx, &lost)?;
+                self.heal(cx)
             }
             Message::Position { epoch, sequence, room, lost, lists, .. } => {
                 let told = (LogPosition { epoch, sequence }, room, lost, lists);
-                self.learn_position(at, from.brick, told, around, out)
+                self.learn_position(cx, from.brick, told)
             }
             Message::Append { entry, fresh, .. } if self.fetches_from(from.brick) => {
                 if entry.record.sequence.0 == self.last.0 + 1 {
-                    if !append_if_room(around.brick, at.ring, &entry, &fresh)? {
+                    if !append_if_room(cx.around.brick, cx.at.ring, &entry, &fresh)? {
                         // It is fetched again when there is room.
-                        out.branches.push("levelling: no room for what is fetched");
-                        (out.wants_room, self.phase) = (true, Phase::Asking);
+                        cx.out.branches.push("levelling: no room for what is fetched");
+                        (cx.out.wants_room, self.phase) = (true, Phase::Asking);
                         return Ok(());
                     }
                     self.last = entry.record.sequence;
@@ -161,17 +154,17 @@ impl Leader {
                 Ok(())
             }
             Message::FetchEnd { after } if self.fetches_from(from.brick) => {
-                let own = around.brick.position(at.ring, at.own.partition).sequence;
+                let own = cx.around.brick.position(cx.at.ring, cx.at.own.partition).sequence;
                 if after <= own {
-                    return self.decide(at, around, out);
+                    return self.decide(cx);
                 }
                 // Who has given back what comes before that knew that all members had it, this one too.
-                let error = has_lost_records(at, at.own.brick, own);
-                if !at.view.forgetful {
-                    return Err(around.brick.poison(&error));
+                let error = has_lost_records(cx.at, cx.at.own.brick, own);
+                if !cx.at.view.forgetful {
+                    return Err(cx.around.brick.poison(&error));
                 }
                 // Nobody is without whom such a view cannot go on: who has more goes on alone.
-                out.notes.push(error.to_string());
+                cx.out.notes.push(error.to_string());
                 self.phase = Phase::Yielding { to: from.brick };
                 Ok(())
             }
@@ -179,27 +172,23 @@ impl Leader {
                 if let Phase::Fetching { mute, .. } = &mut self.phase {
                     mute.push(from.brick);
                 }
-                self.decide(at, around, out)
+                self.decide(cx)
             }
             Message::Block { at: block, bytes } => {
-                self.block_lent(at, from.brick, block, bytes.as_ref());
-                self.settle_block(at, from.brick, block, bytes, around, out)
+                self.block_lent(cx.at, from.brick, block, bytes.as_ref());
+                self.settle_block(cx, from.brick, block, bytes)
             }
-            Message::Compared { portion, sum, count } => {
-                self.compared(at, from.brick, portion, (sum, count), around, out)
-            }
-            Message::Listed { portion, entries } => self.listed(at, from.brick, portion, entries, around, out),
+            Message::Compared { portion, sum, count } => self.compared(cx, from.brick, portion, (sum, count)),
+            Message::Listed { portion, entries } => self.listed(cx, from.brick, portion, entries),
             _ => Ok(()),
         }
     }
 
     fn learn_position(
         &mut self,
-        at: &Membership,
+        cx: &mut Context,
         brick: BrickId,
         (position, room, lost, lists): (LogPosition, Amount, Vec<BlockAt>, Vec<FastList>),
-        around: &Around,
-        out: &mut Out,
     ) -> Result<()> {
         let Some(member) = self.members.get_mut(&brick) else { return Ok(()) };
         let known = member.position.replace(position).is_some();
@@ -214,7 +203,7 @@ impl Leader {
         }
         match self.phase {
             Phase::Silent => Ok(()),
-            Phase::Asking | Phase::Fetching { .. } | Phase::Yielding { .. } => self.decide(at, around, out),
+            Phase::Asking | Phase::Fetching { .. } | Phase::Yielding { .. } => self.decide(cx),
             _ => {
                 if position.sequence > self.last {
                     let what = format!("brick {} has records that its living leader never made", brick.text());
@@ -224,9 +213,9 @@ impl Leader {
                     // From the beginning, once all have all records again.
                     self.phase = Phase::Feeding;
                 }
-                self.feed(at, brick, position.sequence, around, out)?;
-                self.sync_again(at, brick, out);
-                self.list_again(at, brick, out);
+                self.feed(cx, brick, position.sequence)?;
+                self.sync_again(cx, brick);
+                self.list_again(cx, brick);
                 self.read_again(brick);
                 self.settle_anew()
             }
@@ -253,10 +242,10 @@ impl Leader {
 
     /// This leader may have been fed the record by one that had lost its bytes, before the view had one member (rule L20), and lacks them
     /// too, without knowing. Nobody is healed before it can be read.
-    fn lost_with_learner(&mut self, at: &Membership, lost: &[BlockAt], around: &Around) -> Result<()> {
+    fn lost_with_learner(&mut self, cx: &Context, lost: &[BlockAt]) -> Result<()> {
         for block in lost {
-            if let Err(Error::Damaged { .. }) = around.brick.read_block(at.ring, block.shard, block.block) {
-                self.lost_by(at.own.brick, &[*block]);
+            if let Err(Error::Damaged { .. }) = cx.around.brick.read_block(cx.at.ring, block.shard, block.block) {
+                self.lost_by(cx.at.own.brick, &[*block]);
             }
         }
         if self.takes_legs() || matches!(self.phase, Phase::Settling { .. }) { self.settle_anew() } else { Ok(()) }
@@ -269,78 +258,80 @@ impl Leader {
     }
 
     /// Once all have answered: what is missing here is fetched, what is missing there is given.
-    fn decide(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    fn decide(&mut self, cx: &mut Context) -> Result<()> {
         if !self.all_present() {
             return Ok(());
         }
-        let own = around.brick.position(at.ring, at.own.partition);
+        let own = cx.around.brick.position(cx.at.ring, cx.at.own.partition);
         let best = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick))).max();
         if let Some((position, brick)) = best.filter(|(position, _)| *position > own && !is_planted(14)) {
             if own.sequence >= position.sequence {
-                let what =
-                    format!("records of partition {} of ring {} differ between bricks", at.own.partition, at.ring);
+                let what = format!(
+                    "records of partition {} of ring {} differ between bricks",
+                    cx.at.own.partition, cx.at.ring
+                );
                 return Err(Error::Damaged { what });
             }
-            self.fetch(at, own, brick, out);
+            self.fetch(cx, own, brick);
             return Ok(());
         }
-        self.numbers.skip_reserved(around.brick)?;
-        self.find_own_lists(at, around)?;
+        self.numbers.skip_reserved(cx.around.brick)?;
+        self.find_own_lists(cx)?;
         self.last = own.sequence;
-        self.find_loose_note(at, around)?;
+        self.find_loose_note(cx)?;
         self.phase = Phase::Feeding;
         let behind: Vec<_> =
             self.members.iter().filter_map(|(brick, member)| Some((*brick, member.position?.sequence))).collect();
         for (brick, sequence) in behind {
-            self.feed(at, brick, sequence, around, out)?;
-            self.sync_again(at, brick, out);
+            self.feed(cx, brick, sequence)?;
+            self.sync_again(cx, brick);
         }
         Ok(())
     }
 
     /// From phase to phase, as far as it goes.
-    pub fn go_on_levelling(&mut self, at: &mut Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn go_on_levelling(&mut self, cx: &mut Context) -> Result<()> {
         let is_even = self.phase == Phase::Feeding && self.all_present() && self.is_settled();
-        if is_even && !at.view.opened && self.goes_on_alone(at, out) {
+        if is_even && !cx.at.view.opened && self.goes_on_alone(cx) {
             // The coordinator is told by who hosts it.
-        } else if is_even && !at.view.opened {
-            out.branches.push("levelling: a view is to begin");
+        } else if is_even && !cx.at.view.opened {
+            cx.out.branches.push("levelling: a view is to begin");
             self.phase = Phase::Opening;
-            self.round(at, self.last, at.unsynced(around.brick), vec![Then::Open(at.view.epoch)], out);
-        } else if is_even && self.syncs_found(at, out) {
+            self.round(cx, self.last, cx.at.unsynced(cx.around.brick), vec![Then::Open(cx.at.view.epoch)]);
+        } else if is_even && self.syncs_found(cx) {
             // Records about them follow.
         } else if is_even && self.fast.evens_found() {
-            self.go_on_closing(at, around, out)?;
-        } else if is_even && self.is_to_compare(at, around) {
-            self.begin_comparison(at, around, out)?;
+            self.go_on_closing(cx)?;
+        } else if is_even && self.is_to_compare(cx) {
+            self.begin_comparison(cx)?;
         } else if is_even {
             let blocks = std::mem::take(&mut self.lost_on);
             let blocks: BTreeMap<BlockAt, Lost> =
                 blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
             self.phase = Phase::Settling { blocks };
             self.lost_writes = Some(false);
-            self.settle_blocks(at, around, out)?;
+            self.settle_blocks(cx)?;
         }
         if matches!(self.phase, Phase::Settling { .. }) && self.lost_writes == Some(true) && self.is_settled() {
-            self.doubt_writes(at, around, out)?;
+            self.doubt_writes(cx)?;
         }
-        self.end_comparison(at, around, out)?;
+        self.end_comparison(cx)?;
         if matches!(&self.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
-            at.lost.clear();
+            cx.at.lost.clear();
             for brick in self.members.keys() {
-                at.send_member(out, *brick, Message::Settled { sequence: self.last });
+                cx.send_member(*brick, Message::Settled { sequence: self.last });
             }
             self.phase = Phase::Recovering;
-            self.find_work(at, around, out)?;
+            self.find_work(cx)?;
         }
         if self.phase == Phase::Recovering {
-            self.renew_times(at, around, out)?;
+            self.renew_times(cx)?;
         }
         // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
         // reserved by a record behind all of that.
         if self.phase == Phase::Recovering
             && self.is_settled()
-            && let Some(error) = self.reserve_numbers(at, around, out)?
+            && let Some(error) = self.reserve_numbers(cx)?
         {
             return Err(error);
         }
@@ -354,35 +345,27 @@ impl Leader {
 
     /// Blocks that power cuts took from some members: all get them from one that has them; what none has never happened,
     /// and is zeros on all.
-    fn settle_blocks(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    fn settle_blocks(&mut self, cx: &mut Context) -> Result<()> {
         let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
         if self.lost_writes == Some(true) {
             return Ok(());
         }
-        let own = at.own.brick;
+        let own = cx.at.own.brick;
         let mut known = Vec::new();
         for (block, lost) in blocks.iter_mut().filter(|(_, lost)| !lost.asked) {
             lost.asked = true;
             if !lost.by.contains(&own) {
-                known.push((*block, read_block(around, at.ring, *block)?));
-            } else if let Some(other) = at.others().find(|other| !lost.by.contains(other)) {
-                at.send_member(out, other, Message::ReadBlock { at: *block });
+                known.push((*block, read_block(cx.around, cx.at.ring, *block)?));
+            } else if let Some(other) = cx.at.others().find(|other| !lost.by.contains(other)) {
+                cx.at.send_member(cx.out, other, Message::ReadBlock { at: *block });
             } else {
                 known.push((*block, None));
             }
         }
-        known.into_iter().try_for_each(|(block, bytes)| self.settle_block(at, own, block, bytes, around, out))
+        known.into_iter().try_for_each(|(block, bytes)| self.settle_block(cx, own, block, bytes))
     }
 
-    fn settle_block(
-        &mut self,
-        at: &Membership,
-        from: BrickId,
-        block: BlockAt,
-        bytes: Option<Bytes>,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<()> {
+    fn settle_block(&mut self, cx: &mut Context, from: BrickId, block: BlockAt, bytes: Option<Bytes>) -> Result<()> {
         let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
         let Some(mut lost) = blocks.remove(&block) else { return Ok(()) };
         if bytes.is_none() {
@@ -392,7 +375,7 @@ impl Leader {
             let all_lack_it = lost.by.len() > self.members.len();
             if !all_lack_it {
                 blocks.insert(block, Lost { asked: false, ..lost });
-                return self.settle_blocks(at, around, out);
+                return self.settle_blocks(cx);
             }
             if let Some(lost_writes) = &mut self.lost_writes {
                 *lost_writes = true;
@@ -400,14 +383,14 @@ impl Leader {
                 return Ok(());
             }
         }
-        out.branches.push("levelling: a lost block is settled");
-        let Some(before) = around.brick.shard(at.ring, block.shard)? else { return Ok(()) };
+        cx.out.branches.push("levelling: a lost block is settled");
+        let Some(before) = cx.around.brick.shard(cx.at.ring, block.shard)? else { return Ok(()) };
         let bytes = bytes.filter(|bytes| bytes.len() == BLOCK_BYTES).unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
-        let stamp = Stamp::of_leader(before.stamp.count + 1, at.view.epoch, Sequence(self.last.0 + 1));
+        let stamp = Stamp::of_leader(before.stamp.count + 1, cx.at.view.epoch, Sequence(self.last.0 + 1));
         let run = BlockRun { first: block.block, checksums: vec![block_checksum(block.shard, block.block, &bytes)] };
         let record = ShardRecord { stamp, ..before };
         let changes = vec![Change::WriteBlocks { shard: block.shard, record, run, bytes }];
-        match self.append_own(at, Commit { changes, ..Commit::default() }, around, out)? {
+        match self.append_own(cx, Commit { changes, ..Commit::default() })? {
             Ok(_) => Ok(()),
             // There was no room in the journal: once more, a little later.
             Err(Unmade::NoRoom) => {
@@ -421,11 +404,11 @@ impl Leader {
 
     /// Records of writes outlived a power cut, their bytes did not: a write whose client still waits for its answer is not
     /// answered from its slot but done again. That is in the log before the bytes become zeros.
-    fn doubt_writes(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    fn doubt_writes(&mut self, cx: &mut Context) -> Result<()> {
         let mut commit = Commit::default();
-        let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
+        let (mut from, to) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         while commit.changes.len() < DOUBTED_AT_ONCE {
-            let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
+            let found = cx.around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
             let Some((last, _)) = found.last() else { break };
             from = last.successor();
             for (key, value) in found.into_iter().filter(|(key, _)| key.kind() == Some(Kind::Session)) {
@@ -439,10 +422,10 @@ impl Leader {
         }
         if commit.changes.is_empty() {
             self.lost_writes = None;
-            return self.settle_blocks(at, around, out);
+            return self.settle_blocks(cx);
         }
-        out.branches.push("levelling: writes whose bytes are lost are forgotten");
-        match self.append_own(at, commit, around, out)? {
+        cx.out.branches.push("levelling: writes whose bytes are lost are forgotten");
+        match self.append_own(cx, commit)? {
             // Settled, it is looked at again; without room, a little later.
             Ok(_) | Err(Unmade::NoRoom) => Ok(()),
             Err(Unmade::Refused(error)) => Err(error),
@@ -451,24 +434,18 @@ impl Leader {
 
     /// Numbers are reserved with records of others, but for a leader that begins, and for one that drew many for ops of which no record was
     /// made. Without room for it that is done a little later. -> why it is not.
-    pub fn reserve_numbers(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<Option<Error>> {
+    pub fn reserve_numbers(&mut self, cx: &mut Context) -> Result<Option<Error>> {
         if self.numbers.reservation().is_none() {
             return Ok(None);
         }
-        match self.append_own(at, Commit::default(), around, out)? {
+        match self.append_own(cx, Commit::default())? {
             Err(Unmade::Refused(error)) => Ok(Some(error)),
             Ok(_) | Err(Unmade::NoRoom) => Ok(None),
         }
     }
 
     /// A record of the server's own.
-    pub fn append_own(
-        &mut self,
-        at: &Membership,
-        commit: Commit,
-        around: &Around,
-        out: &mut Out,
-    ) -> Result<std::result::Result<Sequence, Unmade>> {
+    pub fn append_own(&mut self, cx: &mut Context, commit: Commit) -> Result<std::result::Result<Sequence, Unmade>> {
         let draft = Draft {
             session: SYSTEM_SESSION,
             op_id: OpId(0),
@@ -478,46 +455,46 @@ impl Leader {
             step: None,
             closes: false,
         };
-        self.append(at, draft, around, out)
+        self.append(cx, draft)
     }
 
     /// What was put off while levelling is tried again.
-    pub fn level_again(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    pub fn level_again(&mut self, cx: &mut Context) -> Result<()> {
         if self.phase == Phase::Asking {
-            self.decide(at, around, out)?;
+            self.decide(cx)?;
         }
-        self.settle_blocks(at, around, out)
+        self.settle_blocks(cx)
     }
 
     /// What the partition has to do: intents to undo or finish, holds of others, orphans, garbage.
-    fn find_work(&mut self, at: &Membership, around: &Around, out: &mut Out) -> Result<()> {
+    fn find_work(&mut self, cx: &mut Context) -> Result<()> {
         self.driven.retain(|_, driven| !driven.is_recovered());
         self.garbage.clear();
         self.prepared.clear();
         self.unborn.clear();
         self.times.forget();
-        let (mut from, to) = Key::work_range(at.ring, at.own.partition, at.count);
+        let (mut from, to) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         loop {
-            let found = around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
+            let found = cx.around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
             let Some((last, _)) = found.last() else { return Ok(()) };
             from = last.successor();
             for (key, value) in &found {
-                self.find(at, key, value, out)?;
+                self.find(cx, key, value)?;
             }
         }
     }
 
-    fn find(&mut self, at: &Membership, key: &Key, value: &Bytes, out: &mut Out) -> Result<()> {
+    fn find(&mut self, cx: &mut Context, key: &Key, value: &Bytes) -> Result<()> {
         let Some(id) = key.id() else { return Ok(()) };
         match key.kind() {
             Some(Kind::Intent) if is_planted(8) => {}
             Some(Kind::Intent) if !self.driven.contains_key(&IntentId(id)) => {
                 let record = IntentRecord::from_bytes(value.clone()).map_err(Error::from)?;
-                out.branches.push(match record.legs.first().is_some_and(|leg| undoes(&leg.leg)) {
+                cx.out.branches.push(match record.legs.first().is_some_and(|leg| undoes(&leg.leg)) {
                     true => "recovery: an intent is undone",
                     false => "recovery: an intent is finished",
                 });
-                self.driven.insert(IntentId(id), Driven::recovered(record, at.count));
+                self.driven.insert(IntentId(id), Driven::recovered(record, cx.at.count));
                 // A power cut must not take back what its legs follow.
                 self.when(self.last, true, Then::SendLegs(IntentId(id), self.last));
             }
@@ -532,7 +509,7 @@ impl Leader {
                     self.unborn.insert(IntentId(id), directory);
                 }
             }
-            _ => self.note_work(key, value, out),
+            _ => self.note_work(key, value, cx.out),
         }
         Ok(())
     }
