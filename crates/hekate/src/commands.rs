@@ -21,35 +21,7 @@ mod variation;
 mod where_is;
 
 use crate::cli::{Cli, Command};
-
-/// Why a command failed: words and an exit status.
-#[derive(Debug)]
-pub struct Failure {
-    pub text: String,
-    pub exit: u8,
-}
-
-impl Failure {
-    pub fn new(exit: u8, text: impl Into<String>) -> Self {
-        Self { text: text.into(), exit }
-    }
-
-    /// What was printed has said it all.
-    pub fn said(exit: u8) -> Self {
-        Self::new(exit, "")
-    }
-
-    /// Wrong use: exit status 64.
-    pub fn usage(text: impl Into<String>) -> Self {
-        Self::new(64, text)
-    }
-}
-
-impl From<hekate_proto::Error> for Failure {
-    fn from(error: hekate_proto::Error) -> Self {
-        Self::new(error.entry().exit, error.to_string())
-    }
-}
+use crate::failure::Failure;
 
 /// Runs the command.
 pub fn run(cli: &Cli) -> Result<(), Failure> {
@@ -76,15 +48,5 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Doctor => doctor::doctor(cli),
         Command::Completion { shell } => completion::completion(*shell),
         Command::Man { directory } => man::man(directory),
-    }
-}
-
-/// The exit status that mount(8) documents for what sysexits(3) calls so.
-pub fn helper_exit(exit: u8) -> u8 {
-    const WRONG_USE_OR_NOT_PERMITTED: u8 = 1;
-    const MOUNT_FAILED: u8 = 32;
-    match exit {
-        64 | 77 => WRONG_USE_OR_NOT_PERMITTED,
-        _ => MOUNT_FAILED,
     }
 }

@@ -1,7 +1,7 @@
 //! What processes that serve have in common: going to the background (the same command again without a terminal, watched until
 //! it is ready or has failed), the signals that end them, files that are still in use.
 
-use crate::commands::Failure;
+use crate::failure::Failure;
 use hekate_proto::Error;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rustix::fs::OFlags;

@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod daemon;
+mod failure;
 mod log_lines;
 mod notify;
 mod output;
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     // Files in a mount have the modes that their makers ask for.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let (arguments, is_helper) = arguments();
-    let exit = |exit: u8| ExitCode::from(if is_helper { commands::helper_exit(exit) } else { exit });
+    let exit = |exit: u8| ExitCode::from(if is_helper { failure::helper_exit(exit) } else { exit });
     let json = arguments.iter().any(|word| word == "--json");
     let cli = match cli::Cli::parse_from_words(arguments) {
         Ok(cli) => cli.with_environment(),

@@ -2,7 +2,7 @@
 //!
 //! Without that variable there is nobody to tell. A manager that cannot be reached changes nothing for who is served.
 
-use crate::commands::Failure;
+use crate::failure::Failure;
 use std::ffi::OsStr;
 use std::io;
 use std::os::linux::net::SocketAddrExt;

@@ -1,7 +1,7 @@
 //! Where things are: state, sockets, logs.
 
 use crate::cli::{Cli, address, line_with};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use hekate_proto::Error;
 use hekate_server::state_directory::{coordinator_file, is_coordinator, is_member};
 use hekate_transport::{Endpoint, Secret};

@@ -8,7 +8,8 @@ mod members;
 pub mod words;
 
 use crate::cli::{Brick, Cli};
-use crate::commands::{Failure, scrub};
+use crate::commands::scrub;
+use crate::failure::Failure;
 
 pub fn brick(cli: &Cli, command: &Brick) -> Result<(), Failure> {
     quiet_library_panics();

@@ -1,7 +1,7 @@
 //! `hekate completion`: commands and options, for shells to complete.
 
 use crate::cli::{Cli, Shell};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use clap::{Command, CommandFactory};
 use clap_complete::aot;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! Commands that ask the server's control interface: pools, volumes, stop.
 
 use crate::cli::{Cli, Pool, Volume};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output::{self, bytes, table, text};
 use crate::paths::{Paths, endpoint_of, unreachable};
 use hekate_cluster::Domain;

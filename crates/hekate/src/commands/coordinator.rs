@@ -1,10 +1,10 @@
 //! `hekate coordinator`: the coordinator as a process of its own.
 
 use crate::cli::{Cli, CoordinatorOptions};
-use crate::commands::Failure;
 use crate::commands::control::ask_at;
 use crate::commands::state::{make_state, random};
 use crate::daemon;
+use crate::failure::Failure;
 use crate::log_lines;
 use crate::notify;
 use crate::output;

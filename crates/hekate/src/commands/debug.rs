@@ -5,8 +5,8 @@ mod compare;
 mod slow;
 
 use crate::cli::{Cli, Debug};
-use crate::commands::Failure;
 use crate::commands::brick::quiet_library_panics;
+use crate::failure::Failure;
 
 pub fn debug(cli: &Cli, command: &Debug) -> Result<(), Failure> {
     quiet_library_panics();

@@ -1,7 +1,7 @@
 //! `hekate doctor`: what this machine lacks, and how to mend it.
 
 use crate::cli::Cli;
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
 use rustix::process::{Resource, getrlimit};

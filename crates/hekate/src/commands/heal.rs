@@ -1,9 +1,9 @@
 //! `hekate heal`: what is being healed, and the proof that nothing is left.
 
 use crate::cli::{Cli, Heal};
-use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows, short};
 use crate::commands::proof::prove;
+use crate::failure::Failure;
 use crate::output::{self, bytes, seconds, table, text};
 use hekate_server::ControlRequest;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub fn heal(cli: &Cli, command: &Heal) -> Result<(), Failure> {
     let is_known = said["all_servers_answer"] != false;
     match (differing, whole, is_known) {
         (false, true, true) => Ok(()),
-        _ if cli.json => Err(Failure::said(1)),
+        _ if cli.json => Err(Failure::printed(1)),
         (true, ..) => Err(Failure::new(1, "replicas differ")),
         (_, false, _) => Err(Failure::new(1, "not all replicas have everything")),
         _ => Err(Failure::new(1, "not all servers answer, so it is not known whether all replicas have everything")),

@@ -1,8 +1,9 @@
 //! `hekate init`: a new cluster of one server.
 
 use crate::cli::{Cli, Init};
+use crate::commands::join;
 use crate::commands::state::{brick_directories, make_bricks, make_state, random};
-use crate::commands::{Failure, join};
+use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::registry::check_name;

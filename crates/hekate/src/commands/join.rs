@@ -1,9 +1,9 @@
 //! `hekate join`: a further server of a cluster.
 
 use crate::cli::{Cli, Join, address as addresses};
-use crate::commands::Failure;
 use crate::commands::control::ask_at;
 use crate::commands::state::{brick_directories, make_bricks, make_state};
+use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::{BrickInfo, Registry, ServerInfo};

@@ -7,7 +7,7 @@ mod mount_helper;
 mod notes;
 
 use crate::cli::Cli;
-use crate::commands::Failure;
+use crate::failure::Failure;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};

@@ -3,10 +3,10 @@
 pub mod helper;
 
 use crate::cli::{Cli, Mount, Options, Source, Umount};
-use crate::commands::Failure;
 use crate::commands::state::random;
 use crate::commands::where_is::listed;
 use crate::daemon;
+use crate::failure::Failure;
 use crate::log_lines;
 use crate::notify;
 use crate::output;

@@ -1,8 +1,8 @@
 //! `hekate partition`: views, replicas, and forcing.
 
 use crate::cli::{Cli, Partition};
-use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows, short};
+use crate::failure::Failure;
 use crate::output::{self, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;

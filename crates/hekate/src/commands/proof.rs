@@ -1,8 +1,8 @@
 //! Has it proved that all replicas of all partitions hold the same, whatever comes and goes meanwhile.
 
 use crate::cli::Cli;
-use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows};
+use crate::failure::Failure;
 use hekate_server::ControlRequest;
 use serde_json::Value;
 use std::collections::BTreeMap;

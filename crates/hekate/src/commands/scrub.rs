@@ -1,9 +1,9 @@
 //! `hekate scrub`: servers read and check bricks while they serve, mend what they can, and compare what members hold.
 
 use crate::cli::{BrickScrub, Cli, Scrub, ScrubStart};
-use crate::commands::Failure;
 use crate::commands::control::{ask, look, rows};
 use crate::commands::proof::prove;
+use crate::failure::Failure;
 use crate::output::{self, bytes, seconds, table, text};
 use hekate_server::ControlRequest;
 use serde_json::{Value, json};
@@ -66,9 +66,9 @@ fn outcome(cli: &Cli, bricks: &[Value], proofs: &Value) -> Result<(), Failure> {
     let differ = rows(proofs).iter().any(|proof| !rows(&proof["differing"]).is_empty());
     match (damaged(bricks), differ, cli.json) {
         (0, false, _) => Ok(()),
-        (0, true, true) => Err(Failure::said(1)),
+        (0, true, true) => Err(Failure::printed(1)),
         (0, true, false) => Err(Failure::new(1, "replicas differ; `hekate heal status --prove` names where")),
-        (_, _, true) => Err(Failure::said(74)),
+        (_, _, true) => Err(Failure::printed(74)),
         (count, _, false) => {
             let words = format!("{count} damaged, and no other replica has it; restore these files from a backup:");
             Err(Failure::new(74, names(bricks).fold(words, |all, name| all + "\n  " + &name)))

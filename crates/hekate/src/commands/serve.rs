@@ -4,8 +4,9 @@ mod mounts;
 
 use crate::cli::{Cli, Join, Serve};
 use crate::commands::control::ask_at;
-use crate::commands::{Failure, join};
+use crate::commands::join;
 use crate::daemon::{self, IN_USE_PATIENCE};
+use crate::failure::Failure;
 use crate::log_lines;
 use crate::notify;
 use crate::output;

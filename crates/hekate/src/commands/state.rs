@@ -1,7 +1,7 @@
 //! What a server begins with: its state directory and its bricks.
 
 use crate::cli::Cli;
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::paths::{Paths, plain_path};
 use hekate_brick::{Identity, check_own};
 use hekate_cluster::BrickInfo;

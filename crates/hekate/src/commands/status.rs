@@ -1,8 +1,8 @@
 //! `hekate status` and `hekate metrics`: how the servers are, once or again and again.
 
 use crate::cli::{Cli, Status};
-use crate::commands::Failure;
 use crate::commands::control::{look, print_bricks, print_volumes, rows};
+use crate::failure::Failure;
 use crate::output::{self, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;

@@ -6,7 +6,7 @@ mod plan;
 mod show;
 
 use crate::cli::{Cli, Unit, Variation};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output;
 use hekate_variation::series::record::merge;
 use hekate_variation::series::{Recording, Series};

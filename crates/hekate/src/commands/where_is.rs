@@ -1,8 +1,8 @@
 //! `hekate where`: where a file or directory rests, as a running server tells.
 
 use crate::cli::{Cli, Source, Where};
-use crate::commands::Failure;
 use crate::commands::control::ask_named;
+use crate::failure::Failure;
 use crate::output::{self, table, text};
 use hekate_gateway_fuse::{MountedVolume, mounted_volumes};
 use hekate_server::{ControlRequest, WhereRequest};

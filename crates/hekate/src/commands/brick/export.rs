@@ -12,8 +12,8 @@ mod walk;
 
 use super::lines::ProgressLine;
 use crate::cli::{BrickExport, Cli};
-use crate::commands::Failure;
 use crate::daemon;
+use crate::failure::Failure;
 use catalog::Catalog;
 use hekate_brick::inspect::{Contents, DamagedJournal, StoppedBrick, guarded};
 use hekate_brick::{Brick, LostBlock};

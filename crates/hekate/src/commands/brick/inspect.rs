@@ -3,7 +3,7 @@
 use super::lines::{Lines, ProgressLine, bytes};
 use super::{json, words};
 use crate::cli::{BrickInspect, Cli};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use hekate_brick::inspect::{
     Contents, Counts, DamagedJournal, DataFile, Entry, Problem, Segment, SegmentUse, StoppedBrick, Watch, check,
     guarded,
@@ -26,7 +26,7 @@ pub fn inspect(cli: &Cli, options: &BrickInspect) -> std::result::Result<(), Fai
         count => {
             let exit = Error::Damaged { what: String::new() }.entry().exit;
             if cli.json {
-                return Err(Failure::said(exit));
+                return Err(Failure::printed(exit));
             }
             Err(Failure::new(exit, format!("{count} problem(s) in {}", options.directory.display())))
         }

@@ -1,8 +1,8 @@
 //! `hekate brick list|show|add|remove|drain|replace`: which bricks the cluster has.
 
 use crate::cli::{BrickAdd, BrickReplace, Cli, line_with};
-use crate::commands::Failure;
 use crate::commands::control::{ask, look, print_failed, rows, short};
+use crate::failure::Failure;
 use crate::output::{self, bytes, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;

@@ -4,7 +4,8 @@ mod redact;
 
 use crate::cli::{Cli, DebugBundle};
 use crate::commands::control::{look, rows};
-use crate::commands::{Failure, doctor};
+use crate::commands::doctor;
+use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
 use flate2::Compression;

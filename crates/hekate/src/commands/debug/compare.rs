@@ -9,8 +9,8 @@ mod report;
 mod words;
 
 use crate::cli::{Cli, DebugCompare};
-use crate::commands::Failure;
 use crate::commands::brick::lines::ProgressLine;
+use crate::failure::Failure;
 use hekate_brick::inspect::{Contents, Digest, Held, Problem, Replica, StoppedBrick, differences};
 use hekate_proto::{BrickId, Key, Result};
 use plan::{Known, Partition};

@@ -1,8 +1,8 @@
 //! `hekate debug slow`: ops at work on a server, and the last that took long.
 
 use crate::cli::Cli;
-use crate::commands::Failure;
 use crate::commands::control::{look, rows};
+use crate::failure::Failure;
 use crate::output::{self, table, text};
 use hekate_server::ControlRequest;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use super::{ADMINISTRATION, Page, tagged, title};
 use crate::cli::mount_options;
-use crate::commands::Failure;
+use crate::failure::Failure;
 use clap::Command;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 

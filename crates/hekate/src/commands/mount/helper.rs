@@ -2,7 +2,7 @@
 
 use super::{Wanted, change, start};
 use crate::cli::{Cli, MountHelper, Options};
-use crate::commands::Failure;
+use crate::failure::Failure;
 
 pub fn mount_helper(cli: &Cli, asked: &MountHelper) -> Result<(), Failure> {
     if let Some(namespace) = &asked.namespace {

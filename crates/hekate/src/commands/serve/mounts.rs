@@ -1,7 +1,8 @@
 //! Volumes that a server mounts itself: the mount's threads do the server's work, so no op wakes another process.
 
 use crate::cli::{OwnMount, Serve};
-use crate::commands::{Failure, mount};
+use crate::commands::mount;
+use crate::failure::Failure;
 use crate::paths::Paths;
 use hekate_client::{Endpoint, Local, OpenOptions, Volume};
 use hekate_gateway_fuse::Mounted;

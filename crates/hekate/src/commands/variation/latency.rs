@@ -1,7 +1,7 @@
 //! `hekate variation latency`.
 
 use crate::cli::{Cli, VariationLatency};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output;
 use hekate_variation::latency::{self, Part};
 use hekate_variation::measure::picture::time;

@@ -2,7 +2,7 @@
 
 use super::show::width;
 use crate::cli::{self, Cli, VariationMeasure};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output;
 use hekate_variation::measure::picture::State;
 use hekate_variation::measure::s3::{Credentials, Endpoint, S3Target};
@@ -76,7 +76,7 @@ pub fn measure(cli: &Cli, options: &VariationMeasure) -> Result<(), Failure> {
         Found { name: recording_path(&name), wanted, processor, new: samples[before..].to_vec(), samples, agreement };
     found.tell(cli)?;
     cleaned?;
-    if agrees { Ok(()) } else { Err(Failure::said(1)) }
+    if agrees { Ok(()) } else { Err(Failure::printed(1)) }
 }
 
 fn job(options: &VariationMeasure, which: Which) -> Result<Job, Failure> {

@@ -2,7 +2,7 @@
 
 use super::{made, read_all};
 use crate::cli::{Cli, VariationPlan};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output;
 use hekate_variation::plan::outcome::{self, Beside, Outcome};
 use hekate_variation::plan::{Conditions, Fleet, Kind, Question, mix};

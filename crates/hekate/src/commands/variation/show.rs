@@ -2,7 +2,7 @@
 
 use super::{made, read_all};
 use crate::cli::{Cli, VariationShow};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output;
 use hekate_variation::show::{charts, export, report, summary, terminal};
 use serde_json::json;

@@ -3,7 +3,7 @@
 use super::known::Holes;
 use super::report::Finding;
 use super::walk::Walk;
-use crate::commands::Failure;
+use crate::failure::Failure;
 use hekate_brick::inspect::guarded;
 use hekate_proto::*;
 use rustix::fd::AsFd;

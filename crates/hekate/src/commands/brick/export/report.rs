@@ -2,7 +2,7 @@
 
 use super::super::json::text;
 use super::super::lines::{Lines, bytes};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output;
 use hekate_proto::VolumeId;
 use serde_json::{Value, json};
@@ -126,7 +126,7 @@ impl Report {
         let words: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
         let exit = if self.counts.contains_key(&Finding::Damaged) { DAMAGED } else { NOT_ALL };
         if self.json {
-            return Err(Failure::said(exit));
+            return Err(Failure::printed(exit));
         }
         Err(Failure::new(exit, format!("not everything is as it was: {}", words.join(", "))))
     }

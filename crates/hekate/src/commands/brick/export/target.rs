@@ -1,7 +1,7 @@
 //! Where an export goes: a directory that was empty. Everything is made by name in an open directory, new or not at all,
 //! and no link is ever followed, so that nothing that a brick says leads out of it.
 
-use crate::commands::Failure;
+use crate::failure::Failure;
 use hekate_proto::{Error, InodeRecord, Name, NodeKind, Time};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};

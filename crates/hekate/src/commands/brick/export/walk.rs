@@ -5,7 +5,7 @@ use super::known::Holds;
 use super::report::{Finding, Report};
 use super::target::{self, Made, NotMade};
 use super::{ProgressLine, Source};
-use crate::commands::Failure;
+use crate::failure::Failure;
 use hekate_proto::*;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, HashSet};

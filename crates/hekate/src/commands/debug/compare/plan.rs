@@ -3,7 +3,7 @@
 
 use super::Source;
 use crate::cli::Cli;
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::paths::Paths;
 use hekate_brick::inspect::{Contents, PartitionAddress};
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry, RingInfo};

@@ -3,7 +3,7 @@
 use super::plan::Known;
 use super::{Compared, Difference, Problems, Source, words};
 use crate::cli::Cli;
-use crate::commands::Failure;
+use crate::failure::Failure;
 use crate::output;
 use hekate_brick::inspect::Digest;
 use serde_json::{Value, json};
@@ -35,9 +35,9 @@ pub fn report(
     }
     match (different, problems.count) {
         (0, 0) => Ok(()),
-        (0, _) if cli.json => Err(Failure::said(DAMAGED)),
+        (0, _) if cli.json => Err(Failure::printed(DAMAGED)),
         (0, count) => Err(Failure::new(DAMAGED, format!("no replicas differ, but there are {count} problem(s)"))),
-        (_, _) if cli.json => Err(Failure::said(DIFFERENT)),
+        (_, _) if cli.json => Err(Failure::printed(DIFFERENT)),
         (_, _) => Err(Failure::new(DIFFERENT, format!("{different} of {} partitions differ", compared.len()))),
     }
 }
