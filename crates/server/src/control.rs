@@ -8,12 +8,12 @@ mod servers;
 
 pub use coordinator::CoordinatorRequest;
 
-use crate::bricks;
-use crate::heal_files::{self, NameRequest};
-use crate::metrics;
-use crate::node::Node;
-use crate::repair::{self, RepairRequest};
-use crate::where_is::{HeldRequest, WhereRequest, held_here, where_is};
+use crate::hosting::bricks;
+use crate::hosting::node::Node;
+use crate::maintenance::repair::{self, RepairRequest};
+use crate::reports::heal_files::{self, NameRequest};
+use crate::reports::metrics;
+use crate::reports::where_is::{HeldRequest, WhereRequest, held_here, where_is};
 use hekate_cluster::{BrickInfo, Domain, RingWish, VolumeInfo};
 use hekate_proto::map::Mode;
 use hekate_proto::*;

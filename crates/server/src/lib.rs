@@ -1,51 +1,39 @@
 //! One server: its bricks, the partitions that they hold, and the connections that use them.
 //!
-//! A connection's thread does the work of its requests itself: it tells the leader of a partition, and goes on with all
-//! that follows in this process (`turn.rs`), as `replica` says; for what must be durable it syncs the bricks side by
-//! side. Ground state is the bricks and the coordinator; everything here is derived from them. Invariants: a replica is
-//! told one event at a time, and what it says is passed on by the thread that told it; a journal is given back only up to
-//! what all bricks have on stable storage.
+//! Ground state is the bricks and the coordinator; everything in this crate's memory is derived from them.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`request`] | a client's batch, from its frame to its answer |
+//! | [`hosting`] | bricks, rings and volumes; the lease and the views; the ways to the coordinator and to other servers |
+//! | [`control`] | the control interface: what the command line asks |
+//! | [`maintenance`] | checkpoints, scrubs, repair, healing |
+//! | [`reports`] | statistics, and answers to an operator's questions |
+//!
+//! Begin with `hosting/node.rs` (what a server is), then follow a request: `request/batch.rs`, `request/turn.rs`,
+//! `hosting/hosted_ring.rs`.
+//!
+//! Invariants:
+//! - A replica is given one event at a time, and the thread that gave it the event carries out the replica's output before
+//!   the replica is given the next one.
+//! - A journal is given back only up to what all members of the view have on stable storage.
+//! - No answer is sent under a lease other than the one that it was found under.
 
-mod batch;
-mod bricks;
-mod checkpoint;
 mod control;
-mod coordinator_host;
-mod damage;
-mod heal_files;
-mod healing;
-mod hosted_ring;
-mod housekeeping;
-mod locking;
-mod mapping;
-mod member_writes;
-mod metrics;
-mod node;
-mod op_statistics;
-mod peer_inbox;
-mod raw;
-mod remote_coordinator;
-mod repair;
-mod scrub;
-mod sessions;
-mod start;
-pub mod state_directory;
-mod syncer;
+mod hosting;
+mod maintenance;
+mod reports;
+mod request;
 #[cfg(test)]
 mod tests;
-mod tickets;
-mod turn;
-mod views;
-mod volumes;
-mod where_is;
 
-pub use bricks::{NewBrick, make_brick};
 pub use control::{ControlReply, ControlRequest, CoordinatorRequest, VolumeRequest};
-pub use coordinator_host::CoordinatorHost;
-pub use heal_files::NameRequest;
-pub use node::{Node, NodeSettings};
-pub use remote_coordinator::RemoteCoordinator;
-pub use repair::RepairRequest;
-pub use start::PROGRESS;
-pub use state_directory::Membership;
-pub use where_is::WhereRequest;
+pub use hosting::bricks::{NewBrick, make_brick};
+pub use hosting::coordinator_host::CoordinatorHost;
+pub use hosting::node::{Node, NodeSettings};
+pub use hosting::remote_coordinator::RemoteCoordinator;
+pub use hosting::start::PROGRESS;
+pub use hosting::state_directory::{self, Membership};
+pub use maintenance::repair::RepairRequest;
+pub use reports::heal_files::NameRequest;
+pub use reports::where_is::WhereRequest;

@@ -2,7 +2,7 @@
 
 mod damage;
 
-use crate::hosted_ring::HostedRing;
+use crate::hosting::hosted_ring::HostedRing;
 use crate::{Node, NodeSettings, VolumeRequest};
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
@@ -482,7 +482,7 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
 /// Review: a power cut took more fresh blocks than a journal has room for; nobody makes checkpoints while a server starts.
 #[test]
 fn settling_many_lost_blocks_ends() {
-    use crate::start::bring_into_step;
+    use crate::hosting::start::bring_into_step;
     use hekate_brick::LostBlock;
     use hekate_replica::Fresh;
     let served = Served::new("fearlost");

@@ -2,7 +2,7 @@
 //! network's own speed. Only for measuring, on volumes that are made for it (`Mode::Afr`, `Mode::FastPath`).
 //!
 //! AFR's changelog is the list of unsettled writes: what is on it when a leader begins, that one evens, which is AFR's self-heal. Locks
-//! are the server's (`server/raw.rs`).
+//! are the server's (`server/request/raw.rs`).
 
 use crate::context::Context;
 use crate::fast::{Overwrite, append_outside};

@@ -1,6 +1,6 @@
 //! Who holds the coordinator answers for it: the first server, or a process of its own.
 
-use crate::node::Node;
+use crate::hosting::node::Node;
 use hekate_cluster::Coordinator;
 use hekate_proto::{Error, Result};
 use serde::{Deserialize, Serialize};

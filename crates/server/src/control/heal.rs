@@ -2,7 +2,7 @@
 
 use super::{Reports, partitions};
 use crate::control::ControlRequest;
-use crate::node::Node;
+use crate::hosting::node::Node;
 use hekate_proto::*;
 use hekate_replica::{Event, Proof};
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@
 
 use super::{Reports, one_brick};
 use crate::control::ControlRequest;
-use crate::hosted_ring::HostedRing;
-use crate::node::Node;
+use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::node::Node;
 use hekate_cluster::views::forced;
 use hekate_proto::*;
 use hekate_replica::Address;

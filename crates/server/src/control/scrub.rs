@@ -1,7 +1,7 @@
 //! Scrubbing all bricks of the cluster, or one, for all volumes or one.
 
 use crate::control::ControlRequest;
-use crate::node::Node;
+use crate::hosting::node::Node;
 use hekate_cluster::BrickInfo;
 use hekate_proto::*;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! How all servers are: each says how it is itself, and one of them puts it together.
 
 use super::{ControlReply, ControlRequest};
-use crate::damage;
-use crate::mapping;
-use crate::node::Node;
+use crate::hosting::node::Node;
+use crate::maintenance::damage;
+use crate::reports::mapping;
 use hekate_cluster::ServerInfo;
 use hekate_proto::*;
 use hekate_transport::{Control, Endpoint};

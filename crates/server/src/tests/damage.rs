@@ -50,7 +50,7 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
     served.node.scrubs.ask(rotten.id(), None);
     let pass = || served.node.scrubs.show(rotten.id());
     while pass()["state"] == "runs" {
-        crate::scrub::round(&served.node).unwrap();
+        crate::maintenance::scrub::round(&served.node).unwrap();
     }
     let last = pass()["last"].clone();
     assert_eq!((&last["mended"], &last["damaged"]), (&2.into(), &1.into()), "{last}");
@@ -83,17 +83,17 @@ fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
         assert!(matches!(read(&served, shard), Err(Error::Damaged { .. })), "never zeros, never a guess");
         assert_eq!(served.node.damages.count(), 1, "each block once, however often it is read");
     }
-    crate::damage::round(&served.node);
+    crate::maintenance::damage::round(&served.node);
     let report = crate::control::own_report(&served.node).unwrap();
     assert_eq!(report["damaged"], 1);
     let item = &report["damage"][0];
     assert_eq!((&item["volume"], &item["directory"].is_string()), (&"v".into(), &true), "{item}");
     assert!(item["what"].as_str().unwrap().contains("block 9 of data/"), "{item}");
-    assert!(crate::metrics::page(&served.node).unwrap().contains("hekate_damaged 1"));
+    assert!(crate::reports::metrics::page(&served.node).unwrap().contains("hekate_damaged 1"));
     let again = served.node.ring(ring).unwrap();
     let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes, follow: None, fast: false };
     execute(&served, &again, shard.position().partition(again.count()), Op::Data { op: write });
-    crate::damage::round(&served.node);
+    crate::maintenance::damage::round(&served.node);
     assert_eq!(served.node.damages.count(), 0, "written anew");
     assert!(read(&served, shard).is_ok());
 }

@@ -1,5 +1,5 @@
 //! Disks that are not what they were: an older copy in a disk's place, an empty one, damaged blocks; and what servers and
-//! their operators do about it (`server/bricks.rs`, `hekate brick replace`, `server/repair.rs`).
+//! their operators do about it (`server/hosting/bricks.rs`, `hekate brick replace`, `server/maintenance/repair.rs`).
 
 use super::coordinator::RING;
 use super::disk::{Disk, SECTOR};

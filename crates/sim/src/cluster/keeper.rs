@@ -1,4 +1,4 @@
-//! What `server/views.rs` does: a server says that it lives, learns the views of that moment, forms the next one where one
+//! What `server/hosting/views.rs` does: a server says that it lives, learns the views of that moment, forms the next one where one
 //! is due and it is its turn, and records that those have begun which its leaders have made ready.
 
 use super::settings::Micros;

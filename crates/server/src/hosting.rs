@@ -1,0 +1,25 @@
+//! What this server hosts: bricks, rings, volumes, its lease, and its links to the coordinator and to other servers.
+//!
+//! | file | what it does | a bug here shows as |
+//! |---|---|---|
+//! | `node` | opens everything at the start; the service that connections call | a server that does not start or stop |
+//! | `start` | brings the replicas into step before the first request | replicas that differ after a power cut |
+//! | `bricks` | makes, opens, adds, replaces and removes bricks | a brick that is refused, or an old copy that is accepted |
+//! | `hosted_ring` | the replicas of a ring that are here, and their mailboxes | a request that reaches no leader |
+//! | `views` | renews the lease, forms the next view and records that it has begun | two leaders; no leader after a failure |
+//! | `volumes` | makes, maps and deletes volumes | a volume without a root; space that does not come back |
+//! | `peer_inbox` | messages of replicas to and from other servers | replicas on two servers that stop replicating |
+//! | `coordinator_host` | the coordinator as a process of its own | |
+//! | `remote_coordinator` | the coordinator of another process, as this server calls it | a change of the cluster that is lost or made twice |
+//! | `state_directory` | which role a state directory belongs to, and its files | a server that starts in the wrong role |
+
+pub(crate) mod bricks;
+pub(crate) mod coordinator_host;
+pub(crate) mod hosted_ring;
+pub(crate) mod node;
+pub(crate) mod peer_inbox;
+pub(crate) mod remote_coordinator;
+pub(crate) mod start;
+pub mod state_directory;
+pub(crate) mod views;
+pub(crate) mod volumes;

@@ -1,0 +1,288 @@
+//! A server's bricks: made, added to a cluster that runs, and taken out of it again.
+//!
+//! Another brick can take a brick's place: it is to hold what that one holds, learns it, and then that one goes from its
+//! views. To spread what rests on a brick over others does not exist yet.
+
+use crate::hosting::node::Node;
+use hekate_brick::{Brick, BrickSettings, Identity, RecoveryReport};
+use hekate_cluster::{BrickInfo, Registry, RingInfo, check_openings};
+use hekate_proto::*;
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A journal is of this size at least and at most, in MiB.
+const JOURNAL_MIB: std::ops::RangeInclusive<u64> = 32..=65_536;
+
+/// What a brick is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBrick<'a> {
+    /// The cluster's id.
+    pub cluster: &'a str,
+    /// The server whose it is.
+    pub server: ServerId,
+    /// The pool that it is for.
+    pub pool: &'a str,
+    /// The size of its journal.
+    pub journal_mib: u64,
+}
+
+/// Makes a brick in an empty directory. -> its record.
+pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
+    if !JOURNAL_MIB.contains(&wanted.journal_mib) {
+        return Err(Error::invalid(format!(
+            "a journal of {} MiB: {} to {}",
+            wanted.journal_mib,
+            JOURNAL_MIB.start(),
+            JOURNAL_MIB.end()
+        )));
+    }
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|e| Error::bug(format!("getrandom: {e}")))?;
+    let id = BrickId(u128::from_le_bytes(random));
+    let defaults = BrickSettings::default();
+    let segments = (wanted.journal_mib << 20) / defaults.segment_bytes;
+    // A small journal gets smaller segments, of at least 8 MiB, so that the greatest op fits into one.
+    let settings = if segments >= 4 {
+        BrickSettings { journal_segments: segments, ..defaults }
+    } else {
+        BrickSettings { journal_segments: 4, segment_bytes: (wanted.journal_mib << 20) / 4, ..defaults }
+    };
+    Brick::create(directory, id, wanted.cluster, settings)?;
+    let space =
+        rustix::fs::statvfs(directory).map_err(|e| Error::io(format!("statvfs {}", directory.display()), e.into()))?;
+    Ok(BrickInfo {
+        brick: id,
+        directory: directory.to_string_lossy().into_owned(),
+        pool: wanted.pool.into(),
+        weight: space.f_blocks * space.f_frsize,
+        server: wanted.server,
+        incarnation: Incarnation(0),
+        openings: 0,
+        unopened: false,
+    })
+}
+
+/// Bricks of a server that starts.
+#[derive(Default)]
+pub struct Opened {
+    /// Those that are open.
+    pub bricks: HashMap<BrickId, Arc<Brick>>,
+    /// What was found when they were opened.
+    pub recoveries: HashMap<BrickId, RecoveryReport>,
+    /// Where each is, those that are not open too.
+    pub directories: HashMap<BrickId, String>,
+    /// Those that are not: it is to do without them, or nothing is to rest on one that cannot be opened.
+    pub absent: BTreeSet<BrickId>,
+}
+
+/// Opens all of this server's bricks but those that it is to do without.
+pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress: &dyn Fn(&str)) -> Result<Opened> {
+    let (own, rings) = (registry.own_bricks()?, registry.rings()?);
+    if let Some(unknown) = without.iter().find(|directory| own.iter().all(|info| info.directory != **directory)) {
+        let known: Vec<&str> = own.iter().map(|info| info.directory.as_str()).collect();
+        return Err(Error::invalid(format!("this server has no brick {unknown}; its bricks are {}", known.join(", "))));
+    }
+    let mut opened = Opened::default();
+    for info in own {
+        opened.directories.insert(info.brick, info.directory.clone());
+        if without.contains(&info.directory) {
+            progress(&format!("brick {} is left out", info.directory));
+            opened.absent.insert(info.brick);
+            continue;
+        }
+        progress(&format!("opening brick {}", info.directory));
+        let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
+        match open(&info, cluster, progress) {
+            Ok((brick, report)) => {
+                registry.opened(info.brick, brick.incarnation(), brick.generation())?;
+                opened.recoveries.insert(info.brick, report);
+                opened.bricks.insert(info.brick, Arc::new(brick));
+            }
+            Err(error) if !is_needed => {
+                progress(&format!("brick {} cannot be opened, and nothing is to rest on it: {error}", info.directory));
+                opened.absent.insert(info.brick);
+            }
+            Err(error) => return Err(with_hint(error, &info.directory)),
+        }
+    }
+    Ok(opened)
+}
+
+/// How long a write of the journal waits on a full file system that copies on write, before its brick stops.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
+
+fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
+    let directory = &info.directory;
+    let is_it = |brick: BrickId, openings| {
+        if brick != info.brick {
+            let what = format!("{directory} holds brick {}, not {}", brick.text(), info.brick.text());
+            return Err(Error::Denied { what });
+        }
+        check_openings(directory, info.openings, openings)
+    };
+    let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
+    brick.set_journal_patience(JOURNAL_PATIENCE);
+    if let Some(why) = &report.stopped {
+        progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
+    }
+    if let Some(torn) = &report.torn {
+        let (path, offset, why) = (&torn.path, torn.offset, torn.why);
+        progress(&format!("cut a torn tail off the journal, {path} at offset {offset}: {why}; nothing synced is lost"));
+    }
+    Ok((brick, report))
+}
+
+/// What can be done about a brick that cannot be opened, if its volumes have other copies.
+fn with_hint(error: Error, directory: &str) -> Error {
+    let hint = |what: String| format!("{what}; if its disk is gone: `hekate serve --without {directory}`");
+    match error {
+        Error::Invalid { what } => Error::Invalid { what: hint(what) },
+        Error::Damaged { what } => Error::Damaged { what: hint(what) },
+        Error::Denied { what } => Error::Denied { what: hint(what) },
+        Error::Io { what } => Error::Io { what: hint(what) },
+        other => other,
+    }
+}
+
+/// Makes a brick on this server and records it.
+pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result<Value> {
+    let pools: Vec<String> = node.registry.pools()?.into_iter().map(|pool| pool.name).collect();
+    if !pools.iter().any(|known| known == pool) {
+        return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", pools.join(", "))));
+    }
+    check_new(node, directory, None)?;
+    let wanted = NewBrick { cluster: &node.cluster, server: node.registry.server(), pool, journal_mib };
+    let info = BrickInfo { unopened: true, ..make_brick(Path::new(directory), &wanted)? };
+    node.registry.add_brick(&info)?;
+    crate::control::json(&info)
+}
+
+/// Makes a brick on this server that takes the place of another one, of any server.
+pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> Result<Value> {
+    let old = any_brick(node, called)?;
+    if !node.registry.rings()?.iter().any(|ring| ring.is_placed(old.brick)) {
+        let what = format!("nothing rests on brick {}, or another has taken its place already", old.directory);
+        return Err(Error::invalid(format!("{what}; `hekate brick remove {}` takes it out", old.directory)));
+    }
+    check_new(node, directory, Some(old.brick))?;
+    let (cluster, server, pool) = (&node.cluster, node.registry.server(), &old.pool);
+    let made = make_brick(Path::new(directory), &NewBrick { cluster, server, pool, journal_mib })?;
+    let info = BrickInfo { unopened: true, ..made };
+    let replicas = node.registry.replace_brick(&old, &info).inspect_err(|_| {
+        log::warn!("the brick in {directory} was made and not recorded; remove what is in it");
+    })?;
+    Ok(json!({
+        "brick": info.brick, "directory": directory, "replaces": old.brick, "old_directory": old.directory,
+        "replicas": replicas,
+    }))
+}
+
+/// By its directory or the beginning of its id.
+fn any_brick(node: &Node, called: &str) -> Result<BrickInfo> {
+    let all = node.registry.bricks()?;
+    let directory = called.trim_end_matches('/');
+    let is_called =
+        |info: &&BrickInfo| info.directory == directory || (called.len() >= 4 && info.brick.text().starts_with(called));
+    let mut found: Vec<BrickInfo> = all.iter().filter(is_called).cloned().collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(one), true) => Ok(one),
+        (one, _) => {
+            let known: Vec<String> =
+                all.iter().map(|info| format!("{} ({})", info.directory, info.brick.text())).collect();
+            let what = if one.is_some() { "there are several bricks" } else { "there is no brick" };
+            Err(Error::invalid(format!("{what} called {called}; the bricks are {}", known.join(", "))))
+        }
+    }
+}
+
+/// Whether a brick can be made there. `replaced`: its directory may be the same.
+fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<()> {
+    let path = Path::new(directory);
+    if !path.is_absolute() {
+        return Err(Error::invalid(format!("{directory} is no absolute path")));
+    }
+    let mut own = node.registry.own_bricks()?;
+    own.retain(|info| Some(info.brick) != replaced || node.bricks.contains_key(&info.brick));
+    let lies_in = |info: &&BrickInfo| path.starts_with(&info.directory) || Path::new(&info.directory).starts_with(path);
+    if let Some(other) = own.iter().find(lies_in) {
+        let what = if other.directory == directory { "is a brick of this server already" } else { "and the brick" };
+        let rest = if other.directory == directory {
+            String::new()
+        } else {
+            format!(" {} lie in each other", other.directory)
+        };
+        return Err(Error::invalid(format!("{directory} {what}{rest}; a brick needs a directory of its own")));
+    }
+    if let Ok(other) = Identity::read(path) {
+        return Err(Error::invalid(format!(
+            "{directory} is not empty: it is a brick of cluster {} already; a new one needs a directory of its own",
+            other.cluster
+        )));
+    }
+    Identity::check_empty(path)
+}
+
+/// Takes a brick out of the cluster that nothing rests on; its directory is left as it is.
+pub fn remove(node: &Node, info: &BrickInfo) -> Result<Value> {
+    let rings = node.registry.remove_brick(info.brick)?;
+    if !rings.is_empty() {
+        let why = what_rests_there(node, info, &rings)?;
+        return Err(Error::NotSupported {
+            what: format!("brick {} cannot be removed: {why}. Nothing was changed", info.directory),
+        });
+    }
+    Ok(json!({ "brick": info.brick, "directory": info.directory, "state": "removed" }))
+}
+
+/// Why a brick's partitions can't go elsewhere.
+pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<Value> {
+    let rings: Vec<RingInfo> = node.registry.rings()?.into_iter().filter(|ring| ring.has(info.brick)).collect();
+    if rings.is_empty() {
+        return Err(Error::invalid(format!(
+            "nothing rests on brick {}; `hekate brick remove {0}` takes it out of the cluster",
+            info.directory
+        )));
+    }
+    let why = what_rests_there(node, info, &rings)?;
+    Err(Error::NotSupported { what: format!("brick {} cannot be {what} in this version: {why}", info.directory) })
+}
+
+fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result<String> {
+    let partitions: usize = rings.iter().map(|ring| ring.replicas_on(info.brick)).sum();
+    let is_there = |volume: &hekate_cluster::VolumeInfo| rings.iter().any(|ring| ring.ring == volume.ring);
+    let volumes: Vec<String> =
+        node.registry.volumes()?.into_iter().filter(is_there).map(|volume| volume.name).collect();
+    let volumes = match volumes.is_empty() {
+        true => "which no volume uses now, but the next of its kind will".into(),
+        false => format!("of volume {}", volumes.join(", ")),
+    };
+    Ok(format!(
+        "{partitions} replicas rest on it, {volumes}. `hekate brick replace {} DIR` has a new brick take its place; spreading \
+         them over other bricks does not exist yet",
+        info.directory
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Served;
+
+    /// Seed 7352 of the simulator: each start counted an opening, so an older copy that was started often enough was taken.
+    #[test]
+    fn an_older_copy_is_refused_as_often_as_it_is_tried() {
+        let served = Served::new("older-copy");
+        let (registry, cluster) = (served.node.registry.clone(), served.node.cluster.clone());
+        let (id, brick) = served.node.bricks.iter().next().unwrap();
+        registry.opened(*id, brick.incarnation(), brick.generation() + 2).unwrap();
+        let directory = served.stopped();
+        for _ in 0..4 {
+            let refused = open_all(&registry, &cluster, &[], &|_| ()).err().unwrap();
+            assert!(refused.to_string().contains("was restored from an older copy"), "{refused}");
+        }
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}

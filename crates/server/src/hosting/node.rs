@@ -1,0 +1,466 @@
+//! A server process: what it opens when it starts, and the service that connections use.
+
+use crate::control;
+use crate::hosting::bricks::{self, Opened};
+use crate::hosting::hosted_ring::{Hosted, HostedRing};
+use crate::hosting::start::{self, LostOn};
+use crate::hosting::state_directory;
+use crate::hosting::views::Views;
+use crate::maintenance::checkpoint::{Journals, Stalls};
+use crate::maintenance::damage::Damages;
+use crate::maintenance::healing;
+use crate::maintenance::housekeeping::Housekeeping;
+use crate::maintenance::scrub::Scrubs;
+use crate::reports::heal_files::Leavings;
+use crate::reports::mapping::Mappings;
+use crate::reports::metrics;
+use crate::reports::op_statistics::{AtWork, OpCounters, SlowOps};
+use crate::request::raw::RawLocks;
+use crate::request::sessions::Sessions;
+use crate::request::syncer::Syncers;
+use crate::request::tickets::Tickets;
+use crate::request::turn::Turn;
+use hekate_brick::{Brick, RecoveryReport};
+use hekate_cluster::{Registry, RingInfo, VolumeInfo};
+use hekate_proto::*;
+use hekate_replica::{Address, Event};
+use hekate_transport::link::Boot;
+use hekate_transport::{Listener, Peer, Peers, Secret, Service};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeSet, HashMap};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Where a server keeps its state.
+#[derive(Debug, Clone)]
+pub struct NodeSettings {
+    /// Directory of the coordinator's file and the secret.
+    pub state: PathBuf,
+    /// Bricks that it does without, by their directories.
+    pub without: Vec<String>,
+}
+
+/// A server.
+pub struct Node {
+    pub(crate) registry: Registry,
+    /// Where the coordinator answers; none: this server holds it.
+    pub(crate) coordinator_address: Option<String>,
+    pub(crate) secret: Option<Secret>,
+    pub(crate) cluster: String,
+    pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
+    /// Where each of its bricks is.
+    pub(crate) directories: HashMap<BrickId, String>,
+    /// Its bricks that are not open.
+    pub(crate) absent: BTreeSet<BrickId>,
+    pub(crate) journals: Journals,
+    pub(crate) stalls: Stalls,
+    pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
+    pub(crate) rings: RwLock<HashMap<RingId, Arc<HostedRing>>>,
+    pub(crate) volumes: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
+    pub(crate) maps: Mutex<HashMap<VolumeId, map::VolumeMap>>,
+    pub(crate) sessions: Sessions,
+    pub(crate) syncers: Syncers,
+    pub(crate) tickets: Tickets,
+    /// Inodes without names that may be open.
+    pub(crate) orphans: Mutex<BTreeSet<(RingId, VolumeId, InodeId)>>,
+    pub(crate) counters: OpCounters,
+    pub(crate) at_work: AtWork,
+    pub(crate) slow_ops: SlowOps,
+    pub(crate) raw_locks: RawLocks,
+    pub(crate) scrubs: Scrubs,
+    pub(crate) damages: Damages,
+    pub(crate) mappings: Mappings,
+    pub(crate) heal_rate: healing::Rate,
+    /// When replicas left that are away or being healed.
+    pub(crate) leavings: Leavings,
+    pub(crate) started: Instant,
+    pub(crate) stop_asked: AtomicBool,
+    /// What power cuts took before this start is settled.
+    lives_settled: AtomicBool,
+    /// One volume is made at a time: two would host a new ring twice.
+    pub(crate) making_volume: Mutex<()>,
+    housekeeping: Mutex<Option<Housekeeping>>,
+    pub(crate) views: Views,
+    /// Links to the cluster's other servers.
+    pub(crate) peers: OnceLock<Peers>,
+    /// Servers that can be heard now.
+    pub(crate) linked: Mutex<BTreeSet<ServerId>>,
+    /// Itself, for what goes on after the call that began it.
+    pub(crate) own: Weak<Node>,
+}
+
+/// How long a client waits for an answer before it is told what it waits for; it asks again by itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often, and how long each time, a server that ends lets its replicas finish what they have begun.
+const REST_ROUNDS: u32 = 20;
+const REST_PAUSE: Duration = Duration::from_millis(100);
+
+impl Node {
+    /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
+    pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
+        let secret = state_directory::secret(&settings.state)?;
+        let (registry, coordinator_address) = state_directory::open_registry(&settings.state, secret.as_ref())?;
+        registry.check_version()?;
+        let cluster = registry.cluster()?;
+        let Opened { bricks, recoveries, directories, absent } =
+            bricks::open_all(&registry, &cluster, &settings.without, progress)?;
+        let syncers = Syncers::start(bricks.values())?;
+        let journals = Journals::new(bricks.values())?;
+        let node = Arc::new_cyclic(|own| Self {
+            sessions: Sessions::new(registry.server()),
+            registry,
+            coordinator_address,
+            secret,
+            cluster,
+            bricks,
+            directories,
+            absent,
+            journals,
+            stalls: Stalls::default(),
+            recoveries,
+            rings: RwLock::default(),
+            volumes: RwLock::default(),
+            maps: Mutex::default(),
+            syncers,
+            tickets: Tickets::default(),
+            orphans: Mutex::default(),
+            counters: OpCounters::default(),
+            at_work: AtWork::default(),
+            slow_ops: SlowOps::default(),
+            raw_locks: RawLocks::default(),
+            scrubs: Scrubs::default(),
+            damages: Damages::default(),
+            mappings: Mappings::default(),
+            heal_rate: healing::Rate::default(),
+            leavings: Leavings::default(),
+            started: Instant::now(),
+            stop_asked: AtomicBool::new(false),
+            lives_settled: AtomicBool::new(false),
+            making_volume: Mutex::new(()),
+            housekeeping: Mutex::new(None),
+            views: Views::default(),
+            peers: OnceLock::new(),
+            linked: Mutex::default(),
+            own: own.clone(),
+        });
+        node.load(progress)?;
+        *node.housekeeping.lock() = Some(Housekeeping::start(&node)?);
+        Ok(node)
+    }
+
+    fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
+        // Kept by the coordinator until all replicas agree on them: a checkpoint forgets what its brick has lost.
+        let mut lost: BTreeSet<LostOn> = start::read_lost(&self.registry)?;
+        for (brick, report) in &self.recoveries {
+            lost.extend(report.lost.iter().map(|block| (*block, *brick)));
+        }
+        if !lost.is_empty() {
+            start::record_lost(&self.registry, &lost)?;
+        }
+        // Before any replica is there that could want a data file synced: what a power cut took must not be marked as synced.
+        for brick in self.bricks.values().filter(|brick| !brick.has_covered_recovery()) {
+            progress(&format!("writing home what the journal of brick {:032x} had", brick.id().0));
+            match brick.checkpoint() {
+                // It reads and takes what does not grow; what would have data files synced waits in the brick.
+                Err(Error::NoSpace { what }) => {
+                    progress(&format!("brick {:032x} cannot write home: {what}", brick.id().0))
+                }
+                written => written?,
+            }
+        }
+        for ring in self.registry.rings()? {
+            self.put_ring(&ring, &lost)?;
+        }
+        for volume in self.registry.volumes()? {
+            self.volumes.write().insert(volume.volume, Arc::new(volume));
+        }
+        self.sessions.load(&self.registry)?;
+        progress("making the replicas even");
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        rings.iter().for_each(|ring| self.tell_sessions(ring));
+        self.begin_links()?;
+        start::bring_into_step(self, &rings)?;
+        self.make_missing_roots()?;
+        self.checkpoint_all()?;
+        self.settle_lives()
+    }
+
+    /// Once all replicas here have agreed on what power cuts took, and that is home, the next start need not ask again.
+    pub(crate) fn settle_lives(&self) -> Result<()> {
+        if self.lives_settled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // The housekeeping tries these again.
+        if !self.stalled_bricks().is_empty() {
+            return Ok(());
+        }
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        let is_settled = |hosted: &Hosted| hosted.partition.read().has_settled_lost();
+        if !rings.iter().flat_map(|ring| ring.replicas()).all(|(_, hosted)| is_settled(hosted)) {
+            return Ok(());
+        }
+        self.checkpoint_all()?;
+        if !self.stalled_bricks().is_empty() {
+            return Ok(());
+        }
+        if !start::read_lost(&self.registry)?.is_empty() {
+            start::record_lost(&self.registry, &BTreeSet::new())?;
+        }
+        self.bricks.values().try_for_each(|brick| brick.settle_life())?;
+        self.lives_settled.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
+        let lost_of = |brick, partition| start::lost_of(lost, info, brick, partition);
+        let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
+        let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
+        // Before anything that a server says: to hear of its life afterwards would be to hear of another one, and what
+        // was said before would count for nothing.
+        let linked = self.linked.lock();
+        let local: Vec<BrickId> = self.bricks.keys().copied().collect();
+        let heard = linked.iter().map(|server| ring.bricks_of(*server)).chain([local]);
+        let events: Vec<Event> =
+            std::iter::once(Event::Start).chain(heard.map(|bricks| Event::Up { bricks })).collect();
+        for (address, _) in ring.replicas() {
+            events.iter().for_each(|event| ring.deliver(*address, event.clone()));
+        }
+        self.rings.write().insert(info.ring, ring.clone());
+        drop(linked);
+        Ok(ring)
+    }
+
+    /// Serves a new ring's partitions from now on.
+    pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
+        let ring = self.put_ring(info, &BTreeSet::new())?;
+        self.tell_sessions(&ring);
+        start::bring_into_step(self, std::slice::from_ref(&ring))?;
+        Ok(ring)
+    }
+
+    /// What a brick of this server is called for people: its directory and its id.
+    pub(crate) fn brick_name(&self, brick: BrickId) -> String {
+        match self.directories.get(&brick) {
+            Some(directory) => format!("{directory} ({})", brick.text()),
+            None => brick.text(),
+        }
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    /// Time passes for a ring's replicas.
+    pub(crate) fn tick(&self, ring: &Arc<HostedRing>) {
+        self.tell_all(ring, || Event::Tick);
+    }
+
+    /// Tells all of a ring's replicas here.
+    pub(crate) fn tell_all(&self, ring: &Arc<HostedRing>, event: impl Fn() -> Event) {
+        self.tell(ring, ring.replicas().map(|(address, _)| *address).collect(), event);
+    }
+
+    /// Tells these of them.
+    pub(crate) fn tell(&self, ring: &Arc<HostedRing>, addresses: Vec<Address>, event: impl Fn() -> Event) {
+        let mut turn = Turn::new(self, ring);
+        addresses.into_iter().for_each(|address| turn.tell(address, event()));
+        turn.run();
+    }
+
+    pub(crate) fn ring(&self, ring: RingId) -> Result<Arc<HostedRing>> {
+        let found = self.rings.read().get(&ring).cloned();
+        found.ok_or_else(|| Error::Protocol { what: format!("ring {ring} is not served here") })
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> Result<Arc<VolumeInfo>> {
+        self.volumes.read().get(&volume).cloned().ok_or(Error::SessionEnded)
+    }
+
+    /// A volume that can be used; another server may have made it a moment ago.
+    fn volume_called(&self, name: &str) -> Result<Arc<VolumeInfo>> {
+        let known = || self.volumes.read().values().find(|volume| volume.name == name && !volume.deleting).cloned();
+        if let Some(volume) = known() {
+            return Ok(volume);
+        }
+        self.learn()?;
+        known().ok_or_else(|| self.no_volume(name))
+    }
+
+    /// What who names a volume that does not exist is answered.
+    pub(crate) fn no_volume(&self, name: &str) -> Error {
+        let volumes = self.volumes.read();
+        let mut names: Vec<&str> =
+            volumes.values().filter(|volume| !volume.deleting).map(|volume| volume.name.as_str()).collect();
+        names.sort_unstable();
+        let known = if names.is_empty() { "there is none".into() } else { format!("there are: {}", names.join(", ")) };
+        Error::invalid(format!("there is no volume called {name}; {known}"))
+    }
+
+    /// Sessions that processes of this machine open from now on end as soon as their process has ended, also if it does so while
+    /// no server runs.
+    pub fn lock_sessions_beside(&self, socket: &Path) {
+        if let Err(error) = self.sessions.lock_beside(socket) {
+            log::warn!("sessions of killed mounts end after 60 s of silence only: {error}");
+        }
+    }
+
+    /// Says where this server listens from now on.
+    pub fn announce(&self, endpoints: &[String]) -> Result<()> {
+        self.registry.announce(endpoints)
+    }
+
+    pub(crate) fn clock() -> Time {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+    }
+
+    /// Ends a session and what it left in the partitions.
+    pub(crate) fn end_session(&self, id: SessionId) -> Result<()> {
+        let volume = self.sessions.get(id)?.volume;
+        self.sessions.end(&self.registry, id)?;
+        let ring = self.ring(self.volume(volume)?.ring)?;
+        crate::maintenance::housekeeping::forget_session(self, &ring, id)
+    }
+
+    /// From when on an op is slow and noted as such; zero: none is.
+    pub fn set_slow_limit(&self, limit: Duration) {
+        self.slow_ops.set_limit(limit);
+    }
+
+    /// Answers Prometheus there from now on, until the process ends.
+    pub fn serve_metrics(&self, listener: TcpListener) -> Result<()> {
+        let own = self.own.clone();
+        let page = move || metrics::page(&*own.upgrade()?).ok();
+        hekate_metrics::listen(listener, page).map_err(|e| Error::io("start the threads for metrics", e))
+    }
+
+    /// Whether the control interface was asked to stop the server.
+    pub fn stop_asked(&self) -> bool {
+        self.stop_asked.load(Ordering::Relaxed)
+    }
+
+    /// Ends the housekeeping and writes everything home, so that the next start is short.
+    pub fn shut_down(&self) -> Result<()> {
+        self.leave();
+        self.stop_housekeeping();
+        // What ops have left to be removed is removed, so that nothing changes when it starts again. Of several others do it.
+        for _ in 0..REST_ROUNDS {
+            if self.work_left() == 0 || !self.is_alone() {
+                break;
+            }
+            std::thread::sleep(REST_PAUSE);
+            let rings: Vec<_> = self.rings.read().values().cloned().collect();
+            rings.iter().for_each(|ring| self.tick(ring));
+            self.checkpoint_if_wanted()?;
+        }
+        self.checkpoint_all()
+    }
+
+    /// Ends the housekeeping's threads.
+    pub fn stop_housekeeping(&self) {
+        // Not with its lock: the threads that end may still want a checkpoint.
+        let housekeeping = self.housekeeping.lock().take();
+        if let Some(housekeeping) = housekeeping {
+            housekeeping.stop();
+        }
+    }
+
+    /// Whether something was deleted whose space a checkpoint would give back.
+    pub(crate) fn could_free_space(&self) -> bool {
+        self.work_left() > 0 || self.bricks.values().any(|brick| brick.could_free_space())
+    }
+
+    /// Data ids that wait to be collected, and ops on their way.
+    pub(crate) fn work_left(&self) -> usize {
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        rings.iter().flat_map(|ring| ring.replicas()).map(|(_, hosted)| hosted.partition.read().work_left()).sum()
+    }
+
+    /// Some replica cannot go on before its brick has written home: the housekeeping looks now.
+    pub(crate) fn wants_checkpoint(&self) {
+        if let Some(housekeeping) = &*self.housekeeping.lock() {
+            housekeeping.look_now();
+        }
+    }
+
+    /// There is something to be done about a view.
+    pub(crate) fn look_at_views(&self) {
+        if let Some(housekeeping) = &*self.housekeeping.lock() {
+            housekeeping.look_at_views();
+        }
+    }
+
+    fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
+        let Peer::Local { uid } = peer else { return Ok(()) };
+        let own = rustix::process::geteuid().as_raw();
+        if uid == 0 || uid == own || uid == volume.owner_uid || volume.allowed_uids.contains(&uid) {
+            return Ok(());
+        }
+        Err(Error::Denied {
+            what: format!(
+                "user {uid} may not use volume {}; its owner is {}, and `hekate volume create --allow-uid` names others",
+                volume.name, volume.owner_uid
+            ),
+        })
+    }
+}
+
+impl Service for Node {
+    fn open(&self, peer: Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+        let volume = &self.volume_called(name)?;
+        self.may_use(peer, volume)?;
+        let uid = match peer {
+            Peer::Local { uid } => Some(uid),
+            Peer::Secret => None,
+        };
+        let session = match resume {
+            Some(id) => self.sessions.find(&self.registry, id)?,
+            None => self.sessions.begin(&self.registry, volume.volume, uid)?,
+        };
+        if session.uid != uid {
+            return Err(Error::Denied { what: "the session is another user's".into() });
+        }
+        if session.volume != volume.volume {
+            return Err(Error::Denied { what: "the session is on another volume".into() });
+        }
+        let map = self.map(volume)?;
+        let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;
+        session.connected();
+        Ok((volume.volume, session.id, map))
+    }
+
+    fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>> {
+        self.batch(session, &requests)
+    }
+
+    fn listening(&self, session: SessionId, listener: Arc<Listener>) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.listens(listener);
+        }
+    }
+
+    fn deaf(&self, session: SessionId, listener: &Arc<Listener>) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.is_deaf(listener);
+        }
+    }
+
+    fn disconnected(&self, session: SessionId) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.disconnected();
+        }
+    }
+
+    fn peers(&self, from: ServerId, _: Boot) -> Result<Peers> {
+        let unknown = || Error::Unavailable { what: format!("this server is not ready for server {from}") };
+        self.peers.get().cloned().ok_or_else(unknown)
+    }
+
+    fn control(&self, peer: Peer, request: &str) -> String {
+        control::answer(self, peer, request)
+    }
+}

@@ -1,0 +1,408 @@
+//! This server's lease, and the views of the partitions that it holds: it says that it lives, learns the views of that
+//! moment, forms the next one where one is due and it is its turn, and records that those have begun which its leaders
+//! have made ready. What is decided is `hekate_cluster::views`; `docs/fast-lane.md` has the rules.
+//!
+//! A lease counts from before the coordinator was told, on a clock that runs while the machine sleeps, and only once the
+//! views that were read after that hold here (rule 14b).
+
+use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::node::Node;
+use crate::request::turn::Turn;
+use hekate_cluster::views::{BrickSeen, Due, Outlook, Seen, outlook, serves_for, waits_for};
+use hekate_cluster::{AliveInfo, LEASE, RingInfo};
+use hekate_proto::map::View;
+use hekate_proto::*;
+use hekate_replica::{Address, Envelope, Event, Message};
+use hekate_transport::Peers;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often it is said that the server lives, and how often while something is on its way.
+const PAUSE: Duration = Duration::from_millis(750);
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// A member that its leader cannot reach for so long is left out, though its server lives.
+const SILENCE_MAX: Duration = Duration::from_millis(1500);
+/// Between the turns of those who may form a view.
+const TURN: Duration = Duration::from_secs(1);
+/// A server that has just started gives others that may be starting so long before it goes on without them.
+const START_GRACE: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Default)]
+pub struct Views {
+    /// Nanoseconds of the clock that runs while the machine sleeps; 0: over.
+    lease_until: AtomicU64,
+    /// Until then something may have to be done soon.
+    busy_until: AtomicU64,
+    state: Mutex<State>,
+    /// Servers that lived when they were looked at last.
+    alive: Mutex<BTreeSet<ServerId>>,
+    /// Views whose leader here is ready.
+    ready: Mutex<BTreeSet<(At, Epoch)>>,
+}
+
+/// A partition of a ring.
+type At = (RingId, PartitionNumber);
+
+struct State {
+    started: Instant,
+    /// Since when a view is due.
+    due: BTreeMap<At, Instant>,
+    /// Since when a leader here has not heard a member.
+    silent: BTreeMap<(At, BrickId), Instant>,
+    /// When views that have not begun were first seen.
+    formed: BTreeMap<(At, Epoch), Instant>,
+    ended: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let (due, silent, formed) = Default::default();
+        Self { started: Instant::now(), due, silent, formed, ended: false }
+    }
+}
+
+fn clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Views {
+    /// Whether clients may be answered. -> until when. Before an answer goes out it has to hold still, see [`Self::holds`].
+    pub fn check(&self) -> Result<u64> {
+        let until = self.lease_until.load(Ordering::Acquire);
+        self.holds(until).map(|()| until)
+    }
+
+    /// Whether the lease that an answer was found under is not over. A later one does not count: whoever slept in between may
+    /// have looked at what was true before it woke.
+    pub fn holds(&self, until: u64) -> Result<()> {
+        let none = || Error::Unavailable { what: "this server cannot reach the coordinator, and has no lease".into() };
+        let has_left = self.lease_until.load(Ordering::Acquire) == 0;
+        if !has_left && clock() < until { Ok(()) } else { Err(none()) }
+    }
+
+    fn extend(&self, from: u64) {
+        self.lease_until.fetch_max(from + serves_for(LEASE).as_nanos() as u64, Ordering::Release);
+    }
+
+    /// A server is not heard any more: its lease may end soon.
+    pub fn expect_changes(&self) {
+        self.busy_until.fetch_max(clock() + 2 * LEASE.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// A leader's view may begin.
+    pub fn is_ready(&self, ring: RingId, partition: PartitionNumber, epoch: Epoch) {
+        self.ready.lock().insert(((ring, partition), epoch));
+    }
+}
+
+impl Node {
+    /// How long until it is to be looked again.
+    pub(crate) fn views_pause(&self) -> Duration {
+        let state = self.views.state.lock();
+        // Who stays away for long is not looked for all the time.
+        let is_silent = state.silent.values().any(|since| since.elapsed() < 2 * SILENCE_MAX);
+        let is_busy = !self.views.ready.lock().is_empty() || !state.due.is_empty() || is_silent;
+        if is_busy || clock() < self.views.busy_until.load(Ordering::Relaxed) { BUSY_PAUSE } else { PAUSE }
+    }
+
+    /// See the module. While the coordinator is away it fails, and the lease runs out.
+    pub(crate) fn keep_views(&self) -> Result<()> {
+        // One at a time, and none once the server has left.
+        let mut state = self.views.state.lock();
+        if state.ended {
+            return Ok(());
+        }
+        let from = clock();
+        let stopped = self.bricks.values().filter(|brick| brick.stopped().is_some());
+        let stopped: Vec<BrickId> = stopped.map(|brick| brick.id()).chain(self.absent.iter().copied()).collect();
+        self.registry.keep_alive(&stopped)?;
+        let mut rings = self.registry.rings()?;
+        self.take_views(&rings);
+        self.views.extend(from);
+        let seen = self.look_around()?;
+        for info in &mut rings {
+            let Ok(ring) = self.ring(info.ring) else { continue };
+            self.look_at_ring(&mut state, &ring, info, &seen)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody is served from here any more, and others need not wait for the lease.
+    pub fn leave(&self) {
+        let mut state = self.views.state.lock();
+        if std::mem::replace(&mut state.ended, true) {
+            return;
+        }
+        self.views.lease_until.store(0, Ordering::Release);
+        drop(state);
+        // While the coordinator is away others cannot be told; they wait for the lease.
+        if let Err(error) = self.registry.leave() {
+            log::warn!("the cluster is not told that this server stops: {error}");
+        }
+        // Whose link ends looks at once.
+        self.peers.get().into_iter().for_each(Peers::stop);
+    }
+
+    /// Whether no other server lives that could go on without this one.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.views.alive.lock().len() <= 1
+    }
+
+    /// What the coordinator says of the views holds here from now on.
+    pub(crate) fn take_views(&self, rings: &[RingInfo]) {
+        for info in rings {
+            let Ok(ring) = self.ring(info.ring) else { continue };
+            let known = ring.views();
+            let is_older = known.iter().zip(&info.views).any(|(known, view)| known.epoch > view.epoch);
+            if is_older || *known == info.views {
+                continue;
+            }
+            for (number, (before, view)) in (0..).map(PartitionNumber).zip(known.iter().zip(&info.views)) {
+                self.leavings.note(info.ring, number, before, view);
+            }
+            ring.set_views(info);
+            let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
+            let mut turn = Turn::new(self, &ring);
+            addresses.into_iter().for_each(|address| turn.tell(address, Event::View));
+            turn.run_without_syncs();
+            self.tell_sessions(&ring);
+        }
+    }
+
+    fn look_around(&self) -> Result<Seen> {
+        let alive: BTreeMap<ServerId, AliveInfo> =
+            self.registry.alive()?.into_iter().map(|info| (info.server, info)).collect();
+        *self.views.alive.lock() = alive.keys().copied().collect();
+        let of = |info: hekate_cluster::BrickInfo| {
+            let serves = alive.get(&info.server).is_some_and(|server| !server.stopped.contains(&info.brick));
+            let serves = serves && !info.unopened;
+            (info.brick, BrickSeen { server: info.server, incarnation: info.incarnation, serves })
+        };
+        let bricks = self.registry.bricks()?.into_iter().map(of).collect();
+        Ok(Seen { bricks, ..Seen::default() })
+    }
+
+    /// Those opened here, and, of the servers that live the first, those of servers that do not.
+    pub(crate) fn ends_sessions_of(&self, home: ServerId) -> bool {
+        let own = self.registry.server();
+        let alive = self.views.alive.lock();
+        home == own || !alive.contains(&home) && alive.first() == Some(&own)
+    }
+
+    fn look_at_ring(&self, state: &mut State, ring: &Arc<HostedRing>, info: &mut RingInfo, seen: &Seen) -> Result<()> {
+        let mut seen = seen.clone();
+        for address in ring.leaders() {
+            self.look_at_leader(state, ring, address, &mut seen);
+        }
+        let mut formed = Vec::new();
+        for number in (0..info.views.len() as u32).map(PartitionNumber) {
+            let at = (info.ring, number);
+            if !info.holders(number).iter().any(|brick| self.bricks.contains_key(brick)) {
+                continue;
+            }
+            if let Some(view) = info.view(number).filter(|view| !view.opened) {
+                state.formed.entry((at, view.epoch)).or_insert_with(Instant::now);
+            }
+            match outlook(info, number, &seen) {
+                Outlook::Due(due) => {
+                    let since = *state.due.entry(at).or_insert_with(Instant::now);
+                    if self.is_turn(state, info, number, &due, &seen, since) {
+                        formed.push((number, due.view));
+                        state.due.remove(&at);
+                    }
+                }
+                Outlook::Fine | Outlook::Waits(_) => drop(state.due.remove(&at)),
+            }
+        }
+        if !formed.is_empty() {
+            *info = self.form(ring, formed, &seen)?;
+        }
+        self.open_views(state, ring, info, &seen)?;
+        state.formed.retain(|((known, number), epoch), _| {
+            *known != info.ring || info.view(*number).is_some_and(|view| view.epoch == *epoch && !view.opened)
+        });
+        Ok(())
+    }
+
+    /// What a leader here knows of members and learners.
+    fn look_at_leader(&self, state: &mut State, ring: &HostedRing, address: Address, seen: &mut Seen) {
+        let Some(hosted) = ring.replica(address) else { return };
+        let at = (ring.ring, address.partition);
+        let partition = hosted.partition.read();
+        let (away, failed) = (partition.away(), partition.failed_members());
+        seen.alone.extend(partition.wants_alone().then_some(address.partition));
+        seen.unfed.extend(partition.unfed_members().into_iter().map(|brick| (address.partition, brick)));
+        seen.heirs.extend(partition.yields_to().map(|heir| (address.partition, heir)));
+        let healing = partition.healing();
+        for one in &healing {
+            // So that an estimate begins when the healing does, not when somebody asks.
+            let _ = self.leavings.seconds_left((ring.ring, address.partition, one.brick), one);
+        }
+        let whole = healing.into_iter().filter(|one| one.whole).map(|one| (address.partition, one.brick));
+        seen.whole.extend(whole);
+        drop(partition);
+        seen.lost.extend(failed.into_iter().map(|brick| (address.partition, brick)));
+        state.silent.retain(|(known, brick), _| *known != at || away.contains(brick));
+        for brick in away {
+            let since = state.silent.entry((at, brick)).or_insert_with(Instant::now);
+            if since.elapsed() >= SILENCE_MAX && self.views.check().is_ok() {
+                seen.lost.insert((address.partition, brick));
+            }
+        }
+    }
+
+    fn is_turn(
+        &self,
+        state: &State,
+        info: &RingInfo,
+        number: PartitionNumber,
+        due: &Due,
+        seen: &Seen,
+        since: Instant,
+    ) -> bool {
+        let own = self.registry.server();
+        let Some(turn) = due.servers.iter().position(|server| *server == own) else { return false };
+        let is_unheard = |brick: BrickId| !seen.bricks.get(&brick).is_some_and(|seen| seen.serves);
+        let left_out = |view: &View| {
+            view.members.iter().any(|member| !due.view.has_member(member.brick) && is_unheard(member.brick))
+        };
+        let is_early = state.started.elapsed() < START_GRACE && info.opened(number).is_some_and(left_out);
+        !is_early && since.elapsed() >= TURN * turn as u32
+    }
+
+    /// All that are due at once: each is a write of the coordinator's disk.
+    fn form(&self, ring: &Arc<HostedRing>, due: Vec<(PartitionNumber, View)>, seen: &Seen) -> Result<RingInfo> {
+        let mut formed = Vec::new();
+        let info = self.registry.update_ring(ring.ring, |info| {
+            formed.clone_from(&due);
+            formed.retain(
+                |(number, view)| matches!(outlook(info, *number, seen), Outlook::Due(due) if due.view == *view),
+            );
+            formed.iter().for_each(|(number, view)| info.form(*number, view.clone()));
+            !formed.is_empty()
+        })?;
+        formed.iter().for_each(|(number, view)| log::info!("{}", told(ring, *number, view)));
+        self.take_views(std::slice::from_ref(&info));
+        formed.iter().for_each(|(number, view)| self.poke(ring, *number, view.epoch));
+        Ok(info)
+    }
+
+    /// Forms a view that an operator decides on.
+    pub(crate) fn force_view(
+        &self,
+        ring: &Arc<HostedRing>,
+        number: PartitionNumber,
+        decide: impl Fn(&RingInfo, &Seen) -> Result<View>,
+    ) -> Result<View> {
+        let seen = self.look_around()?;
+        let mut decided = Err(Error::bug("nothing was decided"));
+        let info = self.registry.update_ring(ring.ring, |info| {
+            decided = decide(info, &seen);
+            decided.iter().for_each(|view| info.form(number, view.clone()));
+            decided.is_ok()
+        })?;
+        let view = decided?;
+        self.take_views(std::slice::from_ref(&info));
+        self.poke(ring, number, view.epoch);
+        self.look_at_views();
+        Ok(view)
+    }
+
+    /// Who hears of a newer epoch asks the coordinator.
+    fn poke(&self, ring: &Arc<HostedRing>, partition: PartitionNumber, epoch: Epoch) {
+        let Some(own) = ring.replicas().map(|(address, _)| *address).find(|address| address.partition == partition)
+        else {
+            return;
+        };
+        for brick in ring.holders(partition) {
+            let to = Address { partition, brick };
+            if ring.replica(to).is_none() {
+                let envelope = Envelope { ring: ring.ring, from: own, to, epoch, message: Message::WantStable };
+                self.send_to_brick(ring, &envelope);
+            }
+        }
+    }
+
+    /// A view begins once who was left out serves no more: it is a member of the new one, or its lease is over.
+    fn open_views(&self, state: &mut State, ring: &Arc<HostedRing>, info: &mut RingInfo, seen: &Seen) -> Result<()> {
+        let ready: Vec<(PartitionNumber, Epoch)> = {
+            let ready = self.views.ready.lock();
+            let here = ready.iter().filter(|((known, _), _)| *known == ring.ring);
+            here.map(|((_, number), epoch)| (*number, *epoch)).collect()
+        };
+        let mut opened = Vec::new();
+        for (number, epoch) in ready {
+            let at = (ring.ring, number);
+            let is_due = info.view(number).is_some_and(|view| view.epoch == epoch && !view.opened);
+            let Some(before) = info.opened(number).filter(|_| is_due) else {
+                self.views.ready.lock().remove(&(at, epoch));
+                continue;
+            };
+            let is_here = info.view(number).is_some_and(|view| view.has_member(before.leader));
+            let server = seen.bricks.get(&before.leader).map(|brick| brick.server);
+            // Another life of its brick says that the one that led is over.
+            let lives = seen.remembers_leader(before)
+                && seen.bricks.values().any(|brick| Some(brick.server) == server && brick.serves);
+            let waited = state.formed.get(&(at, epoch)).is_some_and(|since| since.elapsed() >= waits_for(LEASE));
+            if is_here || !lives || waited {
+                opened.push((number, epoch));
+            }
+        }
+        if opened.is_empty() {
+            return Ok(());
+        }
+        let open = |info: &mut RingInfo| {
+            opened.iter().fold(false, |changed, (number, epoch)| info.open(*number, *epoch) || changed)
+        };
+        *info = self.registry.update_ring(ring.ring, open)?;
+        self.take_views(std::slice::from_ref(info));
+        for (number, epoch) in opened {
+            self.views.ready.lock().remove(&((ring.ring, number), epoch));
+            self.poke(ring, number, epoch);
+        }
+        Ok(())
+    }
+}
+
+fn told(ring: &HostedRing, number: PartitionNumber, view: &View) -> String {
+    let names = |bricks: &[hekate_proto::map::Member]| {
+        bricks.iter().map(|member| ring.name(member.brick)).collect::<Vec<_>>().join(", ")
+    };
+    let learners =
+        if view.learners.is_empty() { String::new() } else { format!("; learning: {}", names(&view.learners)) };
+    let (id, epoch, leader) = (ring.ring, view.epoch, ring.name(view.leader));
+    format!("partition {number} of ring {id}, view {epoch}: {leader} leads {}{learners}", names(&view.members))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_before_a_sleep_is_not_answered_under_the_next_lease() {
+        let views = Views::default();
+        assert!(views.check().is_err(), "it has said nothing yet");
+        views.extend(clock());
+        let found_under = views.check().unwrap();
+        views.holds(found_under).unwrap();
+        // One that is over, and another that was kept before the answer goes out.
+        let over = clock();
+        views.extend(clock());
+        views.check().unwrap();
+        assert!(matches!(views.holds(over), Err(Error::Unavailable { .. })));
+    }
+
+    #[test]
+    fn who_has_left_answers_nothing_that_it_found_before() {
+        let views = Views::default();
+        views.extend(clock());
+        let found_under = views.check().unwrap();
+        views.lease_until.store(0, Ordering::Release);
+        assert!(matches!(views.holds(found_under), Err(Error::Unavailable { .. })));
+    }
+}

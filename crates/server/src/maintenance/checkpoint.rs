@@ -1,0 +1,159 @@
+//! Checkpoints of all bricks, and what of their journals may go: only what every replica has on stable storage, so that
+//! one that lost its tail finds it in another's journal.
+
+use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::node::Node;
+use crate::request::turn::Turn;
+use hekate_brick::Brick;
+use hekate_proto::*;
+use hekate_replica::{Address, Event, Retention};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a checkpoint waits for what others have on stable storage; then what they lack is kept, and looked after.
+const ANSWER_LIMIT: Duration = Duration::from_millis(500);
+const LOOK_PAUSE: Duration = Duration::from_micros(200);
+
+/// Of each brick.
+pub struct Journals(HashMap<BrickId, Mutex<Retention>>);
+
+impl Journals {
+    /// Of bricks that have just been opened: nothing of their journals may go yet.
+    pub fn new<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Result<Self> {
+        let retained = |brick: &'a Arc<Brick>| Ok((brick.id(), Mutex::new(Retention::of(brick)?)));
+        Ok(Self(bricks.map(retained).collect::<Result<_>>()?))
+    }
+}
+
+/// Bricks that were stalled when it was last told: the log says once that one is, and once that it goes on.
+#[derive(Default)]
+pub struct Stalls(Mutex<BTreeSet<BrickId>>);
+
+impl Stalls {
+    fn tell(&self, now: &BTreeMap<BrickId, String>) {
+        let mut known = self.0.lock();
+        for (brick, why) in now.iter().filter(|(brick, _)| !known.contains(brick)) {
+            log::warn!(
+                "brick {} cannot write home: {why}; it serves reads and deletes, and goes on when there is room",
+                brick.text()
+            );
+        }
+        for brick in known.iter().filter(|brick| !now.contains_key(brick)) {
+            log::info!("brick {} has room again and has written home", brick.text());
+        }
+        *known = now.keys().copied().collect();
+    }
+}
+
+impl Node {
+    /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
+    pub(crate) fn checkpoint_if_wanted(&self) -> Result<()> {
+        if self.bricks.values().any(|brick| brick.wants_checkpoint()) { self.checkpoint_all() } else { Ok(()) }
+    }
+
+    /// A checkpoint of every brick. One that has stopped does not keep the others from it. One that is stalled for want of
+    /// room is no error: [`Node::stalled_bricks`] has it, and the housekeeping tries again.
+    pub fn checkpoint_all(&self) -> Result<()> {
+        self.checkpoint_all_paced(&mut || false)
+    }
+
+    /// The same, with pauses as long as the checkpoint is ahead of the journal.
+    pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.checkpoint_those(|_| true, pause)
+    }
+
+    /// Tries the checkpoints again that are stalled. The other bricks write home when it is time for them.
+    pub(crate) fn checkpoint_stalled(&self) -> Result<()> {
+        match self.stalled_bricks().is_empty() {
+            true => Ok(()),
+            false => self.checkpoint_those(|brick| brick.stalled().is_some(), &mut || false),
+        }
+    }
+
+    fn checkpoint_those(&self, is_due: impl Fn(&Brick) -> bool, pause: &mut dyn FnMut() -> bool) -> Result<()> {
+        let due = self.bricks.values().filter(|brick| is_due(brick));
+        let begun: Vec<_> = due.map(|brick| brick.begin_checkpoint()).collect();
+        self.retained().for_each(|(brick, retention)| retention.lock().mark_end(brick));
+        self.stabilize();
+        let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
+        let waiting_since = Instant::now();
+        while self.free_journals() && waiting_since.elapsed() < ANSWER_LIMIT {
+            std::thread::sleep(LOOK_PAUSE);
+        }
+        self.tell_room();
+        self.stalls.tell(&self.stalled_bricks());
+        let is_shortage = |error: &Error| matches!(error, Error::NoSpace { .. } | Error::Unavailable { .. });
+        finished.into_iter().filter(|outcome| !outcome.as_ref().is_err_and(is_shortage)).collect()
+    }
+
+    /// Bricks that cannot write home for want of room, and why.
+    pub(crate) fn stalled_bricks(&self) -> BTreeMap<BrickId, String> {
+        self.bricks.iter().filter_map(|(id, brick)| Some((*id, brick.stalled()?))).collect()
+    }
+
+    /// Between checkpoints: journals that have grown are marked, and of marked ones goes what may.
+    pub(crate) fn look_after_journals(&self) {
+        for (brick, retention) in self.retained() {
+            retention.lock().look(brick);
+        }
+        if self.free_journals() {
+            self.stabilize();
+            self.free_journals();
+        }
+        if self.bricks.values().filter(|brick| brick.take_passed_turn()).count() > 0 {
+            self.tell_room();
+        }
+    }
+
+    fn tell_room(&self) {
+        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        rings.iter().for_each(|ring| self.tell_all(ring, || Event::Room));
+    }
+
+    fn retained(&self) -> impl Iterator<Item = (&Arc<Brick>, &Mutex<Retention>)> {
+        self.journals.0.iter().filter_map(|(id, retention)| Some((self.bricks.get(id)?, retention)))
+    }
+
+    /// What all members of a brick's replica are known to have on stable storage.
+    fn stable(&self, brick: BrickId) -> impl Fn(RingId, PartitionNumber) -> Option<Sequence> {
+        move |ring, partition| {
+            let ring = self.ring(ring).ok()?;
+            Some(ring.replica(Address { partition, brick })?.partition.read().stable())
+        }
+    }
+
+    /// Gives back what may go. -> whether something that was marked is still kept
+    fn free_journals(&self) -> bool {
+        let mut waiting = false;
+        for (brick, retention) in self.retained() {
+            let mut retention = retention.lock();
+            if let Some(upto) = retention.advance(self.stable(brick.id())) {
+                brick.retain_from(upto);
+            }
+            waiting |= retention.is_waiting();
+        }
+        waiting
+    }
+
+    /// Lets what is marked become stable; what other servers answer comes later.
+    fn stabilize(&self) {
+        let mut behind: HashMap<RingId, BTreeSet<Address>> = HashMap::new();
+        for (brick, retention) in self.retained() {
+            for (ring, partition) in retention.lock().behind(self.stable(brick.id())) {
+                behind.entry(ring).or_default().insert(Address { partition, brick: brick.id() });
+            }
+        }
+        for (ring, addresses) in behind {
+            let Ok(ring) = self.ring(ring) else { continue };
+            self.tell_stabilize(&ring, addresses);
+        }
+    }
+
+    fn tell_stabilize(&self, ring: &Arc<HostedRing>, addresses: BTreeSet<Address>) {
+        let mut turn = Turn::new(self, ring);
+        addresses.into_iter().for_each(|address| turn.tell(address, Event::Stabilize));
+        turn.run();
+    }
+}

@@ -1,0 +1,154 @@
+//! Damage on this server's bricks that no replica could mend, whichever read, write or scrub met it; and bricks that have stopped.
+//!
+//! An item leaves the list when its brick reads it again: it was mended, written anew or removed. The list is in memory, so
+//! after a start of the server damage is found anew by the next read or scrub.
+
+use crate::hosting::node::Node;
+use crate::maintenance::repair::{Mended, words};
+use crate::maintenance::scrub::{describe, volume_of};
+use hekate_brick::{Brick, Finding};
+use hekate_proto::*;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+
+/// Items that are kept, of some 200 bytes each; further ones are logged, and counted by the next scrub once there is room.
+const KEPT_MAX: usize = 10_000;
+/// Items that are read again in one round of scrubbing: 64 blocks of 4 KiB each 100 ms at most.
+const LOOKED_AT_ONCE: usize = 64;
+/// Items that `hekate status` lists.
+const NAMED_MAX: usize = 100;
+
+/// By brick, and by its description.
+type DamagedItem = (BrickId, String);
+
+/// The damaged blocks and entries of this server that no replica could mend.
+#[derive(Default)]
+pub struct Damages {
+    known: Mutex<BTreeMap<DamagedItem, Finding>>,
+    /// The item that was read again last: the next round goes on behind it.
+    looked_at: Mutex<Option<DamagedItem>>,
+    /// Stopped bricks that the log has named.
+    stopped: Mutex<BTreeSet<BrickId>>,
+}
+
+impl Damages {
+    /// Items that are damaged now, as far as they have been met.
+    pub fn count(&self) -> u64 {
+        self.known.lock().len() as u64
+    }
+
+    /// -> whether it was not known before.
+    fn add(&self, place: DamagedItem, finding: &Finding) -> bool {
+        let mut known = self.known.lock();
+        let is_new = !known.contains_key(&place);
+        if is_new && known.len() < KEPT_MAX {
+            known.insert(place, finding.clone());
+        }
+        is_new
+    }
+
+    /// The items behind the one that was looked at last, and behind the end those from the beginning on; each once.
+    fn next(&self) -> Vec<(DamagedItem, Finding)> {
+        let (known, mut looked_at) = (self.known.lock(), self.looked_at.lock());
+        let last = looked_at.take();
+        let behind = known.range((last.clone().map_or(Unbounded, Excluded), Unbounded));
+        let before = last.into_iter().flat_map(|last| known.range(..=last));
+        let chosen = behind.chain(before).take(LOOKED_AT_ONCE);
+        let chosen: Vec<_> = chosen.map(|(place, finding)| (place.clone(), finding.clone())).collect();
+        *looked_at = chosen.last().map(|(place, _)| place.clone());
+        chosen
+    }
+}
+
+/// Notes what became of something that a read, a write or a scrub found damaged on a brick of this server.
+pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Mended>) {
+    let place = (brick.id(), describe(finding));
+    let name = node.brick_name(brick.id());
+    match outcome {
+        Ok(done @ (Mended::Yes | Mended::NotNeeded)) => {
+            node.damages.known.lock().remove(&place);
+            log::warn!("{} on brick {name}: {}", place.1, words(*done));
+        }
+        // A brick that stops is logged as such, and replaced as a whole.
+        Ok(Mended::KeyLost) => {}
+        _ if brick.stopped().is_some() => {}
+        Ok(Mended::No) | Err(_) => {
+            let volume = volume_name(node, finding);
+            let what = place.1.clone();
+            if node.damages.add(place, finding) {
+                let why = outcome.as_ref().err().map_or(words(Mended::No).to_string(), |error| {
+                    format!("damaged, and it cannot be mended now: {error}")
+                });
+                log::error!(
+                    "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the file from a backup, \
+                     or remove it"
+                );
+            }
+        }
+    }
+}
+
+fn volume_name(node: &Node, finding: &Finding) -> String {
+    let volume = volume_of(finding);
+    node.volumes.read().get(&volume).map_or_else(|| format!("number {}", volume.0), |info| info.name.clone())
+}
+
+/// What is damaged, for `hekate status`.
+pub fn rows(node: &Node) -> Vec<Value> {
+    let known: Vec<_> = node.damages.known.lock().iter().take(NAMED_MAX).map(|(p, f)| (p.clone(), f.clone())).collect();
+    let row = |((brick, what), finding): (DamagedItem, Finding)| {
+        json!({
+            "volume": volume_name(node, &finding), "what": what, "brick": brick,
+            "directory": node.directories.get(&brick), "server": node.registry.server(),
+        })
+    };
+    known.into_iter().map(row).collect()
+}
+
+/// Reads some of what is damaged again, and names bricks in the log that have stopped.
+pub fn round(node: &Node) {
+    node.bricks.values().for_each(|brick| tell_stopped(node, brick));
+    for (place, finding) in node.damages.next() {
+        let brick = node.bricks.get(&place.0).filter(|brick| brick.stopped().is_none());
+        // Of a brick that has stopped nothing is read: it is to be replaced as a whole.
+        let Some(brick) = brick else {
+            node.damages.known.lock().remove(&place);
+            continue;
+        };
+        if is_right(brick, &finding) && node.damages.known.lock().remove(&place).is_some() {
+            let name = node.brick_name(place.0);
+            log::info!("{} on brick {name}: was damaged, is written anew or removed by now", place.1);
+        }
+    }
+}
+
+fn is_right(brick: &Brick, finding: &Finding) -> bool {
+    match finding {
+        Finding::Block { ring, shard, block } => match brick.shard(*ring, *shard) {
+            Ok(None) => true,
+            Ok(Some(_)) => brick.read_block(*ring, *shard, *block).is_ok(),
+            Err(_) => false,
+        },
+        Finding::Entry { key } => brick.get(key).is_ok(),
+        Finding::Stray { .. } => true,
+    }
+}
+
+/// A line for each brick that has stopped, once.
+fn tell_stopped(node: &Node, brick: &Brick) {
+    let Some(why) = brick.stopped() else { return };
+    if node.damages.stopped.lock().insert(brick.id()) {
+        log::error!("{}", stopped_words(&node.brick_name(brick.id()), node.directories.get(&brick.id()), &why));
+    }
+}
+
+/// What a brick that has stopped is said to be, and what to do.
+fn stopped_words(name: &str, directory: Option<&String>, why: &str) -> String {
+    let called = directory.map_or(name, String::as_str);
+    format!(
+        "brick {name} has stopped: {why}. Its partitions go on if they have enough other replicas. If its disk has failed: hekate \
+         brick replace {called} NEW-DIR on this server; else restart the server, and it is healed"
+    )
+}

@@ -1,0 +1,231 @@
+//! What a server does beside its requests: checkpoints, and collecting what ops left behind.
+
+use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::node::Node;
+use crate::hosting::start;
+use crate::maintenance::healing;
+use crate::maintenance::scrub;
+use crate::request::turn::Turn;
+use hekate_proto::*;
+use hekate_replica::{Commit, Event};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+/// How often a journal is looked at: a disk of 1 GB/s fills a fortieth of it meanwhile.
+const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
+/// Between two writes of a checkpoint that is ahead of the journal; all together at most a second.
+const WRITE_PAUSE: Duration = Duration::from_millis(2);
+const WRITE_PAUSES_MAX: u32 = 500;
+/// A volume that another server made is here this much later.
+const LEARN_PAUSE: Duration = Duration::from_secs(1);
+const CHORES_PAUSE: Duration = Duration::from_millis(250);
+/// Space of what was deleted is back this long after at the latest, however little else happens.
+const SPACE_PAUSE: Duration = Duration::from_secs(3);
+/// How often a checkpoint is tried again that found no room.
+const STALLED_PAUSE: Duration = Duration::from_millis(500);
+/// How often replicas are looked at that have put something off.
+const TICK_PAUSE: Duration = Duration::from_millis(10);
+/// Inodes collected in one round.
+const COLLECT_AT_ONCE: usize = 1024;
+/// Rounds that a full disk waits for what is being collected.
+const COLLECT_ROUNDS: u32 = 200;
+
+/// The threads.
+pub struct Housekeeping {
+    stopping: Arc<AtomicBool>,
+    views: Thread,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Housekeeping {
+    /// Starts them.
+    pub fn start(node: &Arc<Node>) -> Result<Self> {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let checkpoints = spawn(node, &stopping, CHECKPOINT_PAUSE, |node| {
+            node.look_after_journals();
+            if node.bricks.values().any(|brick| brick.wants_checkpoint()) {
+                let mut pauses = 0;
+                node.checkpoint_all_paced(&mut || {
+                    std::thread::sleep(WRITE_PAUSE);
+                    pauses += 1;
+                    pauses < WRITE_PAUSES_MAX
+                })?;
+            }
+            Ok(())
+        })?;
+        let chores = spawn(node, &stopping, CHORES_PAUSE, chores)?;
+        let space = spawn(node, &stopping, SPACE_PAUSE, |node| {
+            if node.bricks.values().any(|brick| brick.could_free_space()) {
+                node.checkpoint_all()?;
+            }
+            Ok(())
+        })?;
+        let stalled = spawn(node, &stopping, STALLED_PAUSE, Node::checkpoint_stalled)?;
+        let ticks = spawn(node, &stopping, TICK_PAUSE, tick_who_waits)?;
+        let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
+        let tell = spawn(node, &stopping, start::TELL_PAUSE, |node| {
+            node.tell_comparing();
+            Ok(())
+        })?;
+        let learn = spawn(node, &stopping, LEARN_PAUSE, Node::learn)?;
+        let views = spawn_paced(node, &stopping, Node::views_pause, Node::keep_views)?;
+        let threads = vec![checkpoints, chores, space, stalled, ticks, scrub, tell, learn, views];
+        let views = threads.last().map_or_else(std::thread::current, |views| views.thread().clone());
+        Ok(Self { stopping, views, threads })
+    }
+
+    /// The checkpoints' thread does not wait for its time.
+    pub fn look_now(&self) {
+        if let Some(checkpoints) = self.threads.first() {
+            checkpoints.thread().unpark();
+        }
+    }
+
+    /// Nor does that of the views.
+    pub fn look_at_views(&self) {
+        self.views.unpark();
+    }
+
+    /// Ends them.
+    pub fn stop(self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn spawn(
+    node: &Arc<Node>,
+    stopping: &Arc<AtomicBool>,
+    pause: Duration,
+    act: fn(&Node) -> Result<()>,
+) -> Result<JoinHandle<()>> {
+    spawn_paced(node, stopping, move |_| pause, act)
+}
+
+/// The pause is asked for anew each time.
+fn spawn_paced(
+    node: &Arc<Node>,
+    stopping: &Arc<AtomicBool>,
+    pause: impl Fn(&Node) -> Duration + Send + 'static,
+    act: fn(&Node) -> Result<()>,
+) -> Result<JoinHandle<()>> {
+    let (node, stopping): (Weak<Node>, _) = (Arc::downgrade(node), stopping.clone());
+    let run = move || {
+        let mut last_error = None;
+        while !stopping.load(Ordering::Relaxed) {
+            let Some(wait) = node.upgrade().map(|node| pause(&node)) else { return };
+            std::thread::park_timeout(wait);
+            let Some(node) = node.upgrade() else { return };
+            let error = act(&node).err();
+            if let Some(error) = error.as_ref().filter(|_| error != last_error) {
+                log::error!("housekeeping: {error}");
+            }
+            last_error = error;
+        }
+    };
+    std::thread::Builder::new().name("hekate-keep".into()).spawn(run).map_err(|e| Error::io("start a thread", e))
+}
+
+/// Gives back the space of everything that was deleted, now, and looks how much room there is.
+pub fn free_space(node: &Node) -> Result<()> {
+    if node.could_free_space() {
+        for _ in 0..COLLECT_ROUNDS {
+            tick_all(node);
+            if node.work_left() == 0 {
+                break;
+            }
+            node.checkpoint_if_wanted()?;
+        }
+        node.checkpoint_all()?;
+    } else if node.bricks.values().any(|brick| brick.could_free_promises()) {
+        node.checkpoint_all()?;
+    }
+    node.bricks.values().try_for_each(|brick| brick.refresh_room())?;
+    // Members tell their leaders.
+    tick_all(node);
+    Ok(())
+}
+
+fn rings(node: &Node) -> Vec<Arc<HostedRing>> {
+    node.rings.read().values().cloned().collect()
+}
+
+fn tick_all(node: &Node) {
+    rings(node).iter().for_each(|ring| node.tick(ring));
+}
+
+/// Ops that met a hold are tried again soon.
+fn tick_who_waits(node: &Node) -> Result<()> {
+    let all = rings(node);
+    healing::share(node, &all);
+    for ring in all {
+        for address in ring.leaders() {
+            let waits = ring.replica(address).is_some_and(|hosted| hosted.partition.read().wants_tick());
+            if waits {
+                let mut turn = Turn::new(node, &ring);
+                turn.tell(address, Event::Tick);
+                turn.run();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn chores(node: &Node) -> Result<()> {
+    // A disk that cannot be asked keeps no session from ending.
+    let measured: Vec<Result<()>> = node.bricks.values().map(|brick| brick.refresh_room()).collect();
+    for session in node.sessions.over(|home| node.ends_sessions_of(home)) {
+        node.end_session(session)?;
+    }
+    tick_all(node);
+    node.settle_lives()?;
+    for ring in rings(node) {
+        node.tell_sessions(&ring);
+        node.tell_doubts(&ring);
+    }
+    collect_orphans(node)?;
+    crate::hosting::volumes::go_on_deleting(node)?;
+    measured.into_iter().collect()
+}
+
+/// Inodes without names that no session has open.
+fn collect_orphans(node: &Node) -> Result<()> {
+    let released = |orphan: &&(RingId, VolumeId, InodeId)| node.sessions.all_released(orphan.1, orphan.2);
+    let collected: Vec<_> = {
+        let orphans = node.orphans.lock();
+        orphans.iter().filter(released).take(COLLECT_AT_ONCE).copied().collect()
+    };
+    for (ring_id, volume, inode) in &collected {
+        let ring = node.ring(*ring_id)?;
+        if let Ok((to, _)) = ring.leader(inode.position().partition(ring.count())) {
+            let mut turn = Turn::new(node, &ring);
+            turn.tell(to, Event::Collect { volume: *volume, inode: *inode });
+            turn.run();
+        }
+        node.orphans.lock().remove(&(*ring_id, *volume, *inode));
+        node.sessions.forget(*volume, *inode);
+    }
+    Ok(())
+}
+
+/// Results that a session's retries would have asked for.
+pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -> Result<()> {
+    // First what cannot fail: others wait for its locks.
+    node.session_ended(ring, session);
+    for to in ring.leaders() {
+        let prefix = Key::session_prefix(ring.ring, to.partition.first_position(ring.count()), session);
+        let Some(hosted) = ring.replica(to) else { continue };
+        let entries = hosted.brick.scan(&prefix, &prefix.prefix_end(), SESSION_SLOTS)?;
+        if !entries.is_empty() {
+            let mut commit = Commit::default();
+            entries.into_iter().for_each(|(key, _)| commit.delete(key));
+            node.change(ring, to.partition, commit)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! What a server knows for people: statistics, and answers to an operator's questions.
+//!
+//! | file | what it reports | read by |
+//! |---|---|---|
+//! | `op_statistics` | counts and latencies of ops, ops in progress, slow ops | `hekate status`, `hekate debug slow` |
+//! | `metrics` | the page for Prometheus | Prometheus, `hekate metrics` |
+//! | `mapping` | files that two mounts have mapped for writing | `hekate status` |
+//! | `heal_files` | files of which a replica lacks changes | `hekate heal list` |
+//! | `where_is` | where a file's bytes are, and what each replica has of them | `hekate where` |
+//!
+//! Invariant: nothing here changes ground state. A bug here shows as a wrong figure, never as a wrong file.
+
+pub(crate) mod heal_files;
+pub(crate) mod mapping;
+pub(crate) mod metrics;
+pub(crate) mod op_statistics;
+pub(crate) mod where_is;

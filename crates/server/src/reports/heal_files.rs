@@ -1,0 +1,279 @@
+//! What replicas lack that are away or being healed, file by file: what the leader's journal says has changed since they
+//! left. Names come with it where something was made meanwhile; `names.rs` looks for the others.
+//!
+//! When a replica left is known to the server since it runs. If the journal does not go back so far, there may be more, and
+//! that is said: the replica is compared from its beginning then.
+
+mod names;
+
+pub use names::{NameRequest, names_here};
+
+use crate::control::{ControlRequest, ask_server};
+use crate::hosting::node::Node;
+use hekate_proto::map::View;
+use hekate_proto::*;
+use hekate_replica::Healing;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
+
+/// Files in one answer.
+const FILES_MAX: usize = 10_000;
+
+type At = (RingId, PartitionNumber, BrickId);
+
+/// Since when replicas lack something.
+#[derive(Default)]
+pub struct Leavings(Mutex<HashMap<At, Epoch>>, Mutex<HashMap<At, (Instant, u32)>>);
+
+impl Leavings {
+    /// A partition's view is another one.
+    pub fn note(&self, ring: RingId, partition: PartitionNumber, before: &View, view: &View) {
+        let mut left = self.0.lock();
+        for member in before.members.iter().filter(|member| !view.has_member(member.brick)) {
+            left.entry((ring, partition, member.brick)).or_insert(view.epoch);
+        }
+        for member in &view.members {
+            left.remove(&(ring, partition, member.brick));
+        }
+    }
+
+    /// How long it still takes if it goes on as it has since it was first seen at it; none: that is not known.
+    pub fn seconds_left(&self, at: At, healing: &Healing) -> Option<f64> {
+        let mut begun = self.1.lock();
+        begun.retain(|_, (since, _)| since.elapsed().as_secs() < 7 * 24 * 3600);
+        if healing.whole || !healing.heard {
+            begun.remove(&at);
+            return None;
+        }
+        let (since, from) = *begun.entry(at).or_insert((Instant::now(), healing.done));
+        let gone = f64::from(healing.done.checked_sub(from).filter(|gone| *gone > 0)?);
+        Some(since.elapsed().as_secs_f64() * f64::from(10_000 - healing.done) / gone)
+    }
+}
+
+/// What one replica lacks of one file, as the journal of its partition's leader tells it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Lacked {
+    brick: BrickId,
+    volume: u32,
+    /// An inode, or bytes by their data id: hexadecimal.
+    inode: Option<String>,
+    data: Option<String>,
+    blocks: u64,
+    bytes: u64,
+}
+
+/// What the journals of one server tell.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Told {
+    lacked: Vec<Lacked>,
+    /// Bricks of which there may be more.
+    incomplete: BTreeSet<String>,
+    /// Which inode has which bytes, and where inodes have got names, as far as it was journaled since.
+    owners: BTreeMap<String, String>,
+    names: BTreeMap<String, (String, String)>,
+    parents: BTreeMap<String, String>,
+}
+
+/// A replica that lacks something of a partition that is led here.
+struct Lacking {
+    brick: BrickId,
+    /// Since this view; none: since before this server started.
+    since: Option<Epoch>,
+    healing: Option<Healing>,
+    /// The journal has what it lacks from the beginning.
+    is_complete: bool,
+    entries: BTreeMap<Key, u64>,
+    blocks: BTreeMap<ShardId, BTreeSet<u32>>,
+}
+
+impl Lacking {
+    fn wants(&self, record: &Record) -> bool {
+        let is_since = self.since.is_none_or(|since| record.epoch >= since);
+        let has = |healing: &Healing| healing.whole || healing.from.is_none() && record.sequence <= healing.held;
+        is_since && !self.healing.as_ref().is_some_and(has)
+    }
+
+    /// It has gone through what comes before this.
+    fn is_behind(&self, key: &Key) -> bool {
+        self.healing.as_ref().and_then(|healing| healing.from.as_ref()).is_none_or(|from| key >= from)
+    }
+
+    fn take(&mut self, ring: RingId, change: &Change) {
+        match change {
+            Change::Put { key, .. } | Change::Delete { key } if self.is_behind(key) => {
+                let bytes = if let Change::Put { value, .. } = change { value.len() } else { 0 };
+                self.entries.insert(key.clone(), (key.as_bytes().len() + bytes) as u64);
+            }
+            Change::WriteBlocks { shard, run, .. } | Change::FreshBlocks { shard, run, .. } => {
+                if self.is_behind(&Key::shard(ring, *shard)) {
+                    self.blocks.entry(*shard).or_default().extend((run.first..).take(run.checksums.len()));
+                }
+            }
+            of_shard => {
+                if let Some(shard) = of_shard.shard().filter(|shard| self.is_behind(&Key::shard(ring, *shard))) {
+                    self.blocks.entry(shard).or_default();
+                }
+            }
+        }
+    }
+
+    /// By file.
+    fn files(self) -> impl Iterator<Item = Lacked> {
+        // Blocks and bytes by volume and id, of an inode or of a file's bytes.
+        let (mut inodes, mut contents) = (BTreeMap::new(), BTreeMap::new());
+        for (key, bytes) in self.entries {
+            let (Some(place), Some(id), Some(kind)) = (key.prefix(), key.id(), key.kind()) else { continue };
+            if matches!(kind, Kind::Inode | Kind::Content | Kind::Xattr | Kind::Stub | Kind::Name) {
+                *inodes.entry((place.volume.0, id)).or_insert(0) += bytes;
+            }
+        }
+        for (shard, blocks) in self.blocks {
+            *contents.entry((shard.volume.0, shard.data.0)).or_insert(0) += blocks.len() as u64;
+        }
+        let brick = self.brick;
+        let of_inode =
+            move |((volume, id), bytes)| Lacked { inode: Some(hex(id)), bytes, brick, volume, ..Lacked::default() };
+        let of_content = move |((volume, id), blocks): ((u32, u128), u64)| Lacked {
+            data: Some(hex(id)),
+            blocks,
+            bytes: blocks * BLOCK_BYTES as u64,
+            brick,
+            volume,
+            ..Lacked::default()
+        };
+        inodes.into_iter().map(of_inode).chain(contents.into_iter().map(of_content))
+    }
+}
+
+fn hex(id: u128) -> String {
+    format!("{id:032x}")
+}
+
+impl Told {
+    /// What a record says of whose bytes are whose, and of names.
+    fn learn(&mut self, change: &Change) {
+        let Change::Put { key, value } = change else { return };
+        let Some(id) = key.id().map(hex) else { return };
+        match key.kind() {
+            Some(Kind::Inode) => {
+                let Ok(record) = InodeRecord::from_bytes(value.clone()) else { return };
+                if record.kind == NodeKind::Directory {
+                    self.parents.insert(id.clone(), hex(record.parent.bits()));
+                }
+                self.owners.extend(record.layout.pieces.iter().map(|piece| (hex(piece.data.0), id.clone())));
+            }
+            Some(Kind::Name) => {
+                let Ok(record) = NameRecord::from_bytes(value.clone()) else { return };
+                let name = String::from_utf8_lossy(&key.rest()).into_owned();
+                self.names.insert(hex(record.inode.bits()), (id, name));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the journals of this server tell of the partitions that are led here.
+pub fn missing_here(node: &Node) -> Result<Value> {
+    let mut told = Told::default();
+    for brick in node.bricks.values() {
+        let mut lacking = lacking_of(node, brick.id())?;
+        if lacking.is_empty() {
+            continue;
+        }
+        let mut seen: BTreeSet<(RingId, PartitionNumber)> = BTreeSet::new();
+        brick.journaled(&mut |record| {
+            let at = (record.ring, record.partition);
+            let Some(all) = lacking.get_mut(&at) else { return };
+            let is_first = seen.insert(at);
+            for one in all {
+                // Something older is there as well: so nothing is missing of what came since.
+                one.is_complete |=
+                    one.since.is_some_and(|since| record.epoch < since) || is_first && record.sequence == Sequence(1);
+                if one.wants(&record) {
+                    record.changes.iter().for_each(|change| one.take(record.ring, change));
+                }
+            }
+            record.changes.iter().for_each(|change| told.learn(change));
+        })?;
+        for one in lacking.into_values().flatten() {
+            if !one.is_complete && !one.healing.as_ref().is_some_and(|healing| healing.whole) {
+                told.incomplete.insert(one.brick.text());
+            }
+            told.lacked.extend(one.files());
+        }
+    }
+    Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "told": crate::control::json(&told)? }))
+}
+
+/// Of the partitions that this brick leads: who lacks something.
+fn lacking_of(node: &Node, leader: BrickId) -> Result<BTreeMap<(RingId, PartitionNumber), Vec<Lacking>>> {
+    let left = node.leavings.0.lock();
+    let mut found = BTreeMap::new();
+    for info in node.registry.rings()? {
+        let Ok(ring) = node.ring(info.ring) else { continue };
+        for address in ring.leaders().into_iter().filter(|address| address.brick == leader) {
+            let (partition, view) = (address.partition, ring.view(address.partition)?);
+            let healing = ring.replica(address).map(|hosted| hosted.partition.read().healing()).unwrap_or_default();
+            let placed = info.placed(partition).into_iter().filter(|brick| !view.has_member(*brick));
+            let lacking = placed.map(|brick| Lacking {
+                brick,
+                since: left.get(&(info.ring, partition, brick)).copied(),
+                healing: healing.iter().find(|one| one.brick == brick).cloned(),
+                is_complete: false,
+                entries: BTreeMap::new(),
+                blocks: BTreeMap::new(),
+            });
+            let lacking: Vec<Lacking> = lacking.collect();
+            if !lacking.is_empty() {
+                found.insert((info.ring, partition), lacking);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// All servers' together: a row for each file that some brick lacks something of.
+pub fn missing(node: &Node) -> Result<Value> {
+    let mut all = Told::default();
+    for info in node.registry.servers()? {
+        let said = match info.server == node.registry.server() {
+            true => missing_here(node).map_err(|error| error.to_string()),
+            false => ask_server(node, &info, &ControlRequest::MissingHere),
+        };
+        // One that is away leads nothing.
+        let Ok(mut said) = said else { continue };
+        let Ok(told) = serde_json::from_value::<Told>(said["told"].take()) else { continue };
+        all.lacked.extend(told.lacked);
+        all.incomplete.extend(told.incomplete);
+        all.owners.extend(told.owners);
+        all.names.extend(told.names);
+        all.parents.extend(told.parents);
+    }
+    let mut files: BTreeMap<(BrickId, u32, bool, String), (u64, u64)> = BTreeMap::new();
+    for one in std::mem::take(&mut all.lacked) {
+        let owner = one.data.as_ref().and_then(|data| all.owners.get(data).cloned());
+        let (is_inode, id) = match (one.inode.or(owner), one.data) {
+            (Some(inode), _) => (true, inode),
+            (None, data) => (false, data.unwrap_or_default()),
+        };
+        let (blocks, bytes) = files.entry((one.brick, one.volume, is_inode, id)).or_default();
+        (*blocks, *bytes) = (*blocks + one.blocks, *bytes + one.bytes);
+    }
+    let total: u64 = files.values().map(|(_, bytes)| bytes).sum();
+    let count = files.len();
+    let mut paths = names::Paths::new(node, all.names, all.parents)?;
+    let mut rows = Vec::new();
+    for ((brick, volume, is_inode, id), (blocks, bytes)) in files.into_iter().take(FILES_MAX) {
+        let mut row = json!({ "brick": brick, "volume": paths.volume(volume), "blocks": blocks, "bytes": bytes });
+        if is_inode {
+            row["path"] = paths.of(VolumeId(volume), &id).into();
+        }
+        row[if is_inode { "inode" } else { "data" }] = id.into();
+        rows.push(row);
+    }
+    Ok(json!({ "files": rows, "files_in_all": count, "bytes": total, "incomplete": all.incomplete }))
+}

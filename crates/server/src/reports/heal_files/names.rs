@@ -1,0 +1,161 @@
+//! Paths of inodes: by what was learned of names, else by a look at the names where they would rest.
+
+use crate::control::{ControlRequest, ask_server};
+use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::node::Node;
+use hekate_cluster::{ServerInfo, VolumeInfo};
+use hekate_proto::*;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Names that one look goes through, and looks of one answer.
+const NAMES_MAX: usize = 100_000;
+const LOOKS_MAX: usize = 1000;
+/// Directories above a name: deeper is damage.
+const DEPTH_MAX: usize = 1000;
+
+/// Which name leads to an inode? Of a directory among its parent's, of anything else where it was born.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NameRequest {
+    ring: RingId,
+    volume: VolumeId,
+    /// Ids are hexadecimal here.
+    inode: String,
+    parent: Option<String>,
+}
+
+fn hex(id: InodeId) -> String {
+    format!("{:032x}", id.bits())
+}
+
+fn inode(text: &str) -> Result<InodeId> {
+    let id = u128::from_str_radix(text, 16).map_err(|_| Error::invalid(format!("{text:?} is no inode's id")))?;
+    Ok(InodeId::from_bits(id))
+}
+
+/// Looks among what the replicas of this server have.
+pub fn names_here(node: &Node, request: &NameRequest) -> Result<Value> {
+    let ring = node.ring(request.ring)?;
+    let (wanted, parent) = (inode(&request.inode)?, request.parent.as_deref().map(inode).transpose()?);
+    let found = find(&ring, request.volume, wanted, parent)?;
+    let parent = parent_of(&ring, request.volume, wanted)?.map(hex);
+    let found = found.map(|(directory, name)| json!([hex(directory), name]));
+    Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "found": found, "parent": parent }))
+}
+
+fn find(
+    ring: &HostedRing,
+    volume: VolumeId,
+    wanted: InodeId,
+    parent: Option<InodeId>,
+) -> Result<Option<(InodeId, String)>> {
+    let positions: Vec<Position> = match parent {
+        Some(parent) => name_positions(parent, ring.count()).collect(),
+        None => vec![wanted.position()],
+    };
+    for position in positions {
+        let place = KeyPrefix { ring: ring.ring, position, volume };
+        let (first, last) = match parent {
+            Some(parent) => (parent, parent),
+            None => (InodeId::from_bits(0), InodeId::from_bits(u128::MAX)),
+        };
+        let (mut from, to) = (Key::name(place, first, b""), Key::name(place, last, b"").prefix_end());
+        let at = position.partition(ring.count());
+        let Some(brick) = ring.members(at)?.into_iter().next() else { continue };
+        let mut seen = 0;
+        while seen < NAMES_MAX {
+            let some = brick.scan(&from, &to, 1024)?;
+            let Some((last, _)) = some.last() else { break };
+            (from, seen) = (last.successor(), seen + some.len());
+            for (key, value) in some.iter().filter(|(key, _)| key.kind() == Some(Kind::Name)) {
+                let is_it = NameRecord::from_bytes(value.clone()).is_ok_and(|record| record.inode == wanted);
+                if let Some(directory) = key.id().filter(|_| is_it) {
+                    let name = String::from_utf8_lossy(&key.rest()).into_owned();
+                    return Ok(Some((InodeId::from_bits(directory), name)));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn parent_of(ring: &HostedRing, volume: VolumeId, inode: InodeId) -> Result<Option<InodeId>> {
+    let members = ring.members(inode.position().partition(ring.count()))?;
+    let Some(brick) = members.first() else { return Ok(None) };
+    let value = brick.get(&Key::inode(ring.ring, volume, inode, Kind::Inode))?;
+    let record = value.map(InodeRecord::from_bytes).transpose()?;
+    Ok(record.filter(|record| record.kind == NodeKind::Directory).map(|record| record.parent))
+}
+
+/// What is known of names while an answer is put together.
+pub struct Paths<'a> {
+    node: &'a Node,
+    volumes: Vec<VolumeInfo>,
+    servers: Vec<ServerInfo>,
+    names: BTreeMap<String, (String, String)>,
+    parents: BTreeMap<String, String>,
+    looks: usize,
+}
+
+impl<'a> Paths<'a> {
+    pub fn new(
+        node: &'a Node,
+        names: BTreeMap<String, (String, String)>,
+        parents: BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let (volumes, servers) = (node.registry.volumes()?, node.registry.servers()?);
+        Ok(Self { node, volumes, servers, names, parents, looks: 0 })
+    }
+
+    pub fn volume(&self, volume: u32) -> String {
+        let found = self.volumes.iter().find(|info| info.volume.0 == volume);
+        found.map_or_else(|| volume.to_string(), |info| info.name.clone())
+    }
+
+    /// From the volume's root; none: no name was found for it, or for a directory above.
+    pub fn of(&mut self, volume: VolumeId, inode: &str) -> Option<String> {
+        let root = hex(ROOT);
+        let (mut path, mut at) = (String::new(), inode.to_string());
+        for _ in 0..DEPTH_MAX {
+            if at == root {
+                return Some(if path.is_empty() { "/".into() } else { path });
+            }
+            if !self.names.contains_key(&at) {
+                self.look_for(volume, &at);
+            }
+            let (directory, name) = self.names.get(&at)?;
+            (path, at) = (format!("/{name}{path}"), directory.clone());
+        }
+        None
+    }
+
+    /// Asks the servers, this one first, until one knows.
+    fn look_for(&mut self, volume: VolumeId, inode: &str) -> Option<()> {
+        let ring = self.volumes.iter().find(|info| info.volume == volume)?.ring;
+        if self.looks >= LOOKS_MAX {
+            return None;
+        }
+        self.looks += 1;
+        // The first round may say only whose child it is, and the next where that one's names are.
+        for _ in 0..2 {
+            let parent = self.parents.get(inode).cloned();
+            let request = NameRequest { ring, volume, inode: inode.into(), parent };
+            for info in &self.servers {
+                let said = match info.server == self.node.registry.server() {
+                    true => names_here(self.node, &request).map_err(|error| error.to_string()),
+                    false => ask_server(self.node, info, &ControlRequest::NamesHere(request.clone())),
+                };
+                let Ok(said) = said else { continue };
+                if let Some(parent) = said["parent"].as_str() {
+                    self.parents.insert(inode.into(), parent.into());
+                }
+                if let (Some(directory), Some(name)) = (said["found"][0].as_str(), said["found"][1].as_str()) {
+                    self.names.insert(inode.into(), (directory.into(), name.into()));
+                    return Some(());
+                }
+            }
+        }
+        None
+    }
+}

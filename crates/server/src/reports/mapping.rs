@@ -1,0 +1,180 @@
+//! Files of which two mounts write back pages that programs stored to through shared mappings (mmap(2) with MAP_SHARED).
+//!
+//! Each mount has pages of its own, and a whole page is written back: a store of one mount can overwrite that of another, and
+//! neither is told (docs/limits.md). So the server that leads the file's inode says it, once a file. What it knows is in memory.
+
+use crate::hosting::node::Node;
+use crate::request::sessions::Session;
+use hekate_proto::*;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Files that are remembered, of some 100 bytes each; the one that was written back longest ago makes room.
+const KEPT_MAX: usize = 4096;
+/// Two mounts that write back a file further apart take turns with it, rather than map it at the same time: a kernel writes a
+/// page back some 35 s after it was stored to.
+const TOGETHER: Duration = Duration::from_secs(300);
+/// Files of one heartbeat that are noted: what an honest client names at most.
+const NOTED_AT_ONCE: usize = 1024;
+/// Files that `hekate status` lists.
+const NAMED_MAX: usize = 16;
+
+type File = (VolumeId, InodeId);
+
+/// Which sessions last wrote back mapped pages of which files, bounded in number.
+#[derive(Default)]
+pub struct Mappings(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    files: HashMap<File, Writer>,
+    /// Files that two mounts had mapped, since the server started.
+    count: u64,
+}
+
+/// Who wrote back last.
+#[derive(Debug, Clone, Copy)]
+struct Writer {
+    session: SessionId,
+    at: Instant,
+    /// The other session, once there was one: it was said.
+    other: Option<SessionId>,
+}
+
+impl Mappings {
+    /// Files of which two mounts wrote back mapped pages, since the server started.
+    pub fn count(&self) -> u64 {
+        self.0.lock().count
+    }
+
+    /// A session has written back pages of the file now. `lives`: whether another session has not ended.
+    /// -> that other session, if it did so a while ago as well and the file was not yet told of.
+    fn note(
+        &self,
+        file: File,
+        session: SessionId,
+        now: Instant,
+        lives: impl Fn(SessionId) -> bool,
+    ) -> Option<SessionId> {
+        let mut known = self.0.lock();
+        let Some(before) = known.files.get(&file).copied() else {
+            known.make_room();
+            known.files.insert(file, Writer { session, at: now, other: None });
+            return None;
+        };
+        let met = before.session != session && now.duration_since(before.at) < TOGETHER && lives(before.session);
+        let is_new = met && before.other.is_none();
+        let other = if met { Some(before.session) } else { before.other };
+        known.files.insert(file, Writer { session, at: now, other });
+        known.count += u64::from(is_new);
+        is_new.then_some(before.session)
+    }
+}
+
+impl Known {
+    fn make_room(&mut self) {
+        if self.files.len() >= KEPT_MAX
+            && let Some(oldest) = self.files.iter().min_by_key(|(_, writer)| writer.at).map(|(file, _)| *file)
+        {
+            self.files.remove(&oldest);
+        }
+    }
+}
+
+/// What a heartbeat says of mapped pages, of the files whose inodes are led here.
+pub fn note(node: &Node, session: &Session, mapped: &[InodeId]) {
+    let Ok(volume) = node.volume(session.volume) else { return };
+    let Ok(ring) = node.ring(volume.ring) else { return };
+    let is_led = |inode: &&InodeId| ring.leader(inode.position().partition(ring.count())).is_ok();
+    for inode in mapped.iter().take(NOTED_AT_ONCE).filter(is_led) {
+        let lives = |other| node.sessions.get(other).is_ok();
+        let Some(other) = node.mappings.note((volume.volume, *inode), session.id, Instant::now(), lives) else {
+            continue;
+        };
+        log::warn!(
+            "volume {}: inode {} (find MOUNT -inum {}) is mapped and stored to by two mounts, {} and {}; mappings of two mounts are not \
+             coherent, and stores of one may overwrite those of the other without an error. Use the file from one mount, or \
+             without mmap (SQLite: PRAGMA journal_mode=DELETE); see docs/limits.md",
+            volume.name,
+            inode.number(),
+            inode.number(),
+            client(node, other),
+            client(node, session.id),
+        );
+    }
+}
+
+/// A client for people; its mount logs the same number.
+fn client(node: &Node, session: SessionId) -> String {
+    match node.sessions.get(session).ok().and_then(|session| session.uid) {
+        Some(uid) => format!("session {} of user {uid}", session.0),
+        None => format!("session {} over TCP", session.0),
+    }
+}
+
+/// Files that two mounts have mapped, for `hekate status`: the last ones.
+pub fn rows(node: &Node) -> Vec<Value> {
+    let known = node.mappings.0.lock();
+    let mut met: Vec<(File, Writer)> = known
+        .files
+        .iter()
+        .filter(|(_, writer)| writer.other.is_some())
+        .map(|(file, writer)| (*file, *writer))
+        .collect();
+    drop(known);
+    met.sort_by_key(|(_, writer)| std::cmp::Reverse(writer.at));
+    let name = |volume| node.volumes.read().get(&volume).map(|info| info.name.clone());
+    let row = |((volume, inode), writer): (File, Writer)| {
+        json!({
+            "volume": name(volume), "inode": inode.number(), "sessions": [writer.session, writer.other],
+            "seconds_ago": writer.at.elapsed().as_secs(),
+        })
+    };
+    met.into_iter().take(NAMED_MAX).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: SessionId = SessionId(1);
+    const TWO: SessionId = SessionId(2);
+
+    fn file(number: u64) -> File {
+        (VolumeId(1), InodeId::new(0, 0, number))
+    }
+
+    #[test]
+    fn a_file_of_two_living_sessions_is_told_once() {
+        let (mappings, now) = (Mappings::default(), Instant::now());
+        let all_live = |_| true;
+        assert_eq!(mappings.note(file(1), ONE, now, all_live), None);
+        assert_eq!(mappings.note(file(1), ONE, now, all_live), None, "its own pages");
+        assert_eq!(mappings.note(file(2), TWO, now, all_live), None, "another file");
+        assert_eq!(mappings.note(file(1), TWO, now, all_live), Some(ONE));
+        assert_eq!(mappings.note(file(1), ONE, now, all_live), None, "it was told");
+        assert_eq!(mappings.count(), 1);
+    }
+
+    #[test]
+    fn who_has_ended_or_wrote_long_ago_meets_nobody() {
+        let (mappings, now) = (Mappings::default(), Instant::now());
+        mappings.note(file(1), ONE, now, |_| true);
+        assert_eq!(mappings.note(file(1), TWO, now, |_| false), None, "the first mount has ended");
+        assert_eq!(mappings.note(file(1), ONE, now + TOGETHER, |_| true), None, "they take turns");
+        assert_eq!(mappings.count(), 0);
+    }
+
+    #[test]
+    fn the_files_are_bounded_and_the_oldest_goes() {
+        let (mappings, now) = (Mappings::default(), Instant::now());
+        for number in 0..=KEPT_MAX as u64 {
+            mappings.note(file(number), ONE, now + Duration::from_millis(number), |_| true);
+        }
+        let known = mappings.0.lock();
+        assert_eq!((known.files.len(), known.files.contains_key(&file(0))), (KEPT_MAX, false));
+        assert!(known.files.contains_key(&file(1)));
+    }
+}

@@ -1,0 +1,244 @@
+//! Where a file or directory rests: its partition, replicas, pieces and shards, with what each replica has of them.
+//! Different shards may be of different moments.
+
+mod held;
+
+pub use held::{HeldRequest, held_here};
+
+use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::node::Node;
+use hekate_cluster::VolumeInfo;
+use hekate_proto::*;
+use held::{Held, Holders, LOOKS_MAX, Look, What};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Shards in one answer: some 600 bytes each with three replicas, in a frame of 16 MiB.
+const SHARDS_MAX: usize = 2048;
+/// Shards that one answer looks for, there or not: 256 GiB of a file with holes.
+const SHARDS_TRIED_MAX: usize = 65_536;
+
+/// What is looked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WhereRequest {
+    /// The volume's name.
+    pub volume: String,
+    /// The path from its root: names are bytes.
+    pub path: Vec<u8>,
+    /// Shards are listed from this byte of the file on.
+    pub offset: u64,
+}
+
+/// Answers; `NotFound` and `NotDirectory` are of the path.
+pub fn where_is(node: &Node, wanted: &WhereRequest) -> Result<Value> {
+    let volume = volume_called(node, &wanted.volume)?;
+    let ring = node.ring(volume.ring)?;
+    let infos = node.registry.bricks()?.into_iter();
+    let directories = infos.map(|info| (info.brick, info.directory)).collect();
+    let holders = Holders::new(node, &ring)?;
+    Search { volume: &volume, ring: &ring, directories, holders }.answer(wanted)
+}
+
+fn volume_called(node: &Node, name: &str) -> Result<Arc<VolumeInfo>> {
+    let found = node.volumes.read().values().find(|volume| volume.name == name && !volume.deleting).cloned();
+    found.ok_or_else(|| node.no_volume(name))
+}
+
+struct Search<'a> {
+    volume: &'a VolumeInfo,
+    ring: &'a HostedRing,
+    directories: HashMap<BrickId, String>,
+    holders: Holders<'a>,
+}
+
+impl Search<'_> {
+    fn answer(&self, wanted: &WhereRequest) -> Result<Value> {
+        let inode = self.walk(&wanted.path)?;
+        let (place, record) = self.inode(inode)?;
+        let mut answer = json!({
+            "volume": self.volume.name,
+            "volume_id": self.volume.volume,
+            "ring": self.ring.ring,
+            "path": String::from_utf8_lossy(&wanted.path),
+            "inode": format!("{inode:?}"),
+            "number": inode.number(),
+            "kind": format!("{:?}", record.kind).to_lowercase(),
+            "size": record.size,
+            "place": place,
+        });
+        if record.kind == NodeKind::Directory {
+            answer["names"] = self.names(inode, record.spread)?;
+        }
+        if record.kind == NodeKind::File {
+            answer["beside_the_inode"] = record.layout.is_inline().into();
+            answer["pieces"] = pieces(&record.layout, record.size);
+            let (shards, next) = self.shards(&record, wanted.offset)?;
+            answer["shards"] = shards.into();
+            answer["next_offset"] = next.into();
+        }
+        Ok(answer)
+    }
+
+    /// The inode under a path. Symbolic links are not followed.
+    fn walk(&self, path: &[u8]) -> Result<InodeId> {
+        let mut at = ROOT;
+        let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+        for name in names {
+            let name = Name::new(name.to_vec().into()).map_err(|malformed| Error::invalid(malformed.0))?;
+            at = self.name_in(at, &name)?;
+        }
+        Ok(at)
+    }
+
+    fn name_in(&self, directory: InodeId, name: &Name) -> Result<InodeId> {
+        // Where names rest is the directory's to say.
+        let spread = match self.value::<InodeRecord>(&self.key(directory, Kind::Inode))?.ok_or(Error::NotFound)? {
+            InodeRecord { kind: NodeKind::Directory, spread, .. } => spread,
+            _ => return Err(Error::NotDirectory),
+        };
+        let position = name_position(directory, name, spread);
+        let place = KeyPrefix { ring: self.ring.ring, position, volume: self.volume.volume };
+        let found: Option<NameRecord> = self.value(&Key::name(place, directory, name.as_bytes()))?;
+        found.map(|record| record.inode).ok_or(Error::NotFound)
+    }
+
+    fn key(&self, inode: InodeId, kind: Kind) -> Key {
+        Key::inode(self.ring.ring, self.volume.volume, inode, kind)
+    }
+
+    fn partition_of(&self, position: Position) -> PartitionNumber {
+        position.partition(self.ring.count())
+    }
+
+    fn look(&self, position: Position, what: What) -> Look {
+        Look { partition: self.partition_of(position), what }
+    }
+
+    /// The value of a key, as the leader of its partition has it.
+    fn value<T: Wire>(&self, key: &Key) -> Result<Option<T>> {
+        let place = key.prefix().ok_or_else(|| Error::bug("a key without a place"))?;
+        let look = self.look(place.position, What::Key(key.as_bytes().to_vec()));
+        let found = self.holders.by_leader(look)?;
+        Ok(found.map(|value| T::from_bytes(value.into())).transpose()?)
+    }
+
+    /// The inode as its leader has it, and where that is.
+    fn inode(&self, id: InodeId) -> Result<(Value, InodeRecord)> {
+        let key = self.key(id, Kind::Inode);
+        let record = self.value(&key)?.ok_or(Error::NotFound)?;
+        let place = self.place_of_key(
+            id.position(),
+            &key,
+            |held: InodeRecord| json!({ "change": held.change, "size": held.size, "mtime": held.mtime }),
+        )?;
+        Ok((place, record))
+    }
+
+    /// Where a directory's names rest: each partition that shares them.
+    fn names(&self, id: InodeId, spread: u32) -> Result<Value> {
+        if !is_spread(spread, self.ring.count()) {
+            return Err(Error::Damaged { what: format!("a directory with names in {spread} partitions") });
+        }
+        let stub = |position| {
+            let key = Key::stub(KeyPrefix { ring: self.ring.ring, position, volume: self.volume.volume }, id);
+            self.place_of_key(position, &key, |held: StubRecord| {
+                json!({ "change": held.change, "entries": held.entries, "directories": held.directories })
+            })
+        };
+        name_positions(id, spread).map(stub).collect()
+    }
+
+    /// The shards of a file from a byte on, and where to go on if that is not all.
+    fn shards(&self, record: &InodeRecord, offset: u64) -> Result<(Vec<Value>, Option<u64>)> {
+        let (mut found, mut tried) = (Vec::new(), 0);
+        let mut at = offset;
+        while at < record.size {
+            if found.len() >= SHARDS_MAX || tried >= SHARDS_TRIED_MAX {
+                return Ok((found, Some(at)));
+            }
+            let mut next = Vec::new();
+            while at < record.size && next.len() < LOOKS_MAX {
+                let runs = record.layout.shard_runs(self.volume.volume, at, SHARD_BYTES as usize);
+                let Some((shard, in_shard, length)) = runs.first() else { break };
+                next.push((*shard, at - in_shard));
+                at += *length as u64;
+            }
+            if next.is_empty() {
+                break;
+            }
+            tried += next.len();
+            let look =
+                |(shard, _): &(ShardId, u64)| self.look(shard.position(), What::Shard(shard.to_bytes().to_vec()));
+            let rows = self.holders.by_all(&next.iter().map(look).collect::<Vec<_>>())?;
+            for ((shard, from), held) in next.into_iter().zip(rows) {
+                found.extend(self.shard(shard, from, held)?);
+            }
+        }
+        Ok((found, None))
+    }
+
+    /// `None`: no replica has it, so it is a hole.
+    fn shard(&self, shard: ShardId, from: u64, held: Vec<Held>) -> Result<Option<Value>> {
+        if held.iter().all(|replica| replica.has.is_none() && replica.error.is_none()) {
+            return Ok(None);
+        }
+        let mut row = self.place_of(
+            shard.position(),
+            held,
+            |held: ShardRecord| json!({ "stamp": stamp_text(held.stamp), "length": held.length }),
+        )?;
+        row["data"] = format!("{:032x}", shard.data.0).into();
+        row["index"] = shard.index.into();
+        row["file_offset"] = from.into();
+        Ok(Some(row))
+    }
+
+    fn place_of_key<T: Wire>(&self, position: Position, key: &Key, show: impl Fn(T) -> Value) -> Result<Value> {
+        let looks = [self.look(position, What::Key(key.as_bytes().to_vec()))];
+        let held = self.holders.by_all(&looks)?.pop().unwrap_or_default();
+        self.place_of(position, held, show)
+    }
+
+    /// A partition with its replicas, and what each has of something.
+    fn place_of<T: Wire>(&self, position: Position, held: Vec<Held>, show: impl Fn(T) -> Value) -> Result<Value> {
+        let number = self.partition_of(position);
+        let view = self.ring.view(number)?;
+        let mut replicas = Vec::new();
+        for Held { brick, sequence, has, mut error } in held {
+            let has = match has.map(|has| T::from_bytes(has.into())).transpose() {
+                Ok(has) => has.map(&show),
+                Err(malformed) => {
+                    error = Some(malformed.0.into());
+                    None
+                }
+            };
+            replicas.push(json!({
+                "brick": brick, "directory": self.directories.get(&brick), "leader": brick == view.leader,
+                "has": has, "error": error, "sequence": sequence,
+            }));
+        }
+        let equal = replicas.iter().all(|one| one["error"].is_null() && one["has"] == replicas[0]["has"]);
+        Ok(json!({
+            "partition": number, "position": format!("{:08x}", position.0), "epoch": view.epoch,
+            "replicas": replicas, "equal": equal,
+        }))
+    }
+}
+
+fn stamp_text(Stamp { count, session, op }: Stamp) -> String {
+    format!("{count}/{session}/{op}")
+}
+
+/// A file's pieces, with the bytes of the file that they hold.
+fn pieces(layout: &Layout, size: u64) -> Value {
+    let mut start = 0u64;
+    let piece = |piece: &Piece| {
+        let from = start;
+        start = start.saturating_add(piece.length);
+        let length = start.min(size).saturating_sub(from);
+        json!({ "data": format!("{:032x}", piece.data.0), "file_offset": from, "length": length })
+    };
+    layout.pieces.iter().map(piece).collect()
+}

@@ -1,0 +1,222 @@
+//! What the replicas of partitions hold of something: those here, and those of other servers, which are asked.
+//!
+//! Here it is read under the partition's lock, so a write that is on its way is on all of them or on none. Replicas on
+//! different servers are asked again until they are at the same record, as long as a second.
+
+use crate::control::{ControlRequest, ask_server};
+use crate::hosting::hosted_ring::{Hosted, HostedRing};
+use crate::hosting::node::Node;
+use hekate_brick::Brick;
+use hekate_cluster::ServerInfo;
+use hekate_proto::*;
+use hekate_replica::{Address, Partition};
+use parking_lot::RwLockReadGuard;
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Questions in one request to a server.
+pub const LOOKS_MAX: usize = 256;
+
+/// How long what is on its way to the members is waited for.
+const SETTLED_LIMIT: Duration = Duration::from_secs(1);
+const SETTLED_PAUSE: Duration = Duration::from_millis(1);
+
+/// Something in a partition, in the bytes that the wire has for it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// A key's value.
+    Key(Vec<u8>),
+    /// A shard's record.
+    Shard(Vec<u8>),
+}
+
+/// A question about it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Look {
+    /// Where.
+    pub partition: PartitionNumber,
+    /// At what.
+    pub what: What,
+}
+
+/// What a server is asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HeldRequest {
+    /// Of which ring.
+    pub ring: RingId,
+    /// At most [`LOOKS_MAX`].
+    pub looks: Vec<Look>,
+}
+
+/// What one replica has of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Held {
+    /// Whose.
+    pub brick: BrickId,
+    /// Its last record.
+    pub sequence: Sequence,
+    /// The value or record; none: nothing.
+    pub has: Option<Vec<u8>>,
+    /// Why that is not known.
+    pub error: Option<String>,
+}
+
+/// What the replicas here have. -> for each question a row of replicas
+pub fn held_here(node: &Node, request: &HeldRequest) -> Result<Vec<Vec<Held>>> {
+    if request.looks.len() > LOOKS_MAX {
+        return Err(Error::invalid(format!("{} questions; at most {LOOKS_MAX}", request.looks.len())));
+    }
+    let ring = node.ring(request.ring)?;
+    let until = Instant::now() + SETTLED_LIMIT;
+    request.looks.iter().map(|look| look_here(&ring, look, until)).collect()
+}
+
+fn look_here(ring: &HostedRing, look: &Look, until: Instant) -> Result<Vec<Held>> {
+    let number = look.partition;
+    let leader = ring.leader(number).ok().map(|(_, hosted)| settled(hosted, until));
+    let held = |brick: &Brick| {
+        let replica = ring.replica(Address { partition: number, brick: brick.id() });
+        let _still = replica.filter(|_| leader.is_none()).map(|hosted| hosted.partition.read());
+        // One replica that cannot be read does not hide what the others have.
+        let (has, error) = match read(ring, brick, &look.what) {
+            Ok(has) => (has, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Held { brick: brick.id(), sequence: brick.position(ring.ring, number).sequence, has, error }
+    };
+    Ok(ring.members(number)?.iter().map(|brick| held(brick)).collect())
+}
+
+fn read(ring: &HostedRing, brick: &Brick, what: &What) -> Result<Option<Vec<u8>>> {
+    Ok(match what {
+        What::Key(key) => brick.get(&Key::from_bytes(key.clone().into()))?.map(|value| value.to_vec()),
+        What::Shard(shard) => {
+            let shard = ShardId::from_bytes(shard.clone().into())?;
+            brick.shard(ring.ring, shard)?.map(|record| record.to_bytes().to_vec())
+        }
+    })
+}
+
+/// The leader, when its members have what it has; one that waits for a member is shown as it is.
+fn settled(hosted: &Hosted, until: Instant) -> RwLockReadGuard<'_, Partition> {
+    loop {
+        let partition = hosted.partition.read();
+        if partition.is_settled() || Instant::now() > until {
+            return partition;
+        }
+        drop(partition);
+        std::thread::sleep(SETTLED_PAUSE);
+    }
+}
+
+/// Whom it asks.
+pub struct Holders<'a> {
+    node: &'a Node,
+    ring: &'a HostedRing,
+    servers: Vec<ServerInfo>,
+    /// Servers that did not answer are not waited for once more.
+    away: RefCell<BTreeMap<Option<ServerId>, String>>,
+}
+
+impl<'a> Holders<'a> {
+    pub fn new(node: &'a Node, ring: &'a HostedRing) -> Result<Self> {
+        Ok(Self { node, ring, servers: node.registry.servers()?, away: RefCell::default() })
+    }
+
+    /// What the leader has.
+    pub fn by_leader(&self, look: Look) -> Result<Option<Vec<u8>>> {
+        let leader = self.ring.view(look.partition)?.leader;
+        let rows = self.ask(std::slice::from_ref(&look), |brick| brick == leader)?;
+        let held = rows.into_iter().flatten().find(|held| held.brick == leader);
+        match held.ok_or_else(|| Error::bug("a leader without a row"))? {
+            Held { error: Some(what), .. } => Err(Error::Unavailable { what }),
+            Held { has, .. } => Ok(has),
+        }
+    }
+
+    /// What all replicas have, the leader's first.
+    pub fn by_all(&self, looks: &[Look]) -> Result<Vec<Vec<Held>>> {
+        let mut rows = self.ask(looks, |_| true)?;
+        let begun = Instant::now();
+        loop {
+            let uneven: Vec<usize> = (0..rows.len()).filter(|row| is_uneven(&rows[*row])).collect();
+            if uneven.is_empty() || begun.elapsed() > SETTLED_LIMIT {
+                return Ok(rows);
+            }
+            std::thread::sleep(SETTLED_PAUSE);
+            let again: Vec<Look> = uneven.iter().map(|row| looks[*row].clone()).collect();
+            for (row, held) in uneven.into_iter().zip(self.ask(&again, |_| true)?) {
+                rows[row] = held;
+            }
+        }
+    }
+
+    fn ask(&self, looks: &[Look], is_asked: impl Fn(BrickId) -> bool) -> Result<Vec<Vec<Held>>> {
+        let mut by_server: BTreeMap<Option<ServerId>, Vec<usize>> = BTreeMap::new();
+        let mut members = Vec::new();
+        for (number, look) in looks.iter().enumerate() {
+            let view = self.ring.view(look.partition)?;
+            let others = view.members.iter().map(|member| member.brick).filter(|brick| *brick != view.leader);
+            let all: Vec<BrickId> =
+                std::iter::once(view.leader).chain(others).filter(|brick| is_asked(*brick)).collect();
+            for brick in &all {
+                let asked = by_server.entry(self.ring.server_of(*brick)).or_default();
+                if asked.last() != Some(&number) {
+                    asked.push(number);
+                }
+            }
+            members.push(all);
+        }
+        let mut known: BTreeMap<(usize, BrickId), Held> = BTreeMap::new();
+        let mut away = self.away.borrow_mut();
+        for (server, numbers) in by_server {
+            for chunk in numbers.chunks(LOOKS_MAX) {
+                if away.contains_key(&server) {
+                    break;
+                }
+                let looks = chunk.iter().map(|number| looks[*number].clone()).collect();
+                match self.ask_one(server, HeldRequest { ring: self.ring.ring, looks }) {
+                    Ok(rows) => known.extend(
+                        chunk
+                            .iter()
+                            .zip(rows)
+                            .flat_map(|(number, row)| row.into_iter().map(move |held| ((*number, held.brick), held))),
+                    ),
+                    Err(why) => drop(away.insert(server, why)),
+                }
+            }
+        }
+        let row = |(number, bricks): (usize, Vec<BrickId>)| {
+            let held = |brick: BrickId| {
+                known.remove(&(number, brick)).unwrap_or_else(|| {
+                    let why = away.get(&self.ring.server_of(brick)).cloned();
+                    let error = Some(why.unwrap_or_else(|| "its server does not have that partition".into()));
+                    Held { brick, sequence: Sequence(0), has: None, error }
+                })
+            };
+            bricks.into_iter().map(held).collect()
+        };
+        Ok(members.into_iter().enumerate().map(row).collect())
+    }
+
+    fn ask_one(&self, server: Option<ServerId>, request: HeldRequest) -> std::result::Result<Vec<Vec<Held>>, String> {
+        if server == Some(self.node.registry.server()) {
+            return held_here(self.node, &request).map_err(|error| error.to_string());
+        }
+        let info = self.servers.iter().find(|info| Some(info.server) == server);
+        let info = info.ok_or("nobody knows its server")?;
+        let said = ask_server(self.node, info, &ControlRequest::Held(request))
+            .map_err(|why| format!("server {}: {why}", info.name))?;
+        serde_json::from_value(said["held"].clone()).map_err(|error| format!("server {}: {error}", info.name))
+    }
+}
+
+/// Whether replicas that can be read are at different records.
+fn is_uneven(row: &[Held]) -> bool {
+    let mut sequences = row.iter().filter(|held| held.error.is_none()).map(|held| held.sequence);
+    let first = sequences.next();
+    sequences.any(|sequence| Some(sequence) != first)
+}

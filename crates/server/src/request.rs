@@ -1,0 +1,24 @@
+//! Answers a client's batch of requests.
+//!
+//! | file | what it does | a bug here shows as |
+//! |---|---|---|
+//! | `batch` | checks a batch, passes each request on, syncs what is durable, answers | a wrong error; an answer before its sync |
+//! | `turn` | gives an event to a replica and carries out all that follows from it in this process | two replicas out of order; a stuck op |
+//! | `tickets` | hands an answer to the thread that waits for it | a request that times out although it was carried out |
+//! | `syncer` | syncs several bricks in parallel | a lost write after a power cut; slow fsyncs |
+//! | `sessions` | which clients exist, and when a session expires | a lock held after its mount has died; a deleted file that stays |
+//! | `locking` | POSIX locks: restores, grants, releases | a lock that is never granted, or granted twice |
+//! | `member_writes` | writes that a client sends to one member, past the leader | a fast or raw write that is refused |
+//! | `raw` | locks of raw writes (mode `afr`) | two raw writes to one range at once |
+//!
+//! Invariant: the connection's thread that received a batch carries it out and answers it. Where another thread continues a
+//! replica's work, it hands the answer back through `tickets`.
+
+pub(crate) mod batch;
+pub(crate) mod locking;
+pub(crate) mod member_writes;
+pub(crate) mod raw;
+pub(crate) mod sessions;
+pub(crate) mod syncer;
+pub(crate) mod tickets;
+pub(crate) mod turn;
