@@ -1,10 +1,10 @@
-//! What a message between two server processes costs: `cargo bench -p hekate-transport [-- unix|tcp [ask|tell|corked]]`.
+//! Cost of a message between two server processes: `cargo bench -p hekate-transport [-- unix|tcp [ask|tell|corked]]`.
 //!
-//! The bench starts itself once more as the other process. `ask`: a question and its answer, both made in handlers.
-//! `tell`: messages one way, each written by itself. `corked`: the same, 16 in a write. `floor`: a question and its answer
-//! over a plain socket, two threads that block.
+//! The bench starts itself again as the second process. `ask`: a question and its answer, both sent by handlers.
+//! `tell`: one-way messages, each with its own write. `corked`: one-way messages, 16 in a write. `floor`: a question
+//! and its answer over a plain socket between two blocking threads.
 
-// A bench has nobody to hand an error to.
+// A bench reports errors by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -26,7 +26,7 @@ const MESSAGE_BYTES: usize = 64;
 const LISTENER: ServerId = ServerId(1);
 const ASKER: ServerId = ServerId(2);
 
-/// Answers questions (`?`), and says when it has been told (`!`) everything.
+/// Echoes questions (`?`), and answers once when all one-way messages (`!`) have arrived.
 #[derive(Default)]
 struct Listening {
     peers: OnceLock<Peers>,
@@ -71,7 +71,7 @@ fn listen(endpoint: &Endpoint) {
     std::thread::park();
 }
 
-/// Asks the next question when an answer comes.
+/// Sends the next question when an answer arrives.
 struct Asking {
     peers: OnceLock<Peers>,
     left: AtomicU64,
@@ -143,7 +143,7 @@ fn report(what: &str, took: Duration) {
     println!("{what:12} {each:7.2} µs each, {:9.0} a second", 1e6 / each);
 }
 
-/// What two blocking threads and a socket cost without us.
+/// Cost of two blocking threads and a socket, without the transport.
 fn floor() {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     let echo = std::thread::spawn(move || {

@@ -1,8 +1,8 @@
-//! What the two ends of a TCP connection prove to each other: that they know the cluster's secret, and mean this connection.
+//! Proofs that the two ends of a TCP connection exchange: each knows the cluster's secret and means this connection.
 //!
-//! A proof covers the address at which the client looks for the server and what the connection is for, so that whoever stands
-//! between can neither carry it to another server nor use it for something else. What follows it is not covered: that is
-//! TLS's to do, and until then TCP is for loopback only.
+//! A proof covers the address to which the client connected and the purpose of the connection, so a man in the middle
+//! can neither relay it to another server nor use it for another purpose. The frames that follow are not covered:
+//! that needs TLS, so TCP is allowed on loopback only.
 
 use crate::endpoint::Secret;
 use crate::frame::{PROTOCOL_VERSION, Purpose};
@@ -12,26 +12,26 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use std::net::SocketAddr;
 
-/// Which side a proof is of; neither can be sent back as the other's.
+/// The end that makes a proof. A proof of one end is not valid as the other's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
     Server,
 }
 
-/// What both ends know of a handshake.
+/// The values of a handshake that both ends know.
 pub(crate) struct Handshake<'a> {
-    /// Where the client connected to, which is where the server accepted.
+    /// The address to which the client connected, which is where the server accepted.
     pub address: SocketAddr,
     pub purpose: &'a Purpose,
-    /// The server's nonce.
+    /// Nonce of the server's challenge.
     pub challenge: &'a [u8],
-    /// The client's.
+    /// Nonce of the client's hello.
     pub hello: &'a [u8],
 }
 
 impl Handshake<'_> {
-    /// HMAC-SHA-256 (RFC 2104) over all of it, each part with its length before it.
+    /// HMAC-SHA-256 (RFC 2104) over all values, each preceded by its length.
     fn mac(&self, secret: &Secret, side: Side) -> Result<Hmac<Sha256>> {
         let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(secret.bytes()).map_err(|e| Error::bug(e.to_string()))?;
         let side: &[u8] = match side {
@@ -47,12 +47,12 @@ impl Handshake<'_> {
         Ok(mac)
     }
 
-    /// This side's proof.
+    /// The proof that this side sends.
     pub fn prove(&self, secret: &Secret, side: Side) -> Result<Bytes> {
         Ok(Bytes::copy_from_slice(&self.mac(secret, side)?.finalize().into_bytes()))
     }
 
-    /// Whether it is that side's proof.
+    /// True if `proof` is the one that `side` makes.
     pub fn is_proof(&self, secret: &Secret, side: Side, proof: &[u8]) -> Result<bool> {
         Ok(self.mac(secret, side)?.verify_slice(proof).is_ok())
     }
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// docs/format/wire.md has it as an example.
+    /// Checks the example in docs/format/wire.md.
     #[test]
     fn the_example_of_the_document() {
         let secret = Secret(Arc::new([3; 32]));

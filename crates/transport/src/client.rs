@@ -1,4 +1,4 @@
-//! The client's side: a pool of connections to one server, and retries that do nothing twice.
+//! The client's side of a connection: a pool of connections to one server, and attempts that can be repeated safely.
 
 use crate::authentication::{Handshake, Side};
 use crate::endpoint::Endpoint;
@@ -11,31 +11,49 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often who waits for an answer looks whether its caller gave up.
-const LOOK_UP: Duration = Duration::from_millis(250);
+/// Interval at which a thread that waits for replies checks whether its caller gave up.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Pause between two attempts to reach a server.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// A handshake that takes longer than this is given up; ops themselves have no time limit.
+/// Limit for a handshake. Ops themselves have no time limit.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The same for who tries again: no signal ends the wait.
+/// Limit for a new connection of an attempt without a limit of its own. No signal ends the wait for a handshake, so
+/// it is shorter than [`HANDSHAKE_LIMIT`].
 const RESUME_LIMIT: Duration = Duration::from_secs(4);
 
-/// What a server granted.
+/// Result of opening a session.
 #[derive(Debug, Clone)]
 pub struct Welcome {
-    /// The session.
     pub session: SessionId,
-    /// The volume's map.
     pub map: VolumeMap,
 }
 
-/// A server, as one session's client sees it.
+#[derive(Debug)]
+pub(crate) enum ExchangeError {
+    /// The connection failed. The server may or may not have executed the batch.
+    Connection(std::io::Error),
+    /// The server's replies do not fit the batch. A retry would not help.
+    Replies(Error),
+}
+
+impl From<std::io::Error> for ExchangeError {
+    fn from(error: std::io::Error) -> Self {
+        ExchangeError::Connection(error)
+    }
+}
+
+/// Why an exchange of a batch for its replies failed.
+pub type Replies = Vec<Result<Reply>>;
+
+/// One reply for each request of a batch, in order.
+/// One server, as one session's client sees it.
 #[derive(Debug)]
 pub struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) volume: String,
     pub(crate) session: SessionId,
-    /// The server is of this process: batches are calls.
+    /// Set if the server runs in this process: batches are function calls.
     pub(crate) local: Option<Local>,
     pub(crate) idle: Mutex<Vec<Channel>>,
     pub(crate) frame_id: AtomicU64,
@@ -43,7 +61,11 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Connects and opens a session on a volume.
+    /// Connects to a server and opens a session on a volume.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server cannot be reached in 10 s; retry or try another server. `NotFound` and `Denied` as
+    /// the server says. `NotSupported` if it speaks another version of the protocol.
     pub fn open(endpoint: Endpoint, volume: &str) -> Result<(Self, Welcome)> {
         let (channel, accepted) = pooled(&endpoint, Purpose::Open { volume: volume.into() }, HANDSHAKE_LIMIT)?;
         let map = read_map(&accepted)?;
@@ -53,7 +75,7 @@ impl Remote {
         Ok((remote, Welcome { session, map }))
     }
 
-    /// A server that a session which was opened elsewhere uses as well; connected to when it is first needed.
+    /// A further server of a session that was opened elsewhere. It is connected to when it is first needed.
     pub fn new(endpoint: Endpoint, volume: &str, session: SessionId) -> Self {
         Self {
             endpoint,
@@ -66,19 +88,22 @@ impl Remote {
         }
     }
 
-    /// It is a server of this process.
-    pub fn is_here(self, local: Local) -> Self {
+    /// Sends batches to this server, which runs in this process, by function calls.
+    pub fn with_local(self, local: Local) -> Self {
         Self { local: Some(local), ..self }
     }
 
-    /// Where it is.
+    /// Address of the server.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Sends a batch and waits for its replies. A lost connection is made anew and the batch sent again: each request
-    /// names its session and op, so the server answers what it has done already. Ends early only if `interrupted`.
-    pub fn call(&self, requests: &mut [Request], interrupted: &dyn Fn() -> bool) -> Result<Vec<Result<Reply>>> {
+    /// Sends a batch and waits for its replies. If the connection is lost, it connects again and resends the batch;
+    /// each request names its session and op, so the server returns the recorded reply of an op that it has executed.
+    ///
+    /// # Errors
+    /// `Unavailable` only if `interrupted` returned true or the session was closed.
+    pub fn call(&self, requests: &mut [Request], interrupted: &dyn Fn() -> bool) -> Result<Replies> {
         loop {
             match self.attempt(requests, None, interrupted) {
                 Err(error @ Error::Unavailable { .. }) => {
@@ -87,48 +112,56 @@ impl Remote {
                     }
                     std::thread::sleep(RECONNECT_PAUSE);
                 }
-                settled => return settled,
+                outcome => return outcome,
             }
         }
     }
 
-    /// One attempt; `Unavailable` if the server cannot be reached, goes away meanwhile, takes longer than the limit to
-    /// answer, or the caller gave up. What may have been done by then is marked as a retry.
+    /// Makes one attempt to execute a batch. Requests that the server may have executed are marked as retries.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server cannot be reached, the connection breaks, the replies take longer than `limit`, or
+    /// `gave_up` returned true. The server may or may not have executed the batch; the caller may resend it.
     pub fn attempt(
         &self,
         requests: &mut [Request],
         limit: Option<Duration>,
         gave_up: &dyn Fn() -> bool,
-    ) -> Result<Vec<Result<Reply>>> {
+    ) -> Result<Replies> {
         if let Some(local) = &self.local {
             return local.call(self.session, requests.to_vec());
         }
-        // A pooled connection may have died with an earlier server process: then a new one gets its chance at once.
+        // A pooled connection may belong to an earlier process of the server: then one attempt on a new connection
+        // follows.
         if let Some(channel) = self.pooled() {
             match self.exchange(channel, requests, limit, gave_up) {
-                Ok(replies) => return replies,
-                Err(error) => {
+                Ok(replies) => return Ok(replies),
+                Err(ExchangeError::Replies(error)) => return Err(error),
+                Err(ExchangeError::Connection(error)) => {
                     requests.iter_mut().for_each(|request| request.retry = true);
                     if is_late(&error) {
-                        return Err(self.away(&error));
+                        return Err(self.unavailable(&error));
                     }
                 }
             }
         }
         let (channel, _) = self.resume(limit.unwrap_or(RESUME_LIMIT))?;
-        match self.exchange(channel, requests, limit, gave_up) {
-            Ok(replies) => replies,
-            Err(error) => {
+        self.exchange(channel, requests, limit, gave_up).map_err(|error| match error {
+            ExchangeError::Replies(error) => error,
+            ExchangeError::Connection(error) => {
                 requests.iter_mut().for_each(|request| request.retry = true);
-                Err(self.away(&error))
+                self.unavailable(&error)
             }
-        }
+        })
     }
 
-    /// The map as it is now, if the server gives it within this time.
+    /// Fetches the volume's current map from this server.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server does not answer within `limit`; ask another one.
     pub fn map(&self, limit: Duration) -> Result<VolumeMap> {
         let (channel, accepted) = self.resume(limit)?;
-        // Who waits for a server asks for the map again and again: its connections are not all kept.
+        // A client that waits for a server fetches the map again and again. Only one of those connections is kept.
         let mut idle = self.idle.lock();
         if idle.is_empty() {
             idle.push(channel);
@@ -137,77 +170,83 @@ impl Remote {
         read_map(&accepted)
     }
 
+    /// Opens a new connection of the session.
     pub(crate) fn resume(&self, limit: Duration) -> Result<(Channel, Accepted)> {
         pooled(&self.endpoint, Purpose::Resume { volume: self.volume.clone(), session: self.session }, limit)
     }
 
-    /// The most recently used one, whose buffers are warm.
+    /// The most recently used idle connection, whose buffers are in the CPU's caches.
     pub(crate) fn pooled(&self) -> Option<Channel> {
         self.idle.lock().pop()
     }
 
-    /// From now on nothing waits for an absent server.
+    /// Makes waits for an absent server fail from now on.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.idle.lock().clear();
     }
 
-    pub(crate) fn away(&self, error: &std::io::Error) -> Error {
-        away(&self.endpoint, error)
+    pub(crate) fn unavailable(&self, error: &std::io::Error) -> Error {
+        unavailable(&self.endpoint, error)
     }
 
+    /// Sends a batch on a connection and waits for its replies.
     pub(crate) fn exchange(
         &self,
         mut channel: Channel,
         requests: &[Request],
         limit: Option<Duration>,
         gave_up: &dyn Fn() -> bool,
-    ) -> std::io::Result<Result<Vec<Result<Reply>>>> {
+    ) -> std::result::Result<Replies, ExchangeError> {
         let end = limit.map(|limit| Instant::now() + limit);
-        let goes_on = || !gave_up() && end.is_none_or(|end| Instant::now() < end);
-        let id = self.put(&mut channel, requests, &goes_on)?;
-        self.get(channel, id, requests.len(), &goes_on)
+        let keep_waiting = || !gave_up() && end.is_none_or(|end| Instant::now() < end);
+        let id = self.send_requests(&mut channel, requests, &keep_waiting)?;
+        self.receive_replies(channel, id, requests.len(), &keep_waiting)
     }
 
-    /// -> the frame's id.
-    pub(crate) fn put(
+    /// Sends a batch and returns the id of its frame.
+    pub(crate) fn send_requests(
         &self,
         channel: &mut Channel,
         requests: &[Request],
-        goes_on: &dyn Fn() -> bool,
+        keep_waiting: &dyn Fn() -> bool,
     ) -> std::io::Result<u64> {
         let id = self.frame_id.fetch_add(1, Ordering::Relaxed);
         let write = |out: &mut Vec<u8>| {
             (requests.len() as u32).put(out);
             requests.iter().for_each(|request| request.put(out));
         };
-        channel.send_while(FrameKind::Requests, id, write, goes_on)?;
+        channel.send_while(FrameKind::Requests, id, write, keep_waiting)?;
         Ok(id)
     }
 
-    pub(crate) fn get(
+    /// Waits for the replies to frame `id`, which held this number of requests, and returns the connection to the
+    /// pool.
+    pub(crate) fn receive_replies(
         &self,
         mut channel: Channel,
         id: u64,
         requests: usize,
-        goes_on: &dyn Fn() -> bool,
-    ) -> std::io::Result<Result<Vec<Result<Reply>>>> {
-        let (kind, answered, body) = channel.receive_while(goes_on)?;
+        keep_waiting: &dyn Fn() -> bool,
+    ) -> std::result::Result<Replies, ExchangeError> {
+        let (kind, answered, body) = channel.receive_while(keep_waiting)?;
         if kind != FrameKind::Replies || answered != id {
-            return Err(malformed("an answer to another frame"));
+            return Err(malformed("the server replied to another frame").into());
         }
-        let replies = take_replies(body).map_err(Error::from);
         self.idle.lock().push(channel);
-        Ok(replies.and_then(|replies| match replies.len() == requests {
-            true => Ok(replies),
-            false => Err(Error::Protocol { what: format!("{} replies to {requests} requests", replies.len()) }),
-        }))
+        let replies = take_replies(body).map_err(|error| ExchangeError::Replies(error.into()))?;
+        if replies.len() != requests {
+            let what = format!("the server sent {} replies to {requests} requests", replies.len());
+            return Err(ExchangeError::Replies(Error::Protocol { what }));
+        }
+        Ok(replies)
     }
 }
 
+/// Decodes and checks the map of a `Welcome`.
 pub(crate) fn read_map(accepted: &Accepted) -> Result<VolumeMap> {
     let map: VolumeMap = serde_json::from_str(&accepted.map)
-        .map_err(|e| Error::Protocol { what: format!("the map cannot be read: {e}") })?;
+        .map_err(|e| Error::Protocol { what: format!("the map from the server cannot be decoded: {e}") })?;
     map.check()?;
     Ok(map)
 }
@@ -215,49 +254,50 @@ pub(crate) fn read_map(accepted: &Accepted) -> Result<VolumeMap> {
 fn expect(channel: &mut Channel, kind: FrameKind) -> std::io::Result<Bytes> {
     match channel.receive()? {
         (found, _, body) if found == kind => Ok(body),
-        _ => Err(malformed("another kind of frame than the handshake has")),
+        _ => Err(malformed("the handshake has a frame of an unexpected kind")),
     }
 }
 
+/// True if the error is a timeout of the socket.
 fn is_late(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
-/// Why an exchange with a server failed, as one error that names it.
-pub(crate) fn away(endpoint: &Endpoint, error: &std::io::Error) -> Error {
+/// An error that names the server and says why the exchange with it failed.
+pub(crate) fn unavailable(endpoint: &Endpoint, error: &std::io::Error) -> Error {
     let what = match error.kind() {
-        std::io::ErrorKind::InvalidData => format!("what answers at {endpoint} is no Hekate server: {error}"),
+        std::io::ErrorKind::InvalidData => format!("no Hekate server answers at {endpoint}: {error}"),
         _ if is_late(error) => format!("the server at {endpoint} does not answer in time; is it a Hekate server?"),
         _ => format!("the server at {endpoint}: {error}"),
     };
     Error::Unavailable { what }
 }
 
-/// A new connection for requests, whose waits are not for ever.
+/// Opens a connection for requests, whose waits poll `keep_waiting`.
 fn pooled(endpoint: &Endpoint, purpose: Purpose, limit: Duration) -> Result<(Channel, Accepted)> {
     let (channel, accepted) = handshake(endpoint, purpose, limit)?;
-    channel.look_up_every(LOOK_UP).map_err(|e| away(endpoint, &e))?;
+    channel.set_poll_interval(POLL_INTERVAL).map_err(|e| unavailable(endpoint, &e))?;
     Ok((channel, accepted))
 }
 
-/// A new connection that has introduced itself.
+/// Opens a connection and performs the handshake.
 pub(crate) fn handshake(endpoint: &Endpoint, purpose: Purpose, limit: Duration) -> Result<(Channel, Accepted)> {
-    let mut channel = Channel::new(endpoint.connect().map_err(|e| away(endpoint, &e))?);
+    let mut channel = Channel::new(endpoint.connect().map_err(|e| unavailable(endpoint, &e))?);
     let accepted = introduce(&mut channel, endpoint, purpose, limit)?;
     Ok((channel, accepted))
 }
 
-/// The client's part of the handshake on a fresh connection.
+/// Performs the client's part of the handshake on a new connection.
 pub(crate) fn introduce(
     channel: &mut Channel,
     endpoint: &Endpoint,
     purpose: Purpose,
     limit: Duration,
 ) -> Result<Accepted> {
-    let away = |e: std::io::Error| away(endpoint, &e);
-    channel.wait_at_most(Some(limit)).map_err(away)?;
-    let body = expect(channel, FrameKind::Challenge).map_err(away)?;
-    // The version comes first, so that a future challenge is told apart from a malformed one.
+    let failed = |e: std::io::Error| unavailable(endpoint, &e);
+    channel.set_receive_timeout(Some(limit)).map_err(failed)?;
+    let body = expect(channel, FrameKind::Challenge).map_err(failed)?;
+    // The version is decoded first, so that the challenge of a later version is not reported as malformed.
     let version = u32::take(&mut Input::new(body.clone()))?;
     if version != PROTOCOL_VERSION {
         return Err(Error::NotSupported {
@@ -271,20 +311,21 @@ pub(crate) fn introduce(
     let nonce = random_nonce()?;
     let mut proof = Bytes::new();
     if let Endpoint::Tcp(address, secret) = endpoint {
-        let shaken = Handshake { address: *address, purpose: &purpose, challenge: &challenge.nonce, hello: &nonce };
-        proof = shaken.prove(secret, Side::Client)?;
+        let handshake = Handshake { address: *address, purpose: &purpose, challenge: &challenge.nonce, hello: &nonce };
+        proof = handshake.prove(secret, Side::Client)?;
     }
     let hello = Hello { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof, purpose };
-    channel.send(FrameKind::Hello, 0, |out| hello.put(out)).map_err(away)?;
-    let body = expect(channel, FrameKind::Welcome).map_err(away)?;
+    channel.send(FrameKind::Hello, 0, |out| hello.put(out)).map_err(failed)?;
+    let body = expect(channel, FrameKind::Welcome).map_err(failed)?;
     let accepted = Result::<Accepted>::from_bytes(body)??;
     if let Endpoint::Tcp(address, secret) = endpoint {
         let purpose = &hello.purpose;
-        let shaken = Handshake { address: *address, purpose, challenge: &challenge.nonce, hello: &nonce };
-        if !shaken.is_proof(secret, Side::Server, &accepted.proof)? {
-            return Err(Error::Denied { what: format!("the server at {endpoint} does not know our secret") });
+        let handshake = Handshake { address: *address, purpose, challenge: &challenge.nonce, hello: &nonce };
+        if !handshake.is_proof(secret, Side::Server, &accepted.proof)? {
+            let what = format!("the server at {endpoint} does not know the secret of this cluster; check the address");
+            return Err(Error::Denied { what });
         }
     }
-    channel.wait_at_most(None).map_err(away)?;
+    channel.set_receive_timeout(None).map_err(failed)?;
     Ok(accepted)
 }

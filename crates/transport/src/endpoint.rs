@@ -1,4 +1,4 @@
-//! Where a server listens, and the stream that leads there.
+//! Addresses where servers listen, and the streams that connect to them.
 
 use hekate_proto::{Error, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,20 +8,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A loopback address answers at once, or its queue is full.
+/// Limit for a TCP connect. A loopback address answers at once, unless the listener's queue is full.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// What both ends of a loopback TCP connection know.
+/// The cluster's secret, which both ends of a loopback TCP connection know.
 #[derive(Clone)]
 pub struct Secret(pub(crate) Arc<[u8]>);
 
 impl Secret {
     /// Reads the secret that `hekate init` made.
+    ///
+    /// # Errors
+    /// The file cannot be read or has fewer than 32 bytes.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|e| Error::io(format!("read the secret {}", path.display()), e))?;
         if bytes.len() < 32 {
             return Err(Error::invalid(format!(
-                "the secret {} has under 32 bytes; it is to be the file `secret` of a server's state directory",
+                "the secret {} has fewer than 32 bytes; name the file `secret` of a server's state directory",
                 path.display()
             )));
         }
@@ -39,12 +42,12 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Where a server listens.
+/// Address where a server listens.
 #[derive(Debug, Clone)]
 pub enum Endpoint {
-    /// A unix socket; the kernel says who is at the other end.
+    /// A unix socket. The kernel says which user is at the other end.
     Unix(PathBuf),
-    /// A loopback address; both ends prove that they know the secret.
+    /// A loopback address. Both ends prove that they know the secret.
     Tcp(SocketAddr, Secret),
 }
 
@@ -58,7 +61,10 @@ impl std::fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// TCP is only for loopback until connections are encrypted.
+    /// A TCP endpoint.
+    ///
+    /// # Errors
+    /// The address is not a loopback address: connections are not encrypted.
     pub fn tcp(address: SocketAddr, secret: Secret) -> Result<Self> {
         if !address.ip().is_loopback() {
             return Err(Error::invalid(format!(
@@ -68,13 +74,13 @@ impl Endpoint {
         Ok(Endpoint::Tcp(address, secret))
     }
 
-    /// From the form that people and records write: `unix:PATH` or `tcp:ADDRESS:PORT`, which needs the secret.
+    /// Parses the text that people and records use: `unix:PATH` or `tcp:ADDRESS:PORT`, which needs the secret.
     pub fn parse(text: &str, secret: Option<&Secret>) -> Result<Self> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(Endpoint::Unix(path.into()));
         }
         let Some(address) = text.strip_prefix("tcp:") else {
-            return Err(Error::invalid(format!("{text:?} is no server; say unix:PATH or tcp:127.0.0.1:PORT")));
+            return Err(Error::invalid(format!("{text:?} is not a server; say unix:PATH or tcp:127.0.0.1:PORT")));
         };
         let address = address.parse().map_err(|_| Error::invalid(format!("{address:?} is not ADDRESS:PORT")))?;
         let secret = secret.ok_or_else(|| Error::invalid(format!("{text} needs the cluster's secret")))?;
@@ -100,7 +106,8 @@ impl Endpoint {
     }
 }
 
-/// A server that hangs has a queue of connections that fills up; waiting for room in it could last for ever.
+/// Connects without waiting: the connection queue of a server that hangs fills up, and a wait for room in it has no
+/// end.
 fn connect_unix(path: &Path) -> std::io::Result<Stream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -10,17 +10,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::time::{Duration, Instant};
 
-/// The version of frames and ops; both ends must have the same.
+/// Version of frames and ops. Both ends must have the same.
 pub const PROTOCOL_VERSION: u32 = 11;
-/// Bytes of the greatest body: the greatest op, with room for its neighbours.
+/// Longest body of a frame, in bytes: room for the longest op (4 MiB) and the other requests of its batch.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
-/// Requests in one frame.
+/// Most requests in one frame.
 pub const BATCH_MAX: usize = 1024;
 
+/// Length of a frame's header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 16;
+/// Initial size of the buffers of a connection, in bytes; each receive offers the kernel at least this much room.
 const READ_BYTES_MIN: usize = 64 << 10;
 
-/// What a frame's body is.
+/// Kind of a frame: what its body holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum FrameKind {
@@ -32,47 +34,47 @@ pub(crate) enum FrameKind {
     Control = 6,
     ControlReply = 7,
     Packet = 8,
-    Told = 9,
+    Notification = 9,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::*;
-        let all = [Challenge, Hello, Welcome, Requests, Replies, Control, ControlReply, Packet, Told];
+        let all = [Challenge, Hello, Welcome, Requests, Replies, Control, ControlReply, Packet, Notification];
         all.into_iter().find(|k| *k as u8 == byte)
     }
 }
 
 wire_struct! {
-    /// The server's first word.
+    /// First frame of a connection, from the server.
     pub struct Challenge {
-        /// What the server speaks.
+        /// [`PROTOCOL_VERSION`] of the server.
         pub version: u32,
-        /// Random, to be signed.
+        /// Random bytes that the client's proof covers.
         pub nonce: Bytes,
-        /// Whether the client must prove the secret (TCP).
+        /// True if the client must prove the secret (TCP).
         pub proof_needed: bool,
     }
 
-    /// The client's answer.
+    /// The client's answer to the challenge.
     pub struct Hello {
-        /// What the client speaks.
+        /// [`PROTOCOL_VERSION`] of the client.
         pub version: u32,
-        /// Random, to be signed by the server.
+        /// Random bytes that the server's proof covers.
         pub nonce: Bytes,
         /// The client's proof over TCP; empty on a unix socket.
         pub proof: Bytes,
-        /// What for.
+        /// What the client will use the connection for.
         pub purpose: Purpose,
     }
 
-    /// The server agrees.
+    /// Body of a successful `Welcome`.
     pub struct Accepted {
         /// The server's proof over TCP; empty on a unix socket.
         pub proof: Bytes,
-        /// The session; 0 for control.
+        /// The session. 0 on connections for control and between servers.
         pub session: SessionId,
-        /// The volume's map as JSON; empty for control.
+        /// The volume's map as JSON. Empty on connections for control and between servers.
         pub map: String,
     }
 }
@@ -82,13 +84,14 @@ wire_enum! {
     pub enum Purpose {
         /// Ops on a volume, in a new session.
         1 = Open { volume: String },
-        /// A further connection of a session.
+        /// One more connection of an existing session.
         2 = Resume { volume: String, session: SessionId },
         /// The control interface.
         3 = Control,
-        /// Packets of the link between two servers: from which process, to whom.
+        /// Packets of the link between two servers. `server` and `boot` name the process that connects, `to` the
+        /// server that it expects to find.
         4 = Peer { server: ServerId, boot: Boot, to: ServerId },
-        /// A connection of a session on which only the server speaks: which ops that waited have their answers.
+        /// Notifications from the server only: the ids of waiting ops that now have their replies.
         5 = Listen { volume: String, session: SessionId },
     }
 }
@@ -99,14 +102,14 @@ pub(crate) fn random_nonce() -> Result<Bytes> {
     Ok(Bytes::copy_from_slice(&nonce))
 }
 
-/// A stream and what has arrived on it.
+/// A stream, with buffers for the frames that it receives and sends.
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) stream: Stream,
     received: BytesMut,
     out: Vec<u8>,
     frame_bytes_max: usize,
-    /// When all that is waited for must have arrived, however it dribbles in.
+    /// Time by which everything that is awaited must have arrived, however slowly its bytes come.
     deadline: Option<Instant>,
 }
 
@@ -116,54 +119,55 @@ impl Channel {
         Self { stream, received: BytesMut::new(), out, frame_bytes_max: FRAME_BYTES_MAX, deadline: None }
     }
 
-    /// Refuses greater bodies from now on.
+    /// Refuses received bodies longer than this from now on.
     pub(crate) fn limit(&mut self, frame_bytes_max: usize) {
         self.frame_bytes_max = frame_bytes_max;
     }
 
-    /// How long `receive` waits for bytes from now on; without a limit for ever.
-    pub(crate) fn wait_at_most(&self, limit: Option<Duration>) -> std::io::Result<()> {
+    /// Limits each wait of `receive` for bytes. `None`: no limit.
+    pub(crate) fn set_receive_timeout(&self, limit: Option<Duration>) -> std::io::Result<()> {
         set_socket_timeout(&self.stream, Timeout::Recv, limit)?;
         Ok(())
     }
 
-    /// What is received from now on must have arrived so soon, all of it together; without a limit it may take for ever.
-    pub(crate) fn all_within(&mut self, limit: Option<Duration>) -> std::io::Result<()> {
+    /// Limits the time until everything received from now on has arrived. `None`: no limit.
+    pub(crate) fn set_deadline(&mut self, limit: Option<Duration>) -> std::io::Result<()> {
         self.deadline = limit.map(|limit| Instant::now() + limit);
-        self.wait_at_most(limit)
+        self.set_receive_timeout(limit)
     }
 
-    /// How often `send` and `receive` ask whether to go on, from now on.
-    pub(crate) fn look_up_every(&self, pause: Duration) -> std::io::Result<()> {
-        set_socket_timeout(&self.stream, Timeout::Send, Some(pause))?;
-        self.wait_at_most(Some(pause))
+    /// Sets how often `send_while` and `receive_while` call `keep_waiting` while the socket makes no progress.
+    pub(crate) fn set_poll_interval(&self, interval: Duration) -> std::io::Result<()> {
+        set_socket_timeout(&self.stream, Timeout::Send, Some(interval))?;
+        self.set_receive_timeout(Some(interval))
     }
 
-    /// Whether nothing has arrived, neither bytes nor the end of the connection.
+    /// True if neither bytes nor the end of the connection have arrived.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
         self.received.is_empty() && poll(&mut readable, Some(&Timespec::default())) == Ok(0)
     }
 
-    /// Sends one frame whose body `write` appends.
+    /// Sends one frame, whose body `write` appends.
     pub(crate) fn send(&mut self, kind: FrameKind, id: u64, write: impl FnOnce(&mut Vec<u8>)) -> std::io::Result<()> {
         self.send_while(kind, id, write, &|| false)
     }
 
-    /// The same; when it has waited for room as long as it may, it goes on if it is told to.
+    /// Sends one frame, whose body `write` appends. After each poll interval without progress it continues only if
+    /// `keep_waiting` returns true.
     pub(crate) fn send_while(
         &mut self,
         kind: FrameKind,
         id: u64,
         write: impl FnOnce(&mut Vec<u8>),
-        goes_on: &dyn Fn() -> bool,
+        keep_waiting: &dyn Fn() -> bool,
     ) -> std::io::Result<()> {
         self.out.clear();
         self.out.extend_from_slice(&[0; HEADER_BYTES]);
         write(&mut self.out);
         let length = self.out.len() - HEADER_BYTES;
         if length > FRAME_BYTES_MAX {
-            return Err(malformed("a frame over 16 MiB was to be sent"));
+            return Err(malformed("the frame to send is longer than 16 MiB"));
         }
         write_header(&mut self.out, length, kind, id);
         let mut rest = &self.out[..];
@@ -171,48 +175,54 @@ impl Channel {
             match rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) if goes_on() => {}
+                Err(rustix::io::Errno::AGAIN) if keep_waiting() => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        // One great op must not pin its buffer for the life of the connection.
+        // One long frame must not pin its buffer for the life of the connection.
         if self.out.capacity() > 4 * READ_BYTES_MIN {
             self.out = Vec::with_capacity(READ_BYTES_MIN);
         }
         Ok(())
     }
 
-    /// Waits for one frame.
+    /// Waits for one frame: its kind, id and body.
     pub(crate) fn receive(&mut self) -> std::io::Result<(FrameKind, u64, Bytes)> {
         self.receive_while(&|| false)
     }
 
-    /// The same; when it has waited for bytes as long as it may, it goes on if it is told to.
-    pub(crate) fn receive_while(&mut self, goes_on: &dyn Fn() -> bool) -> std::io::Result<(FrameKind, u64, Bytes)> {
-        self.fill(HEADER_BYTES, goes_on)?;
+    /// Waits for one frame. After each poll interval without progress it continues only if `keep_waiting` returns
+    /// true.
+    pub(crate) fn receive_while(
+        &mut self,
+        keep_waiting: &dyn Fn() -> bool,
+    ) -> std::io::Result<(FrameKind, u64, Bytes)> {
+        self.fill(HEADER_BYTES, keep_waiting)?;
         let (length, id) = (self.word(0..4) as usize, self.word(8..16));
         let Some(kind) = FrameKind::from_byte(self.received[4]) else {
-            return Err(malformed("an unknown kind of frame"));
+            return Err(malformed("a frame has an unknown kind"));
         };
         if length > self.frame_bytes_max {
-            return Err(malformed("a frame that is too long"));
+            return Err(malformed("a frame is longer than its connection allows"));
         }
-        self.fill(HEADER_BYTES + length, goes_on)?;
+        self.fill(HEADER_BYTES + length, keep_waiting)?;
         let mut frame = self.received.split_to(HEADER_BYTES + length).freeze();
         Ok((kind, id, frame.split_off(HEADER_BYTES)))
     }
 
-    /// Whether a whole frame has arrived already, so that the next `receive` does not wait.
+    /// True if a whole frame has arrived, so that the next `receive` does not wait.
     pub(crate) fn has_frame(&self) -> bool {
         let arrived = self.received.len();
         arrived >= HEADER_BYTES && arrived - HEADER_BYTES >= self.word(0..4) as usize
     }
 
+    /// The little-endian number in these bytes of the header.
     fn word(&self, range: std::ops::Range<usize>) -> u64 {
         self.received[range].iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte))
     }
 
-    fn fill(&mut self, count: usize, goes_on: &dyn Fn() -> bool) -> std::io::Result<()> {
+    /// Receives until `count` bytes are buffered.
+    fn fill(&mut self, count: usize, keep_waiting: &dyn Fn() -> bool) -> std::io::Result<()> {
         while self.received.len() < count {
             let missing = count - self.received.len();
             self.received.reserve(missing.max(READ_BYTES_MIN));
@@ -220,7 +230,7 @@ impl Channel {
             let arrived = match rustix::net::recv(&self.stream, spare, rustix::net::RecvFlags::empty()) {
                 Ok(((init, _), _)) => init.len(),
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::AGAIN) if goes_on() => continue,
+                Err(rustix::io::Errno::AGAIN) if keep_waiting() => continue,
                 Err(error) => return Err(error.into()),
             };
             if arrived == 0 {
@@ -237,7 +247,7 @@ impl Channel {
     }
 }
 
-/// Fills in the header that `frame` begins with.
+/// Writes the header at the beginning of `frame`.
 pub(crate) fn write_header(frame: &mut [u8], length: usize, kind: FrameKind, id: u64) {
     frame[0..4].copy_from_slice(&(length as u32).to_le_bytes());
     frame[4] = kind as u8;
@@ -248,20 +258,21 @@ pub(crate) fn malformed(what: &'static str) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidData, Malformed(what))
 }
 
-/// Requests of a frame; refuses more than [`BATCH_MAX`].
+/// Decodes the requests of a frame; refuses more than [`BATCH_MAX`].
 pub(crate) fn take_requests(body: Bytes) -> std::result::Result<Vec<Request>, Malformed> {
     take_batch(body)
 }
 
-/// Replies of a frame; refuses more than [`BATCH_MAX`].
+/// Decodes the replies of a frame; refuses more than [`BATCH_MAX`].
 pub(crate) fn take_replies(body: Bytes) -> std::result::Result<Vec<Result<Reply>>, Malformed> {
     take_batch(body)
 }
 
-/// The count comes first, so that 16 MiB of two-byte replies do not become gigabytes of memory before they are refused.
+/// The count is checked first: 16 MiB of two-byte replies would otherwise take gigabytes of memory before they are
+/// refused.
 fn take_batch<T: Wire>(body: Bytes) -> std::result::Result<Vec<T>, Malformed> {
     if u32::take(&mut Input::new(body.clone()))? as usize > BATCH_MAX {
-        return Err(Malformed("more requests or replies than a frame may have"));
+        return Err(Malformed("a frame has more requests or replies than allowed"));
     }
     Vec::from_bytes(body)
 }

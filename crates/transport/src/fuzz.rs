@@ -1,9 +1,9 @@
-//! Doors for the fuzz targets: each side's part of a conversation, with bytes that the other side never sent.
+//! Entry points for the fuzz targets: each side of a conversation, fed with arbitrary bytes.
 
-use crate::client::{HANDSHAKE_LIMIT, introduce, read_map};
+use crate::client::{ExchangeError, HANDSHAKE_LIMIT, introduce, read_map};
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::{Channel, Purpose};
-use crate::server::{Lock, Server, Service};
+use crate::server::{ExpectedProof, Server, Service};
 use crate::{Remote, frame};
 use bytes::Bytes;
 use hekate_proto::{Malformed, Reply, Request, Result};
@@ -15,30 +15,28 @@ use std::time::Duration;
 
 pub use crate::frame::{Accepted, Challenge, Hello};
 
-/// Bytes that a socket surely takes before anybody reads.
+/// Bytes that a socket takes without a reader.
 const CONVERSATION_BYTES_MAX: usize = 64 << 10;
-/// Nobody reads the answers, so a full socket ends the conversation.
+/// Time limit for sends. The answers are not read, so a full socket ends the conversation.
 const SEND_LIMIT: Duration = Duration::from_millis(20);
 
-/// Requests of a frame.
 pub fn take_requests(body: Bytes) -> std::result::Result<Vec<Request>, Malformed> {
     frame::take_requests(body)
 }
 
-/// Replies of a frame.
 pub fn take_replies(body: Bytes) -> std::result::Result<Vec<Result<Reply>>, Malformed> {
     frame::take_replies(body)
 }
 
-/// A server hears `bytes` and then the end of the connection.
+/// A server receives `bytes` and then the end of the connection.
 pub fn converse_as_server(bytes: &[u8], proof_needed: bool, service: Arc<dyn Service>) -> std::io::Result<()> {
     let (stream, _peer) = stream_of(bytes)?;
     let server = Server::new(service);
-    let lock = proof_needed.then(|| Lock { secret: secret(), address: ([127, 0, 0, 1], 9).into() });
-    server.shared.converse(Channel::new(stream), lock, &mut || ())
+    let expected = proof_needed.then(|| ExpectedProof { secret: secret(), address: ([127, 0, 0, 1], 9).into() });
+    server.shared.converse(Channel::new(stream), expected, &mut || ())
 }
 
-/// A client hears `bytes` and then the end of the connection; it sends `requests` until it is told nonsense.
+/// A client receives `bytes` and then the end of the connection. It sends `requests` until an exchange fails.
 pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]) -> Result<()> {
     let broken = |e| hekate_proto::Error::io("a pair of sockets", e);
     let (stream, _peer) = stream_of(bytes).map_err(broken)?;
@@ -59,7 +57,10 @@ pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]
         closed: false.into(),
     };
     while let Some(channel) = remote.pooled() {
-        remote.exchange(channel, requests, None, &|| false).map_err(broken)??;
+        remote.exchange(channel, requests, None, &|| false).map_err(|error| match error {
+            ExchangeError::Connection(error) => broken(error),
+            ExchangeError::Replies(error) => error,
+        })?;
     }
     Ok(())
 }
@@ -68,7 +69,7 @@ fn secret() -> Secret {
     Secret(Arc::new([7; 32]))
 }
 
-/// A stream on which `bytes` wait, and its other end.
+/// A stream with `bytes` to read, and its other end.
 fn stream_of(bytes: &[u8]) -> std::io::Result<(Stream, UnixStream)> {
     let (ours, mut theirs) = UnixStream::pair()?;
     theirs.write_all(&bytes[..bytes.len().min(CONVERSATION_BYTES_MAX)])?;

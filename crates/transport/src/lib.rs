@@ -1,9 +1,13 @@
-//! How requests reach a server: frames over unix sockets (peer credentials) or loopback TCP (a shared secret).
+//! Transport of requests between processes: frames over unix sockets (peer credentials) or loopback TCP (a shared
+//! secret).
 //!
-//! A connection carries one frame at a time each way and belongs to one thread at a time on both sides, so a request
-//! wakes one thread there and one back (`docs/adr/0003-runtime.md`). A frame holds a batch of requests that the server
-//! takes in order. Servers among themselves keep one connection for each two, which carries the packets of a [`link`].
-//! `docs/format/wire.md` is the document.
+//! A connection carries one frame at a time in each direction and is used by one thread at a time at each end, so a
+//! request wakes one thread at the server and one at the client (`docs/adr/0003-runtime.md`). A frame holds a batch
+//! of requests that the server executes in order. Each pair of servers shares one connection, which carries the
+//! packets of a [`link`]. `docs/format/wire.md` describes the bytes.
+//!
+//! Read in this order: `frame` (encoding), `client` and `server` (the two ends of a connection), `servers` (all
+//! servers of a volume), `link` and `peers` (messages between servers).
 
 mod authentication;
 mod client;
@@ -23,13 +27,13 @@ mod server;
 mod servers;
 mod session_lock;
 
-pub use client::{Remote, Welcome};
+pub use client::{Remote, Replies, Welcome};
 pub use control::{Control, control};
 pub use credentials::Peer;
 pub use endpoint::{Endpoint, Secret};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 pub use local::Local;
-pub use lock_notifications::{Ears, Listener};
+pub use lock_notifications::{Listener, LockNotifications};
 pub use peers::{Cork, PeerHandler, Peers};
 pub use pending_batches::Sent;
 pub use server::{Server, Service};

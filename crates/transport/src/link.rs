@@ -1,15 +1,17 @@
-//! One end of a link between two server processes: messages in order and exactly once, in *generations*.
+//! One end of a link between two server processes: messages in order and exactly once, within a *generation*.
 //!
-//! Pure: it opens no socket and reads no clock. Packets may be lost, doubled, delayed for long and reordered, as the
-//! simulator's are; over a stream socket they are lost only with the connection. How the ends agree:
+//! Pure: it opens no socket and reads no clock. Packets may be lost, duplicated, delayed and reordered, as in the
+//! simulator; over a stream socket they are lost only with the connection. The two ends agree as follows:
 //!
-//! - An end puts an [`Attempt`] into a generation: its boot and a counter. It never puts the same one into two, so the
-//!   pair of attempts names the generation, and each packet bears both.
-//! - Who is in no generation says `Open` to the attempt that it heard of last. Two that name each other are *paired*.
-//! - An attempt is shown (`Open`) to one process of the peer only, and to its attempts in their order; for another process
-//!   a new one is taken. So once an end is paired with an attempt, no packet of an earlier one finds the peer willing.
-//! - A paired end that hears of another process of its peer gives up only if that one has heard of this attempt: a
-//!   packet that was long on its way has not. That is what `Doubt` asks.
+//! - Each end contributes an [`Attempt`] to a generation: its boot and a counter. It never uses an attempt for two
+//!   generations, so the pair of attempts names the generation, and every packet carries both.
+//! - An end without a generation sends `Open` to the peer's attempt that it last received from. Two ends that name
+//!   each other's attempts are *paired*.
+//! - An end sends an attempt (in `Open`) to one process of the peer only, and to that process's attempts in ascending
+//!   order; for another process it takes a new attempt. So once an end is paired with an attempt, no packet of an
+//!   earlier attempt can pair it again.
+//! - A paired end that receives a packet of another process of its peer ends its generation only if the packet names
+//!   its current attempt, which a delayed packet of an earlier process does not. Otherwise it answers `Doubt`.
 
 mod flow;
 mod packet;
@@ -25,52 +27,51 @@ use flow::Flow;
 use hekate_proto::ServerId;
 use std::time::Duration;
 
-/// Bytes of the greatest message: with its packet it fits in a frame.
+/// Longest message, in bytes: its packet fits in a frame.
 pub const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX - PACKET_OVERHEAD;
 
-/// What a link wants done, in this order.
+/// An action that a link requests. Actions are executed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Goes over the medium.
+    /// Send this packet to the peer.
     Transmit(Packet),
-    /// Goes to whoever uses the link.
+    /// Pass this event to the user of the link.
     Event(Event),
 }
 
-/// What happened on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A generation begins.
     Up {
         /// The peer's process.
         boot: Boot,
-        /// The same at both ends.
+        /// Name of the generation, equal at both ends.
         generation: Generation,
     },
-    /// It has ended: the peer may or may not have had what it has not answered.
+    /// The generation has ended. The peer received a prefix of the messages that it has not acknowledged, possibly
+    /// all.
     Down(Ended),
     /// The next message of the generation.
     Message(Bytes),
 }
 
-/// Why a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The peer is another process.
+    /// A packet of another process of the peer arrived.
     PeerRestarted,
-    /// The peer has ended it.
+    /// A packet of a later attempt of the peer arrived: the peer has ended the generation.
     PeerEnded,
-    /// More would wait for an acknowledgement than may, or the message is too large for any generation.
+    /// The unacknowledged messages exceed their limit, or a message is longer than [`MESSAGE_BYTES_MAX`].
     Limit,
-    /// The peer acknowledged nothing for too long.
+    /// The peer acknowledged nothing for [`LinkSettings::give_up_after`].
     Silence,
-    /// The peer acknowledged what was never sent.
+    /// The peer acknowledged a message that was never sent.
     Nonsense,
-    /// [`Link::reset`].
+    /// [`Link::reset`] was called.
     Reset,
 }
 
-/// One end of a link. `now` is the time since any moment, on a clock that never goes back.
+/// One end of a link. `now` is a time on any monotonic clock.
 #[derive(Debug)]
 pub struct Link {
     own_server: ServerId,
@@ -78,15 +79,16 @@ pub struct Link {
     settings: LinkSettings,
     connected: bool,
     own: Attempt,
-    /// The peer's attempt that `own` is shown to, or is paired with.
+    /// The peer's attempt that `own` is sent to or paired with.
     peer: Option<Attempt>,
-    /// The generation of `own` and `peer`.
+    /// The messages of the generation of `own` and `peer`, if they are paired.
     pair: Option<Flow>,
+    /// When the last `Open` was sent.
     opened_at: Duration,
 }
 
 impl Link {
-    /// An end that is not connected yet.
+    /// A link that is not connected.
     pub fn new(own: (ServerId, Boot), peer: ServerId, settings: LinkSettings) -> Self {
         assert_ne!(own.0, peer, "a server has no link to itself");
         let attempt = Attempt { boot: own.1, number: 0 };
@@ -102,12 +104,12 @@ impl Link {
         }
     }
 
-    /// Whether messages are taken.
+    /// True if a generation is up, so that messages can be sent.
     pub fn is_up(&self) -> bool {
         self.pair.is_some()
     }
 
-    /// The medium carries packets from now on. What was not acknowledged before goes again.
+    /// The medium carries packets from now on. Unacknowledged messages are sent again.
     pub fn connected(&mut self, now: Duration, out: &mut Vec<Output>) {
         self.connected = true;
         let Some(flow) = &mut self.pair else { return self.open(now, out) };
@@ -115,12 +117,13 @@ impl Link {
         again.into_iter().for_each(|body| self.transmit(body, out));
     }
 
-    /// The medium is gone; the generation goes on, if it comes back in time.
+    /// The medium is lost. The generation continues if a new connection comes in time.
     pub fn disconnected(&mut self) {
         self.connected = false;
     }
 
-    /// Takes a message; false if no generation is there to carry it, or if it ended by this.
+    /// Sends a message. Returns false if no generation is up, or if the message ended the generation because it
+    /// exceeds a limit.
     pub fn send(&mut self, message: Bytes, now: Duration, out: &mut Vec<Output>) -> bool {
         let Some(flow) = &mut self.pair else { return false };
         if message.len() > MESSAGE_BYTES_MAX || !flow.has_room(&message, &self.settings) {
@@ -133,7 +136,7 @@ impl Link {
         true
     }
 
-    /// Ends the generation: whoever uses the link cannot go on in it.
+    /// Ends the generation, because the user of the link cannot continue in it.
     pub fn reset(&mut self, now: Duration, out: &mut Vec<Output>) {
         if self.is_up() {
             self.end(Ended::Reset, out);
@@ -141,7 +144,7 @@ impl Link {
         }
     }
 
-    /// A packet has come.
+    /// Processes a packet.
     pub fn receive(&mut self, packet: Packet, now: Duration, out: &mut Vec<Output>) {
         let Packet { from, to, body } = packet;
         if self.peer.is_some_and(|peer| peer.boot == from.boot && peer.number > from.number) {
@@ -157,22 +160,22 @@ impl Link {
             self.end(if restarted { Ended::PeerRestarted } else { Ended::PeerEnded }, out);
         }
         if self.pair.is_none() {
-            self.meet(from);
+            self.adopt_peer(from);
             if to != Some(self.own) || body == Body::Doubt {
                 return self.open(now, out);
             }
             self.begin(from, out);
         }
         match body {
-            // The peer does not know of the generation.
+            // The peer does not know yet that the generation is up.
             _ if to != Some(self.own) => self.report(out),
             Body::Doubt | Body::Open => self.report(out),
-            Body::Received { until } => self.carry(until, None, now, out),
-            Body::Message { until, number, bytes } => self.carry(until, Some((number, bytes)), now, out),
+            Body::Received { until } => self.process(until, None, now, out),
+            Body::Message { until, number, bytes } => self.process(until, Some((number, bytes)), now, out),
         }
     }
 
-    /// Does what is due by now.
+    /// Does what is due at `now`.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
         let Some(flow) = &mut self.pair else {
@@ -194,7 +197,7 @@ impl Link {
         }
     }
 
-    /// When [`Link::tick`] has something to do next, if nothing else happens.
+    /// Time of the next call of [`Link::tick`], if nothing else happens before.
     pub fn next_tick(&self) -> Option<Duration> {
         let Some(flow) = &self.pair else { return self.open_due() };
         let connected = [flow.resend_due(&self.settings), flow.report_due(&self.settings)];
@@ -202,18 +205,20 @@ impl Link {
         due.chain(flow.give_up_due(&self.settings)).min()
     }
 
+    /// When `Open` is to be sent again, while no generation is up.
     fn open_due(&self) -> Option<Duration> {
         self.settings.resend_after.filter(|_| self.connected).map(|after| self.opened_at + after)
     }
 
-    /// Outside of a generation: from now on the own attempt is for `from`.
-    fn meet(&mut self, from: Attempt) {
+    /// Outside of a generation: `own` is sent to `from` from now on. An attempt is sent to one process only.
+    fn adopt_peer(&mut self, from: Attempt) {
         if self.peer.is_some_and(|peer| peer.boot != from.boot) {
             self.own.number += 1;
         }
         self.peer = Some(from);
     }
 
+    /// The generation of `own` and `from` begins.
     fn begin(&mut self, from: Attempt, out: &mut Vec<Output>) {
         self.pair = Some(Flow::default());
         let (lower, higher) = match self.own_server < self.peer_server {
@@ -224,14 +229,15 @@ impl Link {
         out.push(Output::Event(Event::Up { boot: from.boot, generation }));
     }
 
-    /// The attempt is spent with its generation.
+    /// The generation ends, and its attempt is never used again.
     fn end(&mut self, why: Ended, out: &mut Vec<Output>) {
         self.pair = None;
         self.own.number += 1;
         out.push(Output::Event(Event::Down(why)));
     }
 
-    fn carry(
+    /// Processes an acknowledgement and, if there is one, a message with its number.
+    fn process(
         &mut self,
         until: MessageNumber,
         message: Option<(MessageNumber, Bytes)>,
@@ -246,7 +252,7 @@ impl Link {
         if let Some((number, bytes)) = message {
             flow.arrive(number, bytes, now, &self.settings, out);
         }
-        if flow.owes_much(&self.settings) {
+        if flow.must_report(&self.settings) {
             self.report(out);
         }
     }

@@ -1,10 +1,10 @@
-//! Telling a session that ops which waited have their answers: on a connection of its own, on which only the server
-//! speaks.
+//! Notifications to a session that waiting ops have their replies, on a connection on which only the server sends.
 //!
-//! What is told is a hint. Who hears it asks again, and so does who has just connected, so nothing is lost with a
-//! connection; therefore a server never waits for one either: who does not read is cut off.
+//! A notification is a hint: the client then asks for the reply. A client also asks for all replies after it has
+//! connected, so a lost connection loses nothing. A server therefore never waits for a slow reader: it closes the
+//! connection.
 
-use crate::client::{Remote, away, handshake};
+use crate::client::{Remote, handshake, unavailable};
 use crate::frame::{Channel, FrameKind, HEADER_BYTES, Purpose, malformed, write_header};
 use hekate_proto::{OpId, Result, Wire};
 use parking_lot::Mutex;
@@ -12,12 +12,12 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use std::time::Duration;
 
-/// How long a server may take to agree.
+/// Limit for the handshake and for the first frame.
 const HELLO_LIMIT: Duration = Duration::from_secs(2);
-/// Op ids in one frame; a server that tells more at once sends more frames.
-const TOLD_MAX: usize = 1024;
+/// Most op ids in one frame. A server that has more to send uses several frames.
+const NOTIFIED_OPS_MAX: usize = 1024;
 
-/// The server's end.
+/// The server's end of such a connection.
 #[derive(Debug)]
 pub struct Listener(Mutex<OwnedFd>);
 
@@ -26,12 +26,12 @@ impl Listener {
         Ok(Self(Mutex::new(channel.stream.as_fd().try_clone_to_owned()?)))
     }
 
-    /// Tells, without waiting; a connection that has no room for it is given up.
+    /// Sends notifications without waiting. A connection without room for them is closed.
     pub fn tell(&self, op_ids: &[OpId]) {
-        op_ids.chunks(TOLD_MAX).for_each(|some| self.send(some));
+        op_ids.chunks(NOTIFIED_OPS_MAX).for_each(|some| self.send(some));
     }
 
-    /// The first frame, of nothing.
+    /// Sends the first frame, which has no op ids.
     pub(crate) fn begin(&self) {
         self.send(&[]);
     }
@@ -40,7 +40,7 @@ impl Listener {
         let mut frame = vec![0; HEADER_BYTES];
         op_ids.to_vec().put(&mut frame);
         let length = frame.len() - HEADER_BYTES;
-        write_header(&mut frame, length, FrameKind::Told, 0);
+        write_header(&mut frame, length, FrameKind::Notification, 0);
         let stream = self.0.lock();
         if send(&*stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) != Ok(frame.len()) {
             let _ = shutdown(&*stream, Shutdown::Both);
@@ -48,17 +48,20 @@ impl Listener {
     }
 }
 
-/// The client's end.
+/// The client's end of such a connection.
 #[derive(Debug)]
-pub struct Ears(Channel);
+pub struct LockNotifications(Channel);
 
-impl Ears {
-    /// What is told next; `None` if that is nothing for this long. After an error there is nothing more to hear.
+impl LockNotifications {
+    /// The next op ids, or `None` if none arrive within `limit`.
+    ///
+    /// # Errors
+    /// The connection has ended; the caller opens another one.
     pub fn next(&mut self, limit: Duration) -> std::io::Result<Option<Vec<OpId>>> {
-        self.0.wait_at_most(Some(limit))?;
+        self.0.set_receive_timeout(Some(limit))?;
         match self.0.receive() {
-            Ok((FrameKind::Told, _, body)) => Vec::from_bytes(body).map(Some).map_err(|e| malformed(e.0)),
-            Ok(_) => Err(malformed("another frame on a connection for listening")),
+            Ok((FrameKind::Notification, _, body)) => Vec::from_bytes(body).map(Some).map_err(|e| malformed(e.0)),
+            Ok(_) => Err(malformed("a connection for notifications has a frame of another kind")),
             Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
                 Ok(None)
             }
@@ -68,16 +71,16 @@ impl Ears {
 }
 
 impl Remote {
-    /// A connection on which the server tells this session of ops that waited, from when this returns.
-    pub fn listen(&self) -> Result<Ears> {
+    /// Opens a connection for notifications to this session. It has begun when this returns.
+    pub fn listen(&self) -> Result<LockNotifications> {
         let purpose = Purpose::Listen { volume: self.volume.clone(), session: self.session };
         let (mut channel, _) = handshake(&self.endpoint, purpose, HELLO_LIMIT)?;
-        channel.limit(TOLD_MAX * size_of::<OpId>() + 4);
-        let mut ears = Ears(channel);
-        match ears.next(HELLO_LIMIT) {
-            Ok(Some(_)) => Ok(ears),
-            Ok(None) => Err(away(&self.endpoint, &std::io::ErrorKind::TimedOut.into())),
-            Err(error) => Err(away(&self.endpoint, &error)),
+        channel.limit(NOTIFIED_OPS_MAX * size_of::<OpId>() + 4);
+        let mut notifications = LockNotifications(channel);
+        match notifications.next(HELLO_LIMIT) {
+            Ok(Some(_)) => Ok(notifications),
+            Ok(None) => Err(unavailable(&self.endpoint, &std::io::ErrorKind::TimedOut.into())),
+            Err(error) => Err(unavailable(&self.endpoint, &error)),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Messages between server processes, over the sockets that clients use too: a [`Link`](crate::link) for each peer, and
-//! one connection that carries it.
+//! Messages between server processes, over the sockets that clients use too: one [`Link`](crate::link) for each peer,
+//! and one connection that carries it.
 //!
-//! The server with the higher number connects, and does so again for ever. A message costs no thread but those that make
-//! and handle it: [`Peers::send`] writes on the calling thread as long as the socket takes it, else the connection's
-//! writer thread does; the connection's reader thread calls the handler. What is sent while a [`Cork`] lives on the
-//! sending thread is written in one go; a reader corks itself while it handles what one read has brought.
+//! The server with the higher number connects, and reconnects without limit. A message needs no threads beside those
+//! that make and handle it: [`Peers::send`] writes on the calling thread while the socket has room, and the
+//! connection's writer thread writes the rest; the connection's reader thread calls the handler. Messages that a
+//! thread sends while it holds a [`Cork`] are written together. A reader thread holds one while it handles the
+//! messages of one read.
 
 mod connection;
 mod cork;
@@ -31,19 +32,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use timer::Alarm;
 
-/// Takes what peers send. For one peer, calls come one at a time and in order, on threads of [`Peers`]: what a call waits
-/// for must not be a message of the same peer. It may send; what it sends is written once everything is handled that one
-/// read has brought, or at [`Peers::flush`]. After a panic the generation begins anew.
+/// Receives the messages of peers. For one peer, calls come one at a time and in order, on threads of [`Peers`]; a
+/// call must not wait for a message of the same peer. It may send: its messages are written when everything that one
+/// read brought is handled, or at [`Peers::flush`]. A panic ends the generation, and another one begins.
 pub trait PeerHandler: Send + Sync {
-    /// A generation begins: what is sent now arrives, in order and once, unless `down` is said.
+    /// A generation begins. Messages sent from now on arrive in order and once, unless `down` is called.
     fn up(&self, from: ServerId, boot: Boot);
-    /// The next message.
+    /// The next message of the generation.
     fn message(&self, from: ServerId, message: Bytes);
-    /// The generation has ended; of what was sent in it and not answered, the peer has had a beginning.
+    /// The generation has ended. The peer received a prefix of the messages that were sent in it.
     fn down(&self, from: ServerId);
 }
 
-/// This process's links to other servers. Clones are the same.
+/// Links of this process to other servers. Clones share them.
 #[derive(Clone)]
 pub struct Peers {
     shared: Arc<Shared>,
@@ -61,7 +62,10 @@ struct Shared {
 }
 
 impl Peers {
-    /// Knows nobody yet. `boot` is drawn at random by the process.
+    /// Starts without peers. `boot` is a random number that this process drew.
+    ///
+    /// # Errors
+    /// The timer thread cannot be started.
     pub fn start(own: ServerId, boot: Boot, settings: LinkSettings, handler: Arc<dyn PeerHandler>) -> Result<Self> {
         let shared = Arc::new(Shared {
             own,
@@ -78,7 +82,11 @@ impl Peers {
         Ok(Self { shared })
     }
 
-    /// Where a server listens. If its number is the lower one it is connected to from now on; else it will connect.
+    /// Sets the address of a server. If its number is lower than this server's, this server connects to it from now
+    /// on; otherwise the peer connects.
+    ///
+    /// # Errors
+    /// `Invalid` if the server is this one. A thread cannot be started.
     pub fn set_address(&self, server: ServerId, endpoint: Endpoint) -> Result<()> {
         if server == self.shared.own {
             return Err(Error::invalid(format!("server {server} is this one; it has no link to itself")));
@@ -87,56 +95,61 @@ impl Peers {
         let first = peer.set_endpoint(endpoint);
         if first && server < self.shared.own {
             let shared = self.shared.clone();
-            spawn("hekate-peer", move || connection::connect_for_ever(&shared, &peer))?;
+            spawn("hekate-peer", move || connection::keep_connected(&shared, &peer))?;
         }
         Ok(())
     }
 
-    /// Takes a message, unless no generation is up (then the caller waits for `up`). Never waits for the peer.
+    /// Sends a message without waiting for the peer. Returns false if no generation is up; the caller then waits for
+    /// `up`.
     pub fn send(&self, to: ServerId, message: Bytes) -> bool {
         let Some(peer) = self.shared.known(to) else { return false };
         peer.send(&self.shared, message)
     }
 
-    /// What this thread sends while the guard lives is written when it ends, in one go for each peer.
+    /// Delays the writes of this thread until the guard is dropped; then they are done together for each peer.
     pub fn cork(&self) -> Cork {
         Cork::new()
     }
 
-    /// Writes what this thread has corked.
+    /// Writes the messages that a [`Cork`] of this thread delays.
     pub fn flush(&self) {
         cork::flush();
     }
 
-    /// Ends the generation with that server, if there is one: both ends are told, and another begins.
+    /// Ends the generation with a server, if one is up. Both handlers are called, and another generation begins.
     pub fn reset(&self, server: ServerId) {
         if let Some(peer) = self.shared.known(server) {
             peer.reset(&self.shared);
         }
     }
 
-    /// Ends all connections. Nothing is sent and no handler is called any more once those that run have returned.
+    /// Ends all connections. Once the handlers that run have returned, no message is sent and no handler is called.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.peers.read().values().for_each(|peer| peer.disconnect());
-        self.shared.alarm.ring();
+        self.shared.alarm.fire_now();
     }
 
-    /// Whether a connection of `server` to `to` belongs here.
+    /// Checks that a connection from `server` to `to` belongs to this process.
     pub(crate) fn expects(&self, server: ServerId, to: ServerId) -> Result<()> {
         let own = self.shared.own;
         if to != own {
-            return Err(Error::invalid(format!("server {to} is not here, this is server {own}; correct its address")));
+            let what =
+                format!("server {to} was expected here, but this is server {own}; correct the address of server {to}");
+            return Err(Error::invalid(what));
         }
         if server <= own {
             return Err(Error::Protocol {
-                what: format!("server {server} connected to {own}; the higher one connects"),
+                what: format!(
+                    "server {server} connected to server {own}; only the one with the higher number connects"
+                ),
             });
         }
         Ok(())
     }
 
-    /// Reads and handles what the server sends on a connection that it has made, until it ends.
+    /// Receives and handles packets on a connection that the other server has made, until the connection ends.
     pub(crate) fn converse(&self, server: ServerId, channel: Channel) -> std::io::Result<()> {
         connection::converse(&self.shared, &self.shared.peer(server), channel)
     }

@@ -1,42 +1,50 @@
-//! Batches to several servers side by side: sent to all, then answered by each.
+//! Batches to several servers at once: sent to all, then each server's replies are awaited.
 
-use crate::client::Remote;
+use crate::client::{ExchangeError, Remote, Replies};
 use crate::frame::Channel;
-use hekate_proto::{Reply, Request, Result};
+use hekate_proto::{Request, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection that has to be made first takes so long at most.
+/// Limit for a connection that has to be made first.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
-/// A batch that was sent once, and is not sent again.
+/// A batch that was sent once, whose replies have not been read. It is never resent.
 pub struct Sent {
     remote: Arc<Remote>,
     state: State,
 }
 
+/// The replies, or why the batch could not be sent. It has been executed already if the server runs in this process.
 enum State {
-    Ended(Result<Vec<Result<Reply>>>),
+    Finished(Result<Replies>),
     Waiting { channel: Channel, frame: u64, requests: usize },
 }
 
 impl Sent {
     pub(crate) fn begin(remote: Arc<Remote>, requests: &[Request], gave_up: &dyn Fn() -> bool) -> Self {
         let state = match &remote.local {
-            Some(local) => State::Ended(local.call(remote.session, requests.to_vec())),
-            None => send(&remote, requests, gave_up).unwrap_or_else(|error| State::Ended(Err(error))),
+            Some(local) => State::Finished(local.call(remote.session, requests.to_vec())),
+            None => send(&remote, requests, gave_up).unwrap_or_else(|error| State::Finished(Err(error))),
         };
         Self { remote, state }
     }
 
-    /// Waits for the answers.
-    pub fn finish(self, gave_up: &dyn Fn() -> bool) -> Result<Vec<Result<Reply>>> {
+    /// Waits for the replies.
+    ///
+    /// # Errors
+    /// `Unavailable` if the connection broke or `gave_up` returned true. The server may or may not have executed the
+    /// batch.
+    pub fn finish(self, gave_up: &dyn Fn() -> bool) -> Result<Replies> {
         let Self { remote, state } = self;
         match state {
-            State::Ended(outcome) => outcome,
+            State::Finished(outcome) => outcome,
             State::Waiting { channel, frame, requests } => {
-                let answered = remote.get(channel, frame, requests, &|| !gave_up());
-                answered.unwrap_or_else(|error| Err(remote.away(&error)))
+                let replies = remote.receive_replies(channel, frame, requests, &|| !gave_up());
+                replies.map_err(|error| match error {
+                    ExchangeError::Connection(error) => remote.unavailable(&error),
+                    ExchangeError::Replies(error) => error,
+                })
             }
         }
     }
@@ -47,6 +55,7 @@ fn send(remote: &Remote, requests: &[Request], gave_up: &dyn Fn() -> bool) -> Re
         Some(channel) => channel,
         None => remote.resume(CONNECT_LIMIT)?.0,
     };
-    let frame = remote.put(&mut channel, requests, &|| !gave_up()).map_err(|error| remote.away(&error))?;
+    let sent = remote.send_requests(&mut channel, requests, &|| !gave_up());
+    let frame = sent.map_err(|error| remote.unavailable(&error))?;
     Ok(State::Waiting { channel, frame, requests: requests.len() })
 }

@@ -1,7 +1,8 @@
-//! The server's side: listeners, handshakes, and a thread a connection that hands batches to the [`Service`].
+//! The server's side of a connection: listeners, handshakes, and one thread for each connection, which passes batches
+//! to the [`Service`].
 
 use crate::authentication::{Handshake, Side};
-use crate::connection_limits::Places;
+use crate::connection_limits::ConnectionLimits;
 use crate::credentials::{Peer, local_peer};
 use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::*;
@@ -20,39 +21,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a client may take until it has said who it is, and in how many bytes.
+/// Limits for a client's hello: time until it has arrived, and length in bytes.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 const HELLO_BYTES_MAX: usize = 4096;
-/// What a user that may only look asks has so many bytes at most, and comes so soon after the last answer.
-const STRANGER_BYTES_MAX: usize = 64 << 10;
-const STRANGER_PAUSE: Duration = Duration::from_secs(60);
-/// After an accept that failed.
+/// Limits for control requests of a user who is neither root nor the server's own: length in bytes, and time until the
+/// next request has arrived.
+const UNPRIVILEGED_REQUEST_BYTES_MAX: usize = 64 << 10;
+const UNPRIVILEGED_IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-/// How long who stops waits for what is being answered, and between two looks.
+/// How long [`Server::stop`] waits for connections and batches to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// Interval at which a stop checks whether they have ended.
 const FINISH_PAUSE: Duration = Duration::from_millis(5);
 
-/// What a server does with connections.
+/// What a server does with its connections.
 pub trait Service: Send + Sync {
-    /// May this peer use the volume? -> its id, the session (the given one, if it still lives) and the map as JSON.
+    /// Checks that the peer may use the volume. Returns the volume's id, the session (the given one, if it still
+    /// exists) and the map as JSON.
     fn open(&self, peer: Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)>;
-    /// Takes the requests in order; after one that fails the rest is `Skipped`.
+    /// Executes requests in order. After one that fails the rest is `Skipped`.
     fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>>;
-    /// The session has a connection on which it is told of ops that waited.
+    /// The session has a new connection on which it is notified of waiting ops that have their replies.
     fn listening(&self, _session: SessionId, _listener: Arc<Listener>) {}
-    /// That connection is about to go.
+    /// That connection is about to close.
     fn deaf(&self, _session: SessionId, _listener: &Arc<Listener>) {}
-    /// A connection of the session has gone.
+    /// A connection of the session has closed.
     fn disconnected(&self, session: SessionId);
-    /// A request to the control interface, JSON to JSON.
+    /// Executes a request to the control interface, JSON to JSON.
     fn control(&self, peer: Peer, request: &str) -> String;
-    /// Where connections of this process of that server belong. Whether it is one of ours has been proved.
+    /// The links that connections of this process of that server belong to. The peer has already proved that it is a
+    /// server of the cluster.
     fn peers(&self, server: ServerId, _boot: Boot) -> Result<Peers> {
-        Err(Error::NotSupported { what: format!("this server takes no connections of servers, as that of {server}") })
+        let what = format!("server {server} connected as a peer, but this server takes no connections of servers");
+        Err(Error::NotSupported { what })
     }
 }
 
-/// Listeners and their connections; ends with `stop`.
+/// Listeners and their connections, until [`Server::stop`].
 pub struct Server {
     pub(crate) shared: Arc<Shared>,
 }
@@ -62,25 +68,25 @@ pub(crate) struct Shared {
     listeners: Mutex<Vec<OwnedFd>>,
     streams: Mutex<std::collections::HashMap<u64, OwnedFd>>,
     next_stream: AtomicU64,
-    places: Arc<Places>,
-    /// Batches at work.
+    limits: Arc<ConnectionLimits>,
+    /// Batches being executed.
     calls: AtomicU64,
     stopping: AtomicBool,
 }
 
-/// A batch is counted as long as it lives.
-pub(crate) struct AtWork<'a>(&'a Shared);
+/// Counts a batch in [`Shared::calls`] while it is executed.
+pub(crate) struct CallGuard<'a>(&'a Shared);
 
-impl<'a> AtWork<'a> {
-    /// None: the server takes nothing any more.
+impl<'a> CallGuard<'a> {
+    /// `None` if the server accepts no more batches.
     pub fn begin(shared: &'a Shared) -> Option<Self> {
         shared.calls.fetch_add(1, Ordering::SeqCst);
-        let at_work = Self(shared);
-        (!shared.stopping.load(Ordering::SeqCst)).then_some(at_work)
+        let guard = Self(shared);
+        (!shared.stopping.load(Ordering::SeqCst)).then_some(guard)
     }
 }
 
-impl Drop for AtWork<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.0.calls.fetch_sub(1, Ordering::SeqCst);
     }
@@ -95,26 +101,29 @@ impl Server {
                 listeners: Mutex::default(),
                 streams: Mutex::default(),
                 next_stream: AtomicU64::new(0),
-                places: Arc::default(),
+                limits: Arc::default(),
                 calls: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
             }),
         }
     }
 
-    /// For clients in this process.
+    /// Handle for clients in this process.
     pub fn local(&self) -> Local {
         Local(self.shared.clone())
     }
 
-    /// Listens there from now on. A unix socket file that nobody answers on any more is replaced.
+    /// Listens at an endpoint from now on. A unix socket file that no process answers is replaced.
+    ///
+    /// # Errors
+    /// `Unavailable` if the address is in use, `Invalid` if the path of the socket is too long.
     pub fn listen(&self, endpoint: &Endpoint) -> Result<()> {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AddrInUse => Error::Unavailable {
                 what: format!("{endpoint} is in use; is another `hekate serve` running? `hekate status` tells"),
             },
             std::io::ErrorKind::InvalidInput => Error::invalid(format!(
-                "{endpoint}: a socket's path may have 107 bytes; name a shorter place with --state"
+                "{endpoint}: the path of a socket has at most 107 bytes; name a shorter directory with --state"
             )),
             _ => Error::io(format!("listen on {endpoint}"), e),
         };
@@ -126,7 +135,7 @@ impl Server {
                 }
                 let listener = UnixListener::bind(path).map_err(failed)?;
                 use std::os::unix::fs::PermissionsExt;
-                // Anyone may connect: who may do what is decided by peer credentials.
+                // Any user may connect: peer credentials decide what a user may do.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
                 self.keep_listener(&listener).map_err(failed)?;
                 let accept = move || listener.accept().map(|(stream, _)| (Stream(stream.into()), None));
@@ -139,8 +148,8 @@ impl Server {
                 let accept = move || {
                     let (stream, _) = listener.accept()?;
                     stream.set_nodelay(true)?;
-                    let lock = Lock { secret: secret.clone(), address: stream.local_addr()? };
-                    Ok((Stream(stream.into()), Some(lock)))
+                    let expected = ExpectedProof { secret: secret.clone(), address: stream.local_addr()? };
+                    Ok((Stream(stream.into()), Some(expected)))
                 };
                 spawn("hekate-accept", move || shared.accept_all(accept))
             }
@@ -152,7 +161,8 @@ impl Server {
         Ok(())
     }
 
-    /// Takes nothing new from clients. What is being answered goes on, and what servers say to each other.
+    /// Accepts no more connections and no more batches of clients. Batches being executed and the links between
+    /// servers go on.
     pub fn close(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         for listener in self.shared.listeners.lock().drain(..) {
@@ -161,7 +171,7 @@ impl Server {
         }
     }
 
-    /// Waits for what is being answered, but no longer than that.
+    /// Waits until all batches are executed, at most `patience`.
     pub fn finish(&self, patience: Duration) {
         let begun = Instant::now();
         while self.shared.calls.load(Ordering::SeqCst) > 0 && begun.elapsed() < patience {
@@ -169,22 +179,23 @@ impl Server {
         }
     }
 
-    /// Ends all connections: what is being answered is finished, nothing new is taken.
+    /// Ends all connections. Batches being executed are finished and answered, as far as that takes less than 10 s.
     pub fn stop(&self) {
         self.close();
         for stream in self.shared.streams.lock().values() {
             let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Read);
         }
         let begun = Instant::now();
-        while self.shared.places.count() > 0 && begun.elapsed() < STOP_PATIENCE {
+        while self.shared.limits.count() > 0 && begun.elapsed() < STOP_PATIENCE {
             std::thread::sleep(FINISH_PAUSE);
         }
         self.finish(STOP_PATIENCE.saturating_sub(begun.elapsed()));
     }
 }
 
-/// What a client must prove: that it knows the secret, and looks for a server at the address where it was accepted.
-pub(crate) struct Lock {
+/// What a TCP client must prove: that it knows the secret, and that it connected to the address where it was
+/// accepted.
+pub(crate) struct ExpectedProof {
     pub secret: Secret,
     pub address: SocketAddr,
 }
@@ -195,23 +206,23 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(
 }
 
 impl Shared {
-    fn accept_all(self: &Arc<Self>, accept: impl Fn() -> std::io::Result<(Stream, Option<Lock>)>) {
+    fn accept_all(self: &Arc<Self>, accept: impl Fn() -> std::io::Result<(Stream, Option<ExpectedProof>)>) {
         while !self.stopping.load(Ordering::SeqCst) {
             match accept() {
-                Ok((stream, lock)) => self.accept(stream, lock),
-                // Out of descriptors, or a client that left at once: others still get in.
+                Ok((stream, expected)) => self.accept(stream, expected),
+                // Out of descriptors, or the client has closed the connection: others can still connect.
                 Err(_) => std::thread::sleep(ACCEPT_PAUSE),
             }
         }
     }
 
-    fn accept(self: &Arc<Self>, stream: Stream, lock: Option<Lock>) {
-        let local = match lock {
+    fn accept(self: &Arc<Self>, stream: Stream, expected: Option<ExpectedProof>) {
+        let local = match expected {
             None => local_peer(&stream).map(Some),
             Some(_) => Ok(None),
         };
-        let place = local.ok().and_then(|local| self.places.take(local));
-        let Some(mut place) = place.filter(|_| !self.stopping.load(Ordering::SeqCst)) else {
+        let permit = local.ok().and_then(|local| self.limits.take(local));
+        let Some(mut permit) = permit.filter(|_| !self.stopping.load(Ordering::SeqCst)) else {
             return stream.shutdown();
         };
         let Ok(copy) = stream.0.try_clone() else { return };
@@ -219,9 +230,9 @@ impl Shared {
         self.streams.lock().insert(id, copy);
         let shared = self.clone();
         let run = move || {
-            // A client that misbehaves, or a bug that it meets, costs its connection and nothing else.
-            let mut welcome = || place.is_proved();
-            let converse = AssertUnwindSafe(|| shared.converse(Channel::new(stream), lock, &mut welcome));
+            // A misbehaving client, or a panic in the code that serves it, costs its connection and nothing else.
+            let mut welcome = || permit.mark_proved();
+            let converse = AssertUnwindSafe(|| shared.converse(Channel::new(stream), expected, &mut welcome));
             let _ = std::panic::catch_unwind(converse);
             shared.streams.lock().remove(&id);
         };
@@ -230,23 +241,23 @@ impl Shared {
         }
     }
 
-    /// `welcome`: the client has said hello as it should.
+    /// Serves one connection until it ends. `welcome` is called once the handshake has succeeded.
     pub(crate) fn converse(
         &self,
         mut channel: Channel,
-        lock: Option<Lock>,
+        expected: Option<ExpectedProof>,
         welcome: &mut dyn FnMut(),
     ) -> std::io::Result<()> {
-        // Who does not say hello in time, or says too much, is not kept.
-        channel.all_within(Some(HELLO_LIMIT))?;
+        // A connection whose hello is late or too long is closed.
+        channel.set_deadline(Some(HELLO_LIMIT))?;
         channel.limit(HELLO_BYTES_MAX);
-        let peer = match &lock {
+        let peer = match &expected {
             Some(_) => Peer::Secret,
             None => local_peer(&channel.stream)?,
         };
-        let Some((purpose, proof)) = greet(&mut channel, lock.as_ref())? else { return Ok(()) };
+        let Some((purpose, proof)) = greet(&mut channel, expected.as_ref())? else { return Ok(()) };
         welcome();
-        channel.all_within(None)?;
+        channel.set_deadline(None)?;
         channel.limit(FRAME_BYTES_MAX);
         let listens = matches!(purpose, Purpose::Listen { .. });
         let (volume, resume) = match purpose {
@@ -255,7 +266,10 @@ impl Shared {
                 channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
                 return self.converse_control(channel, peer);
             }
-            Purpose::Peer { server, boot, to } => return self.converse_peer(channel, peer, (server, boot), to, proof),
+            Purpose::Peer { server, boot, to } => {
+                let origin = PeerOrigin { server, boot };
+                return self.converse_peer(channel, peer, origin, to, proof);
+            }
             Purpose::Open { volume } => (volume, None),
             Purpose::Resume { volume, session } | Purpose::Listen { volume, session } => (volume, Some(session)),
         };
@@ -271,23 +285,28 @@ impl Shared {
                     }
                 }));
                 self.service.disconnected(session);
-                ended.unwrap_or_else(|_| Err(std::io::Error::other("a bug that the connection met")))
+                ended.unwrap_or_else(|_| {
+                    Err(std::io::Error::other("a panic ended the connection; see the server's log"))
+                })
             }
         }
     }
 
+    /// Executes batches until the client closes the connection.
     fn converse_ops(&self, mut channel: Channel, volume: VolumeId, session: SessionId) -> std::io::Result<()> {
         loop {
             let (kind, id, body) = channel.receive()?;
             if kind != FrameKind::Requests {
-                return Err(malformed("not a frame of requests"));
+                return Err(malformed("a connection for requests has a frame of another kind"));
             }
-            let Some(_at_work) = AtWork::begin(self) else { return Ok(()) };
+            let Some(_guard) = CallGuard::begin(self) else { return Ok(()) };
             let requests = take_requests(body).map_err(|e| malformed(e.0))?;
-            // A connection speaks for its own session and volume only, and never for a driver.
+            // A client speaks for the session and volume of its connection only, and must not send legs, which
+            // leaders send each other.
             let foreign = |r: &Request| r.session != session || r.volume != volume || matches!(r.op, Op::Leg { .. });
             let replies = if requests.iter().any(foreign) {
-                let denied = Error::Denied { what: "the connection is for another session or volume".into() };
+                let denied =
+                    Error::Denied { what: "a request is for another session or volume than its connection".into() };
                 requests.iter().map(|_| Err(denied.clone())).collect()
             } else {
                 self.service.call(session, requests)
@@ -296,47 +315,49 @@ impl Shared {
         }
     }
 
-    /// Until the client goes: it says nothing.
+    /// Keeps a connection for notifications until the client closes it. The client sends nothing on it.
     fn converse_listening(&self, mut channel: Channel, session: SessionId) -> std::io::Result<()> {
         let listener = Arc::new(Listener::new(&channel)?);
         self.service.listening(session, listener.clone());
-        // From here on nothing is missed: what the client asks for after it has heard this is told.
+        // A waiting op that the client asks about after it has received this first frame is notified on this
+        // connection.
         listener.begin();
         let heard = channel.receive();
         self.service.deaf(session, &listener);
-        heard.and(Err(malformed("a frame on a connection for listening")))
+        heard.and(Err(malformed("the client sent a frame on a connection for notifications")))
     }
 
-    /// A connection that another server has made.
+    /// Serves a connection that another server has made.
     fn converse_peer(
         &self,
         mut channel: Channel,
         peer: Peer,
-        (server, boot): (ServerId, Boot),
+        from: PeerOrigin,
         to: ServerId,
         proof: Bytes,
     ) -> std::io::Result<()> {
-        let ours = peer.may_be_server().and_then(|()| self.service.peers(server, boot));
-        match ours.and_then(|peers| peers.expects(server, to).map(|()| peers)) {
+        let ours = peer.may_be_server().and_then(|()| self.service.peers(from.server, from.boot));
+        match ours.and_then(|peers| peers.expects(from.server, to).map(|()| peers)) {
             Err(error) => channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(error).put(out)),
             Ok(peers) => {
                 let accepted = Accepted { proof, session: SessionId(0), map: String::new() };
                 channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
-                peers.converse(server, channel)
+                peers.converse(from.server, channel)
             }
         }
     }
 
+    /// Answers control requests until the client closes the connection.
     fn converse_control(&self, mut channel: Channel, peer: Peer) -> std::io::Result<()> {
-        let is_stranger = peer.stranger().is_some();
-        if is_stranger {
-            channel.limit(STRANGER_BYTES_MAX);
+        let is_unprivileged = peer.unprivileged_uid().is_some();
+        if is_unprivileged {
+            channel.limit(UNPRIVILEGED_REQUEST_BYTES_MAX);
         }
         loop {
-            channel.all_within(is_stranger.then_some(STRANGER_PAUSE))?;
+            channel.set_deadline(is_unprivileged.then_some(UNPRIVILEGED_IDLE_LIMIT))?;
             let (kind, id, body) = channel.receive()?;
             if kind != FrameKind::Control {
-                return Err(malformed("not a control frame"));
+                return Err(malformed("a connection for control has a frame of another kind"));
             }
             let request = String::from_bytes(body).map_err(|e| malformed(e.0))?;
             let reply = self.service.control(peer, &request);
@@ -345,32 +366,42 @@ impl Shared {
     }
 }
 
-/// Challenge and hello. `None`: the client was refused and told so.
-fn greet(channel: &mut Channel, lock: Option<&Lock>) -> std::io::Result<Option<(Purpose, Bytes)>> {
+struct PeerOrigin {
+    server: ServerId,
+    boot: Boot,
+}
+
+/// Server process that a connection between servers comes from.
+/// Sends the challenge, receives and checks the hello. Returns the purpose and the server's proof, or `None` if the
+/// client was refused and told why.
+fn greet(channel: &mut Channel, expected: Option<&ExpectedProof>) -> std::io::Result<Option<(Purpose, Bytes)>> {
     let broken = |e: Error| std::io::Error::other(e);
     let nonce = random_nonce().map_err(broken)?;
-    let challenge = Challenge { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof_needed: lock.is_some() };
+    let proof_needed = expected.is_some();
+    let challenge = Challenge { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof_needed };
     channel.send(FrameKind::Challenge, 0, |out| challenge.put(out))?;
     let (kind, _, body) = channel.receive()?;
     if kind != FrameKind::Hello {
-        return Err(malformed("not a hello"));
+        return Err(malformed("the client's first frame is not a hello"));
     }
-    // The version comes first, so that a future hello is told apart from a malformed one.
+    // The version is decoded first, so that the hello of a later version is not reported as malformed.
     let version = u32::take(&mut Input::new(body.clone())).map_err(|e| malformed(e.0))?;
     if version != PROTOCOL_VERSION {
-        let text = format!("the client speaks version {version} of the protocol, the server {PROTOCOL_VERSION}");
+        let text = format!(
+            "the client speaks version {version} of the protocol, the server {PROTOCOL_VERSION}; use the same release on both"
+        );
         let refused = Error::NotSupported { what: text };
         channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(refused).put(out))?;
         return Ok(None);
     }
     let hello = Hello::from_bytes(body).map_err(|e| malformed(e.0))?;
-    let Some(Lock { secret, address }) = lock else { return Ok(Some((hello.purpose, Bytes::new()))) };
-    let shaken = Handshake { address: *address, purpose: &hello.purpose, challenge: &nonce, hello: &hello.nonce };
-    if !shaken.is_proof(secret, Side::Client, &hello.proof).map_err(broken)? {
+    let Some(ExpectedProof { secret, address }) = expected else { return Ok(Some((hello.purpose, Bytes::new()))) };
+    let handshake = Handshake { address: *address, purpose: &hello.purpose, challenge: &nonce, hello: &hello.nonce };
+    if !handshake.is_proof(secret, Side::Client, &hello.proof).map_err(broken)? {
         let denied = Error::Denied { what: "the client does not know the cluster's secret".into() };
         channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(denied).put(out))?;
         return Ok(None);
     }
-    let ours = shaken.prove(secret, Side::Server).map_err(broken)?;
+    let ours = handshake.prove(secret, Side::Server).map_err(broken)?;
     Ok(Some((hello.purpose, ours)))
 }

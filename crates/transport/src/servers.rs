@@ -1,47 +1,50 @@
-//! A volume's servers, as one session's client sees them: a [`Remote`] each.
+//! All servers of a volume, as one session's client sees them: one [`Remote`] for each.
 //!
-//! A session keeps to the kind of endpoint that it was opened at: over unix sockets it is a user's, over TCP it is of
-//! whoever knows the secret, and a server refuses a session that is somebody else's.
+//! A session uses one kind of endpoint, the kind that it was opened at: over unix sockets it belongs to a user, over
+//! TCP to the holders of the secret. A server refuses a session of another owner.
 
-use crate::client::{Remote, Welcome};
+use crate::client::{Remote, Replies, Welcome};
 use crate::endpoint::Endpoint;
 use crate::local::Local;
-use crate::lock_notifications::Ears;
+use crate::lock_notifications::LockNotifications;
 use crate::pending_batches::Sent;
 use crate::session_lock::SessionLock;
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId};
+use hekate_proto::{Error, Request, Result, ServerId, SessionId};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long one server may take to hand out the map before the next is asked.
+/// Limit for one server's answer to a request for the map, after which the next server is asked.
 const MAP_LIMIT: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// The servers of a volume, and the session that this client has with all of them.
 #[derive(Debug)]
 pub struct Servers {
     opened_at: Endpoint,
     volume: String,
     session: SessionId,
+    /// The server where the session was opened.
     first: ServerId,
     all: RwLock<BTreeMap<ServerId, Arc<Remote>>>,
-    /// Who was asked for the map: whether it was away then, and when.
+    /// When each server was last asked for the map, and whether it was unavailable then.
     asked: Mutex<BTreeMap<ServerId, (bool, Instant)>>,
     closed: AtomicBool,
-    /// Proves to the server where the session was opened that this process lives.
+    /// Lets the server where the session was opened detect the end of this process.
     _lock: Option<SessionLock>,
 }
 
 impl Servers {
-    /// Opens a session on a volume at one of them.
-    /// `local`: that one is of this process.
+    /// Opens a session on a volume at one server. `local` is set if that server runs in this process.
+    ///
+    /// # Errors
+    /// As [`Remote::open`].
     pub fn open(endpoint: Endpoint, volume: &str, local: Option<Local>) -> Result<(Self, Welcome)> {
         let (mut remote, welcome) = Remote::open(endpoint.clone(), volume)?;
         if let Some(local) = local {
-            remote = remote.is_here(local);
+            remote = remote.with_local(local);
         }
         let first = welcome.map.server;
         let lock = match &endpoint {
@@ -62,54 +65,60 @@ impl Servers {
         Ok((servers, welcome))
     }
 
-    /// Where the session was opened.
+    /// The server where the session was opened.
     pub fn first(&self) -> ServerId {
         self.first
     }
 
-    /// One attempt at one of them, see [`Remote::attempt`].
+    /// Makes one attempt to execute a batch at a server, see [`Remote::attempt`].
     pub fn attempt(
         &self,
         server: ServerId,
         requests: &mut [Request],
         limit: Option<Duration>,
         gave_up: &dyn Fn() -> bool,
-    ) -> Result<Vec<Result<Reply>>> {
+    ) -> Result<Replies> {
         self.remote(server)?.attempt(requests, limit, gave_up)
     }
 
-    /// Sends a batch to one of them, once, and does not wait for its answer.
+    /// Sends a batch to a server once and does not wait for the replies.
     pub fn begin(&self, server: ServerId, requests: &[Request], gave_up: &dyn Fn() -> bool) -> Result<Sent> {
         Ok(Sent::begin(self.remote(server)?, requests, gave_up))
     }
 
+    /// The client of a server whose address the map has.
     fn remote(&self, server: ServerId) -> Result<Arc<Remote>> {
         let known = self.all.read().get(&server).cloned();
         let none = || {
             let at = &self.opened_at;
-            format!("server {server} has no address of the kind of {at}, where the session was opened")
+            format!(
+                "server {server} has no address of the kind of {at}, where the session was opened; see `hekate status`"
+            )
         };
         known.ok_or_else(|| Error::Unavailable { what: none() })
     }
 
-    /// A connection to one of them, on which it tells of ops that waited.
-    pub fn listen(&self, server: ServerId) -> Result<Ears> {
+    /// Opens a connection on which a server notifies this session of waiting ops that have their replies.
+    pub fn listen(&self, server: ServerId) -> Result<LockNotifications> {
         self.remote(server)?.listen()
     }
 
-    /// The map as it is now, from the first server that answers. Each is asked in turn, since one that is cut off from the
-    /// coordinator may hand out an old map; who was away is asked last.
+    /// The volume's current map, from the first server that answers. Servers are asked in turn, because one that
+    /// cannot reach the coordinator may return an old map; servers that were unavailable are asked last.
+    ///
+    /// # Errors
+    /// `Unavailable` if no server answers; retry. Other errors as the server says.
     pub fn map(&self) -> Result<VolumeMap> {
         let mut all: Vec<(ServerId, Arc<Remote>)> =
             self.all.read().iter().map(|(server, remote)| (*server, remote.clone())).collect();
         let asked = self.asked.lock().clone();
         all.sort_by_key(|(server, _)| asked.get(server).copied());
-        let mut away = Error::Unavailable { what: "no server has an address".into() };
+        let mut unavailable = Error::Unavailable { what: "no server has an address".into() };
         for (server, remote) in all {
             let answer = remote.map(MAP_LIMIT);
             self.asked.lock().insert(server, (answer.is_err(), Instant::now()));
             match answer {
-                Err(error @ Error::Unavailable { .. }) => away = error,
+                Err(error @ Error::Unavailable { .. }) => unavailable = error,
                 Err(error) => return Err(error),
                 Ok(map) => {
                     self.learn(&map);
@@ -117,10 +126,10 @@ impl Servers {
                 }
             }
         }
-        Err(away)
+        Err(unavailable)
     }
 
-    /// Takes over where servers are. The one that handed out the map was reached where it is.
+    /// Applies the addresses of a map. The server that sent the map keeps the address at which it was reached.
     fn learn(&self, map: &VolumeMap) {
         let mut all = self.all.write();
         let is_listed = |server: ServerId| map.servers.iter().any(|address| address.server == server);
@@ -137,18 +146,18 @@ impl Servers {
         }
     }
 
+    /// The endpoint, if it is of the session's kind.
     fn usable(&self, text: &str) -> Option<Endpoint> {
         let endpoint = Endpoint::parse(text, self.opened_at.secret()).ok()?;
         (endpoint.secret().is_some() == self.opened_at.secret().is_some()).then_some(endpoint)
     }
 
-    /// From now on nothing waits for an absent server.
+    /// Makes waits for an absent server fail from now on.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.all.read().values().for_each(|remote| remote.close());
     }
 
-    /// Whether it was closed.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }

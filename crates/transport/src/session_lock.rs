@@ -1,9 +1,9 @@
-//! A file for each session, which the session's process keeps locked. The kernel gives the lock up with the last process that has the
-//! file open, and not before, so a server on the same machine can prove that a session's process has ended
-//! (`docs/adr/0028-sessions-whose-process-has-ended.md`).
+//! A file for each session, which the session's process keeps locked. The kernel releases the lock when the last
+//! process that has the file open has ended, and not before, so a server on the same machine can prove that a
+//! session's process has ended (`docs/adr/0028-sessions-whose-process-has-ended.md`).
 //!
-//! Invariants: a lock that is free proves something only if the server itself has seen it held, of this very file, since the machine
-//! booted; nothing that a client says counts.
+//! Invariants: a free lock proves something only if the server itself has seen a lock on this very file since the
+//! machine booted. Nothing that a client says counts.
 
 use hekate_proto::{Error, Result, SessionId};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -14,18 +14,19 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Beside the server's socket.
+/// Name of the directory, beside the server's socket.
 const DIRECTORY: &str = "session-locks";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// A note has fewer bytes: 36 of the boot's id, and two numbers.
+/// Bound on the length of a note, in bytes: 36 of the boot id, and two numbers.
 const NOTE_BYTES_MAX: u64 = 128;
 
 fn path_of(directory: &Path, session: SessionId) -> PathBuf {
     directory.join(session.0.to_string())
 }
 
-/// Lets a user read a file of this process's own user. The file is not given away: its owner could fill the file system.
-fn let_read(file: &File, uid: u32) -> std::io::Result<()> {
+/// Lets a user read a file of this process's own user. The file keeps its owner: as the owner, the user could grow it
+/// without limit.
+fn grant_read(file: &File, uid: u32) -> std::io::Result<()> {
     if uid == rustix::process::geteuid().as_raw() {
         return Ok(());
     }
@@ -33,8 +34,8 @@ fn let_read(file: &File, uid: u32) -> std::io::Result<()> {
     Ok(fsetxattr(file, "system.posix_acl_access", &acl, XattrFlags::empty())?)
 }
 
-/// An ACL by which the owner reads and writes and one other user reads, as the kernel takes it (linux/posix_acl_xattr.h): the
-/// version, and tag, permissions and id of each entry.
+/// An ACL by which the owner reads and writes and one other user reads, in the kernel's format
+/// (linux/posix_acl_xattr.h): the version, then tag, permissions and id of each entry.
 fn reader_acl(uid: u32) -> Vec<u8> {
     const VERSION: u32 = 2;
     const NOBODY: u32 = u32::MAX;
@@ -61,14 +62,15 @@ fn whole_file(kind: i32) -> libc::flock {
     }
 }
 
-/// A session's lock, held as long as this value and its process live.
+/// A session's lock, held while this value and its process live.
 #[derive(Debug)]
 pub(crate) struct SessionLock {
     _file: rustix::fd::OwnedFd,
 }
 
 impl SessionLock {
-    /// `None` if the server's file is not reached from here: the session then ends after a silence only.
+    /// Takes the lock. `None` if this process cannot reach the server's file: the session then expires only after its
+    /// idle time.
     pub fn take(socket: &Path, session: SessionId) -> Option<Self> {
         let path = path_of(&socket.parent()?.join(DIRECTORY), session);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -78,18 +80,18 @@ impl SessionLock {
     }
 }
 
-/// What is known of the process of a session.
+/// State of a session's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionProcess {
-    /// It has never been seen to hold the lock, or that cannot be found out.
+    /// It has never been seen to hold the lock, or the file cannot be read.
     Unknown,
     /// It holds the lock.
     Lives,
-    /// It held the lock, and nobody does any more.
+    /// It was seen to hold the lock, and the lock is free.
     Ended,
 }
 
-/// The files of a server's sessions.
+/// The lock files of a server's sessions.
 #[derive(Debug)]
 pub struct SessionLocks {
     directory: PathBuf,
@@ -97,15 +99,15 @@ pub struct SessionLocks {
 }
 
 impl SessionLocks {
-    /// Beside this socket.
+    /// The lock files beside this socket.
     ///
     /// # Errors
-    /// The directory cannot be made, or others than this user may write to it.
+    /// The directory cannot be made, or other users may write to it.
     pub fn beside(socket: &Path) -> Result<Self> {
         let directory = socket.parent().unwrap_or(Path::new("/")).join(DIRECTORY);
         let failed = |e| Error::io(format!("make the directory {}", directory.display()), e);
         match DirBuilder::new().mode(0o700).create(&directory) {
-            // Whoever can reach the socket can reach the file of their session, whatever the umask; nobody else can.
+            // A user who can reach the socket can reach the lock files, whatever the umask; no other user can.
             Ok(()) => {
                 let parent = std::fs::metadata(socket.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
                 let mode = 0o700 | parent.mode() & 0o011;
@@ -124,32 +126,33 @@ impl SessionLocks {
         Ok(Self { directory, boot: boot.trim().into() })
     }
 
-    /// Makes the file of a session that this user begins. No other user may open it: a stranger who takes the lock of a session whose
-    /// process does not reach the file, and gives it up, would pass for that process.
+    /// Makes the file of a new session of this user. No other user may open it: a user who takes and releases the
+    /// lock of a session whose process does not reach the file would be mistaken for that process.
     ///
     /// # Errors
-    /// The file cannot be made, or the file system has no ACLs (acl(5)), which let the user read it: there is none then.
+    /// The file cannot be made, or the file system has no ACLs (acl(5)), which let the user read it. No file is left
+    /// then.
     pub fn begin(&self, session: SessionId, uid: u32) -> Result<()> {
         let path = path_of(&self.directory, session);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        made.and_then(|file| let_read(&file, uid).inspect_err(|_| self.end(session)))
+        made.and_then(|file| grant_read(&file, uid).inspect_err(|_| self.end(session)))
             .map_err(|e| Error::io(format!("make {} for user {uid}", path.display()), e))
     }
 
     /// Removes the file of a session that has ended.
     pub fn end(&self, session: SessionId) {
-        // What is left is of no session, and says nothing.
+        // A file that remains belongs to no session and proves nothing.
         let _ = std::fs::remove_file(path_of(&self.directory, session));
     }
 
-    /// Removes files of sessions that are not among these.
+    /// Removes the files of all sessions for which `is_living` returns false.
     pub fn keep_only(&self, is_living: impl Fn(SessionId) -> bool) {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let sessions = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(SessionId));
         sessions.filter(|session| !is_living(*session)).for_each(|session| self.end(session));
     }
 
-    /// What the file tells of the session's process. A lock that is held is noted in the file, for a server that starts anew.
+    /// State of the session's process. A lock that is held is noted in the file, so that a restarted server knows it.
     pub fn look(&self, session: SessionId) -> SessionProcess {
         self.try_look(session).unwrap_or(SessionProcess::Unknown)
     }
@@ -175,7 +178,7 @@ impl SessionLocks {
         })
     }
 
-    /// Of this boot of the machine and this file: a copy of it has never been locked.
+    /// The note names this boot of the machine and this file: a copy of the file has never been locked.
     fn note(&self, file: &File) -> std::io::Result<String> {
         let found = fstat(file)?;
         Ok(format!("{} {} {}\n", self.boot, found.st_dev, found.st_ino))
@@ -260,8 +263,8 @@ mod tests {
         assert!(!locks.has_ended(SESSION));
     }
 
-    /// One who locks the file of a session whose process does not reach it, and gives the lock up, would prove that it has ended.
-    /// Root tries as other users.
+    /// A user who locks and releases the file of another user's session would prove that its process has ended. Root
+    /// tries as other users.
     #[test]
     fn nobody_but_the_user_of_a_session_can_lock_its_file() {
         let place = TestDirectory::new("private");
@@ -303,7 +306,7 @@ mod tests {
         assert!(!rebooted.has_ended(SESSION) && locks.has_ended(SESSION));
     }
 
-    /// As a process that a mount has started and that lives on has it: the mount's session may be in use.
+    /// A child process of a mount inherits the descriptor and may still use the session.
     #[test]
     fn a_lock_is_held_until_the_last_descriptor_is_closed() {
         let place = TestDirectory::new("dup");

@@ -1,4 +1,5 @@
-//! The messages of one generation, both ways: numbers, what is not acknowledged yet, what came too early.
+//! The messages of one generation in both directions: their numbers, those not acknowledged yet, and those received
+//! out of order.
 
 use super::packet::{Body, MessageNumber};
 use super::{Ended, Event, Output};
@@ -6,23 +7,25 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// What keeping a message costs beside its bytes, so that empty ones count too.
+/// Bytes that a message counts beside its length, so that empty messages count too.
 const MESSAGE_COST: usize = 64;
 
-/// When a link says what, and how much it keeps.
+/// Timers and limits of a link.
 #[derive(Debug, Clone)]
 pub struct LinkSettings {
-    /// Bytes (and 64 for each message) that may wait for their acknowledgement; one message more ends the generation.
+    /// Limit of unacknowledged messages in bytes, each message counting 64 bytes more than its length. A message
+    /// beyond it ends the generation.
     pub unacknowledged_bytes_max: usize,
-    /// An acknowledgement waits so long for a message that takes it along.
+    /// How long an acknowledgement waits for a message that carries it.
     pub report_after: Duration,
-    /// It waits for no more than so many messages,
+    /// Received messages after which an acknowledgement is sent at once.
     pub report_after_messages: usize,
-    /// nor for more bytes than these.
+    /// Received bytes after which an acknowledgement is sent at once.
     pub report_after_bytes: usize,
-    /// What is not acknowledged by then is sent again. `None` over a medium that loses nothing while it is connected.
+    /// Time after which an unacknowledged message is sent again. `None` for a medium that loses nothing while it is
+    /// connected.
     pub resend_after: Option<Duration>,
-    /// A peer that should acknowledge and does not for so long ends the generation.
+    /// Time without an acknowledgement after which the generation ends, while messages are unacknowledged.
     pub give_up_after: Duration,
 }
 
@@ -42,29 +45,30 @@ impl Default for LinkSettings {
 /// Both directions of a generation.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// Sent and not acknowledged; the first has the number `acknowledged + 1`.
+    /// Messages sent and not acknowledged. The first has number `acknowledged + 1`.
     unacknowledged: VecDeque<Sent>,
     unacknowledged_cost: usize,
     acknowledged: u64,
-    /// Since when the peer has acknowledged nothing although it should.
+    /// When the peer last acknowledged something, or when the first unacknowledged message was sent if that is later.
     waiting_since: Duration,
-    /// All messages up to this one have been delivered.
+    /// Number of the last message that was delivered; all before it were, too.
     delivered: u64,
+    /// Messages received ahead of their turn, by number.
     early: BTreeMap<u64, Bytes>,
     early_cost: usize,
-    owed: Owed,
+    unreported: Unreported,
 }
 
 #[derive(Debug)]
 struct Sent {
     bytes: Bytes,
-    /// When it was sent last.
+    /// When it was last sent.
     at: Duration,
 }
 
-/// What the peer does not know to have arrived.
+/// Received messages that the peer has no acknowledgement of.
 #[derive(Debug, Default)]
-struct Owed {
+struct Unreported {
     since: Option<Duration>,
     messages: usize,
     bytes: usize,
@@ -75,12 +79,12 @@ fn cost(bytes: &Bytes) -> usize {
 }
 
 impl Flow {
-    /// Whether one more message may wait for its acknowledgement.
+    /// True if the limit allows one more unacknowledged message.
     pub fn has_room(&self, bytes: &Bytes, settings: &LinkSettings) -> bool {
         self.unacknowledged_cost + cost(bytes) <= settings.unacknowledged_bytes_max
     }
 
-    /// Takes a message that is to be sent.
+    /// Adds a message to the unacknowledged ones and returns the packet's body that carries it.
     pub fn push(&mut self, bytes: Bytes, now: Duration) -> Body {
         if self.unacknowledged.is_empty() {
             self.waiting_since = now;
@@ -91,17 +95,20 @@ impl Flow {
     }
 
     fn message(&mut self, number: u64, bytes: Bytes) -> Body {
-        self.owed = Owed::default();
+        self.unreported = Unreported::default();
         Body::Message { until: MessageNumber(self.delivered), number: MessageNumber(number), bytes }
     }
 
-    /// What has arrived so far.
+    /// An acknowledgement of everything delivered so far.
     pub fn report(&mut self) -> Body {
-        self.owed = Owed::default();
+        self.unreported = Unreported::default();
         Body::Received { until: MessageNumber(self.delivered) }
     }
 
-    /// The peer has everything up to `until`.
+    /// Removes the messages up to `until`, which the peer has received.
+    ///
+    /// # Errors
+    /// `Nonsense` if `until` was never sent.
     pub fn acknowledge(&mut self, until: MessageNumber, now: Duration) -> Result<(), Ended> {
         let Some(count) = until.0.checked_sub(self.acknowledged) else { return Ok(()) };
         if count > self.unacknowledged.len() as u64 {
@@ -117,7 +124,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Delivers a message if it is the next one, and those that had come early.
+    /// Delivers a message if its turn has come, and then those received ahead of it.
     pub fn arrive(
         &mut self,
         number: MessageNumber,
@@ -126,12 +133,12 @@ impl Flow {
         settings: &LinkSettings,
         out: &mut Vec<Output>,
     ) {
-        self.owed.since.get_or_insert(now);
+        self.unreported.since.get_or_insert(now);
         if number.0 <= self.delivered || self.early.contains_key(&number.0) {
             return;
         }
         if number.0 > self.delivered + 1 {
-            // What finds no room is sent again.
+            // A message without room is dropped; the peer sends it again.
             if self.early_cost + cost(&bytes) <= settings.unacknowledged_bytes_max {
                 self.early_cost += cost(&bytes);
                 self.early.insert(number.0, bytes);
@@ -147,8 +154,8 @@ impl Flow {
 
     fn deliver(&mut self, bytes: Bytes, out: &mut Vec<Output>) {
         self.delivered += 1;
-        self.owed.messages += 1;
-        self.owed.bytes += cost(&bytes);
+        self.unreported.messages += 1;
+        self.unreported.bytes += cost(&bytes);
         out.push(Output::Event(Event::Message(bytes)));
     }
 
@@ -157,28 +164,29 @@ impl Flow {
         self.early_cost
     }
 
-    /// Whether so much is owed that the peer is told at once.
-    pub fn owes_much(&self, settings: &LinkSettings) -> bool {
-        self.owed.messages >= settings.report_after_messages || self.owed.bytes >= settings.report_after_bytes
+    /// True if so much is unreported that an acknowledgement is sent at once.
+    pub fn must_report(&self, settings: &LinkSettings) -> bool {
+        self.unreported.messages >= settings.report_after_messages
+            || self.unreported.bytes >= settings.report_after_bytes
     }
 
-    /// When the peer is told of what has arrived, should nothing else be sent to it before.
+    /// When an acknowledgement is sent, unless a message carries it before.
     pub fn report_due(&self, settings: &LinkSettings) -> Option<Duration> {
-        self.owed.since.map(|since| since + settings.report_after)
+        self.unreported.since.map(|since| since + settings.report_after)
     }
 
-    /// When the generation ends unless the peer acknowledges something.
+    /// When the generation ends, unless the peer acknowledges something before.
     pub fn give_up_due(&self, settings: &LinkSettings) -> Option<Duration> {
         (!self.unacknowledged.is_empty()).then(|| self.waiting_since + settings.give_up_after)
     }
 
-    /// When something is to be sent again.
+    /// When the first unacknowledged message is sent again.
     pub fn resend_due(&self, settings: &LinkSettings) -> Option<Duration> {
         let after = settings.resend_after?;
         self.unacknowledged.iter().map(|sent| sent.at + after).min()
     }
 
-    /// Everything unacknowledged that was sent last at `before` or earlier, to be sent again.
+    /// The unacknowledged messages that were last sent at `before` or earlier, to be sent again.
     pub fn resend(&mut self, before: Duration, now: Duration) -> Vec<Body> {
         let mut again = Vec::new();
         for (number, sent) in (self.acknowledged + 1..).zip(&mut self.unacknowledged) {

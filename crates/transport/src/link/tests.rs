@@ -1,4 +1,4 @@
-//! One test for each rule of a link; `property.rs` has all of them at once, over a medium that does what it likes.
+//! One test for each rule of a link. `property.rs` tests all rules at once, over a medium with all faults.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn a_message_that_overtakes_the_open_brings_the_link_up_first() {
     let mut medium = Medium::new(LinkSettings::default());
     medium.connect(LEFT);
     medium.connect(RIGHT);
-    // The right end answers the first Open, which brings the left one up; what that says last arrives first.
+    // The right end answers the first Open, which brings the left end up; the left end's last packet arrives first.
     medium.deliver(0);
     medium.deliver(1);
     assert!(medium.up(LEFT).is_some() && medium.up(RIGHT).is_none());
@@ -314,7 +314,7 @@ fn a_peer_that_restarts_is_another_generation() {
     }
 }
 
-/// What a dead process said is asked about, not believed.
+/// A packet of a process that has ended is answered with `Doubt`.
 #[test]
 fn a_packet_of_an_earlier_process_ends_nothing() {
     let mut medium = Medium::paired(LinkSettings::default());
@@ -349,7 +349,7 @@ fn a_packet_of_an_earlier_generation_is_not_delivered() {
     assert_eq!(medium.received(RIGHT), [""; 0]);
 }
 
-/// An end that has heard of an attempt pairs with none before it, also while it is in no generation.
+/// An end that knows an attempt pairs with no earlier one, also while it has no generation.
 #[test]
 fn an_end_that_knows_of_a_newer_attempt_takes_no_older_one() {
     let old = Attempt { boot: Boot(2), number: 3 };
@@ -363,7 +363,7 @@ fn an_end_that_knows_of_a_newer_attempt_takes_no_older_one() {
     assert!(link.is_up());
 }
 
-/// An attempt that one process has been shown is never paired with another process.
+/// An attempt that was sent to one process is never paired with another.
 #[test]
 fn an_attempt_is_shown_to_one_process() {
     let (dead, living) = (Attempt { boot: Boot(8), number: 0 }, Attempt { boot: Boot(9), number: 0 });
@@ -377,7 +377,7 @@ fn an_attempt_is_shown_to_one_process() {
     assert!(!link.is_up());
 }
 
-/// Who doubts is in a generation with somebody else.
+/// An end that sends `Doubt` is paired with another attempt.
 #[test]
 fn a_doubt_begins_no_generation() {
     let (mut link, own) = waiting();

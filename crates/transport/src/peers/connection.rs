@@ -1,4 +1,4 @@
-//! One connection to a peer: the handshake, its writer thread, and reading.
+//! One connection to a peer: the handshake, its writer thread, and its reader.
 
 use super::Shared;
 use super::peer::Peer;
@@ -14,15 +14,16 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Pause between two attempts to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Packets that are handled before anything is written.
+/// Most packets that are handled before anything is written.
 const BATCH_PACKETS_MAX: usize = 256;
 
-/// Keeps a connection to a peer that accepts, until the end.
-pub(super) fn connect_for_ever(shared: &Arc<Shared>, peer: &Arc<Peer>) {
+/// Keeps a connection to a peer that accepts connections, until [`Peers::stop`](super::Peers::stop).
+pub(super) fn keep_connected(shared: &Arc<Shared>, peer: &Arc<Peer>) {
     while !shared.stopping() {
         if let Some(Ok(channel)) = peer.endpoint().map(|endpoint| connect(shared, peer, &endpoint)) {
-            // A handler that panics costs the connection; the link has been told.
+            // A handler that panics costs the connection. The link has been reset already.
             let _ = std::panic::catch_unwind(AssertUnwindSafe(|| converse(shared, peer, channel)));
         }
         std::thread::sleep(RECONNECT_PAUSE);
@@ -33,13 +34,13 @@ fn connect(shared: &Shared, peer: &Peer, endpoint: &Endpoint) -> Result<Channel>
     let purpose = Purpose::Peer { server: shared.own, boot: shared.boot, to: peer.server };
     let (channel, _) = handshake(endpoint, purpose, HANDSHAKE_LIMIT)?;
     if let Endpoint::Unix(_) = endpoint {
-        let failed = |e| Error::io(format!("ask who listens at {endpoint}"), e);
+        let failed = |e| Error::io(format!("read the peer credentials of {endpoint}"), e);
         local_peer(&channel.stream).map_err(failed)?.may_be_server()?;
     }
     Ok(channel)
 }
 
-/// Reads and handles what comes, until the connection ends.
+/// Receives and handles packets until the connection ends.
 pub(super) fn converse(shared: &Arc<Shared>, peer: &Arc<Peer>, mut channel: Channel) -> std::io::Result<()> {
     let stream = Arc::new(Stream(channel.stream.0.try_clone()?));
     let wake = Arc::new(Condvar::new());
@@ -56,7 +57,7 @@ pub(super) fn converse(shared: &Arc<Shared>, peer: &Arc<Peer>, mut channel: Chan
         while channel.has_frame() && packets.len() < BATCH_PACKETS_MAX {
             packets.push(receive(&mut channel)?);
         }
-        if !peer.hear(shared, id, &mut packets) {
+        if !peer.receive(shared, id, &mut packets) {
             return Ok(());
         }
     }
@@ -65,11 +66,11 @@ pub(super) fn converse(shared: &Arc<Shared>, peer: &Arc<Peer>, mut channel: Chan
 fn receive(channel: &mut Channel) -> std::io::Result<Packet> {
     match channel.receive()? {
         (FrameKind::Packet, _, body) => Packet::from_bytes(body).map_err(|e| malformed(e.0)),
-        _ => Err(malformed("not a packet")),
+        _ => Err(malformed("a connection between servers has a frame that is not a packet")),
     }
 }
 
-/// Tells the peer that its connection has ended, however it did.
+/// Disconnects the link when the connection ends, also by a panic.
 struct Connected<'a> {
     peer: &'a Peer,
     id: u64,

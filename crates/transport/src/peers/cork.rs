@@ -1,17 +1,18 @@
-//! Holding back writes on a thread until several messages can go in one.
+//! Delays the writes of a thread, so that several messages are written together.
 
 use super::peer::Peer;
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+// Nesting depth of the corks of this thread, and the peers that it has to write to when the outermost one is dropped.
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     static WAITING: RefCell<Vec<Arc<Peer>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// While it lives, what this thread sends to peers is not written; the outermost one writes it when it ends.
-#[must_use = "it holds back writes as long as it lives"]
+/// Delays the writes of this thread's messages to peers. They are written when the outermost cork is dropped.
+#[must_use = "it delays writes until it is dropped"]
 pub struct Cork(PhantomData<*const ()>);
 
 impl Cork {
@@ -30,8 +31,8 @@ impl Drop for Cork {
     }
 }
 
-/// Remembers to write to the peer later, if this thread is corked.
-pub(super) fn holds_back(peer: &Arc<Peer>) -> bool {
+/// If this thread holds a cork, notes that the peer must be written to and returns true.
+pub(super) fn defer_flush(peer: &Arc<Peer>) -> bool {
     if DEPTH.get() == 0 {
         return false;
     }

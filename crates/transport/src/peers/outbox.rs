@@ -1,4 +1,4 @@
-//! Frames that are to be written to a socket.
+//! Frames that wait to be written to a socket.
 
 use crate::endpoint::Stream;
 use crate::frame::{FrameKind, HEADER_BYTES, write_header};
@@ -9,15 +9,15 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// A message up to this long is copied behind the frame before it; of a longer one the bytes are shared. A copy of 8 KiB
-/// takes about as long as one more piece in a `sendmsg`.
+/// A message up to this length, in bytes, is copied behind its header; a longer one is passed to `sendmsg` by
+/// reference. Copying 8 KiB takes about as long as one more element in a `sendmsg`.
 const COPY_BYTES_MAX: usize = 8 << 10;
-/// Pieces of one `sendmsg`.
+/// Most elements of one `sendmsg`.
 const PIECES_MAX: usize = 64;
-/// A buffer that has grown beyond this is not kept.
+/// A buffer that grew beyond this capacity, in bytes, is freed once it is empty.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// In order: `pieces`, then `tail`, of the first of them without its first `written` bytes.
+/// Bytes to write: `pieces` in order, then `tail`. The first `written` bytes of the first element are done.
 #[derive(Default)]
 pub(super) struct Outbox {
     pieces: VecDeque<Bytes>,
@@ -50,13 +50,13 @@ impl Outbox {
         self.pieces.is_empty() && self.tail.is_empty()
     }
 
-    /// Writes as much as the socket takes at once; whether that was all.
+    /// Writes as much as the socket takes without waiting. True if that was everything.
     pub fn write(&mut self, stream: &Stream) -> std::io::Result<bool> {
         while !self.is_empty() {
             #[cfg(test)]
             (self.writes += 1);
             match self.write_some(stream) {
-                Ok(count) => self.take_off(count),
+                Ok(count) => self.advance(count),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => return Err(error.into()),
@@ -76,7 +76,8 @@ impl Outbox {
         sendmsg(stream, &slices, &mut SendAncillaryBuffer::default(), flags)
     }
 
-    fn take_off(&mut self, count: usize) {
+    /// Removes bytes that were written.
+    fn advance(&mut self, count: usize) {
         self.written += count;
         while let Some(first) = self.pieces.front() {
             if self.written < first.len() {

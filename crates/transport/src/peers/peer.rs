@@ -1,4 +1,4 @@
-//! One peer: its link, the connection that carries it now, and what the handler is still to be told.
+//! One peer: its link, the connection that carries the link, and the events that wait for the handler.
 
 use super::outbox::Outbox;
 use super::{Shared, cork};
@@ -10,14 +10,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After a handler that was busy when there was something more to tell it.
+/// Pause before events are offered again to a handler that was busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Peer {
     pub server: ServerId,
     state: Mutex<State>,
-    /// Held while the handler is called, so that it hears everything in order; the buffer is for the events. Taken
-    /// before `state`.
+    /// Held while the handler is called, so that it gets all events in order; the vector is the buffer of the events.
+    /// Locked before `state`.
     delivery: Mutex<Vec<Event>>,
 }
 
@@ -25,14 +25,16 @@ struct State {
     link: Link,
     endpoint: Option<Endpoint>,
     connection: Option<Connection>,
+    /// Number of connections so far; the current one has this id.
     connections: u64,
     outbox: Outbox,
-    /// The socket takes no more, so the writer thread waits for it.
+    /// The socket is full, so the writer thread waits for room.
     blocked: bool,
-    /// Nothing is written: the handler is to hear of the end of a generation before the peer hears of the next one.
+    /// Nothing is written: the handler must see the end of a generation before the peer sees the next one.
     held: bool,
-    /// For the handler, in order.
+    /// Events for the handler, in order.
     events: Vec<Event>,
+    /// Buffer of [`State::act`].
     outputs: Vec<Output>,
 }
 
@@ -58,7 +60,7 @@ impl Peer {
         Self { server, state: Mutex::new(state), delivery: Mutex::default() }
     }
 
-    /// True if there was none before.
+    /// Sets the peer's address. True if it had none.
     pub fn set_endpoint(&self, endpoint: Endpoint) -> bool {
         self.state.lock().endpoint.replace(endpoint).is_none()
     }
@@ -67,8 +69,9 @@ impl Peer {
         self.state.lock().endpoint.clone()
     }
 
+    /// See [`Peers::send`](super::Peers::send).
     pub fn send(self: &Arc<Self>, shared: &Shared, message: Bytes) -> bool {
-        let corked = cork::holds_back(self);
+        let corked = cork::defer_flush(self);
         let mut state = self.state.lock();
         let taken = state.act(|link, out| link.send(message, shared.now(), out));
         if !corked {
@@ -76,7 +79,7 @@ impl Peer {
         }
         state.set_alarm(shared);
         if !taken {
-            state.have_told(shared);
+            state.schedule_delivery(shared);
         }
         taken
     }
@@ -88,15 +91,15 @@ impl Peer {
     pub fn reset(&self, shared: &Shared) {
         let mut state = self.state.lock();
         state.act(|link, out| link.reset(shared.now(), out));
-        state.have_told(shared);
+        state.schedule_delivery(shared);
     }
 
-    /// The reader of the connection ends by this.
+    /// Closes the current connection, which ends its reader thread.
     pub fn disconnect(&self) {
         self.state.lock().disconnect();
     }
 
-    /// The same, unless another connection has taken its place.
+    /// Closes connection `id`, unless another one has replaced it.
     pub fn disconnected(&self, id: u64) {
         let mut state = self.state.lock();
         if state.is_current(id) {
@@ -104,7 +107,7 @@ impl Peer {
         }
     }
 
-    /// The link goes over this connection from now on; what went over another one before has been handled.
+    /// A new connection carries the link from now on. Events of the previous one are delivered first. Returns its id.
     pub fn connected(&self, shared: &Shared, stream: Arc<Stream>, writer: Arc<Condvar>) -> u64 {
         let mut delivery = self.delivery.lock();
         self.deliver(shared, &mut delivery);
@@ -119,12 +122,12 @@ impl Peer {
         id
     }
 
-    /// Hands packets of a connection to the link and what comes of them to the handler; false if the connection is no
-    /// longer the peer's.
-    pub fn hear(self: &Arc<Self>, shared: &Shared, id: u64, packets: &mut Vec<Packet>) -> bool {
+    /// Passes packets of a connection to the link, and its events to the handler. False if another connection has replaced
+    /// this one.
+    pub fn receive(self: &Arc<Self>, shared: &Shared, id: u64, packets: &mut Vec<Packet>) -> bool {
         let mut delivery = self.delivery.lock();
         let _cork = cork::Cork::new();
-        cork::holds_back(self);
+        cork::defer_flush(self);
         let mut state = self.state.lock();
         if !state.is_current(id) {
             return false;
@@ -139,7 +142,7 @@ impl Peer {
         true
     }
 
-    /// Tells the handler everything that it is to be told.
+    /// Delivers all waiting events to the handler.
     fn deliver(&self, shared: &Shared, delivery: &mut MutexGuard<'_, Vec<Event>>) {
         let unwinding = ResetIfUnwound { peer: self, shared };
         loop {
@@ -162,7 +165,7 @@ impl Peer {
         std::mem::forget(unwinding);
     }
 
-    /// Does what is due. When there is something to do next, if nothing happens.
+    /// Does what the link has due. Returns when it has something due next.
     pub fn tick(&self, shared: &Shared) -> Option<Duration> {
         let mut state = self.state.lock();
         let now = shared.now();
@@ -189,7 +192,7 @@ impl Peer {
         self.state.lock().outbox.writes
     }
 
-    /// The writer thread of a connection: waits until the socket is full, and then for the socket.
+    /// Body of the writer thread of a connection: waits until the socket is full, and then for room in it.
     pub fn write_when_blocked(&self, id: u64, stream: &Stream, writer: &Condvar) {
         use rustix::event::{PollFd, PollFlags, poll};
         let mut state = self.state.lock();
@@ -199,7 +202,7 @@ impl Peer {
                 continue;
             }
             MutexGuard::unlocked(&mut state, || {
-                // An error or an end is found by the write.
+                // The write that follows reports errors and the end of the connection.
                 let _ = poll(&mut [PollFd::new(stream, PollFlags::OUT)], None);
             });
             if state.is_current(id) {
@@ -210,7 +213,7 @@ impl Peer {
     }
 }
 
-/// A handler that panics has not had its messages: the generation must not go on without them.
+/// Ends the generation if the handler panics: its messages are lost, so the generation must not continue.
 struct ResetIfUnwound<'a> {
     peer: &'a Peer,
     shared: &'a Shared,
@@ -228,7 +231,7 @@ impl State {
         self.connection.as_ref().is_some_and(|connection| connection.id == id)
     }
 
-    /// Asks the link, and does or keeps what it wants.
+    /// Calls the link and executes its outputs: packets go to the outbox, events wait for the handler.
     fn act<T>(&mut self, act: impl FnOnce(&mut Link, &mut Vec<Output>) -> T) -> T {
         let mut outputs = std::mem::take(&mut self.outputs);
         let value = act(&mut self.link, &mut outputs);
@@ -237,7 +240,7 @@ impl State {
                 Output::Transmit(packet) if self.connection.is_some() => self.outbox.push(&packet),
                 Output::Transmit(_) => {}
                 Output::Event(event) => {
-                    // A connection that is stuck, or that the peers no longer agree on, is made anew.
+                    // A connection that is stuck, or on which the ends disagree, is replaced.
                     if matches!(event, Event::Down(why) if !matches!(why, Ended::PeerRestarted | Ended::PeerEnded)) {
                         self.disconnect();
                     }
@@ -249,7 +252,7 @@ impl State {
         value
     }
 
-    /// Writes what the socket takes; the rest is the writer thread's.
+    /// Writes what the socket takes; the writer thread writes the rest.
     fn write(&mut self) {
         let Some(connection) = self.connection.as_ref().filter(|_| !self.blocked && !self.held) else { return };
         match self.outbox.write(&connection.stream) {
@@ -271,10 +274,10 @@ impl State {
         self.blocked = false;
     }
 
-    /// The timer tells the handler what no reader may be there to tell.
-    fn have_told(&self, shared: &Shared) {
+    /// Makes the timer thread deliver the waiting events, since no reader thread may be there to do it.
+    fn schedule_delivery(&self, shared: &Shared) {
         if !self.events.is_empty() {
-            shared.alarm.ring();
+            shared.alarm.fire_now();
         }
     }
 

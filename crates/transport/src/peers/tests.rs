@@ -1,4 +1,4 @@
-//! Links over real sockets, several servers in this process.
+//! Links over real sockets, with several servers in this process.
 
 use super::*;
 use crate::credentials::Peer as Client;
@@ -20,7 +20,7 @@ enum Heard {
     Message(ServerId, Bytes),
 }
 
-/// Writes down what it is told, and answers if it is to.
+/// Records the calls, and echoes messages if `answers` is set.
 #[derive(Default)]
 struct Recorder {
     heard: Mutex<Vec<Heard>>,
@@ -73,7 +73,7 @@ impl Recorder {
     }
 }
 
-/// A server that has peers and nothing else.
+/// A service with peers and nothing else.
 struct Host(Peers);
 
 impl Service for Host {
@@ -92,7 +92,7 @@ impl Service for Host {
     }
 }
 
-/// One server process, but for the process.
+/// One server, without a process of its own.
 struct Node {
     number: ServerId,
     peers: Peers,
@@ -154,7 +154,7 @@ fn secret(byte: u8) -> Secret {
     Secret(Arc::new([byte; 32]))
 }
 
-/// A fresh one of each kind.
+/// A new endpoint of each kind.
 fn endpoints(test: &str) -> [Endpoint; 2] {
     [unix(test, 1), tcp(1)]
 }
@@ -170,7 +170,7 @@ fn tcp(secret_byte: u8) -> Endpoint {
     Endpoint::Tcp(free, secret(secret_byte))
 }
 
-/// Two servers that are up: 1, where 2 connects.
+/// Two servers whose link is up; server 2 connects to server 1.
 fn two(endpoint: &Endpoint, settings: &LinkSettings) -> (Node, Node) {
     let one = Node::start_with(1, 11, endpoint, settings.clone());
     let two = Node::start_with(2, 22, &unix("unused", endpoint_number()), settings.clone());
@@ -180,7 +180,7 @@ fn two(endpoint: &Endpoint, settings: &LinkSettings) -> (Node, Node) {
     (one, two)
 }
 
-/// So that tests that run at once do not share a path.
+/// A number for socket paths, so that concurrent tests do not share one.
 fn endpoint_number() -> u32 {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(100);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -250,7 +250,7 @@ fn what_is_corked_is_written_in_one_go() {
     }
     let expected: Vec<_> = (0..1600).map(|count| numbered(count % 16, 0)).collect();
     assert_eq!(two.wait_messages(1, 1600), expected);
-    // A socket that is full for a while, and acknowledgements, make some more.
+    // A full socket and acknowledgements need some more writes.
     let writes = one.peers.shared.peer(ServerId(2)).writes() - before;
     assert!((1..800).contains(&writes), "{writes} writes");
 }
@@ -274,7 +274,7 @@ fn nothing_is_taken_for_a_server_that_is_not_there() {
     assert!(node.peers.set_address(node.number, unix("nobody", 1)).is_err());
 }
 
-/// The timer's thread sleeps until something is due, also while something is always about to be.
+/// The timer thread sleeps until something is due, also while acknowledgements are due all the time.
 #[test]
 fn the_timer_wakes_seldom() {
     let (one, two) = two(&unix("timer", 1), &LinkSettings::default());

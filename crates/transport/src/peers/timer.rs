@@ -1,7 +1,7 @@
-//! One thread that gives links the time, and says `down` where no reader can.
+//! One thread that drives the timers of all links, and delivers events that no reader thread delivers.
 //!
-//! An acknowledgement that waits for a message to go with is due within milliseconds almost always, and then is not: so
-//! the thread is woken only for something that is due earlier than when it wakes anyway.
+//! A delayed acknowledgement is almost always due within milliseconds, and then a message carries it. So the thread
+//! is woken only for something that is due before its next wake-up.
 
 use super::Shared;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const NEVER: u64 = u64::MAX;
 
-/// When the thread wakes.
+/// When the timer thread wakes up.
 pub(super) struct Alarm {
     at_ns: AtomicU64,
     thread: OnceLock<Thread>,
@@ -31,7 +31,7 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// The thread wakes by then.
+    /// The thread wakes up at this time at the latest.
     pub fn set(&self, due: Duration) {
         let due_ns = due.as_nanos() as u64;
         if self.at_ns.load(Ordering::SeqCst) > due_ns && self.at_ns.fetch_min(due_ns, Ordering::SeqCst) > due_ns {
@@ -39,23 +39,25 @@ impl Alarm {
         }
     }
 
-    /// The thread's own way: it is awake, and an `unpark` would keep it so.
+    /// As [`Alarm::set`], on the timer thread itself, which is awake and needs no `unpark`.
     fn set_for_self(&self, due: Duration) {
         self.at_ns.fetch_min(due.as_nanos() as u64, Ordering::SeqCst);
     }
 
-    /// The thread wakes now.
-    pub fn ring(&self) {
+    /// The thread wakes up now.
+    pub fn fire_now(&self) {
         self.set(Duration::ZERO);
     }
 }
 
+/// Body of the timer thread.
 pub(super) fn run(shared: &Shared) {
     shared.alarm.thread.get_or_init(std::thread::current);
     while !shared.stopping() {
         #[cfg(test)]
         shared.alarm.wakes.fetch_add(1, Ordering::SeqCst);
-        // Whatever becomes due while the links are looked at sets the alarm, and the thread does not sleep.
+        // An event that becomes due while the links are visited sets the alarm again, and then the thread does not
+        // sleep.
         shared.alarm.at_ns.store(NEVER, Ordering::SeqCst);
         let peers: Vec<_> = shared.peers.read().values().cloned().collect();
         peers.iter().filter_map(|peer| peer.tick(shared)).for_each(|due| shared.alarm.set_for_self(due));

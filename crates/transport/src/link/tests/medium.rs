@@ -1,4 +1,4 @@
-//! Two links, what is on the way between them, and a look-out for everything that a link promises.
+//! Two links, the packets in flight between them, and checks of everything that a link promises.
 
 use super::*;
 use std::collections::HashMap;
@@ -6,20 +6,20 @@ use std::collections::HashMap;
 pub const LEFT: usize = 0;
 pub const RIGHT: usize = 1;
 
-/// For a medium that loses packets.
+/// Settings for a medium that loses packets.
 pub fn lossy() -> LinkSettings {
     LinkSettings { resend_after: Some(Duration::from_millis(100)), ..LinkSettings::default() }
 }
 
-/// The two ends, and what is on the way.
+/// The two ends, and the packets in flight.
 pub struct Medium {
     ends: [End; 2],
     settings: LinkSettings,
-    /// To whom, and what.
+    /// Receiving end and packet.
     pub flying: Vec<(usize, Packet)>,
     now: Duration,
     boots: u64,
-    /// Taken from one end in a generation.
+    /// Messages that each end accepted, by generation.
     sent: HashMap<(usize, Generation), Vec<Bytes>>,
 }
 
@@ -27,15 +27,15 @@ struct End {
     link: Link,
     connected: bool,
     up: Option<Generation>,
-    /// Of all its processes, in order.
+    /// Generations of all processes of this end, in order.
     ups: Vec<Generation>,
     downs: Vec<Ended>,
-    /// In the generation that is up, or was last.
+    /// Messages of the generation that is up, or of the last one.
     received: Vec<Bytes>,
 }
 
 impl Medium {
-    /// Nothing is connected yet.
+    /// Two ends that are not connected.
     pub fn new(settings: LinkSettings) -> Self {
         let end = |own: u32, peer: u32| End {
             link: Link::new((ServerId(own), Boot(own.into())), ServerId(peer), settings.clone()),
@@ -49,7 +49,7 @@ impl Medium {
         Self { ends, settings, flying: Vec::new(), now: Duration::ZERO, boots: 2, sent: HashMap::new() }
     }
 
-    /// In a generation.
+    /// Two ends with a generation up.
     pub fn paired(settings: LinkSettings) -> Self {
         let mut medium = Self::new(settings);
         medium.connect_both();
@@ -108,7 +108,7 @@ impl Medium {
         taken
     }
 
-    /// Packets that reach an end without a connection are lost.
+    /// Delivers one packet. An end without a connection loses it.
     pub fn deliver(&mut self, index: usize) {
         let (end, packet) = self.flying.remove(index);
         if self.ends[end].connected {
@@ -143,7 +143,7 @@ impl Medium {
         self.ends[end].link.disconnected();
     }
 
-    /// A connection that loses what is on its way.
+    /// Breaks the connection, which loses the packets in flight.
     pub fn cut(&mut self) {
         self.flying.clear();
         for end in [LEFT, RIGHT] {
@@ -158,7 +158,7 @@ impl Medium {
         self.deliver_all();
     }
 
-    /// Another process, connected at once.
+    /// Replaces an end by a new process, connected at once.
     pub fn restart(&mut self, at: usize) {
         self.boots += 1;
         let own = (ServerId(at as u32 + 1), Boot(self.boots));
@@ -168,7 +168,7 @@ impl Medium {
         self.connect(at);
     }
 
-    /// No more faults: both ends come up, and all that was sent in that generation arrives.
+    /// Ends all faults: both ends come up, and all messages sent in that generation arrive.
     pub fn heal(&mut self) {
         for end in [LEFT, RIGHT] {
             if !self.ends[end].connected {
@@ -188,7 +188,7 @@ impl Medium {
         }
     }
 
-    /// Until nobody has anything to say any more.
+    /// Runs until no packet is in flight and no timer is set.
     fn settle(&mut self) {
         for _ in 0..1000 {
             self.deliver_all();

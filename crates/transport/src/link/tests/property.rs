@@ -1,5 +1,5 @@
-//! Any sends, losses, copies, delays, reorderings, cuts and restarts: `Medium` checks what arrives, and in the end all
-//! of it does.
+//! Random sends, losses, duplicates, delays, reorderings, disconnections and restarts. `Medium` checks each delivery,
+//! and in the end everything arrives.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Connections that end, servers that restart, handlers that do not return, and strangers.
+//! Connections that end, servers that restart, handlers that do not return, and clients that are not servers.
 
 use super::*;
 use crate::client::{HANDSHAKE_LIMIT, handshake};
@@ -112,7 +112,7 @@ fn a_connection_for_another_server_or_in_the_wrong_direction_is_refused() {
     assert!(handshake(&endpoint, purpose, HANDSHAKE_LIMIT).is_ok());
 }
 
-/// Who sends does not wait; the generation ends, and there is another one when the peer is well again.
+/// A sender does not wait: the generation ends, and another one begins when the peer handles messages again.
 #[test]
 fn a_peer_that_handles_nothing_is_down_and_then_up_again() {
     let settings = LinkSettings { unacknowledged_bytes_max: 4 << 20, ..LinkSettings::default() };

@@ -1,9 +1,9 @@
-//! Many small messages; what they took is printed, not judged (`cargo bench -p hekate-transport` has two processes).
+//! Many small messages. The rates are printed, not checked (`cargo bench -p hekate-transport` uses two processes).
 
 use super::*;
 
 const MESSAGES: u64 = 100_000;
-/// Fewer, for on a machine that is busy with other things each wakes two threads late.
+/// A smaller number: on a busy machine each question wakes two threads late.
 const QUESTIONS: u64 = 5_000;
 
 #[test]
