@@ -8,12 +8,16 @@
 
 mod late;
 pub(crate) mod learner;
+mod learners;
 mod mend;
 pub(crate) mod proof;
 
 use crate::context::{Around, Context};
+pub(crate) use crate::heal::learners::LearnerWork;
+
 use crate::heal::learner::heal_key;
-use crate::leader::{Draft, Leader, Unmade};
+use crate::leader::Leader;
+use crate::log::append::{Draft, Unmade};
 use crate::membership::Membership;
 use crate::message::{BlockAt, FastList, Hashed, HealStep, HeldShard, Message};
 use crate::ops::step::Commit;
@@ -211,14 +215,14 @@ impl Leader {
             from: learner.from.clone(),
             held: learner.held,
         };
-        self.learners.iter().map(of).collect()
+        self.healing.learners.iter().map(of).collect()
     }
 
     /// Whether it may be a member, and lead: all others that are, or may be, have what its journal does not have.
     fn is_whole(&self, learner: &Learner) -> bool {
         let may_join = |other: &&Learner| matches!(other.stage, Stage::Whole);
-        let joining = self.learners.values().filter(may_join).map(|other| other.held).min();
-        may_join(&learner) && self.settled.min(joining.unwrap_or(self.settled)) >= learner.since
+        let joining = self.healing.learners.values().filter(may_join).map(|other| other.held).min();
+        may_join(&learner) && self.log.settled().min(joining.unwrap_or(self.log.settled())) >= learner.since
     }
 
     pub fn learner_told(
@@ -228,22 +232,22 @@ impl Leader {
         (lost, lists): (&[BlockAt], Vec<FastList>),
         heal: Option<HealRecord>,
     ) {
-        if let Some(learner) = self.learners.get_mut(&brick).filter(|learner| !learner.is_attached()) {
+        if let Some(learner) = self.healing.learners.get_mut(&brick).filter(|learner| !learner.is_attached()) {
             let lists = Lists::Told(lists);
             learner.stage = Stage::Told(Told { position, lists, has_lost: !lost.is_empty(), heal });
         }
     }
 
     pub fn learner_holds(&mut self, brick: BrickId, sequence: Sequence) {
-        let ends = (self.stable, self.last);
-        if let Some(learner) = self.learners.get_mut(&brick) {
+        let ends = (self.log.stable(), self.log.last());
+        if let Some(learner) = self.healing.learners.get_mut(&brick) {
             learner.holds(sequence, ends);
         }
     }
 
     /// It is not heard any more, or anew.
     pub fn learner_away(&mut self, brick: BrickId) {
-        if let Some(learner) = self.learners.get_mut(&brick) {
+        if let Some(learner) = self.healing.learners.get_mut(&brick) {
             *learner = Learner { sent: learner.sent, ..Learner::default() };
         }
     }
@@ -256,7 +260,7 @@ impl Leader {
         commit: &Commit,
         mut step: Option<(BrickId, HealStep)>,
     ) {
-        for (brick, learner) in self.learners.iter_mut().filter(|(_, learner)| learner.is_attached()) {
+        for (brick, learner) in self.healing.learners.iter_mut().filter(|(_, learner)| learner.is_attached()) {
             let (brick, entry) = (*brick, entry.clone());
             if let Stage::Feeding(feeding) = &mut learner.stage {
                 feeding.records.push_back(entry);
@@ -274,18 +278,18 @@ impl Leader {
 
     /// With each tick: so much may be sent.
     pub fn allow_healing(&mut self) {
-        let is_busy = std::mem::take(&mut self.was_asked);
+        let is_busy = std::mem::take(&mut self.healing.was_asked);
         let share = if is_busy { TICK_BYTES / BUSY_SHARE } else { TICK_BYTES };
-        self.heal_bytes = self.heal_limit.unwrap_or(share);
+        self.healing.heal_bytes = self.healing.heal_limit.unwrap_or(share);
     }
 
     /// Brings learners on, as far as it may.
     pub fn heal(&mut self, cx: &mut Context) -> Result<()> {
-        if !self.serves() || !self.all_present() || self.learners.is_empty() {
+        if !self.serves() || !self.all_present() || self.healing.learners.is_empty() {
             return Ok(());
         }
-        for brick in self.learners.keys().copied().collect::<Vec<_>>() {
-            while self.heal_bytes > 0 {
+        for brick in self.healing.learners.keys().copied().collect::<Vec<_>>() {
+            while self.healing.heal_bytes > 0 {
                 let stepped = self.heal_step(cx, brick);
                 if !self.stop_at_damage(cx, brick, stepped)? {
                     break;
@@ -309,7 +313,7 @@ impl Leader {
 
     /// -> whether there may be another one at once.
     fn heal_step(&mut self, cx: &mut Context, brick: BrickId) -> Result<bool> {
-        let Some(learner) = self.learners.get_mut(&brick) else { return Ok(false) };
+        let Some(learner) = self.healing.learners.get_mut(&brick) else { return Ok(false) };
         if learner.is_ahead() {
             return Ok(false);
         }
@@ -328,7 +332,7 @@ impl Leader {
     }
 
     fn set_stage(&mut self, brick: BrickId, stage: Stage) {
-        if let Some(learner) = self.learners.get_mut(&brick) {
+        if let Some(learner) = self.healing.learners.get_mut(&brick) {
             if let Stage::Next(from) | Stage::Comparing { from, .. } = &stage {
                 learner.from = Some(from.clone());
             }
@@ -349,8 +353,8 @@ impl Leader {
         match self.append(cx, draft)? {
             Ok(sequence) => {
                 let cost = cost + STEP_BYTES;
-                self.heal_bytes = self.heal_bytes.saturating_sub(cost);
-                if let Some(learner) = self.learners.get_mut(&brick) {
+                self.healing.heal_bytes = self.healing.heal_bytes.saturating_sub(cost);
+                if let Some(learner) = self.healing.learners.get_mut(&brick) {
                     learner.goes(sequence, cost);
                 }
                 Ok(Some(sequence))
@@ -389,10 +393,10 @@ impl Leader {
                 self.fast.found_on_learner(std::mem::take(told));
                 *lists = Lists::Evening;
             }
-            Lists::Evening if !self.fast.is_closing() => *lists = Lists::Evened(self.last),
+            Lists::Evening if !self.fast.is_closing() => *lists = Lists::Evened(self.log.last()),
             Lists::Evening | Lists::Evened(_) => {}
         }
-        matches!(lists, Lists::Evened(sequence) if self.settled >= *sequence)
+        matches!(lists, Lists::Evened(sequence) if self.log.settled() >= *sequence)
     }
 
     /// As many records as may go now, and never fewer than twice those that have come since: so there is an end to it.
@@ -403,12 +407,12 @@ impl Leader {
             let bytes = fresh.iter().map(|one| one.bytes.len()).sum::<usize>() + entry.encoded_bytes();
             let sequence = entry.record.sequence;
             cx.send_member(brick, Message::Append { entry, fresh, copied: true });
-            self.heal_bytes = self.heal_bytes.saturating_sub(bytes);
+            self.healing.heal_bytes = self.healing.heal_bytes.saturating_sub(bytes);
             must = must.saturating_sub(1);
-            let Some(learner) = self.learners.get_mut(&brick) else { return Ok(false) };
+            let Some(learner) = self.healing.learners.get_mut(&brick) else { return Ok(false) };
             learner.goes(sequence, bytes);
             learner.sent += bytes as u64;
-            if must == 0 && (self.heal_bytes == 0 || learner.is_ahead()) && !feeding.records.is_empty() {
+            if must == 0 && (self.healing.heal_bytes == 0 || learner.is_ahead()) && !feeding.records.is_empty() {
                 self.set_stage(brick, Stage::Feeding(feeding));
                 return Ok(false);
             }
@@ -437,7 +441,7 @@ impl Leader {
     }
 
     fn goes_on_at(&mut self, brick: BrickId, sequence: Sequence) {
-        if let Some(learner) = self.learners.get_mut(&brick) {
+        if let Some(learner) = self.healing.learners.get_mut(&brick) {
             learner.since = sequence;
         }
     }
@@ -479,7 +483,7 @@ impl Leader {
         shards: Vec<HeldShard>,
         around: &Around,
     ) -> Result<()> {
-        let Some(learner) = self.learners.get(&brick) else { return Ok(()) };
+        let Some(learner) = self.healing.learners.get(&brick) else { return Ok(()) };
         let Stage::Comparing { sequence: asked, from } = &learner.stage else { return Ok(()) };
         if *asked != sequence || to < *from {
             return Ok(());

@@ -5,6 +5,7 @@ pub(crate) mod acl;
 mod allocate;
 pub(crate) mod copy;
 pub(crate) mod data;
+pub(crate) mod discarded;
 pub(crate) mod dispatch;
 pub(crate) mod footprint;
 pub(crate) mod inodes;

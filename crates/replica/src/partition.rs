@@ -143,11 +143,11 @@ impl Partition {
     fn goes_on_from(&mut self, before: &Self) {
         self.at.joins &= before.at.joins || !before.at.view.has_member(self.at.own.brick);
         let tickets = match &before.role {
-            Role::Leader(leader) => leader.tickets,
+            Role::Leader(leader) => leader.log.tickets(),
             Role::Follower(follower) => follower.tickets,
         };
         match &mut self.role {
-            Role::Leader(leader) => leader.tickets = tickets,
+            Role::Leader(leader) => leader.log.continue_tickets(tickets),
             Role::Follower(follower) => follower.tickets = tickets,
         }
     }
@@ -282,7 +282,7 @@ impl Partition {
     /// Who is to lead instead: it has what this leader lacks, and cannot give it.
     pub fn yields_to(&self) -> Option<BrickId> {
         let Role::Leader(leader) = &self.role else { return None };
-        match leader.phase {
+        match *leader.start.phase() {
             Phase::Yielding { to } if self.failed.is_none() => Some(to),
             _ => None,
         }
@@ -306,7 +306,7 @@ impl Partition {
     /// All records up to this one are known to be on stable storage of every member.
     pub fn stable(&self) -> Sequence {
         match &self.role {
-            Role::Leader(leader) => leader.stable,
+            Role::Leader(leader) => leader.log.stable(),
             Role::Follower(follower) if self.at.view.has_member(self.at.own.brick) => follower.stable,
             // Before the view has begun who is left out may still have to lead.
             Role::Follower(follower) if !self.at.view.opened => follower.stable,
@@ -326,7 +326,7 @@ impl Partition {
     /// From now on so many bytes may go to those who learn with each tick.
     pub fn limit_healing(&mut self, bytes: usize) {
         if let Role::Leader(leader) = &mut self.role {
-            leader.heal_limit = Some(bytes);
+            leader.healing.limit(bytes);
         }
     }
 
@@ -366,7 +366,7 @@ impl Partition {
 
     /// Whether it is a leader that has not been told of the sessions.
     pub fn wants_sessions(&self) -> bool {
-        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if !leader.knows_sessions)
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if !leader.locking.knows_sessions())
     }
 
     /// Whether the session has yet to tell the locks that it held under an earlier leader.

@@ -1,21 +1,22 @@
 //! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
 
-use crate::context::{Around, Context, Out, Token};
+mod reads;
+mod retries;
+
+use crate::context::{Context, Out, Token};
 use crate::fast::raw;
-use crate::leader::{Draft, Leader, Then, Unmade};
-use crate::membership::Membership;
-use crate::message::{Address, Message, Outcome};
+use crate::leader::Leader;
+use crate::log::append::{Draft, Unmade};
+use crate::log::settle::Then;
 use crate::ops::dispatch::step;
 use crate::ops::footprint::{check_place, keys_of, written_data, written_shard};
 use crate::ops::inodes::accessed;
-use crate::ops::read::answer;
 use crate::ops::step::{Ask, Commit, Here, Next, OpProgress, Stop};
 use crate::ops::tree::{Tree, purge_orphan};
 use crate::partition::Event;
 use crate::transactions::driven::{Aim, Driven, RESEND_TICKS};
-use crate::transactions::legs;
 use hekate_proto::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What waits for a hold, for room or for a member.
 #[derive(Debug)]
@@ -38,14 +39,71 @@ impl Waiting {
     }
 }
 
-/// Data ids whose shards are collected at the same time.
-const COLLECT_AT_ONCE: usize = 8;
+/// Requests that wait, and what is kept of those that were answered.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    waiting: VecDeque<Waiting>,
+    /// Something was released: requests that wait are tried again.
+    retry_wanted: bool,
+    ticks: u64,
+    /// The last op of each session's slot; an op that is missing here is in the brick.
+    slots: BTreeMap<(SessionId, u8), OpId>,
+    /// The last op of each slot that was answered without a record, and its answer.
+    kept: BTreeMap<(SessionId, u8), (OpId, Result<Reply>)>,
+    /// Requests whose answers wait for stable storage, with data files to be synced first.
+    durable: BTreeMap<Token, Vec<ShardId>>,
+}
+
+impl Requests {
+    /// Requests that wait are tried again before the event at hand ends.
+    pub fn retry(&mut self) {
+        self.retry_wanted = true;
+    }
+
+    /// Something was released: requests that wait, if there are any, are tried again.
+    pub fn retry_if_any(&mut self) {
+        self.retry_wanted |= !self.waiting.is_empty();
+    }
+
+    /// Whether requests that wait are to be tried again; they are, once.
+    pub fn take_retry(&mut self) -> bool {
+        std::mem::take(&mut self.retry_wanted)
+    }
+
+    /// Ticks since this leader began.
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    pub fn waiting(&self) -> &VecDeque<Waiting> {
+        &self.waiting
+    }
+
+    pub fn wait(&mut self, waiting: Waiting) {
+        self.waiting.push_back(waiting);
+    }
+
+    pub fn wait_all(&mut self, waiting: impl Iterator<Item = Waiting>) {
+        self.waiting.extend(waiting);
+    }
+
+    pub fn take_waiting(&mut self) -> VecDeque<Waiting> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// The answer of this request waits for no stable storage.
+    pub fn answer_at_once(&mut self, token: Token) {
+        self.durable.remove(&token);
+    }
+
+    /// What is known of the last op of a slot is read from the brick again.
+    pub fn forget_slot(&mut self, session: SessionId, slot: u8) {
+        self.slots.remove(&(session, slot));
+    }
+}
 
 /// An op that begins again waits for up to two to the power of this ticks.
 const COLLISIONS_MAX: u32 = 7;
-
-/// Between two records that remove what ops left: 200 ms.
-const SWEEP_PAUSE_NS: u64 = 200_000_000;
 
 impl Leader {
     pub fn arrive(&mut self, cx: &mut Context, event: Event) -> Result<()> {
@@ -59,17 +117,35 @@ impl Leader {
             return Ok(());
         }
         if let Some(event) = self.try_event(cx, event)? {
-            self.waiting.push_back(Waiting::of(event));
+            self.requests.waiting.push_back(Waiting::of(event));
         }
         Ok(())
+    }
+
+    /// Answers that are to wait for stable storage, and have not yet, do so. -> whether there were any.
+    pub fn make_durable(&mut self, cx: &mut Context) -> bool {
+        if self.requests.durable.is_empty() {
+            return false;
+        }
+        let mut waits = Vec::new();
+        for (token, reply) in std::mem::take(&mut cx.out.answers) {
+            match (self.requests.durable.remove(&token), &reply) {
+                (Some(shards), Ok(_)) => waits.push((shards, Then::Answer(token, reply))),
+                _ => cx.out.answers.push((token, reply)),
+            }
+        }
+        let sequence = self.log.settled().min(self.log.last());
+        let held_back = !waits.is_empty();
+        waits.into_iter().for_each(|(shards, then)| self.round(cx, sequence, shards, vec![then]));
+        held_back
     }
 
     /// What has not begun, and nobody waits for, is dropped.
     pub fn abandon(&mut self, token: Token, out: &mut Out) {
         let is_it = |waiting: &mut Waiting| matches!(&waiting.event, Event::Request { token: known, .. } | Event::Change { token: known, .. } if *known == token);
-        if let Some(index) = self.waiting.iter_mut().position(is_it) {
-            self.waiting.remove(index);
-            self.durable.remove(&token);
+        if let Some(index) = self.requests.waiting.iter_mut().position(is_it) {
+            self.requests.waiting.remove(index);
+            self.requests.durable.remove(&token);
             out.answers.push((token, Err(Error::Unavailable { what: "an op that was taken back".into() })));
         }
     }
@@ -77,33 +153,28 @@ impl Leader {
     /// An op that met a hold elsewhere: not before the next tick. Drivers that hold what the other wants must not come back
     /// at the same time for ever: the longer it goes on, the further apart (exponential backoff).
     pub fn wait_again(&mut self, tokens: Vec<Token>, ask: Ask, op: Op) {
-        self.collisions = (self.collisions + 1).min(COLLISIONS_MAX);
-        let mixed = (self.numbers.tag() ^ self.ticks.rotate_left(20) ^ self.last.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let apart = (mixed >> 32) % (1 << self.collisions);
+        let collisions = self.transactions.note_collision(COLLISIONS_MAX);
+        let mixed = (self.numbers.tag() ^ self.requests.ticks.rotate_left(20) ^ self.log.last().0)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let apart = (mixed >> 32) % (1 << collisions);
         for token in tokens {
             let event = Event::Request { token, ask, op: op.clone() };
-            self.waiting.push_back(Waiting { event, not_before: self.ticks + 1 + apart });
+            self.requests.waiting.push_back(Waiting { event, not_before: self.requests.ticks + 1 + apart });
         }
     }
 
     /// Those who wait are tried again, in their order.
     pub fn retry(&mut self, cx: &mut Context) -> Result<()> {
-        for Waiting { event, not_before } in std::mem::take(&mut self.waiting) {
-            let again = match not_before > self.ticks {
+        for Waiting { event, not_before } in std::mem::take(&mut self.requests.waiting) {
+            let again = match not_before > self.requests.ticks {
                 true => Some(event),
                 false => self.try_event(cx, event)?,
             };
             if let Some(event) = again {
-                self.waiting.push_back(Waiting { event, not_before });
+                self.requests.waiting.push_back(Waiting { event, not_before });
             }
         }
         Ok(())
-    }
-
-    /// An op lets go of what it held.
-    pub fn release(&mut self, intent: IntentId) {
-        self.held.retain(|_, holder| *holder != intent);
-        self.retry_wanted |= !self.waiting.is_empty();
     }
 
     /// -> the event, if it must wait.
@@ -134,7 +205,7 @@ impl Leader {
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => {
                 if ask.durable {
-                    self.durable.insert(*token, written_shard(ask.volume, op).into_iter().collect());
+                    self.requests.durable.insert(*token, written_shard(ask.volume, op).into_iter().collect());
                 }
                 self.begin_op(cx, *token, ask, op)?
             }
@@ -180,85 +251,9 @@ impl Leader {
         Ok(())
     }
 
-    /// Answers a read at once, if what it depends on is settled and nobody holds it.
-    pub fn read(&self, at: &Membership, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
-        if let Err(stray) = check_place(at, ask, op) {
-            return Some(Err(stray));
-        }
-        let is_lock = matches!(op, Op::Lock { .. });
-        if !self.serves()
-            || at.view.too_few
-            || is_lock
-            || self.is_prepared(at, ask, op)
-            || self.shows_unsettled(ask, op)
-        {
-            return None;
-        }
-        let found = match answer(around.brick, ask, at.own.partition, op) {
-            Ok(reply) => Ok(reply),
-            Err(Stop::Error(error)) => Err(error),
-            Err(_) => return None,
-        };
-        let is_untold = found.as_ref().is_ok_and(|reply| !self.times.untold_in(ask.volume, reply).is_empty());
-        (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found) && !is_untold).then_some(found)
-    }
-
-    fn try_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
-        if self.is_prepared(cx.at, ask, op) {
-            return Ok(false);
-        }
-        match answer(cx.around.brick, ask, cx.at.own.partition, op) {
-            Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
-            Ok(reply) if !self.tells_times_of(cx, ask, &reply)? => return Ok(false),
-            Ok(reply) => self.answer(token, Ok(reply)),
-            Err(Stop::Error(error)) => self.answer(token, Err(error)),
-            Err(_) => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// Whether a truncate of the inode still has shards to cut: who knew the new layout by then would write to them and
-    /// be cut with them.
-    pub fn is_cutting(&self, inode: InodeId) -> bool {
-        self.driven.values().any(|driven| driven.cuts() == Some(inode))
-    }
-
-    /// Whether an answer shows the layout of such an inode.
-    fn shows_cut(&self, found: &Result<Reply>) -> bool {
-        match found {
-            Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => self.is_cutting(attr.id),
-            _ => false,
-        }
-    }
-
-    /// Whether the answer may be another one if the last records are lost with this leader.
-    fn depends_on_unsettled(&self, op: &Op, found: &Result<Reply>) -> bool {
-        if self.window.is_empty() {
-            return false;
-        }
-        let mut ids: BTreeSet<u128> = BTreeSet::new();
-        match op {
-            Op::Name { op: NameOp::Lookup { dir, .. } | NameOp::Stub { dir, .. } } => drop(ids.insert(dir.bits())),
-            Op::Data { op: DataOp::ReadShard { data, .. } | DataOp::SeekShard { data, .. } } => {
-                ids.insert(data.0);
-            }
-            Op::Data { op: DataOp::Read { inode, .. } | DataOp::Seek { inode, .. } } => drop(ids.insert(inode.bits())),
-            Op::Inode { op } => drop(ids.insert(op.inode().bits())),
-            _ => return true,
-        }
-        if let Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) = found {
-            ids.insert(attr.id.bits());
-        }
-        self.unsettled().any(|change| match change {
-            Change::Put { key, .. } | Change::Delete { key } => key.id().is_some_and(|id| ids.contains(&id)),
-            of_shard => of_shard.shard().is_some_and(|shard| ids.contains(&shard.data.0)),
-        })
-    }
-
     /// -> whether it has begun, or was answered.
     fn begin_op(&mut self, cx: &mut Context, token: Token, ask: &Ask, op: &Op) -> Result<bool> {
-        let same = |driven: &&mut Driven| matches!(&driven.aim, Aim::Op(known, _) if (known.session, known.op_id) == (ask.session, ask.op_id));
-        if let Some(driven) = self.driven.values_mut().find(same).filter(|driven| !driven.tokens.is_empty()) {
+        if let Some(driven) = self.transactions.driven_for(ask) {
             driven.tokens.push(token);
             cx.out.branches.push("a retry joins what it repeats");
             return Ok(true);
@@ -274,18 +269,18 @@ impl Leader {
             self.answer_op(token, ask, Err(error));
             return Ok(true);
         }
-        let (op, carried) = self.cuts.carry_over(ask.volume, op);
+        let (op, carried) = self.discarded.carry_over(ask.volume, op);
         let op = &*op;
         let keys = keys_of(cx.at, ask, op);
         let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
-        let is_held = keys.iter().any(|key| self.held.contains_key(key)) || self.is_prepared(cx.at, ask, op);
+        let is_held = keys.iter().any(|key| self.transactions.is_held(key)) || self.is_prepared(cx.at, ask, op);
         if links_cut || is_held || self.is_listed_soon(op) || self.copies_unsettled(ask, op) || !self.numbers.has_room()
         {
             cx.out.branches.push("an op waits for what another holds");
             return Ok(false);
         }
         if let Some(data) = written_data(op)
-            && self.dropped.contains(&data)
+            && self.discarded.is_dropped(data)
         {
             self.answer_op(token, ask, Err(Error::LayoutChanged));
             return Ok(true);
@@ -303,9 +298,8 @@ impl Leader {
             }
             Ok(Next::Commit(..)) | Err(Stop::Leg(_)) => {
                 let intent = IntentId(u128::from(self.numbers.next()));
-                self.held.extend(keys.into_iter().map(|key| (key, intent)));
                 let aim = Aim::Op(*ask, Box::new(op.clone()));
-                self.driven.insert(intent, Driven::new(aim, vec![token], progress));
+                self.transactions.begin(intent, keys, Driven::new(aim, vec![token], progress));
                 self.go_on(cx, intent)?;
             }
             Err(Stop::Wait) => return Ok(false),
@@ -317,9 +311,9 @@ impl Leader {
     fn one_record(&mut self, cx: &mut Context, token: Token, (ask, op): (&Ask, &Op), commit: Commit) -> Result<bool> {
         let mut reply = commit.reply.clone().unwrap_or(Reply::Done);
         if let Reply::Written { stamp, .. } = &mut reply {
-            *stamp = Stamp::of_leader(stamp.count, cx.at.view.epoch, Sequence(self.last.0 + 1));
+            *stamp = Stamp::of_leader(stamp.count, cx.at.view.epoch, Sequence(self.log.last().0 + 1));
         }
-        self.was_asked = true;
+        self.healing.note_request();
         if self.keep_times((token, ask), &commit, cx) {
             return Ok(true);
         }
@@ -342,7 +336,7 @@ impl Leader {
                 times.iter().for_each(|file| self.times.noted(*file, sequence, cx.around.now));
                 let early = ask.early && self.may_be_early();
                 // With the record itself: the members need not be told twice.
-                match self.durable.remove(&token) {
+                match self.requests.durable.remove(&token) {
                     Some(shards) if early => self.round_alone(cx, shards, (token, Ok(reply))),
                     None if early => cx.out.answers.push((token, Ok(reply))),
                     Some(shards) => self.round(cx, sequence, shards, vec![Then::Answer(token, Ok(reply))]),
@@ -355,159 +349,38 @@ impl Leader {
         Ok(true)
     }
 
-    /// A leg of an op that another partition drives. No leg waits: see `legs.rs`.
-    #[allow(clippy::too_many_arguments, reason = "a leg and where it came from")]
-    pub fn take_leg(
-        &mut self,
-        cx: &mut Context,
-        from: Address,
-        ask: &Ask,
-        (intent, number): (IntentId, u16),
-        leg: &Leg,
-    ) -> Result<()> {
-        // Its driver sends it again.
-        if !self.takes_legs() || !self.all_present() {
-            return Ok(());
-        }
-        let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
-        if self.is_busy(cx.at, ask, leg) {
-            cx.out.branches.push("a leg meets a busy op");
-            cx.send(from, busy);
-            return Ok(());
-        }
-        let now = self.numbers.time(cx.around.now);
-        let elsewhere = !cx.has_same_bricks(from.partition);
-        let taken = match legs::take(cx.around.brick, ask, cx.at.own.partition, (intent, number), leg, now) {
-            Ok(taken) => taken,
-            Err(Stop::Error(error)) => {
-                self.when(self.last, false, Then::EndLeg(from, intent, number, Err(error)));
-                return Ok(());
-            }
-            Err(_) => {
-                cx.out.branches.push("a leg meets a hold");
-                cx.send(from, busy);
-                return Ok(());
-            }
-        };
-        if let Some(commit) = &taken.commit {
-            let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
-            let (session, op_id, also, step, closes) = (ask.session, ask.op_id, Vec::new(), None, false);
-            let draft = Draft { session, op_id, commit, also, must, step, closes };
-            match self.append(cx, draft)? {
-                Ok(_) => {
-                    // That it may forget the mark is told once, and may not arrive.
-                    if !matches!(leg, Leg::DropShards { .. }) {
-                        self.doubtful.insert(intent);
-                    }
-                    self.leg_taken(cx.at, ask, leg);
-                }
-                Err(Unmade::NoRoom) => {
-                    cx.send(from, busy);
-                    return Ok(());
-                }
-                Err(Unmade::Refused(error)) => {
-                    self.when(self.last, false, Then::EndLeg(from, intent, number, Err(error)));
-                    return Ok(());
-                }
-            }
-        }
-        if taken.more {
-            cx.send(from, busy);
-            return Ok(());
-        }
-        self.when(self.last, elsewhere, Then::EndLeg(from, intent, number, Ok(taken.reply)));
-        Ok(())
-    }
-
-    fn leg_taken(&mut self, at: &Membership, ask: &Ask, leg: &Leg) {
-        let key = |dir: InodeId, name: &Name| ask.hold_key(at.own.partition, dir, name);
-        match leg {
-            Leg::HoldName { dir, name } => drop(self.prepared.insert(key(*dir, name))),
-            Leg::ReleaseName { dir, name } | Leg::ReplaceName { dir, name, .. } => {
-                self.prepared.remove(&key(*dir, name));
-            }
-            Leg::UnmakeDirectory { inode } => self.unborn.retain(|_, unborn| unborn != inode),
-            _ => {}
-        }
-        self.retry_wanted |= !self.waiting.is_empty();
-    }
-
-    /// An intent is gone for good.
-    pub fn forget_marks(&mut self, cx: &Context, intent: IntentId) -> Result<()> {
-        let first = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, 0);
-        let last = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, u16::MAX);
-        let found = cx.around.brick.scan(&first, &last.successor(), usize::from(u16::MAX))?;
-        self.forgotten.extend(found.into_iter().map(|(key, _)| key));
-        self.doubtful.remove(&intent);
-        self.retry_wanted |= self.unborn.remove(&intent).is_some();
-        Ok(())
-    }
-
     /// The brick has written home.
     pub fn has_room(&mut self, cx: &mut Context) -> Result<()> {
-        self.retry_wanted = true;
+        self.requests.retry_wanted = true;
         self.level_again(cx)?;
         self.drive_again(cx)
     }
 
     pub fn tick(&mut self, cx: &mut Context) -> Result<()> {
-        self.ticks += 1;
+        self.requests.ticks += 1;
         self.look_after_fast_lane(cx.around.now);
         self.end_idle_times(cx)?;
         self.end_loose_note(cx)?;
         self.allow_healing();
         self.ask_stuck_again(cx, cx.around.now);
         self.leave_behind(cx.around.now, cx.out);
-        if self.may_open && !cx.at.view.opened {
+        if self.start.may_open() && !cx.at.view.opened {
             cx.out.open = Some((cx.at.own.partition, cx.at.view.epoch));
         }
         self.ask_positions(cx);
         self.level_again(cx)?;
         self.drive_again(cx)?;
-        self.retry_wanted |= !self.waiting.is_empty();
+        self.requests.retry_wanted |= !self.requests.waiting.is_empty();
         if self.serves() && self.all_present() {
             if self.is_time_to_sweep(cx.around.now) {
                 self.sweep(cx)?;
             }
             self.collect(cx.at);
-            if self.ticks.is_multiple_of(RESEND_TICKS) {
+            if self.requests.ticks.is_multiple_of(RESEND_TICKS) {
                 self.ask_whether_gone(cx);
             }
         }
         self.heal(cx)
-    }
-
-    /// Not with each tick: one record removes what many ops left.
-    fn is_time_to_sweep(&mut self, now: Time) -> bool {
-        let due = now.0.abs_diff(self.swept_at.0) >= SWEEP_PAUSE_NS;
-        if due {
-            self.swept_at = now;
-        }
-        due
-    }
-
-    /// Data ids that were given up: each partition that may have shards of them drops them.
-    fn collect(&mut self, at: &Membership) {
-        while self.numbers.has_room()
-            && self.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count() < COLLECT_AT_ONCE
-        {
-            let Some((key, record)) = self.garbage.pop_front() else { return };
-            let (Some(place), Some(data)) = (key.prefix(), key.id()) else { continue };
-            let shard = |index| ShardId { volume: place.volume, data: DataId(data), index };
-            let partitions: BTreeSet<PartitionNumber> = match record.shards > u64::from(at.count) * 8 {
-                true => (0..at.count).map(PartitionNumber).collect(),
-                false => (0..record.shards).map(|index| shard(index).position().partition(at.count)).collect(),
-            };
-            let leg = |(number, partition): (usize, PartitionNumber)| IntentLeg {
-                position: partition.first_position(at.count),
-                number: number as u16,
-                leg: Leg::DropShards { data: DataId(data), to: record.shards },
-            };
-            let legs = partitions.into_iter().enumerate().map(leg).collect();
-            let intent = IntentId(u128::from(self.numbers.next()));
-            self.driven.insert(intent, Driven::collecting(key, record, legs, at.count));
-            self.when(self.last, true, Then::SendLegs(intent, self.last));
-        }
     }
 }
 

@@ -3,3 +3,37 @@
 pub(crate) mod compare;
 pub(crate) mod feed;
 pub(crate) mod level;
+
+use crate::message::BlockAt;
+use crate::view_start::level::Phase;
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where a leader is between the start of its view and serving.
+#[derive(Debug, Default)]
+pub(crate) struct ViewStart {
+    phase: Phase,
+    /// All members have one log, on stable storage: the coordinator is asked to record that the view begins.
+    may_open: bool,
+    /// Whether every member has lost some bytes, so that it is unknown which repeated writes were done; `None` once no such
+    /// write counts as done.
+    lost_writes: Option<bool>,
+    /// Blocks that power cuts took, and from which members.
+    lost_on: BTreeMap<BlockAt, BTreeSet<BrickId>>,
+}
+
+impl ViewStart {
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Whether the view may open as far as this leader is concerned.
+    pub fn may_open(&self) -> bool {
+        self.may_open
+    }
+
+    /// All members have one log, on stable storage.
+    pub fn allow_open(&mut self) {
+        self.may_open = true;
+    }
+}

@@ -5,7 +5,8 @@ use super::lane::FastLane;
 use super::lender::ask_lender;
 use super::uneven::Uneven;
 use crate::context::Context;
-use crate::leader::{Draft, Leader, Unmade};
+use crate::leader::Leader;
+use crate::log::append::{Draft, Unmade};
 use crate::message::{FastList, Message};
 use crate::ops::data::block_change;
 use crate::ops::step::Commit;
@@ -139,7 +140,7 @@ impl Leader {
         };
         let Some((shard, mut uneven)) = closing.shards.pop_first() else {
             self.fast.closing = None;
-            self.retry_wanted = true;
+            self.requests.retry();
             return Ok(true);
         };
         if !uneven.is_listed {
@@ -169,7 +170,7 @@ impl Leader {
                 cx.out.branches.push("a shard is made even");
                 for FastWrite { stamp, .. } in &uneven.own {
                     // What is known of the slot is read again.
-                    self.slots.remove(&(stamp.session, stamp.op.0 as u8));
+                    self.requests.forget_slot(stamp.session, stamp.op.0 as u8);
                 }
                 self.fast.closed(shard);
                 return Ok(true);

@@ -162,10 +162,10 @@ fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
 impl Leader {
     /// A leader begins: nothing is open.
     pub fn begin_fast_lane(&mut self, cx: &Context) {
-        self.tickets += 1;
-        self.waiting.extend(self.fast.take_reads());
+        let ticket = self.log.next_ticket();
+        self.requests.wait_all(self.fast.take_reads());
         // Of this view, of this life of the brick, and of this beginning in it.
-        let parts = [(cx.at.view.epoch.0, 24), (u64::from(cx.around.brick.generation()), 16), (self.tickets, 24)];
+        let parts = [(cx.at.view.epoch.0, 24), (u64::from(cx.around.brick.generation()), 16), (ticket, 24)];
         let term = parts.iter().fold(0, |term, (part, bits)| term << bits | part & ((1 << bits) - 1));
         self.fast = FastLane { term, ..FastLane::default() };
     }
@@ -211,8 +211,8 @@ impl Leader {
             if is_it && !held {
                 out.branches.push("a read closes a shard");
                 self.fast.due.extend(self.fast.open.contains_key(&shard).then_some(shard));
-                self.waiting.push_back(Waiting::of(reading.event));
-                self.retry_wanted = true;
+                self.requests.wait(Waiting::of(reading.event));
+                self.requests.retry();
             } else if reading.missing.is_empty() {
                 if let Some(open) = self.fast.open.get_mut(&reading.shard) {
                     open.known = Some(reading.stamp);
@@ -228,8 +228,8 @@ impl Leader {
     pub fn read_again(&mut self, brick: BrickId) {
         for reading in std::mem::take(&mut self.fast.reads) {
             if reading.missing.contains(&brick) {
-                self.waiting.push_back(Waiting::of(reading.event));
-                self.retry_wanted = true;
+                self.requests.wait(Waiting::of(reading.event));
+                self.requests.retry();
             } else {
                 self.fast.reads.push(reading);
             }

@@ -7,7 +7,9 @@
 
 use super::lane::FastLane;
 use crate::context::Context;
-use crate::leader::{Leader, Then, Unmade};
+use crate::leader::Leader;
+use crate::log::append::Unmade;
+use crate::log::settle::Then;
 use crate::membership::Membership;
 use crate::ops::step::{Ask, Commit};
 use hekate_proto::planted::is_planted;
@@ -56,7 +58,7 @@ impl Leader {
     /// Once a leader has all records.
     pub fn find_loose_note(&mut self, cx: &Context) -> Result<()> {
         let is_noted = cx.around.brick.get(&key(cx.at))?.is_some();
-        (self.fast.loose.noted, self.fast.loose.used_at) = (is_noted.then_some(self.last), cx.around.now);
+        (self.fast.loose.noted, self.fast.loose.used_at) = (is_noted.then_some(self.log.last()), cx.around.now);
         Ok(())
     }
 
@@ -74,7 +76,7 @@ impl Leader {
 
     /// Whether a write may be taken, or a shard be opened, for who asks so.
     pub fn may_be_loose(&self, ask: &Ask) -> bool {
-        !ask.loose || self.fast.loose.is_allowed(self.settled)
+        !ask.loose || self.fast.loose.is_allowed(self.log.settled())
     }
 
     /// A loose write was taken.
@@ -110,7 +112,7 @@ impl Leader {
     fn sync_loose(&mut self, cx: &mut Context, shards: BTreeSet<ShardId>) {
         self.fast.loose.syncing = Some(shards);
         // Overwrites rest in journals until a checkpoint, which syncs what it writes home.
-        let (sequence, term) = (self.settled.min(self.last), self.fast.term);
+        let (sequence, term) = (self.log.settled().min(self.log.last()), self.fast.term);
         self.round(cx, sequence, Vec::new(), vec![Then::LooseSynced(term)]);
     }
 
@@ -125,7 +127,7 @@ impl Leader {
                 open.loose = false;
             }
         }
-        self.retry_wanted = true;
+        self.requests.retry();
     }
 
     /// Rule L20: what members lost with their power differs, and no list says how. One decides; the others learn from it.

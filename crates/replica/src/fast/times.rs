@@ -7,7 +7,8 @@
 //! what that says of times, as utimensat(2) does, counts for whoever leads next.
 
 use crate::context::{Around, Context, Token};
-use crate::leader::{Leader, Unmade};
+use crate::leader::Leader;
+use crate::log::append::Unmade;
 use crate::ops::step::{Ask, Commit};
 use hekate_proto::planted::is_planted;
 use hekate_proto::*;
@@ -181,7 +182,7 @@ impl Leader {
     pub fn keep_times(&mut self, (token, ask): (Token, &Ask), commit: &Commit, cx: &mut Context) -> bool {
         let Some(inode) = commit.times_of else { return false };
         let file = (ask.volume, inode);
-        let noted_by = if ask.loose { self.settled } else { self.stable };
+        let noted_by = if ask.loose { self.log.settled() } else { self.log.stable() };
         // A file capability goes with the first write.
         let is_all = matches!(&commit.changes[..], [Change::Put { key, .. }] if key.kind() == Some(Kind::Inode));
         if !is_all || !self.times.is_safe(file, noted_by) {
@@ -193,7 +194,7 @@ impl Leader {
         }
         cx.out.branches.push("times are answered before all have them");
         self.keep_answer(ask, &Ok(Reply::Done));
-        self.durable.remove(&token);
+        self.requests.answer_at_once(token);
         cx.out.answers.push((token, Ok(Reply::Done)));
         true
     }
@@ -225,8 +226,8 @@ impl Leader {
     /// Whether an answer is as records have it. If it shows times that none tells they are told, and it is to be found again.
     pub fn tells_times_of(&mut self, cx: &mut Context, ask: &Ask, reply: &Reply) -> Result<bool> {
         let untold = self.times.untold_in(ask.volume, reply);
-        if !untold.is_empty() && self.all_present() {
-            self.retry_wanted |= self.tell_times(cx, &untold)?;
+        if !untold.is_empty() && self.all_present() && self.tell_times(cx, &untold)? {
+            self.requests.retry();
         }
         Ok(untold.is_empty())
     }
@@ -238,7 +239,9 @@ impl Leader {
             return Ok(false);
         }
         // Without room for them it is tried again when there is some.
-        self.retry_wanted |= self.tell_times(cx, &untold)?;
+        if self.tell_times(cx, &untold)? {
+            self.requests.retry();
+        }
         Ok(true)
     }
 

@@ -16,7 +16,7 @@ impl Leader {
     /// What could not be read may be mended by now.
     pub fn ask_stuck(&mut self, cx: &mut Context) {
         let is_stuck = |(_, learner): &(&BrickId, &mut Learner)| matches!(learner.stage, Stage::Stuck);
-        for (brick, learner) in self.learners.iter_mut().filter(is_stuck) {
+        for (brick, learner) in self.healing.learners.iter_mut().filter(is_stuck) {
             *learner = Learner { sent: learner.sent, ..Learner::default() };
             cx.send_member(*brick, Message::Ask { term: self.fast.term });
         }
@@ -24,33 +24,38 @@ impl Leader {
 
     /// Nobody is told when a client writes over what could not be read: so it is tried again now and then.
     pub fn ask_stuck_again(&mut self, cx: &mut Context, now: Time) {
-        let is_stuck = self.learners.values().any(|learner| matches!(learner.stage, Stage::Stuck));
-        if is_stuck && now.0.abs_diff(self.stuck_at.0) >= STUCK_PAUSE_NS {
+        let is_stuck = self.healing.learners.values().any(|learner| matches!(learner.stage, Stage::Stuck));
+        if is_stuck && now.0.abs_diff(self.healing.stuck_at.0) >= STUCK_PAUSE_NS {
             cx.out.branches.push("a learner that cannot be healed is tried again");
             self.ask_stuck(cx);
         } else if is_stuck {
             return;
         }
-        self.stuck_at = now;
+        self.healing.stuck_at = now;
     }
 
     /// What all have that are members, or may become that: what they lack must stay in the others' journals.
     pub fn kept_by_learners(&self) -> Option<Sequence> {
-        self.learners.values().filter(|learner| matches!(learner.stage, Stage::Whole)).map(|whole| whole.held).min()
+        self.healing
+            .learners
+            .values()
+            .filter(|learner| matches!(learner.stage, Stage::Whole))
+            .map(|whole| whole.held)
+            .min()
     }
 
     /// For one who does not keep up nobody keeps records.
     pub fn leave_behind(&mut self, now: Time, out: &mut Out) {
-        if now.0.abs_diff(self.looked_behind_at.0) < BEHIND_NS {
+        if now.0.abs_diff(self.healing.looked_behind_at.0) < BEHIND_NS {
             return;
         }
-        self.looked_behind_at = now;
-        for learner in self.learners.values_mut() {
+        self.healing.looked_behind_at = now;
+        for learner in self.healing.learners.values_mut() {
             if matches!(learner.stage, Stage::Whole) && learner.held < learner.due {
                 out.branches.push("a learner does not keep up");
                 learner.stage = Stage::Following;
             }
-            learner.due = self.settled;
+            learner.due = self.log.settled();
         }
     }
 }

@@ -61,7 +61,7 @@ impl Leader {
     }
 
     fn note_sent(&mut self, brick: BrickId, bytes: usize) {
-        if let Some(learner) = self.learners.get_mut(&brick) {
+        if let Some(learner) = self.healing.learners.get_mut(&brick) {
             learner.sent += bytes as u64;
         }
     }
@@ -75,7 +75,7 @@ impl Leader {
             (Some(own), theirs) => {
                 let theirs = theirs.unwrap_or(own);
                 let count = own.stamp.count.max(theirs.stamp.count) + 1;
-                let stamp = Stamp::of_leader(count, cx.at.view.epoch, Sequence(self.last.0 + 1));
+                let stamp = Stamp::of_leader(count, cx.at.view.epoch, Sequence(self.log.last().0 + 1));
                 let home = |record: &ShardRecord| record.home_blocks.max(record.reserved_blocks);
                 let home_blocks = home(&own).max(home(&theirs));
                 let record = ShardRecord { stamp, length: own.length, home_blocks, reserved_blocks: 0 };
@@ -97,7 +97,9 @@ impl Leader {
     }
 
     pub fn blocks_held(&mut self, cx: &Context, brick: BrickId, shard: ShardId, theirs: &[BlockHash]) -> Result<()> {
-        let Some(Learner { stage: Stage::Mending(mending), .. }) = self.learners.get_mut(&brick) else { return Ok(()) };
+        let Some(Learner { stage: Stage::Mending(mending), .. }) = self.healing.learners.get_mut(&brick) else {
+            return Ok(());
+        };
         if mending.blocks != Blocks::Asked(shard) {
             return Ok(());
         }

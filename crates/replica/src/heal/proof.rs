@@ -88,11 +88,11 @@ impl Leader {
     /// From the beginning. Without all members there is nothing to prove.
     pub fn begin_proof(&mut self, cx: &mut Context, run: u64) -> Result<()> {
         if !self.serves() || !self.all_present() {
-            self.proof = None;
+            self.healing.proof = None;
             return Ok(());
         }
         // Answers name the record only: what members say to the one that runs would count for another one's portion.
-        if let Some(running) = self.proof.as_mut().filter(|proof| !proof.told.ended) {
+        if let Some(running) = self.healing.proof.as_mut().filter(|proof| !proof.told.ended) {
             running.again = Some(run);
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Leader {
         }
         let (hashes, next) =
             if told.ended { Default::default() } else { cx.around.brick.entry_hashes(&from, &limit, PORTION)? };
-        let (sequence, to) = (self.last, next.unwrap_or(limit));
+        let (sequence, to) = (self.log.last(), next.unwrap_or(limit));
         let left_out = self.fast.open_between(cx.at.ring, &from, &to);
         told.left_out += left_out.len() as u64;
         let own = sum(hashes.into_iter().map(|(_, hash)| hash));
@@ -121,13 +121,13 @@ impl Leader {
             cx.send_member(*brick, Message::Prove { sequence, from, to, left_out });
         }
         let proving = Proving { told, sequence, from, to, own, missing, differs: false, again: None, before: None };
-        self.proof = Some(Box::new(proving));
+        self.healing.proof = Some(Box::new(proving));
         Ok(())
     }
 
     /// A member has told what it held.
     pub fn proved(&mut self, cx: &mut Context, brick: BrickId, sequence: Sequence, theirs: (u128, u64)) -> Result<()> {
-        let Some(proof) = self.proof.as_mut().filter(|proof| proof.sequence == sequence) else { return Ok(()) };
+        let Some(proof) = self.healing.proof.as_mut().filter(|proof| proof.sequence == sequence) else { return Ok(()) };
         if !proof.missing.remove(&brick) {
             return Ok(());
         }
@@ -141,19 +141,19 @@ impl Leader {
     }
 
     fn go_on_proving(&mut self, cx: &mut Context) -> Result<()> {
-        let Some(proof) = self.proof.take() else { return Ok(()) };
+        let Some(proof) = self.healing.proof.take() else { return Ok(()) };
         let Proving { mut told, to, own, differs, again, before, .. } = *proof;
         if !differs {
             told.equal += own.1;
         }
         self.prove_from(cx, to, told)?;
-        let Some(proof) = &mut self.proof else { return Ok(()) };
+        let Some(proof) = &mut self.healing.proof else { return Ok(()) };
         (proof.again, proof.before) = (again, before);
         let Some(run) = again.filter(|_| proof.told.ended) else { return Ok(()) };
         let ended = proof.told.clone();
         self.begin_proof(cx, run)?;
         // Who asked for it has yet to see it.
-        if let Some(proof) = &mut self.proof {
+        if let Some(proof) = &mut self.healing.proof {
             proof.before = Some(ended);
         }
         Ok(())
@@ -161,11 +161,11 @@ impl Leader {
 
     /// Somebody went away, or came back: what is not proved is not proved.
     pub fn end_proof(&mut self) {
-        self.proof.take_if(|proof| !proof.told.ended);
+        self.healing.proof.take_if(|proof| !proof.told.ended);
     }
 
     /// The last one, and what had ended before it.
     pub fn proofs(&self) -> impl Iterator<Item = &Proof> {
-        self.proof.iter().flat_map(|proof| std::iter::once(&proof.told).chain(&proof.before))
+        self.healing.proof.iter().flat_map(|proof| std::iter::once(&proof.told).chain(&proof.before))
     }
 }

@@ -11,23 +11,41 @@ use crate::ops::step::{Ask, Stop};
 use crate::ops::tree::Tree;
 use hekate_proto::*;
 
+/// The leader's lock table. It grants nothing before it knows which sessions may hold locks of an earlier leader.
+#[derive(Debug, Default)]
+pub(crate) struct Locking {
+    locks: LockTable,
+    knows_sessions: bool,
+}
+
+impl Locking {
+    pub fn knows_sessions(&self) -> bool {
+        self.knows_sessions
+    }
+
+    /// Until all sessions have told their locks or ended, a request that does not wait for its lock is refused.
+    pub fn refuse_meanwhile(&mut self) {
+        self.locks.refuse_meanwhile();
+    }
+}
+
 impl Leader {
     /// These sessions may hold locks of an earlier leader of the partition. Known once and for all: later ones cannot.
     pub fn know_sessions(&mut self, sessions: Vec<SessionId>) {
-        if !self.knows_sessions {
-            self.knows_sessions = true;
-            self.locks = LockTable::recovering(LockSettings::default(), sessions);
+        if !self.locking.knows_sessions {
+            self.locking.knows_sessions = true;
+            self.locking.locks = LockTable::recovering(LockSettings::default(), sessions);
         }
     }
 
     /// Whether the session has yet to say what it held under an earlier leader.
     pub fn awaits(&self, session: SessionId) -> bool {
-        self.locks.untold().contains(&session)
+        self.locking.locks.untold().contains(&session)
     }
 
     /// Sessions that have yet to say what they held.
     pub fn untold(&self) -> Vec<SessionId> {
-        self.locks.untold().iter().copied().collect()
+        self.locking.locks.untold().iter().copied().collect()
     }
 
     pub fn lock_op(&mut self, cx: &mut Context, token: Token, ask: &Ask, op: &LockOp) {
@@ -37,7 +55,7 @@ impl Leader {
     }
 
     fn lock_answer(&mut self, cx: &mut Context, ask: &Ask, op: &LockOp) -> Result<Reply> {
-        if !self.knows_sessions {
+        if !self.locking.knows_sessions {
             return Err(Error::Unavailable {
                 what: "the partition's new leader does not know the sessions yet".into(),
             });
@@ -54,9 +72,9 @@ impl Leader {
                 if lock.kind != LockKind::Unlock {
                     check_inode(cx, ask, *inode)?;
                 }
-                self.locks.execute(ticket, ask.volume, op)
+                self.locking.locks.execute(ticket, ask.volume, op)
             }
-            LockOp::Cancel { .. } | LockOp::Release { .. } => self.locks.execute(ticket, ask.volume, op),
+            LockOp::Cancel { .. } | LockOp::Release { .. } => self.locking.locks.execute(ticket, ask.volume, op),
         };
         reply.unwrap_or(Ok(Reply::Waiting { op_id: ask.op_id }))
     }
@@ -77,7 +95,7 @@ impl Leader {
                 Err(error) => return Err(error),
             }
         }
-        let answer = self.locks.execute(ticket, ask.volume, &LockOp::Restore { locks: here, done });
+        let answer = self.locking.locks.execute(ticket, ask.volume, &LockOp::Restore { locks: here, done });
         Ok(answer.map(|answer| match answer {
             Ok(Reply::Restored { mut lost }) => {
                 lost.extend(gone);
@@ -89,12 +107,12 @@ impl Leader {
 
     /// All that it held is let go.
     pub fn end_locks(&mut self, session: SessionId, out: &mut Out) {
-        self.locks.end_session(session);
+        self.locking.locks.end_session(session);
         self.tell_waiters(out);
     }
 
     fn tell_waiters(&mut self, out: &mut Out) {
-        out.told.extend(self.locks.take_told().into_iter().map(|told| told.ticket));
+        out.told.extend(self.locking.locks.take_told().into_iter().map(|told| told.ticket));
     }
 }
 

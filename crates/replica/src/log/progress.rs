@@ -27,12 +27,12 @@ impl Partition {
     pub fn progress(&self) -> Option<LogProgress> {
         let Role::Leader(leader) = &self.role else { return None };
         let lag = |(brick, member): (&BrickId, &crate::leader::Member)| {
-            (*brick, member.position.map(|_| leader.last.0.saturating_sub(member.held.0)))
+            (*brick, member.position.map(|_| leader.log.last.0.saturating_sub(member.held.0)))
         };
         Some(LogProgress {
-            last: leader.last,
-            settled: leader.settled,
-            stable: leader.stable,
+            last: leader.log.last,
+            settled: leader.log.settled,
+            stable: leader.log.stable,
             lags: leader.members.iter().map(lag).collect(),
             open_shards: leader.fast.open_count(),
             unsettled_writes: leader.fast.unsettled_count(),

@@ -12,7 +12,7 @@ impl Leader {
     /// On every member, before any of them takes it: no replica is ever without room for what another has.
     pub fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
         drop(brick.reserve(entry, true)?);
-        let on_the_way = self.window.iter().fold(Amount::default(), |sum, (entry, _)| sum.plus(room_of(entry)));
+        let on_the_way = self.log.window.iter().fold(Amount::default(), |sum, (entry, _)| sum.plus(room_of(entry)));
         let mut needed = room_of(entry);
         if needed.files > 0 && self.members.values().any(|member| !has_room(member, on_the_way, needed)) {
             needed.files = brick.files_to_make(&entry.record)?;

@@ -17,20 +17,25 @@ impl Leader {
         if self.is_being_linked(op) {
             return true;
         }
-        if self.prepared.is_empty() && self.unnamed.is_empty() && self.unborn.is_empty() {
+        if self.transactions.prepared.is_empty()
+            && self.transactions.unnamed.is_empty()
+            && self.transactions.unborn.is_empty()
+        {
             return false;
         }
         let at = at.own.partition;
         let is_held = |key: Key| {
-            self.prepared.contains(&key) && !is_planted(4)
-                || self.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
+            self.transactions.prepared.contains(&key) && !is_planted(4)
+                || self.transactions.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
         };
         let is_moving = |dir: InodeId| {
             let all = Key::hold(ask.names_prefix(at, dir), dir, b"");
             // Without a name it is the volume's moves of directories that are held.
-            self.prepared.range(all.successor()..all.prefix_end()).next().is_some()
+            self.transactions.prepared.range(all.successor()..all.prefix_end()).next().is_some()
         };
-        let is_made = |dir: InodeId| self.is_unborn(dir) || self.unnamed.values().flatten().any(|(of, _)| *of == dir);
+        let is_made = |dir: InodeId| {
+            self.is_unborn(dir) || self.transactions.unnamed.values().flatten().any(|(of, _)| *of == dir)
+        };
         let all_of_it = counted_by(op).is_some_and(is_moving) || listed_by(op).is_some_and(is_made);
         let mut names = names_of(op).into_iter().flatten();
         all_of_it || names.any(|(dir, name)| self.is_unborn(dir) || is_held(ask.hold_key(at, dir, name)))
@@ -39,10 +44,10 @@ impl Leader {
     /// Whether what it asks for is the new name of a link that is on its way: the inode counts it already, so it may outlive its other
     /// names, and who was told that there is none of them would see it come back.
     fn is_being_linked(&self, op: &Op) -> bool {
-        if self.driven.is_empty() {
+        if self.transactions.driven.is_empty() {
             return false;
         }
-        let linked = || self.driven.values().filter_map(Driven::links);
+        let linked = || self.transactions.driven.values().filter_map(Driven::links);
         match op {
             Op::Name { op: NameOp::Lookup { dir, name } } => linked().any(|link| link == (*dir, name)),
             _ => listed_by(op).is_some_and(|dir| linked().any(|(of, _)| of == dir)),
@@ -50,18 +55,18 @@ impl Leader {
     }
 
     pub fn is_unborn(&self, dir: InodeId) -> bool {
-        self.unborn.values().any(|unborn| *unborn == dir)
+        self.transactions.unborn.values().any(|unborn| *unborn == dir)
     }
 
     /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
     pub fn is_listed_soon(&self, op: &Op) -> bool {
         let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
-        !self.unnamed.is_empty() && self.is_awaited(|op| listed_by(op) == Some(*dir))
+        !self.transactions.unnamed.is_empty() && self.is_awaited(|op| listed_by(op) == Some(*dir))
     }
 
     /// Whether a request waits, an op that is so.
     pub fn is_awaited(&self, is_so: impl Fn(&Op) -> bool) -> bool {
-        self.waiting.iter().any(|waiting| matches!(&waiting.event, Event::Request { op, .. } if is_so(op)))
+        self.requests.waiting().iter().any(|waiting| matches!(&waiting.event, Event::Request { op, .. } if is_so(op)))
     }
 
     /// Whether an op of this partition's own has hold of what the leg needs, or waits for holds on names of the directory
@@ -72,12 +77,18 @@ impl Leader {
             Leg::AddLink { inode } => self.is_cutting(*inode),
             Leg::ReadShard { range } => self.is_open_and_unsettled(ask.volume, range),
             Leg::HoldName { dir, name } => {
-                let is_new = !self.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));
-                self.held.contains_key(&name_key(at, ask, *dir, name))
+                let is_new = !self.transactions.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));
+                self.transactions.held.contains_key(&name_key(at, ask, *dir, name))
                     || self.is_unborn(*dir)
                     || is_new && self.is_awaited(|op| counted_by(op) == Some(*dir))
             }
             _ => false,
         }
+    }
+
+    /// An op lets go of what it held.
+    pub fn release(&mut self, intent: IntentId) {
+        self.transactions.held.retain(|_, holder| *holder != intent);
+        self.requests.retry_if_any();
     }
 }

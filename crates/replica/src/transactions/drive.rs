@@ -5,10 +5,11 @@
 //! partitions rest on the same bricks, whose journals keep the order.
 
 use crate::context::Context;
-use crate::leader::{Draft, Leader, Then, Unmade};
-use crate::log::number_allocator::Numbers;
+use crate::leader::Leader;
+use crate::log::append::{Draft, Unmade};
+use crate::log::settle::Then;
 use crate::membership::Membership;
-use crate::message::{Address, Message, Outcome};
+use crate::message::{Message, Outcome};
 use crate::ops::dispatch::step;
 use crate::ops::footprint::names_of;
 use crate::ops::step::{Ask, Before, Commit, Here, Next, Stop};
@@ -21,7 +22,7 @@ use hekate_proto::*;
 impl Leader {
     /// Asks an op for its next step, and takes it.
     pub fn go_on(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
-        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         driven.stalled = false;
         let (ask, op) = match &driven.aim {
             Aim::Op(ask, op) => (*ask, op.clone()),
@@ -41,7 +42,7 @@ impl Leader {
     }
 
     fn send_before(&mut self, cx: &mut Context, intent: IntentId, before: Before) -> Result<()> {
-        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         let (position, number) = (before.position, driven.progress.answers.len() as u16);
         let only_reads = matches!(before.leg, Leg::ReadShard { .. });
         driven.pending.insert(number, IntentLeg { position, number, leg: before.leg });
@@ -49,7 +50,7 @@ impl Leader {
             driven.undo.push(IntentLeg { position, number, leg });
             let undo = driven.undo.clone();
             if let Err(went) = self.record_intent(cx, intent, undo)? {
-                let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+                let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
                 driven.pending.clear();
                 driven.undo.pop();
                 return match went {
@@ -71,19 +72,19 @@ impl Leader {
         intent: IntentId,
         legs: Vec<IntentLeg>,
     ) -> Result<std::result::Result<(), Option<Error>>> {
-        let Some(driven) = self.driven.get(&intent) else { return Ok(Ok(())) };
+        let Some(driven) = self.transactions.driven.get(&intent) else { return Ok(Ok(())) };
         let record = IntentRecord { what: driven.what().into(), volume: driven.volume(), legs };
         let mut commit = Commit::default();
         commit.put(self.intent_key(cx.at, intent), &record);
         match self.append_own(cx, commit)? {
             Ok(_) => {
-                if let Some(driven) = self.driven.get_mut(&intent) {
+                if let Some(driven) = self.transactions.driven.get_mut(&intent) {
                     driven.recorded = true;
                 }
                 Ok(Ok(()))
             }
             Err(Unmade::NoRoom) => {
-                if let Some(driven) = self.driven.get_mut(&intent) {
+                if let Some(driven) = self.transactions.driven.get_mut(&intent) {
                     driven.stalled = true;
                 }
                 Ok(Err(None))
@@ -92,23 +93,25 @@ impl Leader {
         }
     }
 
-    fn intent_key(&self, at: &Membership, intent: IntentId) -> Key {
+    pub(super) fn intent_key(&self, at: &Membership, intent: IntentId) -> Key {
         Key::intent(at.ring, at.own.partition.first_position(at.count), intent)
     }
 
     /// Legs go once what came before them is settled, and durable if they rest on other bricks.
     fn legs_when_stable(&mut self, cx: &Context, intent: IntentId, positions: &[Position]) {
         let elsewhere = positions.iter().any(|position| !cx.has_same_bricks(position.partition(cx.at.count)));
-        if let Some(driven) = self.driven.get_mut(&intent) {
-            driven.follow = self.last;
+        if let Some(driven) = self.transactions.driven.get_mut(&intent) {
+            driven.follow = self.log.last();
         }
-        self.when(self.last, elsewhere && !is_planted(7), Then::SendLegs(intent, self.last));
+        self.when(self.log.last(), elsewhere && !is_planted(7), Then::SendLegs(intent, self.log.last()));
     }
 
     pub fn send_legs(&mut self, cx: &mut Context, intent: IntentId, upto: Sequence) {
-        let ticks = self.ticks;
+        let ticks = self.requests.ticks();
         // What was to be sent again before these legs were there does not wait for what they follow.
-        let Some(driven) = self.driven.get_mut(&intent).filter(|driven| driven.follow <= upto) else { return };
+        let Some(driven) = self.transactions.driven.get_mut(&intent).filter(|driven| driven.follow <= upto) else {
+            return;
+        };
         driven.resend_at = ticks + RESEND_TICKS;
         let (session, op_id) = match &driven.aim {
             Aim::Op(ask, _) => (ask.session, ask.op_id),
@@ -136,7 +139,7 @@ impl Leader {
         legs: Vec<(Position, Leg)>,
     ) -> Result<()> {
         let key = self.intent_key(cx.at, intent);
-        let Some(driven) = self.driven.get(&intent) else { return Ok(()) };
+        let Some(driven) = self.transactions.driven.get(&intent) else { return Ok(()) };
         let first = driven.progress.answers.len();
         let number = |(index, (position, leg))| IntentLeg { position, number: (first + index) as u16, leg };
         let legs: Vec<IntentLeg> = legs.into_iter().enumerate().map(number).collect();
@@ -163,8 +166,8 @@ impl Leader {
             }
         };
         self.remember_slot(ask);
-        self.collisions = 0;
-        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        self.transactions.collisions = 0;
+        let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         driven.marked = marks_of(driven, &legs, cx.at.count);
         driven.undo.clear();
         if legs.is_empty() {
@@ -186,12 +189,12 @@ impl Leader {
     /// in that directory meanwhile would lie nowhere.
     fn committed(&mut self, cx: &Context, intent: IntentId, sequence: Sequence, reply: Reply) {
         let elsewhere = self.is_marked_elsewhere(cx, intent);
-        let Some(driven) = self.driven.get_mut(&intent) else { return };
+        let Some(driven) = self.transactions.driven.get_mut(&intent) else { return };
         if let (true, Aim::Op(ask, op)) = (elsewhere, &driven.aim) {
             let hold = |(dir, name): (InodeId, &Name)| (dir, ask.hold_key(cx.at.own.partition, dir, name));
             let names: Vec<(InodeId, Key)> = names_of(op).into_iter().flatten().map(hold).collect();
             if !names.is_empty() && !is_planted(15) {
-                self.unnamed.insert(intent, names);
+                self.transactions.unnamed.insert(intent, names);
                 return self.when(sequence, true, Then::Named(intent, reply));
             }
         }
@@ -203,22 +206,27 @@ impl Leader {
 
     /// A name is on stable storage, as what it leads to.
     pub fn named(&mut self, cx: &mut Context, intent: IntentId, reply: Reply) {
-        self.unnamed.remove(&intent);
-        let tokens = self.driven.get_mut(&intent).map(|driven| std::mem::take(&mut driven.tokens)).unwrap_or_default();
+        self.transactions.unnamed.remove(&intent);
+        let tokens = self
+            .transactions
+            .driven
+            .get_mut(&intent)
+            .map(|driven| std::mem::take(&mut driven.tokens))
+            .unwrap_or_default();
         cx.out.answers.extend(tokens.into_iter().map(|token| (token, Ok(reply.clone()))));
         self.release(intent);
         self.tell_forget(cx, intent);
     }
 
     fn stall(&mut self, intent: IntentId) {
-        if let Some(driven) = self.driven.get_mut(&intent) {
+        if let Some(driven) = self.transactions.driven.get_mut(&intent) {
             driven.stalled = true;
         }
     }
 
     /// The op does not come to its commit point: what its legs did is undone first.
     fn give_up(&mut self, cx: &mut Context, intent: IntentId, undone: Undone) -> Result<()> {
-        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         driven.stage = Stage::Undoing(undone.clone());
         cx.out.branches.push(match (&undone, driven.undo.is_empty()) {
             (_, true) => "an op ends before any leg",
@@ -230,7 +238,7 @@ impl Leader {
             if driven.pending.is_empty() {
                 self.end_intent(cx, intent)?;
             } else {
-                self.send_legs(cx, intent, self.last);
+                self.send_legs(cx, intent, self.log.last());
             }
             return Ok(());
         }
@@ -240,7 +248,7 @@ impl Leader {
 
     /// Nothing is left of what it did.
     fn end_undone(&mut self, intent: IntentId, undone: Undone) {
-        if let Some(Driven { aim: Aim::Op(ask, op), tokens, .. }) = self.driven.remove(&intent) {
+        if let Some(Driven { aim: Aim::Op(ask, op), tokens, .. }) = self.transactions.driven.remove(&intent) {
             match undone {
                 Undone::Again => self.wait_again(tokens, ask, *op),
                 Undone::Answered(reply) => {
@@ -252,7 +260,7 @@ impl Leader {
     }
 
     pub fn leg_ended(&mut self, cx: &mut Context, intent: IntentId, number: u16, outcome: Outcome) -> Result<()> {
-        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         if !driven.pending.contains_key(&number) {
             return Ok(());
         }
@@ -292,14 +300,14 @@ impl Leader {
 
     /// All legs after the commit point, or all that undo, were taken.
     fn end_intent(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
-        let Some(driven) = self.driven.get_mut(&intent) else { return Ok(()) };
+        let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         if let (Aim::Op(..), Stage::After(reply)) = (&driven.aim, &driven.stage) {
             let reply = reply.clone();
             driven.stage = Stage::Ending;
             cx.out
                 .answers
                 .extend(std::mem::take(&mut driven.tokens).into_iter().map(|token| (token, Ok(reply.clone()))));
-            self.swept.push(intent);
+            self.transactions.swept.push(intent);
             self.release(intent);
             return Ok(());
         }
@@ -307,7 +315,7 @@ impl Leader {
         if driven.recorded {
             commit.delete(self.intent_key(cx.at, intent));
         }
-        if let Some(Aim::Collect(key, _)) = self.driven.get(&intent).map(|driven| &driven.aim) {
+        if let Some(Aim::Collect(key, _)) = self.transactions.driven.get(&intent).map(|driven| &driven.aim) {
             commit.delete(key.clone());
         }
         match self.append_own(cx, commit)? {
@@ -325,69 +333,13 @@ impl Leader {
 
     /// The intent is gone.
     pub fn op_ended(&mut self, cx: &mut Context, intent: IntentId) {
-        let Some(driven) = self.driven.get_mut(&intent) else { return };
+        let Some(driven) = self.transactions.driven.get_mut(&intent) else { return };
         match std::mem::replace(&mut driven.stage, Stage::Ending) {
             Stage::Undoing(undone) => return self.end_undone(intent, undone),
-            _ if self.is_marked_elsewhere(cx, intent) => self.when(self.last, true, Then::Forget(intent)),
+            _ if self.is_marked_elsewhere(cx, intent) => self.when(self.log.last(), true, Then::Forget(intent)),
             _ => self.tell_forget(cx, intent),
         }
         self.release(intent);
-    }
-
-    /// Intents of ops that are over go, many with one record.
-    pub fn sweep(&mut self, cx: &mut Context) -> Result<()> {
-        let intents = std::mem::take(&mut self.swept);
-        let marks = std::mem::take(&mut self.forgotten);
-        if intents.is_empty() && marks.is_empty() {
-            return Ok(());
-        }
-        let mut commit = Commit::default();
-        intents.iter().for_each(|intent| commit.delete(self.intent_key(cx.at, *intent)));
-        marks.iter().for_each(|mark| commit.delete(mark.clone()));
-        match self.append_own(cx, commit)? {
-            Ok(sequence) => {
-                let stable = intents.iter().any(|intent| self.is_marked_elsewhere(cx, *intent));
-                intents.into_iter().for_each(|intent| self.when(sequence, stable, Then::Forget(intent)));
-            }
-            Err(Unmade::NoRoom) => (self.swept, self.forgotten) = (intents, marks),
-            Err(Unmade::Refused(error)) => return Err(error),
-        }
-        Ok(())
-    }
-
-    fn is_marked_elsewhere(&self, cx: &Context, intent: IntentId) -> bool {
-        let marked = self.driven.get(&intent).map(|driven| driven.marked.as_slice()).unwrap_or_default();
-        marked.iter().any(|partition| !cx.has_same_bricks(*partition))
-    }
-
-    /// The op is over: who took its legs may forget them.
-    pub fn tell_forget(&mut self, cx: &mut Context, intent: IntentId) {
-        let Some(driven) = self.driven.remove(&intent) else { return };
-        for partition in driven.marked {
-            if let Some(to) = cx.leader_of(partition) {
-                cx.send(to, Message::Forget { intent });
-            }
-        }
-    }
-
-    /// Who took a leg asks whether its mark is still needed. That the intent is gone must outlive a power cut first.
-    pub fn is_gone(&mut self, cx: &Context, from: Address, intent: IntentId) -> Result<()> {
-        let known = self.driven.contains_key(&intent) || !self.takes_legs();
-        if !known && cx.around.brick.get(&self.intent_key(cx.at, intent))?.is_none() {
-            let elsewhere = !cx.has_same_bricks(from.partition);
-            self.when(self.last, elsewhere, Then::SayGone(from, intent));
-        }
-        Ok(())
-    }
-
-    /// Who drove the ops whose marks were found is asked whether they are over.
-    pub fn ask_whether_gone(&self, cx: &mut Context) {
-        for intent in &self.doubtful {
-            let driver = Numbers::partition_of(intent.0 as u64, cx.at.count).and_then(|driver| cx.leader_of(driver));
-            if let Some(to) = driver {
-                cx.send(to, Message::IsGone { intent: *intent });
-            }
-        }
     }
 
     /// Servers were heard anew: legs that wait for an answer of theirs are sent again.
@@ -396,34 +348,37 @@ impl Leader {
             cx.leader_of(leg.position.partition(cx.at.count)).is_some_and(|to| bricks.contains(&to.brick))
         };
         let waiting: Vec<IntentId> = self
+            .transactions
             .driven
             .iter()
             .filter(|(_, driven)| driven.pending.values().any(waits))
             .map(|(intent, _)| *intent)
             .collect();
         // After what they follow: it may be that they were never sent.
-        waiting.into_iter().for_each(|intent| self.when(self.last, true, Then::SendLegs(intent, self.last)));
+        waiting
+            .into_iter()
+            .for_each(|intent| self.when(self.log.last(), true, Then::SendLegs(intent, self.log.last())));
     }
 
     /// What was put off is tried again, and legs that nobody answered are sent again.
     pub fn drive_again(&mut self, cx: &mut Context) -> Result<()> {
-        let ids: Vec<IntentId> = self.driven.keys().copied().collect();
+        let ids: Vec<IntentId> = self.transactions.driven.keys().copied().collect();
         for intent in ids {
-            let Some(driven) = self.driven.get(&intent) else { continue };
+            let Some(driven) = self.transactions.driven.get(&intent) else { continue };
             if driven.stalled && driven.stage == Stage::Before {
                 self.go_on(cx, intent)?;
             } else if driven.stalled && driven.pending.is_empty() {
                 self.stalled_end(cx, intent)?;
-            } else if !driven.pending.is_empty() && driven.resend_at <= self.ticks {
+            } else if !driven.pending.is_empty() && driven.resend_at <= self.requests.ticks() {
                 cx.out.branches.push("legs are sent again");
-                self.when(self.last, true, Then::SendLegs(intent, self.last));
+                self.when(self.log.last(), true, Then::SendLegs(intent, self.log.last()));
             }
         }
         Ok(())
     }
 
     fn stalled_end(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
-        if let Some(driven) = self.driven.get_mut(&intent) {
+        if let Some(driven) = self.transactions.driven.get_mut(&intent) {
             driven.stalled = false;
         }
         self.end_intent(cx, intent)

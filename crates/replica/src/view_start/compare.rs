@@ -7,7 +7,8 @@
 //! shards, is another kind of damage, and the partition is not served.
 
 use crate::context::Context;
-use crate::leader::{Leader, Unmade};
+use crate::leader::Leader;
+use crate::log::append::Unmade;
 use crate::membership::Membership;
 use crate::message::{Hashed, Message, Portion};
 use crate::ops::step::Commit;
@@ -54,13 +55,13 @@ impl Leader {
         let mut comparison = Comparison { portion: None, own: (0, 0), missing, entries: 0, changes, differing };
         let (from, _) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         comparison.ask(cx, Some(from))?;
-        self.phase = Phase::Comparing(Box::new(comparison));
+        self.start.phase = Phase::Comparing(Box::new(comparison));
         Ok(())
     }
 
     /// If this portion is compared now; an answer may be to an earlier question.
     fn comparing(&mut self, portion: &Portion) -> Option<&mut Comparison> {
-        let Phase::Comparing(comparison) = &mut self.phase else { return None };
+        let Phase::Comparing(comparison) = &mut self.start.phase else { return None };
         (comparison.portion.as_ref() == Some(portion)).then_some(comparison)
     }
 
@@ -85,13 +86,13 @@ impl Leader {
 
     /// Entries so far, while it lasts.
     pub fn compared_entries(&self) -> Option<u64> {
-        let Phase::Comparing(comparison) = &self.phase else { return None };
+        let Phase::Comparing(comparison) = &self.start.phase else { return None };
         Some(comparison.entries)
     }
 
     /// With the record that ends it the view is not new any more. Without room for it: a little later.
     pub fn end_comparison(&mut self, cx: &mut Context) -> Result<()> {
-        let Phase::Comparing(comparison) = &mut self.phase else { return Ok(()) };
+        let Phase::Comparing(comparison) = &mut self.start.phase else { return Ok(()) };
         if comparison.portion.is_some() {
             return Ok(());
         }
@@ -99,7 +100,7 @@ impl Leader {
         match self.append_own(cx, Commit { changes, ..Commit::default() })? {
             Ok(_) => {
                 cx.out.notes.extend(told);
-                self.phase = Phase::Feeding;
+                self.start.phase = Phase::Feeding;
                 Ok(())
             }
             Err(Unmade::NoRoom) => Ok(()),

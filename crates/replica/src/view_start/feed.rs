@@ -15,7 +15,7 @@ impl Leader {
         if let Some(member) = self.members.get_mut(&brick) {
             member.held = after;
         }
-        if after >= self.last {
+        if after >= self.log.last() {
             return Ok(());
         }
         let why = match send_copies(cx, brick, after)? {
@@ -51,12 +51,12 @@ impl Leader {
     }
 
     pub fn fetches_from(&self, brick: BrickId) -> bool {
-        matches!(self.phase, Phase::Fetching { from, .. } if from == brick)
+        matches!(self.start.phase, Phase::Fetching { from, .. } if from == brick)
     }
 
     /// Asks who has more than this leader for that, the one with most first; if none of them can give it, the best one is to lead.
     pub fn fetch(&mut self, cx: &mut Context, own: LogPosition, best: BrickId) {
-        let mute = match &mut self.phase {
+        let mute = match &mut self.start.phase {
             Phase::Fetching { mute, .. } => std::mem::take(mute),
             _ => Vec::new(),
         };
@@ -64,7 +64,7 @@ impl Leader {
         let from = more.filter(|(position, brick)| *position > own && !mute.contains(brick)).max();
         if let Some((_, from)) = from {
             cx.out.branches.push("levelling: the leader fetches");
-            self.phase = Phase::Fetching { from, mute };
+            self.start.phase = Phase::Fetching { from, mute };
             return cx.send_member(from, Message::Fetch { after: own.sequence });
         }
         cx.out.branches.push("levelling: another one is to lead");
@@ -76,7 +76,7 @@ impl Leader {
             own.sequence,
             best.text()
         ));
-        self.phase = Phase::Yielding { to: best };
+        self.start.phase = Phase::Yielding { to: best };
     }
 }
 

@@ -5,13 +5,12 @@
 //! to what all members have on stable storage, so what one lacks another still has, unless its journal has rotted (`feed.rs`).
 
 use crate::context::{Around, Context};
-use crate::heal::Learner;
-use crate::leader::{Draft, Leader, Member, Then, Unmade};
+use crate::leader::{Leader, Member};
+use crate::log::append::{Draft, Unmade};
 use crate::log::follower::append_if_room;
+use crate::log::settle::Then;
 use crate::message::{Address, BlockAt, FastList, Message};
 use crate::ops::step::Commit;
-use crate::transactions::driven::Driven;
-use crate::transactions::legs::undoes;
 use crate::view_start::compare::Comparison;
 use crate::view_start::feed::has_lost_records;
 use bytes::Bytes;
@@ -27,9 +26,10 @@ const SCAN_AT_ONCE: usize = 512;
 const DOUBTED_AT_ONCE: usize = 1024;
 
 /// How far a leader is.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// It was not started.
+    #[default]
     Silent,
     /// It asks the members for their positions.
     Asking,
@@ -69,24 +69,23 @@ pub(crate) struct Lost {
 
 impl Leader {
     pub fn serves(&self) -> bool {
-        self.phase == Phase::Serving
+        self.start.phase == Phase::Serving
     }
 
     /// Whether legs of other partitions' ops are taken.
     pub fn takes_legs(&self) -> bool {
-        matches!(self.phase, Phase::Serving | Phase::Recovering)
+        matches!(self.start.phase, Phase::Serving | Phase::Recovering)
     }
 
     /// In a new life, or a new view.
     pub fn begin(&mut self, cx: &mut Context) -> Result<()> {
-        self.phase = Phase::Asking;
+        self.start.phase = Phase::Asking;
         // A member may have lost what it held.
-        self.settled = Sequence(0);
-        self.lost_on = cx.at.lost.iter().map(|block| (*block, BTreeSet::from([cx.at.own.brick]))).collect();
+        self.log.restart();
+        self.start.lost_on = cx.at.lost.iter().map(|block| (*block, BTreeSet::from([cx.at.own.brick]))).collect();
         self.members = cx.at.others().map(|brick| (brick, Member::default())).collect();
-        self.learners = cx.at.learners().map(|brick| (brick, Learner::default())).collect();
-        self.may_open = false;
-        self.proof = None;
+        self.healing.restart(cx.at.learners());
+        self.start.may_open = false;
         // The note of a file says that its times are to be renewed.
         self.times.forget();
         self.begin_fast_lane(cx);
@@ -98,15 +97,15 @@ impl Leader {
     /// Also now and then: who has not answered is asked again.
     pub fn ask_positions(&self, cx: &mut Context) {
         let away = self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick);
-        let unheard = self.learners.iter().filter(|(_, learner)| !learner.is_heard()).map(|(brick, _)| *brick);
+        let unheard = self.healing.unheard();
         away.chain(unheard).for_each(|brick| cx.send_member(brick, Message::Ask { term: self.fast.term }));
     }
 
     /// The view has begun.
     pub fn opened(&mut self, cx: &mut Context) -> Result<()> {
-        self.may_open = false;
-        if self.phase == Phase::Opening {
-            self.phase = Phase::Feeding;
+        self.start.may_open = false;
+        if self.start.phase == Phase::Opening {
+            self.start.phase = Phase::Feeding;
         }
         self.settle(cx)
     }
@@ -119,12 +118,12 @@ impl Leader {
             if let Some(member) = self.members.get_mut(brick) {
                 member.position = None;
                 cx.send_member(*brick, Message::Ask { term });
-            } else if self.learners.contains_key(brick) {
+            } else if self.healing.has_learner(*brick) {
                 self.learner_away(*brick);
                 cx.send_member(*brick, Message::Ask { term });
             }
         }
-        if let Phase::Settling { blocks } = &mut self.phase {
+        if let Phase::Settling { blocks } = &mut self.start.phase {
             blocks.values_mut().for_each(|lost| lost.asked = false);
         }
         self.send_again(cx, bricks);
@@ -132,7 +131,7 @@ impl Leader {
 
     pub fn level_message(&mut self, cx: &mut Context, from: Address, message: Message) -> Result<()> {
         match message {
-            Message::Position { epoch, sequence, lost, heal, lists, .. } if self.learners.contains_key(&from.brick) => {
+            Message::Position { epoch, sequence, lost, heal, lists, .. } if self.healing.has_learner(from.brick) => {
                 self.learner_told(from.brick, LogPosition { epoch, sequence }, (&lost, lists), heal);
                 self.lost_with_learner(cx, &lost)?;
                 self.heal(cx)
@@ -142,14 +141,14 @@ impl Leader {
                 self.learn_position(cx, from.brick, told)
             }
             Message::Append { entry, fresh, .. } if self.fetches_from(from.brick) => {
-                if entry.record.sequence.0 == self.last.0 + 1 {
+                if entry.record.sequence.0 == self.log.last().0 + 1 {
                     if !append_if_room(cx.around.brick, cx.at.ring, &entry, &fresh)? {
                         // It is fetched again when there is room.
                         cx.out.branches.push("levelling: no room for what is fetched");
-                        (cx.out.wants_room, self.phase) = (true, Phase::Asking);
+                        (cx.out.wants_room, self.start.phase) = (true, Phase::Asking);
                         return Ok(());
                     }
-                    self.last = entry.record.sequence;
+                    self.log.set_last(entry.record.sequence);
                 }
                 Ok(())
             }
@@ -165,11 +164,11 @@ impl Leader {
                 }
                 // Nobody is without whom such a view cannot go on: who has more goes on alone.
                 cx.out.notes.push(error.to_string());
-                self.phase = Phase::Yielding { to: from.brick };
+                self.start.phase = Phase::Yielding { to: from.brick };
                 Ok(())
             }
             Message::Unreadable if self.fetches_from(from.brick) => {
-                if let Phase::Fetching { mute, .. } = &mut self.phase {
+                if let Phase::Fetching { mute, .. } = &mut self.start.phase {
                     mute.push(from.brick);
                 }
                 self.decide(cx)
@@ -196,22 +195,22 @@ impl Leader {
         if known {
             return Ok(());
         }
-        member.held = position.sequence.min(self.last);
+        member.held = position.sequence.min(self.log.last());
         self.lost_by(brick, &lost);
         if !self.takes_legs() && !is_planted(36) {
             self.fast.found_on(brick, lists);
         }
-        match self.phase {
+        match self.start.phase {
             Phase::Silent => Ok(()),
             Phase::Asking | Phase::Fetching { .. } | Phase::Yielding { .. } => self.decide(cx),
             _ => {
-                if position.sequence > self.last {
+                if position.sequence > self.log.last() {
                     let what = format!("brick {} has records that its living leader never made", brick.text());
                     return Err(Error::Bug { what });
                 }
-                if matches!(self.phase, Phase::Comparing(_)) {
+                if matches!(self.start.phase, Phase::Comparing(_)) {
                     // From the beginning, once all have all records again.
-                    self.phase = Phase::Feeding;
+                    self.start.phase = Phase::Feeding;
                 }
                 self.feed(cx, brick, position.sequence)?;
                 self.sync_again(cx, brick);
@@ -224,19 +223,19 @@ impl Leader {
 
     /// A member came back without some blocks while the others went on: they are agreed on as before serving.
     fn settle_anew(&mut self) -> Result<()> {
-        if self.phase == Phase::Feeding || self.lost_on.is_empty() {
+        if self.start.phase == Phase::Feeding || self.start.lost_on.is_empty() {
             return Ok(());
         }
-        let lost = std::mem::take(&mut self.lost_on);
-        let mut blocks = match std::mem::replace(&mut self.phase, Phase::Feeding) {
+        let lost = std::mem::take(&mut self.start.lost_on);
+        let mut blocks = match std::mem::replace(&mut self.start.phase, Phase::Feeding) {
             Phase::Settling { blocks } => blocks,
             _ => BTreeMap::new(),
         };
         for (block, by) in lost {
             blocks.entry(block).or_default().by.extend(by);
         }
-        self.phase = Phase::Settling { blocks };
-        self.lost_writes = Some(false);
+        self.start.phase = Phase::Settling { blocks };
+        self.start.lost_writes = Some(false);
         Ok(())
     }
 
@@ -248,12 +247,16 @@ impl Leader {
                 self.lost_by(cx.at.own.brick, &[*block]);
             }
         }
-        if self.takes_legs() || matches!(self.phase, Phase::Settling { .. }) { self.settle_anew() } else { Ok(()) }
+        if self.takes_legs() || matches!(self.start.phase, Phase::Settling { .. }) {
+            self.settle_anew()
+        } else {
+            Ok(())
+        }
     }
 
     fn lost_by(&mut self, brick: BrickId, lost: &[BlockAt]) {
         for block in lost {
-            self.lost_on.entry(*block).or_default().insert(brick);
+            self.start.lost_on.entry(*block).or_default().insert(brick);
         }
     }
 
@@ -277,9 +280,9 @@ impl Leader {
         }
         self.numbers.skip_reserved(cx.around.brick)?;
         self.find_own_lists(cx)?;
-        self.last = own.sequence;
+        self.log.set_last(own.sequence);
         self.find_loose_note(cx)?;
-        self.phase = Phase::Feeding;
+        self.start.phase = Phase::Feeding;
         let behind: Vec<_> =
             self.members.iter().filter_map(|(brick, member)| Some((*brick, member.position?.sequence))).collect();
         for (brick, sequence) in behind {
@@ -291,13 +294,13 @@ impl Leader {
 
     /// From phase to phase, as far as it goes.
     pub fn go_on_levelling(&mut self, cx: &mut Context) -> Result<()> {
-        let is_even = self.phase == Phase::Feeding && self.all_present() && self.is_settled();
+        let is_even = self.start.phase == Phase::Feeding && self.all_present() && self.is_settled();
         if is_even && !cx.at.view.opened && self.goes_on_alone(cx) {
             // The coordinator is told by who hosts it.
         } else if is_even && !cx.at.view.opened {
             cx.out.branches.push("levelling: a view is to begin");
-            self.phase = Phase::Opening;
-            self.round(cx, self.last, cx.at.unsynced(cx.around.brick), vec![Then::Open(cx.at.view.epoch)]);
+            self.start.phase = Phase::Opening;
+            self.round(cx, self.log.last(), cx.at.unsynced(cx.around.brick), vec![Then::Open(cx.at.view.epoch)]);
         } else if is_even && self.syncs_found(cx) {
             // Records about them follow.
         } else if is_even && self.fast.evens_found() {
@@ -305,40 +308,43 @@ impl Leader {
         } else if is_even && self.is_to_compare(cx) {
             self.begin_comparison(cx)?;
         } else if is_even {
-            let blocks = std::mem::take(&mut self.lost_on);
+            let blocks = std::mem::take(&mut self.start.lost_on);
             let blocks: BTreeMap<BlockAt, Lost> =
                 blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
-            self.phase = Phase::Settling { blocks };
-            self.lost_writes = Some(false);
+            self.start.phase = Phase::Settling { blocks };
+            self.start.lost_writes = Some(false);
             self.settle_blocks(cx)?;
         }
-        if matches!(self.phase, Phase::Settling { .. }) && self.lost_writes == Some(true) && self.is_settled() {
+        if matches!(self.start.phase, Phase::Settling { .. })
+            && self.start.lost_writes == Some(true)
+            && self.is_settled()
+        {
             self.doubt_writes(cx)?;
         }
         self.end_comparison(cx)?;
-        if matches!(&self.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
+        if matches!(&self.start.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
             cx.at.lost.clear();
             for brick in self.members.keys() {
-                cx.send_member(*brick, Message::Settled { sequence: self.last });
+                cx.send_member(*brick, Message::Settled { sequence: self.log.last() });
             }
-            self.phase = Phase::Recovering;
+            self.start.phase = Phase::Recovering;
             self.find_work(cx)?;
         }
-        if self.phase == Phase::Recovering {
+        if self.start.phase == Phase::Recovering {
             self.renew_times(cx)?;
         }
         // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
         // reserved by a record behind all of that.
-        if self.phase == Phase::Recovering
+        if self.start.phase == Phase::Recovering
             && self.is_settled()
             && let Some(error) = self.reserve_numbers(cx)?
         {
             return Err(error);
         }
-        let recovers = self.driven.values().any(Driven::is_recovered) || self.times.has_found();
-        if self.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
-            self.phase = Phase::Serving;
-            self.retry_wanted = true;
+        let recovers = self.transactions.recovers() || self.times.has_found();
+        if self.start.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
+            self.start.phase = Phase::Serving;
+            self.requests.retry();
         }
         Ok(())
     }
@@ -346,8 +352,8 @@ impl Leader {
     /// Blocks that power cuts took from some members: all get them from one that has them; what none has never happened,
     /// and is zeros on all.
     fn settle_blocks(&mut self, cx: &mut Context) -> Result<()> {
-        let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
-        if self.lost_writes == Some(true) {
+        let Phase::Settling { blocks } = &mut self.start.phase else { return Ok(()) };
+        if self.start.lost_writes == Some(true) {
             return Ok(());
         }
         let own = cx.at.own.brick;
@@ -366,7 +372,7 @@ impl Leader {
     }
 
     fn settle_block(&mut self, cx: &mut Context, from: BrickId, block: BlockAt, bytes: Option<Bytes>) -> Result<()> {
-        let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+        let Phase::Settling { blocks } = &mut self.start.phase else { return Ok(()) };
         let Some(mut lost) = blocks.remove(&block) else { return Ok(()) };
         if bytes.is_none() {
             // A member that was fed the record by one that had lost its bytes lacks them too, and did not know. It may say so
@@ -377,7 +383,7 @@ impl Leader {
                 blocks.insert(block, Lost { asked: false, ..lost });
                 return self.settle_blocks(cx);
             }
-            if let Some(lost_writes) = &mut self.lost_writes {
+            if let Some(lost_writes) = &mut self.start.lost_writes {
                 *lost_writes = true;
                 blocks.insert(block, Lost { asked: false, ..lost });
                 return Ok(());
@@ -386,7 +392,7 @@ impl Leader {
         cx.out.branches.push("levelling: a lost block is settled");
         let Some(before) = cx.around.brick.shard(cx.at.ring, block.shard)? else { return Ok(()) };
         let bytes = bytes.filter(|bytes| bytes.len() == BLOCK_BYTES).unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
-        let stamp = Stamp::of_leader(before.stamp.count + 1, cx.at.view.epoch, Sequence(self.last.0 + 1));
+        let stamp = Stamp::of_leader(before.stamp.count + 1, cx.at.view.epoch, Sequence(self.log.last().0 + 1));
         let run = BlockRun { first: block.block, checksums: vec![block_checksum(block.shard, block.block, &bytes)] };
         let record = ShardRecord { stamp, ..before };
         let changes = vec![Change::WriteBlocks { shard: block.shard, record, run, bytes }];
@@ -394,7 +400,7 @@ impl Leader {
             Ok(_) => Ok(()),
             // There was no room in the journal: once more, a little later.
             Err(Unmade::NoRoom) => {
-                let Phase::Settling { blocks } = &mut self.phase else { return Ok(()) };
+                let Phase::Settling { blocks } = &mut self.start.phase else { return Ok(()) };
                 blocks.insert(block, Lost { asked: false, ..lost });
                 Ok(())
             }
@@ -421,7 +427,7 @@ impl Leader {
             }
         }
         if commit.changes.is_empty() {
-            self.lost_writes = None;
+            self.start.lost_writes = None;
             return self.settle_blocks(cx);
         }
         cx.out.branches.push("levelling: writes whose bytes are lost are forgotten");
@@ -460,58 +466,10 @@ impl Leader {
 
     /// What was put off while levelling is tried again.
     pub fn level_again(&mut self, cx: &mut Context) -> Result<()> {
-        if self.phase == Phase::Asking {
+        if self.start.phase == Phase::Asking {
             self.decide(cx)?;
         }
         self.settle_blocks(cx)
-    }
-
-    /// What the partition has to do: intents to undo or finish, holds of others, orphans, garbage.
-    fn find_work(&mut self, cx: &mut Context) -> Result<()> {
-        self.driven.retain(|_, driven| !driven.is_recovered());
-        self.garbage.clear();
-        self.prepared.clear();
-        self.unborn.clear();
-        self.times.forget();
-        let (mut from, to) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
-        loop {
-            let found = cx.around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
-            let Some((last, _)) = found.last() else { return Ok(()) };
-            from = last.successor();
-            for (key, value) in &found {
-                self.find(cx, key, value)?;
-            }
-        }
-    }
-
-    fn find(&mut self, cx: &mut Context, key: &Key, value: &Bytes) -> Result<()> {
-        let Some(id) = key.id() else { return Ok(()) };
-        match key.kind() {
-            Some(Kind::Intent) if is_planted(8) => {}
-            Some(Kind::Intent) if !self.driven.contains_key(&IntentId(id)) => {
-                let record = IntentRecord::from_bytes(value.clone()).map_err(Error::from)?;
-                cx.out.branches.push(match record.legs.first().is_some_and(|leg| undoes(&leg.leg)) {
-                    true => "recovery: an intent is undone",
-                    false => "recovery: an intent is finished",
-                });
-                self.driven.insert(IntentId(id), Driven::recovered(record, cx.at.count));
-                // A power cut must not take back what its legs follow.
-                self.when(self.last, true, Then::SendLegs(IntentId(id), self.last));
-            }
-            Some(Kind::Hold) => drop(self.prepared.insert(key.clone())),
-            Some(Kind::Writing) => {
-                let volume = key.prefix().map(|place| place.volume).unwrap_or_default();
-                self.times.find((volume, InodeId::from_bits(id)));
-            }
-            Some(Kind::LegDone) => {
-                self.doubtful.insert(IntentId(id));
-                if let Ok(directory) = InodeId::from_bytes(value.clone()) {
-                    self.unborn.insert(IntentId(id), directory);
-                }
-            }
-            _ => self.note_work(key, value, cx.out),
-        }
-        Ok(())
     }
 }
 

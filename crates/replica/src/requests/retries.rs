@@ -21,7 +21,7 @@ impl Leader {
 
     pub fn remember_slot(&mut self, ask: &Ask) {
         if ask.session != SYSTEM_SESSION {
-            self.slots.insert((ask.session, slot_of(ask.op_id)), ask.op_id);
+            self.requests.slots.insert((ask.session, slot_of(ask.op_id)), ask.op_id);
         }
     }
 
@@ -31,23 +31,23 @@ impl Leader {
             return Ok(None);
         }
         let slot = slot_of(ask.op_id);
-        match self.kept.get(&(ask.session, slot)) {
+        match self.requests.kept.get(&(ask.session, slot)) {
             Some((kept, reply)) if *kept == ask.op_id => return Ok(Some(reply.clone())),
             Some((kept, _)) if *kept > ask.op_id => return Ok(Some(Err(answered_long_ago()))),
             _ => {}
         }
-        let known = self.slots.get(&(ask.session, slot)).copied();
+        let known = self.requests.slots.get(&(ask.session, slot)).copied();
         if known.is_some_and(|known| known < ask.op_id) {
             return Ok(None);
         }
         let key =
             Key::session(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), ask.session, u16::from(slot));
         let Some(value) = cx.around.brick.get(&key)? else {
-            self.slots.insert((ask.session, slot), OpId(0));
+            self.requests.slots.insert((ask.session, slot), OpId(0));
             return Ok(None);
         };
         let record = SessionRecord::from_bytes(value)?;
-        self.slots.insert((ask.session, slot), record.op_id);
+        self.requests.slots.insert((ask.session, slot), record.op_id);
         Ok(match record.op_id.cmp(&ask.op_id) {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
@@ -59,8 +59,8 @@ impl Leader {
 
     /// What a session left for retries is forgotten with it.
     pub fn forget_session(&mut self, session: SessionId) {
-        self.slots.retain(|(known, _), _| *known != session);
-        self.kept.retain(|(known, _), _| *known != session);
+        self.requests.slots.retain(|(known, _), _| *known != session);
+        self.requests.kept.retain(|(known, _), _| *known != session);
     }
 
     /// It was answered, and no record says so. A copy of it that waits here, or comes late, must not do what it then could:
@@ -70,7 +70,7 @@ impl Leader {
         let is_helped = matches!(reply, Err(Error::NoSpace { .. } | Error::Damaged { .. } | Error::Io { .. }));
         let is_final = !is_helped && !reply.as_ref().is_err_and(Error::is_passing);
         if is_final && ask.session != SYSTEM_SESSION {
-            self.kept.insert((ask.session, slot_of(ask.op_id)), (ask.op_id, reply.clone()));
+            self.requests.kept.insert((ask.session, slot_of(ask.op_id)), (ask.op_id, reply.clone()));
         }
     }
 

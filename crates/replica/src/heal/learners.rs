@@ -1,0 +1,57 @@
+//! What a leader keeps of its learners beside the state of each.
+
+use crate::heal::Learner;
+use crate::heal::proof::Proving;
+use hekate_proto::*;
+use std::collections::BTreeMap;
+
+/// The leader's learners, and the proof that all members are equal.
+#[derive(Debug, Default)]
+pub(crate) struct LearnerWork {
+    pub(super) learners: BTreeMap<BrickId, Learner>,
+    /// Bytes that may be sent to learners before the next tick.
+    pub(super) heal_bytes: usize,
+    /// Bytes of a tick, if the host limits them: it knows what the server's other partitions heal.
+    pub(super) heal_limit: Option<usize>,
+    /// Clients have asked for changes since the last tick.
+    pub(super) was_asked: bool,
+    /// When stuck learners were last tried again, or none was stuck.
+    pub(super) stuck_at: Time,
+    pub(super) looked_behind_at: Time,
+    pub(super) proof: Option<Box<Proving>>,
+}
+
+impl LearnerWork {
+    pub fn new(learners: impl Iterator<Item = BrickId>) -> Self {
+        Self { learners: learners.map(|brick| (brick, Learner::default())).collect(), ..Self::default() }
+    }
+
+    /// The learners of a new view; what was known of those of the last one is discarded, as is its proof.
+    pub fn restart(&mut self, learners: impl Iterator<Item = BrickId>) {
+        self.learners = learners.map(|brick| (brick, Learner::default())).collect();
+        self.proof = None;
+    }
+
+    pub fn has_learner(&self, brick: BrickId) -> bool {
+        self.learners.contains_key(&brick)
+    }
+
+    /// Learners that have not said where their logs end.
+    pub fn unheard(&self) -> impl Iterator<Item = BrickId> + '_ {
+        self.learners.iter().filter(|(_, learner)| !learner.is_heard()).map(|(brick, _)| *brick)
+    }
+
+    pub fn wants_tick(&self) -> bool {
+        self.learners.values().any(Learner::wants_tick)
+    }
+
+    /// Sets how many bytes may be sent to learners with each tick.
+    pub fn limit(&mut self, bytes: usize) {
+        self.heal_limit = Some(bytes);
+    }
+
+    /// A client has asked for a change: healing takes a smaller share of the next tick.
+    pub fn note_request(&mut self) {
+        self.was_asked = true;
+    }
+}

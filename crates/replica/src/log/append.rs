@@ -1,0 +1,136 @@
+//! How the leader makes a record: it draws up the changes, appends them to its own journal and sends them to all members.
+
+use crate::context::{Context, Out};
+use crate::fast::times::Times;
+use crate::leader::Leader;
+use crate::log::follower::append;
+use crate::log::room;
+use crate::log::settle::Then;
+use crate::message::{HealStep, Message};
+use crate::ops::step::Commit;
+use hekate_brick::LogEntry;
+use hekate_proto::*;
+
+/// A record's requirements.
+pub(crate) struct Draft<'a> {
+    pub session: SessionId,
+    pub op_id: OpId,
+    pub commit: &'a Commit,
+    /// More changes of the same record.
+    pub also: Vec<Change>,
+    /// It finishes something that has begun: not refused for want of room.
+    pub must: bool,
+    /// What one who learns does with it.
+    pub step: Option<(BrickId, HealStep)>,
+    /// It closes shards that a session may write on the fast lane, and waits for none.
+    pub closes: bool,
+}
+
+/// Why no record was made.
+pub(crate) enum Unmade {
+    /// The brick must write home first, or a shard be closed.
+    NoRoom,
+    Refused(Error),
+}
+
+impl Leader {
+    /// Makes a record, and sends it on its way. It is settled once every member has it.
+    pub fn append(&mut self, cx: &mut Context, draft: Draft) -> Result<std::result::Result<Sequence, Unmade>> {
+        let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
+        let mut changes = commit.changes.clone();
+        changes.extend(draft.also);
+        let unnoted = if commit.times_of.is_none() { self.changes_times(cx, &changes) } else { Vec::new() };
+        if self.must_tell_times(cx, &unnoted)? {
+            return Ok(Err(Unmade::NoRoom));
+        }
+        changes.extend(Times::ends(cx.at.ring, &unnoted));
+        let reservation = self.numbers.reservation();
+        changes.extend(reservation.iter().map(|(_, change)| change.clone()));
+        if !draft.closes && self.must_close(&changes, cx.out) {
+            return Ok(Err(Unmade::NoRoom));
+        }
+        let grows = room::takes_room(&changes) && !draft.must;
+        let sequence = Sequence(self.log.last.0 + 1);
+        let (ring, partition, epoch) = (cx.at.ring, cx.at.own.partition, cx.at.view.epoch);
+        set_stamps(&mut changes, epoch, sequence);
+        let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
+        if grows && let Err(error) = self.check_room(&entry, cx.around.brick) {
+            // Of what cannot be read it is not known.
+            if !room::has_its_room(cx.around.brick, cx.at.ring, &entry.record.changes).unwrap_or(false) {
+                cx.out.branches.push("a record is refused for want of room");
+                return Ok(Err(Unmade::Refused(error)));
+            }
+        }
+        let takes_now = !(grows && cx.around.brick.has_starving()) && cx.around.brick.takes_now(&entry);
+        let taken =
+            if takes_now { append(cx.around.brick, cx.at.ring, &entry, &commit.fresh, false) } else { Ok(false) };
+        if !matches!(taken, Ok(true)) {
+            room::fresh_shards(&entry).for_each(|shard| cx.around.brick.forget_fresh(shard));
+        }
+        match taken {
+            Ok(true) => {}
+            // There may have been room when it was asked for; or no file descriptor is free.
+            Ok(false) | Err(Error::Unavailable { .. }) => {
+                cx.out.wants_room = true;
+                cx.out.branches.push("the leader's journal has no room");
+                return Ok(Err(Unmade::NoRoom));
+            }
+            // Refused for what it is: nobody has it.
+            Err(error @ (Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. })) => {
+                return Ok(Err(Unmade::Refused(error)));
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some((upto, _)) = reservation {
+            self.numbers.reserved(upto);
+            self.when(sequence, true, Then::Reserved(upto));
+        }
+        self.times.unnote(&unnoted);
+        self.log.last = sequence;
+        self.note(&entry, cx.out);
+        commit.cut.into_iter().for_each(|cut| self.discarded.note_cut(cut));
+        for brick in self.members.keys() {
+            let message = Message::Append { entry: entry.clone(), fresh: commit.fresh.clone(), copied: false };
+            cx.send_member(*brick, message);
+        }
+        self.stream(cx, &entry, commit, draft.step);
+        self.log.window.push_back((entry, commit.fresh.clone()));
+        Ok(Ok(sequence))
+    }
+
+    /// What a record leaves to be done later.
+    fn note(&mut self, entry: &LogEntry, out: &mut Out) {
+        for change in &entry.record.changes {
+            match change {
+                Change::DropShard { shard } => {
+                    self.discarded.note_dropped(shard.data);
+                }
+                Change::Put { key, value } => self.note_work(key, value, out),
+                _ => {}
+            }
+        }
+    }
+
+    /// Something to collect.
+    pub fn note_work(&mut self, key: &Key, value: &bytes::Bytes, out: &mut Out) {
+        let (Some(place), Some(id)) = (key.prefix(), key.id()) else { return };
+        match key.kind() {
+            Some(Kind::Orphan) => out.orphans.push((place.volume, InodeId::from_bits(id))),
+            Some(Kind::Garbage) => {
+                if let Ok(record) = GarbageRecord::from_bytes(value.clone()) {
+                    self.discarded.collect_later(key.clone(), record);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A leader's record gives shards stamps of its own, whoever asked for it (rule 2).
+fn set_stamps(changes: &mut [Change], epoch: Epoch, sequence: Sequence) {
+    for change in changes {
+        if let Some(record) = change.shard_record_mut() {
+            record.stamp = Stamp::of_leader(record.stamp.count, epoch, sequence);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether a read may be answered, and the answer.
+//!
+//! A leader answers a read from its own copy if all of this holds:
+//!
+//! | condition | reason | where |
+//! |---|---|---|
+//! | it serves: the view is open, all members have one log | another replica could lead | `view_start/level.rs` |
+//! | the view has as many members as the operator demands | `--min-replicas` | `Membership::view` |
+//! | no op of another partition holds what is read | the hold's op may have been seen elsewhere | `transactions/conflicts.rs` |
+//! | no record that some member may lack has changed what is read | a new leader would not have it | `depends_on_unsettled` |
+//! | no fast write that some member may lack is in the shard | same | `FastLane`, `shows_unsettled` |
+//! | no truncate of the inode still has shards to cut | a write under the new layout would be cut with them | `is_cutting` |
+//! | times of fast writes that the answer shows have been recorded | times would move backwards | `fast/times.rs` |
+//!
+//! A read that may not be answered at once becomes a request: it waits, or its answer waits for the records that it depends
+//! on.
+
+use crate::context::{Around, Context, Token};
+use crate::leader::Leader;
+use crate::membership::Membership;
+use crate::ops::footprint::check_place;
+use crate::ops::read::answer;
+use crate::ops::step::{Ask, Stop};
+use hekate_proto::*;
+use std::collections::BTreeSet;
+
+impl Leader {
+    /// Answers a read at once, if what it depends on is settled and nobody holds it.
+    pub fn read(&self, at: &Membership, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
+        if let Err(stray) = check_place(at, ask, op) {
+            return Some(Err(stray));
+        }
+        let is_lock = matches!(op, Op::Lock { .. });
+        if !self.serves()
+            || at.view.too_few
+            || is_lock
+            || self.is_prepared(at, ask, op)
+            || self.shows_unsettled(ask, op)
+        {
+            return None;
+        }
+        let found = match answer(around.brick, ask, at.own.partition, op) {
+            Ok(reply) => Ok(reply),
+            Err(Stop::Error(error)) => Err(error),
+            Err(_) => return None,
+        };
+        let is_untold = found.as_ref().is_ok_and(|reply| !self.times.untold_in(ask.volume, reply).is_empty());
+        (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found) && !is_untold).then_some(found)
+    }
+
+    pub(super) fn try_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
+        if self.is_prepared(cx.at, ask, op) {
+            return Ok(false);
+        }
+        match answer(cx.around.brick, ask, cx.at.own.partition, op) {
+            Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
+            Ok(reply) if !self.tells_times_of(cx, ask, &reply)? => return Ok(false),
+            Ok(reply) => self.answer(token, Ok(reply)),
+            Err(Stop::Error(error)) => self.answer(token, Err(error)),
+            Err(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Whether a truncate of the inode still has shards to cut: who knew the new layout by then would write to them and
+    /// be cut with them.
+    pub fn is_cutting(&self, inode: InodeId) -> bool {
+        self.transactions.is_cutting(inode)
+    }
+
+    /// Whether an answer shows the layout of such an inode.
+    pub(super) fn shows_cut(&self, found: &Result<Reply>) -> bool {
+        match found {
+            Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => self.is_cutting(attr.id),
+            _ => false,
+        }
+    }
+
+    /// Whether the answer may be another one if the last records are lost with this leader.
+    fn depends_on_unsettled(&self, op: &Op, found: &Result<Reply>) -> bool {
+        if self.log.window().is_empty() {
+            return false;
+        }
+        let mut ids: BTreeSet<u128> = BTreeSet::new();
+        match op {
+            Op::Name { op: NameOp::Lookup { dir, .. } | NameOp::Stub { dir, .. } } => drop(ids.insert(dir.bits())),
+            Op::Data { op: DataOp::ReadShard { data, .. } | DataOp::SeekShard { data, .. } } => {
+                ids.insert(data.0);
+            }
+            Op::Data { op: DataOp::Read { inode, .. } | DataOp::Seek { inode, .. } } => drop(ids.insert(inode.bits())),
+            Op::Inode { op } => drop(ids.insert(op.inode().bits())),
+            _ => return true,
+        }
+        if let Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) = found {
+            ids.insert(attr.id.bits());
+        }
+        self.unsettled().any(|change| match change {
+            Change::Put { key, .. } | Change::Delete { key } => key.id().is_some_and(|id| ids.contains(&id)),
+            of_shard => of_shard.shard().is_some_and(|shard| ids.contains(&shard.data.0)),
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! Legs of ops that other partitions drive, taken by the leader of this one.
+
+use crate::context::Context;
+use crate::leader::Leader;
+use crate::log::append::{Draft, Unmade};
+use crate::log::settle::Then;
+use crate::membership::Membership;
+use crate::message::{Address, Message, Outcome};
+use crate::ops::step::{Ask, Stop};
+use crate::transactions::legs;
+use hekate_proto::*;
+
+impl Leader {
+    /// A leg of an op that another partition drives. No leg waits: see `legs.rs`.
+    #[allow(clippy::too_many_arguments, reason = "a leg and where it came from")]
+    pub fn take_leg(
+        &mut self,
+        cx: &mut Context,
+        from: Address,
+        ask: &Ask,
+        (intent, number): (IntentId, u16),
+        leg: &Leg,
+    ) -> Result<()> {
+        // Its driver sends it again.
+        if !self.takes_legs() || !self.all_present() {
+            return Ok(());
+        }
+        let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
+        if self.is_busy(cx.at, ask, leg) {
+            cx.out.branches.push("a leg meets a busy op");
+            cx.send(from, busy);
+            return Ok(());
+        }
+        let now = self.numbers.time(cx.around.now);
+        let elsewhere = !cx.has_same_bricks(from.partition);
+        let taken = match legs::take(cx.around.brick, ask, cx.at.own.partition, (intent, number), leg, now) {
+            Ok(taken) => taken,
+            Err(Stop::Error(error)) => {
+                self.when(self.log.last(), false, Then::EndLeg(from, intent, number, Err(error)));
+                return Ok(());
+            }
+            Err(_) => {
+                cx.out.branches.push("a leg meets a hold");
+                cx.send(from, busy);
+                return Ok(());
+            }
+        };
+        if let Some(commit) = &taken.commit {
+            let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
+            let (session, op_id, also, step, closes) = (ask.session, ask.op_id, Vec::new(), None, false);
+            let draft = Draft { session, op_id, commit, also, must, step, closes };
+            match self.append(cx, draft)? {
+                Ok(_) => {
+                    // That it may forget the mark is told once, and may not arrive.
+                    if !matches!(leg, Leg::DropShards { .. }) {
+                        self.transactions.doubtful.insert(intent);
+                    }
+                    self.leg_taken(cx.at, ask, leg);
+                }
+                Err(Unmade::NoRoom) => {
+                    cx.send(from, busy);
+                    return Ok(());
+                }
+                Err(Unmade::Refused(error)) => {
+                    self.when(self.log.last(), false, Then::EndLeg(from, intent, number, Err(error)));
+                    return Ok(());
+                }
+            }
+        }
+        if taken.more {
+            cx.send(from, busy);
+            return Ok(());
+        }
+        self.when(self.log.last(), elsewhere, Then::EndLeg(from, intent, number, Ok(taken.reply)));
+        Ok(())
+    }
+
+    fn leg_taken(&mut self, at: &Membership, ask: &Ask, leg: &Leg) {
+        let key = |dir: InodeId, name: &Name| ask.hold_key(at.own.partition, dir, name);
+        match leg {
+            Leg::HoldName { dir, name } => drop(self.transactions.prepared.insert(key(*dir, name))),
+            Leg::ReleaseName { dir, name } | Leg::ReplaceName { dir, name, .. } => {
+                self.transactions.prepared.remove(&key(*dir, name));
+            }
+            Leg::UnmakeDirectory { inode } => self.transactions.unborn.retain(|_, unborn| unborn != inode),
+            _ => {}
+        }
+        self.requests.retry_if_any();
+    }
+
+    /// An intent is gone for good.
+    pub fn forget_marks(&mut self, cx: &Context, intent: IntentId) -> Result<()> {
+        let first = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, 0);
+        let last = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, u16::MAX);
+        let found = cx.around.brick.scan(&first, &last.successor(), usize::from(u16::MAX))?;
+        self.transactions.forgotten.extend(found.into_iter().map(|(key, _)| key));
+        self.transactions.doubtful.remove(&intent);
+        if self.transactions.unborn.remove(&intent).is_some() {
+            self.requests.retry();
+        }
+        Ok(())
+    }
+}
