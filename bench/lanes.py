@@ -265,7 +265,7 @@ def main():
             with Wires(delay) as wires, contextlib.ExitStack() as stack:
                 about = {"delay_us": delay, "round_trip_us": round(wires.round_trip())}
                 if "HEKATE_PLANTED" in os.environ:
-                    about["without"] = os.environ["HEKATE_PLANTED"]
+                    about["without"] = os.environ["HEKATE_PLANTED"] or "nothing"
                 machines = stack.enter_context(Machines())
                 gluster = None
                 if "gluster" in options.modes:

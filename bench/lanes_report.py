@@ -12,7 +12,8 @@ import json
 import math
 
 COLOURS = ["#1b6ca8", "#d1495b", "#66a182", "#edae49", "#7d5ba6", "#8d6e63", "#2e4057", "#00798c", "#999999"]
-PIECES = {"0": "nothing", "27": "lists of unsettled writes", "28": "stamps: counts alone", "101": "sync", "102": "checksums", "103": "times"}
+PIECES = {"fast-write-not-listed": "lists of unsettled writes", "stamps-not-compared": "stamps: counts alone", "sync-off": "sync",
+          "checksums-off": "checksums", "times-off": "times"}
 # Whose rate to whose, and the aim (0: none).
 RATIOS = [("hsr", "afr", 2), ("hsr", "afr-optimised", 1.5), ("hsr", "fast-path", 0.8), ("hsr", "leader", 0), ("hsr", "gluster-eager", 0),
           ("afr", "gluster", 1), ("hsr-loose", "leader-loose", 0)]
@@ -66,7 +67,7 @@ def costs(found):
     for mode in ("hsr", "leader"):
         for jobs in sorted({one["jobs"] for one in found}):
             here = {one["without"]: one["iops"] for one in found if (one["mode"], one["jobs"]) == (mode, jobs)}
-            rows += [[mode, jobs, PIECES.get(piece, piece), f"{rate:.0f}", f"{rate / here['0']:.2f}"] for piece, rate in here.items()]
+            rows += [[mode, jobs, PIECES.get(piece, piece), f"{rate:.0f}", f"{rate / here['nothing']:.2f}"] for piece, rate in here.items()]
     table(["mode", "jobs", "without", "writes/s", "to with all"], rows)
 
 

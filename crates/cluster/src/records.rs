@@ -1,7 +1,7 @@
 //! What the records say. `docs/format/coordinator.md` lists keys and fields.
 
 use hekate_proto::map::{Mode, View, check_views};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ pub struct BrickInfo {
 /// A disk that was put back as it was some time ago has lost what was written since, and does not know. `seen`: openings that the
 /// cluster knows of; `now`: those that the brick has counted, this one among them.
 pub fn check_openings(directory: &str, seen: u32, now: u32) -> Result<()> {
-    if now > seen || is_planted(38) {
+    if now > seen || is_planted(Bug::OlderCopyServed) {
         return Ok(());
     }
     Err(Error::Damaged {

@@ -8,7 +8,7 @@ mod tests;
 
 use crate::records::RingInfo;
 use hekate_proto::map::{Member, View};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const DRIFT: u32 = 20;
 /// How long a server serves after it has said that it lives, by its own clock: when by the coordinator's the lease is over, it must be
 /// by the server's.
 pub fn serves_for(lease: Duration) -> Duration {
-    if is_planted(37) { lease * 2 } else { lease - lease / DRIFT }
+    if is_planted(Bug::LeaseTooLong) { lease * 2 } else { lease - lease / DRIFT }
 }
 
 /// How long by its own clock one waits for another's lease to end that the coordinator does not know to be over.
@@ -93,7 +93,7 @@ impl Seen {
 
     /// Whether it has what it had then.
     fn remembers(&self, member: &Member) -> bool {
-        self.incarnation(member.brick) == member.incarnation || is_planted(17)
+        self.incarnation(member.brick) == member.incarnation || is_planted(Bug::IncarnationIgnored)
     }
 
     /// Whether its leader may have a lease in it still: in another life it has not.
@@ -111,12 +111,13 @@ impl Seen {
 /// See the module.
 pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outlook {
     let (Some(now), Some(opened)) = (ring.view(partition), ring.opened(partition)) else { return Outlook::Fine };
-    let opened = if is_planted(18) { now } else { opened };
+    let opened = if is_planted(Bug::UnopenedViewEntitles) { now } else { opened };
     let placed = ring.placed(partition);
     let serves = |brick: BrickId| seen.serves(partition, now, brick);
     // Rules 15 and 17: of the view that began last, with memory.
     let entitled = opened.members.iter().filter(|member| seen.remembers(member)).map(|member| member.brick);
-    let entitled: Vec<BrickId> = if is_planted(39) { placed.clone() } else { entitled.collect() };
+    let entitled: Vec<BrickId> =
+        if is_planted(Bug::ExcludedReplicaLeads) { placed.clone() } else { entitled.collect() };
     let mut members: Vec<BrickId> = entitled.iter().copied().filter(|brick| serves(*brick)).collect();
     keep_left_out(&mut members, (now, opened), ring.members_min(), partition, seen);
     // Rule 18: without any, all of them must be there.
@@ -139,7 +140,8 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let rank = |brick: &BrickId| placed.iter().position(|known| known == brick).unwrap_or(placed.len());
     members.sort_by_key(rank);
     members.dedup();
-    let heir = seen.heirs.get(&partition).copied().filter(|heir| sources.contains(heir) && !is_planted(51));
+    let heir =
+        seen.heirs.get(&partition).copied().filter(|heir| sources.contains(heir) && !is_planted(Bug::UnfedLeaderStays));
     let leader = heir.unwrap_or_else(|| choose_leader(&members, &joining, now, &placed));
     leave_replaced(&mut members, &placed, ring.copies as usize, [leader, now.leader]);
     // Until a view of one has begun all may be needed again, also who is being replaced.
@@ -152,7 +154,8 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         let all: BTreeSet<BrickId> = opened.members.iter().map(|member| member.brick).chain(placed).collect();
         return Outlook::Waits(all.into_iter().filter(|brick| !members.contains(brick)).collect());
     }
-    let whole = is_planted(40) || learners.is_empty() && placed.iter().all(|brick| members.contains(brick));
+    let whole = is_planted(Bug::FastWritesInPartialView)
+        || learners.is_empty() && placed.iter().all(|brick| members.contains(brick));
     let view = View {
         epoch: Epoch(now.epoch.0 + 1),
         leader,
@@ -162,7 +165,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         opened: false,
         forgetful,
         // Rule 19.
-        losses: opened.losses + u32::from(forgetful && !is_planted(16)),
+        losses: opened.losses + u32::from(forgetful && !is_planted(Bug::LossNotCounted)),
         whole,
     };
     if is_same(now, &view) {
@@ -181,7 +184,7 @@ fn who_join(
     // Rule 22: in the view that is led now.
     let has_learnt = |learner: &&Member| {
         now.opened
-            && (seen.whole.contains(&(partition, learner.brick)) || is_planted(19))
+            && (seen.whole.contains(&(partition, learner.brick)) || is_planted(Bug::LearnerPromotedEarly))
             && seen.serves(partition, now, learner.brick)
             && seen.remembers(learner)
             && members.contains(&now.leader)
@@ -220,7 +223,7 @@ fn keep_left_out(
 /// view has begun, though it might come back by right: it would be found again, and views formed without end.
 fn keep_unfed(members: &mut Vec<BrickId>, now: &View, partition: PartitionNumber, seen: &Seen) {
     members.retain(|brick| !seen.is_unfed(partition, *brick));
-    if !now.opened && now.too_few && members.contains(&now.leader) && !is_planted(50) {
+    if !now.opened && now.too_few && members.contains(&now.leader) && !is_planted(Bug::UnfedReplicaReturns) {
         members.retain(|brick| !now.has_learner(*brick));
     }
 }
@@ -236,7 +239,8 @@ fn goes_on_alone(
 ) -> bool {
     let is_in = |member: &Member| now.has_member(member.brick) || now.has_learner(member.brick);
     let is_alone = now.members.len() == 1 && opened.members.iter().all(is_in);
-    let cannot_feed = members.iter().any(|brick| seen.is_unfed(partition, *brick)) && !is_planted(50);
+    let cannot_feed =
+        members.iter().any(|brick| seen.is_unfed(partition, *brick)) && !is_planted(Bug::UnfedReplicaReturns);
     let is_wanted = now.forgetful && !now.opened && (is_alone || seen.alone.contains(&partition) || cannot_feed);
     let is_meant = || now.members.iter().any(|member| member.brick == now.leader && seen.remembers(member));
     let alone = is_wanted && members.contains(&now.leader) && is_meant();

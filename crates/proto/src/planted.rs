@@ -1,33 +1,241 @@
-//! Bugs that the simulator's own test plants, to see that its checkers find them; from 101 on pieces of safety that a benchmark
-//! switches off. Without the feature there are none.
+//! Named bugs that the feature `planted` compiles in, so that a test can show that a checker finds them, and pieces of
+//! safety that a benchmark switches off. At most one of them is active in a thread. Without the feature `is_planted` is a
+//! constant `false`, and the compiler removes what it guards.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! bugs {
+    ($($(#[doc = $text:literal])+ $variant:ident = $name:literal,)+) => {
+        /// A planted bug: what the code does wrong while it is active. Its name is the variant's in kebab case.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Bug {
+            $($(#[doc = $text])+ $variant,)+
+        }
+
+        impl Bug {
+            /// All of them, in the order of their declaration.
+            pub const ALL: &[Bug] = &[$(Bug::$variant),+];
+
+            /// The name by which environment variables and documents call it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Bug::$variant => $name,)+
+                }
+            }
+
+            /// True if it is a piece of safety that `bench/pieces.sh` switches off, and no bug that the simulator looks for.
+            pub const fn is_piece(self) -> bool {
+                matches!(self, Bug::SyncOff | Bug::ChecksumsOff | Bug::TimesOff)
+            }
+        }
+    };
+}
+
+bugs! {
+    /// The leader answers an op before the members hold its record.
+    AnsweredBeforeReplication = "answered-before-replication",
+    /// A resent op is executed again instead of being answered from its session's slot.
+    RetryExecuted = "retry-executed",
+    /// A leg that is already in the log is executed again.
+    LegExecutedTwice = "leg-executed-twice",
+    /// An op does not wait for the names that a prepared rename holds.
+    HoldIgnored = "hold-ignored",
+    /// A member reports a record that arrived out of order as held, though the records before it are missing.
+    GapAcknowledged = "gap-acknowledged",
+    /// A sync round waits for the leader's own brick only.
+    SyncOfLeaderOnly = "sync-of-leader-only",
+    /// Legs are sent before the records that they follow are on stable storage.
+    LegsSentBeforeSync = "legs-sent-before-sync",
+    /// A new leader does not resume the intents that it finds in its index.
+    IntentsNotRecovered = "intents-not-recovered",
+    /// A truncate changes the size and leaves the bytes in shards.
+    TruncateKeepsShards = "truncate-keeps-shards",
+    /// `Wrote` is accepted for a layout version that is no longer current.
+    StaleLayoutAccepted = "stale-layout-accepted",
+    /// A write sets the file's size to its own end, also if the file is longer.
+    WriteShrinksFile = "write-shrinks-file",
+    /// A directory's entry count does not change when a name is removed.
+    RemovedNameCounted = "removed-name-counted",
+    /// A directory that is renamed into another one keeps its old parent.
+    ParentNotUpdated = "parent-not-updated",
+    /// A new leader does not fetch the records that a member has and it lacks.
+    LongerLogIgnored = "longer-log-ignored",
+    /// A new name that rests on another partition is answered and shown before it is on stable storage.
+    NameShownBeforeSync = "name-shown-before-sync",
+    /// A forgetful view does not increase the partition's loss counter, so an fsync after it does not fail.
+    LossNotCounted = "loss-not-counted",
+    /// A replica whose incarnation has changed stays a member.
+    IncarnationIgnored = "incarnation-ignored",
+    /// The members of a view that never began decide who may lead the next one.
+    UnopenedViewEntitles = "unopened-view-entitles",
+    /// A learner becomes a member before it has all records and blocks.
+    LearnerPromotedEarly = "learner-promoted-early",
+    /// A message of another epoch is accepted.
+    EpochIgnored = "epoch-ignored",
+    /// The leader feeds a learner from its last record on, whatever the epoch of that record is.
+    LearnerTailTrusted = "learner-tail-trusted",
+    /// A heal compares a learner's index entries and leaves the blocks of its shards as they are.
+    DifferingShardsKept = "differing-shards-kept",
+    /// The leader treats a failed sync of its own brick as a successful one.
+    SyncFailureIgnored = "sync-failure-ignored",
+    /// A learner that lost blocks to a power cut is fed the log and not compared.
+    LostBlocksIgnored = "lost-blocks-ignored",
+    /// The leader answers ops before its view has begun.
+    AnsweredBeforeOpening = "answered-before-opening",
+    /// A member accepts a fast write that was granted in another term of the leader.
+    TermIgnored = "term-ignored",
+    /// A member does not add a fast write to its shard's list of unsettled writes.
+    FastWriteNotListed = "fast-write-not-listed",
+    /// A fast write is accepted if its shard's stamp has at least the expected count, whichever write made it.
+    StampsNotCompared = "stamps-not-compared",
+    /// A leader returns bytes of a fast write that may be on its own brick only.
+    UnsettledWriteRead = "unsettled-write-read",
+    /// A record changes a shard that is open for fast writes.
+    OpenShardChanged = "open-shard-changed",
+    /// Closing a shard does not change its stamp, so fast writes under the old one are still accepted.
+    ClosedWithoutRestamp = "closed-without-restamp",
+    /// A reconciled fast write is not put into its session's slot, so a retry through the leader executes it again.
+    ReconciledWriteForgotten = "reconciled-write-forgotten",
+    /// An op is executed though its session's slot has the answer of a newer one.
+    SupersededOpExecuted = "superseded-op-executed",
+    /// A partition accepts a leg from the leader of an earlier view.
+    LegOfOldViewAccepted = "leg-of-old-view-accepted",
+    /// A sync round covers the journal and leaves out the shards' data files.
+    SyncWithoutShards = "sync-without-shards",
+    /// A new leader does not reconcile the unsettled writes that its members list.
+    ListedWritesIgnored = "listed-writes-ignored",
+    /// A server serves for twice the length of its lease.
+    LeaseTooLong = "lease-too-long",
+    /// A brick that was restored from an older copy of its disk is served.
+    OlderCopyServed = "older-copy-served",
+    /// A replica that the last view left out may lead the next one with its old log.
+    ExcludedReplicaLeads = "excluded-replica-leads",
+    /// A view that lacks a placed replica, or has learners, allows fast writes.
+    FastWritesInPartialView = "fast-writes-in-partial-view",
+    /// A block that does not match its checksum is returned.
+    ChecksumMismatchReturned = "checksum-mismatch-returned",
+    /// Times of a fast write are answered before any record marks the file as being written.
+    WritingMarkerMissing = "writing-marker-missing",
+    /// A new leader does not renew the times of files that were being written.
+    TimesNotRenewed = "times-not-renewed",
+    /// A learner becomes a member before the bytes that it was given are on stable storage.
+    LearnerNotSynced = "learner-not-synced",
+    /// A shard with writes that were not synced is closed before they are on stable storage.
+    ClosedBeforeSync = "closed-before-sync",
+    /// A learner that may lack writes that were not synced is fed the log and not compared.
+    LooseWritesIgnored = "loose-writes-ignored",
+    /// A forgetful view keeps all its members, though they may differ in writes that were not synced.
+    ForgetfulViewKeepsMembers = "forgetful-view-keeps-members",
+    /// Fast writes may stay unsynced before all members hold the record that says that there are such writes.
+    LooseWritesUnmarked = "loose-writes-unmarked",
+    /// A write of which a later truncate cut nothing is refused, so its client writes the bytes again.
+    WriteRepeatedAfterTruncate = "write-repeated-after-truncate",
+    /// A replica that no member can feed becomes a member again before the view that left it out has begun.
+    UnfedReplicaReturns = "unfed-replica-returns",
+    /// A leader that cannot get the records that it lacks goes on leading.
+    UnfedLeaderStays = "unfed-leader-stays",
+
+    /// No sync of a file reaches the disk.
+    SyncOff = "sync-off",
+    /// Blocks and journal records have no checksums.
+    ChecksumsOff = "checksums-off",
+    /// A client does not report a fast write to the inode's leader, so size and times do not follow.
+    TimesOff = "times-off",
+}
+
+impl fmt::Display for Bug {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+/// A name that no planted bug has.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnknownBug(String);
+
+impl fmt::Display for UnknownBug {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = Bug::ALL.iter().map(|bug| bug.name()).collect();
+        write!(to, "no planted bug is named {:?}; use one of: {}", self.0, names.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownBug {}
+
+impl FromStr for Bug {
+    type Err = UnknownBug;
+
+    /// # Errors
+    ///
+    /// No bug has this name.
+    fn from_str(name: &str) -> Result<Self, UnknownBug> {
+        Bug::ALL.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| UnknownBug(name.into()))
+    }
+}
 
 #[cfg(feature = "planted")]
 thread_local! {
-    static PLANTED: std::cell::Cell<u32> = std::cell::Cell::new(of_process());
+    static PLANTED: std::cell::Cell<Option<Bug>> = std::cell::Cell::new(of_process());
 }
 
-/// What a whole process has planted: pieces of safety switched off, to measure what they cost (bench/pieces.sh).
+/// The bug that `HEKATE_PLANTED` plants in every thread of the process.
 #[cfg(feature = "planted")]
-fn of_process() -> u32 {
-    static BUG: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-    *BUG.get_or_init(|| std::env::var("HEKATE_PLANTED").ok().and_then(|text| text.parse().ok()).unwrap_or(0))
+fn of_process() -> Option<Bug> {
+    static BUG: std::sync::OnceLock<Option<Bug>> = std::sync::OnceLock::new();
+    *BUG.get_or_init(|| of_environment("HEKATE_PLANTED"))
 }
 
-/// Plants a bug in this thread; 0: none.
+/// The bug that an environment variable names; none if it is unset or empty. Panics if no bug has that name: the run would
+/// measure something else than was asked for.
 #[cfg(feature = "planted")]
-pub fn plant(bug: u32) {
+pub fn of_environment(variable: &str) -> Option<Bug> {
+    let name = std::env::var(variable).ok().filter(|name| !name.is_empty())?;
+    let bug = name.parse();
+    assert!(bug.is_ok(), "{variable}: {}", UnknownBug(name));
+    bug.ok()
+}
+
+/// Plants a bug in this thread, instead of the one that is there.
+#[cfg(feature = "planted")]
+pub fn plant(bug: Option<Bug>) {
     PLANTED.with(|planted| planted.set(bug));
 }
 
-/// Whether this bug is planted.
+/// True if this bug is planted in this thread.
 #[cfg(feature = "planted")]
-pub fn is_planted(bug: u32) -> bool {
-    PLANTED.with(|planted| planted.get() == bug)
+pub fn is_planted(bug: Bug) -> bool {
+    PLANTED.with(|planted| planted.get() == Some(bug))
 }
 
-/// Never.
+/// Always false: bugs are compiled in with the feature `planted` only.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
-pub const fn is_planted(_bug: u32) -> bool {
+pub const fn is_planted(_bug: Bug) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `SyncFailureIgnored` -> `sync-failure-ignored`.
+    fn kebab_case(variant: &str) -> String {
+        let dashed = variant.chars().flat_map(|c| c.is_uppercase().then_some('-').into_iter().chain([c]));
+        dashed.collect::<String>().to_lowercase().trim_start_matches('-').into()
+    }
+
+    #[test]
+    fn a_name_is_the_variant_in_kebab_case_and_parses_to_it() {
+        for bug in Bug::ALL {
+            assert_eq!(bug.name(), kebab_case(&format!("{bug:?}")));
+            assert_eq!(bug.name().parse(), Ok(*bug));
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_names_that_exist() {
+        let refused = "23".parse::<Bug>().unwrap_err().to_string();
+        assert!(refused.contains("\"23\"") && refused.contains("sync-failure-ignored"), "{refused}");
+    }
 }

@@ -21,7 +21,7 @@ use crate::message::{FastList, Message};
 use crate::ops::data::{block_change, whole_blocks};
 use crate::ops::step::{Ask, Stop};
 use hekate_brick::{Brick, LogEntry};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ impl FastMember {
     /// A client's write.
     pub fn write(&mut self, cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
         let Some(write) = FastOp::of(ask, op) else { return Ok(Err(not_fast())) };
-        let is_heard = self.term == Some(write.term) || is_planted(26);
+        let is_heard = self.term == Some(write.term) || is_planted(Bug::TermIgnored);
         if !is_heard || !cx.at.is_meant() || !cx.at.view.has_member(cx.at.own.brick) {
             return Ok(Err(Error::Conflict { stamp: None }));
         }
@@ -166,7 +166,7 @@ impl<'a> FastOp<'a> {
         let record = ShardRecord { stamp, ..before };
         let listed = UnsettledRecord { writes: writes.clone() }.to_bytes();
         let mut changes = vec![block_change(self.shard, record, write.first(), blocks)];
-        if !is_planted(27) {
+        if !is_planted(Bug::FastWriteNotListed) {
             changes.push(Change::Put { key: Key::unsettled(at.ring, self.shard), value: listed });
         }
         if !append_outside(at, brick, ask, changes)? {
@@ -177,7 +177,7 @@ impl<'a> FastOp<'a> {
     }
 
     fn is_next(&self, record: &ShardRecord) -> bool {
-        record.stamp == self.follow || is_planted(28) && record.stamp.count >= self.follow.count
+        record.stamp == self.follow || is_planted(Bug::StampsNotCompared) && record.stamp.count >= self.follow.count
     }
 }
 

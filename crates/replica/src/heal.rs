@@ -23,7 +23,7 @@ use crate::message::{BlockAt, FastList, Hashed, HealStep, HeldShard, Message};
 use crate::ops::step::Commit;
 use crate::view_start::compare::sum;
 use hekate_brick::{Brick, LogEntry, LogPosition};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -373,8 +373,8 @@ impl Leader {
         }
         // What it lacks of loose writes is in no log, and records that follow these would hide that (rule L19). Who is being compared
         // already has got none since.
-        let is_loose = self.fast.loose.is_noted() && told.heal.is_none() && !is_planted(46);
-        let lacks_more = told.has_lost && !is_planted(24) || is_loose;
+        let is_loose = self.fast.loose.is_noted() && told.heal.is_none() && !is_planted(Bug::LooseWritesIgnored);
+        let lacks_more = told.has_lost && !is_planted(Bug::LostBlocksIgnored) || is_loose;
         let missing = if lacks_more { None } else { missing(cx.at, cx.around.brick, told.position)? };
         let Some(missing) = missing else { return self.restart(cx, brick, told) };
         let Told { position, heal, .. } = told;
@@ -495,7 +495,7 @@ impl Leader {
             let keys: BTreeSet<&Key> = ours.keys().chain(theirs.keys()).collect();
             differing.extend(keys.into_iter().filter(|key| ours.get(*key) != theirs.get(*key)).cloned());
         }
-        let shards = if is_planted(22) { VecDeque::new() } else { shards.into() };
+        let shards = if is_planted(Bug::DifferingShardsKept) { VecDeque::new() } else { shards.into() };
         let mending = Mending { to, entries: differing, shards, blocks: Blocks::None };
         self.set_stage(brick, Stage::Mending(mending));
         Ok(())
@@ -526,7 +526,7 @@ fn missing(at: &Membership, brick: &Brick, position: LogPosition) -> Result<Opti
     }
     let since = brick.records_since(at.ring, at.own.partition, Sequence(position.sequence.0 - 1))?;
     let Some(mut records) = since.all().filter(|records| !records.is_empty()) else { return Ok(None) };
-    let is_of_this_log = records.remove(0).record.epoch == position.epoch || is_planted(21);
+    let is_of_this_log = records.remove(0).record.epoch == position.epoch || is_planted(Bug::LearnerTailTrusted);
     Ok(is_of_this_log.then_some(records))
 }
 

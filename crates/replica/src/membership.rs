@@ -4,7 +4,7 @@ use crate::context::Out;
 use crate::message::{Address, BlockAt, Envelope, Message};
 use hekate_brick::Brick;
 use hekate_proto::map::View;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// Which replica of which partition this is.
@@ -48,7 +48,7 @@ impl Membership {
 
     /// Shards of which a new member may have bytes that no sync has covered. Others have synced what was asked of them.
     pub fn unsynced(&self, brick: &Brick) -> Vec<ShardId> {
-        if !self.joins || is_planted(44) {
+        if !self.joins || is_planted(Bug::LearnerNotSynced) {
             return Vec::new();
         }
         let mut shards = brick.unsynced_shards();

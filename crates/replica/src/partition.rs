@@ -16,7 +16,7 @@ use crate::message::{Address, BlockAt, Envelope, Message};
 use crate::ops::step::{Ask, Commit};
 use crate::view_start::level::Phase;
 use hekate_proto::map::View;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// What happens to a replica.
@@ -158,10 +158,10 @@ impl Partition {
         let view = if inside { Some(&self.at.view) } else { around.views.get(from.partition.0 as usize) };
         // Who speaks in another view is not heard; when the views are known everywhere it will speak again.
         let may_speak = |view: &View| {
-            (view.epoch == epoch || is_planted(20))
+            (view.epoch == epoch || is_planted(Bug::EpochIgnored))
                 && (view.has_member(from.brick) || inside && view.has_learner(from.brick))
         };
-        let is_heard = view.is_some_and(may_speak) || is_planted(34) && !inside;
+        let is_heard = view.is_some_and(may_speak) || is_planted(Bug::LegOfOldViewAccepted) && !inside;
         if !is_heard || !self.at.is_meant() {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use super::quota::Quotas;
 use super::{Space, Storage, StorageFile};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::fs::File;
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -129,7 +129,7 @@ impl StorageFile for RealFile {
     }
 
     fn sync(&self) -> Result<()> {
-        if is_planted(101) {
+        if is_planted(Bug::SyncOff) {
             return Ok(());
         }
         self.0.sync_data()

@@ -12,7 +12,7 @@ use crate::ops::data::block_change;
 use crate::ops::step::Commit;
 use bytes::BytesMut;
 use hekate_brick::Brick;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -105,7 +105,7 @@ impl Leader {
         for shard in &shards {
             if let Some(before) = cx.around.brick.shard(cx.at.ring, *shard)? {
                 let record = ShardRecord { stamp: Stamp { count: before.stamp.count + 1, ..before.stamp }, ..before };
-                if !is_planted(31) {
+                if !is_planted(Bug::ClosedWithoutRestamp) {
                     commit.changes.push(Change::Restamp { shard: *shard, record });
                 }
             }
@@ -264,7 +264,7 @@ impl Leader {
                 u16::from(slot),
             );
             let known = cx.around.brick.get(&key)?.map(SessionRecord::from_bytes).transpose().map_err(Error::from)?;
-            if known.is_none_or(|known| known.op_id < stamp.op) && !is_planted(32) {
+            if known.is_none_or(|known| known.op_id < stamp.op) && !is_planted(Bug::ReconciledWriteForgotten) {
                 let reply = Reply::Written { stamp: *stamp, fast: None }.to_bytes();
                 commit.put(key, &SessionRecord { op_id: stamp.op, reply });
             }

@@ -12,7 +12,7 @@ use crate::ops::read::answer;
 use crate::ops::step::Ask;
 use crate::partition::Event;
 use crate::requests::Waiting;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,7 +145,8 @@ impl FastLane {
 
     fn is_unsettled(&self, shard: ShardId) -> bool {
         let open = self.open.get(&shard);
-        open.is_some_and(|open| open.list.last().is_some_and(|last| open.known != Some(last.stamp))) && !is_planted(29)
+        open.is_some_and(|open| open.list.last().is_some_and(|last| open.known != Some(last.stamp)))
+            && !is_planted(Bug::UnsettledWriteRead)
     }
 }
 
@@ -311,7 +312,7 @@ impl Leader {
     /// made even would be put over the record. -> whether the record must wait.
     pub fn must_close(&mut self, changes: &[Change], out: &mut Out) -> bool {
         let lane = &mut self.fast;
-        if lane.open.is_empty() && lane.closing.is_none() || is_planted(30) {
+        if lane.open.is_empty() && lane.closing.is_none() || is_planted(Bug::OpenShardChanged) {
             return false;
         }
         let is_closing = |shard: &ShardId| lane.closing.as_ref().is_some_and(|closing| closing.has(*shard));

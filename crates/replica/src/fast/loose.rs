@@ -12,7 +12,7 @@ use crate::log::append::Unmade;
 use crate::log::settle::Then;
 use crate::membership::Membership;
 use crate::ops::step::{Ask, Commit};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ impl Loose {
 
     /// Whether every member has the note, so that whoever leads next has it (rule L21).
     fn is_allowed(&self, settled: Sequence) -> bool {
-        self.noted.is_some_and(|noted| noted <= settled) || is_planted(48)
+        self.noted.is_some_and(|noted| noted <= settled) || is_planted(Bug::LooseWritesUnmarked)
     }
 
     /// The view has begun: all that its members had before is on their stable storage.
@@ -88,7 +88,9 @@ impl Leader {
     /// settled, and listed no more, is at all members by now; what is still listed is made even by the records that follow. -> those
     /// that may be closed; the others are synced meanwhile.
     pub fn sync_due(&mut self, cx: &mut Context) -> Vec<ShardId> {
-        let is_loose = |shard: &ShardId| self.fast.open.get(shard).is_some_and(|open| open.loose) && !is_planted(45);
+        let is_loose = |shard: &ShardId| {
+            self.fast.open.get(shard).is_some_and(|open| open.loose) && !is_planted(Bug::ClosedBeforeSync)
+        };
         let (loose, synced): (Vec<ShardId>, _) = self.fast.due.iter().copied().partition(is_loose);
         if !loose.is_empty() && self.fast.loose.syncing.is_none() {
             cx.out.branches.push("shards are synced before they are closed");
@@ -100,7 +102,7 @@ impl Leader {
     /// The same, of what members list when a leader begins. -> whether it is awaited.
     pub fn syncs_found(&mut self, cx: &mut Context) -> bool {
         let loose = &self.fast.loose;
-        if loose.synced || !loose.is_noted() || !self.fast.has_found() || is_planted(45) {
+        if loose.synced || !loose.is_noted() || !self.fast.has_found() || is_planted(Bug::ClosedBeforeSync) {
             return false;
         }
         if self.fast.loose.syncing.is_none() {
@@ -132,7 +134,10 @@ impl Leader {
 
     /// Rule L20: what members lost with their power differs, and no list says how. One decides; the others learn from it.
     pub fn goes_on_alone(&mut self, cx: &mut Context) -> bool {
-        let alone = cx.at.view.forgetful && self.fast.loose.is_noted() && !self.members.is_empty() && !is_planted(47);
+        let alone = cx.at.view.forgetful
+            && self.fast.loose.is_noted()
+            && !self.members.is_empty()
+            && !is_planted(Bug::ForgetfulViewKeepsMembers);
         if alone && !self.fast.loose.wants_alone {
             cx.out.branches.push("a view without memory is to have one member");
             cx.out.notes.push(format!(

@@ -10,7 +10,7 @@ use crate::context::{Around, Context, Token};
 use crate::leader::Leader;
 use crate::log::append::Unmade;
 use crate::ops::step::{Ask, Commit};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ impl Times {
     /// What a record of the file's times has in it as well.
     pub fn note(&self, ring: RingId, (volume, inode): File) -> Option<Change> {
         let is_new = !self.noted.contains_key(&(volume, inode)) && self.noted.len() < FILES_MAX;
-        (is_new && !is_planted(42))
+        (is_new && !is_planted(Bug::WritingMarkerMissing))
             .then(|| Change::Put { key: Key::writing(ring, volume, inode), value: bytes::Bytes::from_static(&[0]) })
     }
 
@@ -150,7 +150,7 @@ impl Leader {
             let mut commit = Commit { changes: Times::ends(cx.at.ring, &some).collect(), ..Commit::default() };
             for (volume, inode) in &some {
                 let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
-                if !is_planted(43) {
+                if !is_planted(Bug::TimesNotRenewed) {
                     move_times(&mut commit, key, (now, LEAP), cx.around)?;
                 }
             }

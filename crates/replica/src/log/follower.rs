@@ -10,7 +10,7 @@ use crate::partition::Event;
 use crate::view_start::compare::{digest, list};
 use crate::view_start::feed::answer_fetch;
 use hekate_brick::{Amount, Brick, LogEntry};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
@@ -354,7 +354,7 @@ impl Follower {
             }
         }
         self.note_starving(cx, starves);
-        let early = self.early.keys().next_back().copied().filter(|_| is_planted(5));
+        let early = self.early.keys().next_back().copied().filter(|_| is_planted(Bug::GapAcknowledged));
         let held = Message::Held { sequence: early.unwrap_or(self.last), room: self.room(cx.around) };
         cx.send_member(cx.at.view.leader, held);
         self.answer_questions(cx)?;

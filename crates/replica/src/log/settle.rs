@@ -5,7 +5,7 @@ use crate::context::{Context, Out, Token};
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::message::{Address, Message, Outcome};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// What happens once a record is settled.
@@ -55,7 +55,7 @@ impl Leader {
 
     fn let_out(&mut self, cx: &mut Context) {
         let mut held = self.members.values().map(|member| member.held).min();
-        if is_planted(1) {
+        if is_planted(Bug::AnsweredBeforeReplication) {
             held = None;
         }
         self.log.settled = self.log.settled.max(held.unwrap_or(self.log.last).min(self.log.last));
@@ -80,7 +80,8 @@ impl Leader {
     /// What all members of a view have that has not begun may not be what counts: if it never begins, others may lead without
     /// it. So nobody is told before (rule 15).
     fn may_go(&self, at: &Membership, (sequence, _, then): &(Sequence, bool, Then)) -> bool {
-        *sequence <= self.log.settled && (at.view.opened || matches!(then, Then::Open(_)) || is_planted(25))
+        *sequence <= self.log.settled
+            && (at.view.opened || matches!(then, Then::Open(_)) || is_planted(Bug::AnsweredBeforeOpening))
     }
 
     /// Whether every member has all records.

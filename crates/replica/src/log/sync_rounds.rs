@@ -4,7 +4,7 @@ use crate::context::{Context, SyncJob, Token};
 use crate::leader::Leader;
 use crate::log::settle::Then;
 use crate::message::Message;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
@@ -40,12 +40,12 @@ impl Leader {
     /// Begins to put everything up to a record, and these shards, on stable storage of all members.
     pub fn round(&mut self, cx: &mut Context, sequence: Sequence, shards: Vec<ShardId>, then: Vec<Then>) {
         let ticket = self.log.next_ticket();
-        let shards = if is_planted(35) { Vec::new() } else { shards };
+        let shards = if is_planted(Bug::SyncWithoutShards) { Vec::new() } else { shards };
         cx.out.syncs.push(SyncJob { replica: cx.at.own, ticket, shards: shards.clone() });
         for brick in self.members.keys() {
             cx.send_member(*brick, Message::Sync { ticket, sequence, shards: shards.clone() });
         }
-        let missing = cx.at.others().filter(|_| !is_planted(6)).chain([cx.at.own.brick]).collect();
+        let missing = cx.at.others().filter(|_| !is_planted(Bug::SyncOfLeaderOnly)).chain([cx.at.own.brick]).collect();
         self.log.rounds.insert(ticket, Round { missing, sequence, shards, then, alone: None });
     }
 

@@ -7,7 +7,7 @@ use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
 use crate::ops::tree::{Tree, attr_of, later};
 use bytes::{Bytes, BytesMut};
 use hekate_brick::{Brick, block_checksum};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// Writes up to this go through the journal; greater ones to fresh blocks are written home at once (DESIGN section 5).
@@ -25,7 +25,7 @@ pub fn written(
 ) {
     commit.changes.extend(drop_capability(tree, id, inode));
     let now = later(now, inode.ctime);
-    inode.size = if is_planted(11) { end } else { inode.size.max(end) };
+    inode.size = if is_planted(Bug::WriteShrinksFile) { end } else { inode.size.max(end) };
     inode.size_high = inode.size_high.max(inode.size);
     inode.mtime = now;
     inode.ctime = now;
@@ -289,7 +289,7 @@ pub fn wrote(
     }
     let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.file(id)?;
-    if inode.layout.is_inline() || inode.layout.version != layout_version && !is_planted(10) {
+    if inode.layout.is_inline() || inode.layout.version != layout_version && !is_planted(Bug::StaleLayoutAccepted) {
         return Err(Error::LayoutChanged.into());
     }
     let is_within = end <= inode.size && reach <= inode.size_high;

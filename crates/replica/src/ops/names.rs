@@ -5,7 +5,7 @@ use crate::ops::read::found_node;
 use crate::ops::step::{Commit, Here, Next, Stepped};
 use crate::ops::stubs;
 use crate::ops::tree::{Owner, Tree, attr_of, drop_link, new_inode};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 const SET_GROUP_ID: u16 = 0o2000;
@@ -58,7 +58,7 @@ fn add_name(
 /// A name is gone from the directory.
 fn remove_name(tree: &Tree, commit: &mut Commit, dir: (InodeId, StubRecord), name: &Name, kind: NodeKind, now: Time) {
     let (dir, mut stub) = dir;
-    stub.entries += u64::from(is_planted(12));
+    stub.entries += u64::from(is_planted(Bug::RemovedNameCounted));
     commit.delete(tree.name_key(dir, name));
     stub.entries -= 1;
     stub.directories -= u32::from(kind == NodeKind::Directory);

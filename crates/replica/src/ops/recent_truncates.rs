@@ -1,6 +1,6 @@
 //! Truncates that a leader has made: what was written below where a file was cut stands, though the layout is another one by then.
 
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -48,7 +48,7 @@ impl Cuts {
         while let Some(cut) = self.by_version.get(&((volume, *inode), version)).filter(|cut| last <= cut.size) {
             version = cut.versions.1;
         }
-        if version == *layout_version || is_planted(49) {
+        if version == *layout_version || is_planted(Bug::WriteRepeatedAfterTruncate) {
             return (Cow::Borrowed(op), false);
         }
         // With a record, whose answer has the layout.

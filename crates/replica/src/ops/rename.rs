@@ -9,7 +9,7 @@ use crate::ops::names::touch;
 use crate::ops::step::{Commit, Here, Next, Stepped};
 use crate::ops::stubs;
 use crate::ops::tree::{attr_of, drop_link, new_inode};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// From where to where.
@@ -197,7 +197,7 @@ fn move_names(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs
 /// What moves has changed, and a directory has another parent, if it has left its old one.
 fn mark_moved(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
     let back = found.to.filter(|_| found.exchange).map(|to| (to, ends.dir));
-    let leaves = ends.dir != ends.to_dir && !is_planted(13);
+    let leaves = ends.dir != ends.to_dir && !is_planted(Bug::ParentNotUpdated);
     for (NameRecord { inode, kind }, parent) in [Some((found.from, ends.to_dir)), back].into_iter().flatten() {
         let is_child = kind == NodeKind::Directory && leaves;
         match (here.owns(inode.position()), is_child) {

@@ -8,7 +8,7 @@ use crate::ops::shards::{Portion, full_portion};
 use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
 use crate::ops::tree::{attr_of, give_up_data, later};
 use crate::transactions::legs::cut_shard;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) 
         give_up_data(ask.ring, ask.volume, &mut commit, id, &before);
         inode.layout = Layout::inline(here.new_layout_version());
         inode.size_high = 0;
-    } else if size < before.size && !is_planted(9) {
+    } else if size < before.size && !is_planted(Bug::TruncateKeepsShards) {
         let versions = (inode.layout.version, here.new_layout_version());
         inode.layout.version = versions.1;
         commit.cut = Some(Cut { file: (ask.volume, id), versions, size });

@@ -4,7 +4,7 @@ use crate::context::{Context, Token};
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::ops::step::Ask;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 impl Leader {
@@ -27,7 +27,7 @@ impl Leader {
 
     /// The answer that the op got when it was done before.
     pub fn remembered(&mut self, cx: &Context, ask: &Ask) -> Result<Option<Result<Reply>>> {
-        if ask.session == SYSTEM_SESSION || is_planted(2) {
+        if ask.session == SYSTEM_SESSION || is_planted(Bug::RetryExecuted) {
             return Ok(None);
         }
         let slot = slot_of(ask.op_id);
@@ -51,7 +51,7 @@ impl Leader {
         Ok(match record.op_id.cmp(&ask.op_id) {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
-            std::cmp::Ordering::Greater if is_planted(33) => None,
+            std::cmp::Ordering::Greater if is_planted(Bug::SupersededOpExecuted) => None,
             // It comes after its own retry was answered and the slot used again: nobody waits for it.
             std::cmp::Ordering::Greater => Some(Err(answered_long_ago())),
         })

@@ -7,7 +7,7 @@ use crate::ops::footprint::{counted_by, listed_by, name_key, names_of};
 use crate::ops::step::Ask;
 use crate::partition::Event;
 use crate::transactions::driven::Driven;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 impl Leader {
@@ -25,7 +25,7 @@ impl Leader {
         }
         let at = at.own.partition;
         let is_held = |key: Key| {
-            self.transactions.prepared.contains(&key) && !is_planted(4)
+            self.transactions.prepared.contains(&key) && !is_planted(Bug::HoldIgnored)
                 || self.transactions.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
         };
         let is_moving = |dir: InodeId| {

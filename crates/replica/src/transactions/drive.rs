@@ -15,7 +15,7 @@ use crate::ops::footprint::names_of;
 use crate::ops::step::{Ask, Before, Commit, Here, Next, Stop};
 use crate::transactions::driven::{Aim, Driven, RESEND_TICKS, Stage, Undone, marks_of};
 use crate::transactions::legs::by_sent_number;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// What an op over partitions is for.
@@ -103,7 +103,11 @@ impl Leader {
         if let Some(driven) = self.transactions.driven.get_mut(&intent) {
             driven.follow = self.log.last();
         }
-        self.when(self.log.last(), elsewhere && !is_planted(7), Then::SendLegs(intent, self.log.last()));
+        self.when(
+            self.log.last(),
+            elsewhere && !is_planted(Bug::LegsSentBeforeSync),
+            Then::SendLegs(intent, self.log.last()),
+        );
     }
 
     pub fn send_legs(&mut self, cx: &mut Context, intent: IntentId, upto: Sequence) {
@@ -193,7 +197,7 @@ impl Leader {
         if let (true, Aim::Op(ask, op)) = (elsewhere, &driven.aim) {
             let hold = |(dir, name): (InodeId, &Name)| (dir, ask.hold_key(cx.at.own.partition, dir, name));
             let names: Vec<(InodeId, Key)> = names_of(op).into_iter().flatten().map(hold).collect();
-            if !names.is_empty() && !is_planted(15) {
+            if !names.is_empty() && !is_planted(Bug::NameShownBeforeSync) {
                 self.transactions.unnamed.insert(intent, names);
                 return self.when(sequence, true, Then::Named(intent, reply));
             }

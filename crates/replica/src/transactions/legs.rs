@@ -9,7 +9,7 @@ use crate::ops::step::{Ask, Commit, Stepped, Stop};
 use crate::ops::stubs;
 use crate::ops::tree::{Tree, attr_of, drop_link, later};
 use hekate_brick::Brick;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -54,7 +54,7 @@ pub fn take(
         return Ok(only(elsewhere));
     }
     let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number & !UNDOING);
-    let taken = brick.get(&mark)?.is_some() && (undoes(leg) || !is_planted(3));
+    let taken = brick.get(&mark)?.is_some() && (undoes(leg) || !is_planted(Bug::LegExecutedTwice));
     if taken != undoes(leg) {
         return Ok(only(answer_to(&Tree::new(brick, ask, at), leg)?));
     }

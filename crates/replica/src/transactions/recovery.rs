@@ -6,7 +6,7 @@ use crate::log::settle::Then;
 use crate::transactions::driven::Driven;
 use crate::transactions::legs::undoes;
 use bytes::Bytes;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// Entries of the partition's work that are read at once.
@@ -34,7 +34,7 @@ impl Leader {
     fn find(&mut self, cx: &mut Context, key: &Key, value: &Bytes) -> Result<()> {
         let Some(id) = key.id() else { return Ok(()) };
         match key.kind() {
-            Some(Kind::Intent) if is_planted(8) => {}
+            Some(Kind::Intent) if is_planted(Bug::IntentsNotRecovered) => {}
             Some(Kind::Intent) if !self.transactions.driven.contains_key(&IntentId(id)) => {
                 let record = IntentRecord::from_bytes(value.clone()).map_err(Error::from)?;
                 cx.out.branches.push(match record.legs.first().is_some_and(|leg| undoes(&leg.leg)) {

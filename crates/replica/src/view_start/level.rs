@@ -15,7 +15,7 @@ use crate::view_start::compare::Comparison;
 use crate::view_start::feed::has_lost_records;
 use bytes::Bytes;
 use hekate_brick::{Amount, LogPosition, block_checksum};
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -197,7 +197,7 @@ impl Leader {
         }
         member.held = position.sequence.min(self.log.last());
         self.lost_by(brick, &lost);
-        if !self.takes_legs() && !is_planted(36) {
+        if !self.takes_legs() && !is_planted(Bug::ListedWritesIgnored) {
             self.fast.found_on(brick, lists);
         }
         match self.start.phase {
@@ -267,7 +267,9 @@ impl Leader {
         }
         let own = cx.around.brick.position(cx.at.ring, cx.at.own.partition);
         let best = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick))).max();
-        if let Some((position, brick)) = best.filter(|(position, _)| *position > own && !is_planted(14)) {
+        if let Some((position, brick)) =
+            best.filter(|(position, _)| *position > own && !is_planted(Bug::LongerLogIgnored))
+        {
             if own.sequence >= position.sequence {
                 let what = format!(
                     "records of partition {} of ring {} differ between bricks",

@@ -157,10 +157,10 @@ pub(super) use trace;
 impl World {
     /// Disks are made; no server runs yet.
     pub fn new(settings: Settings, trace: bool) -> Result<Self> {
-        // One run, or a scenario, with a bug, for who wants to see what that does.
+        // A single run, or a scenario, with the bug that `HEKATE_PLANT` names.
         #[cfg(feature = "planted")]
-        if let Some(bug) = std::env::var("HEKATE_PLANT").ok().and_then(|bug| bug.parse().ok()) {
-            hekate_proto::planted::plant(bug);
+        if let Some(bug) = hekate_proto::planted::of_environment("HEKATE_PLANT") {
+            hekate_proto::planted::plant(Some(bug));
         }
         let mut random = Random::new(settings.seed);
         let coordinator = Coordinator::new(&settings, &mut random);

@@ -6,7 +6,7 @@ use crate::unsynced::Losses;
 use bytes::{Bytes, BytesMut};
 use hekate_graph::Context;
 use hekate_proto::map::VolumeMap;
-use hekate_proto::planted::is_planted;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// What shards were told, and what their inode's leader is to know of it.
@@ -190,7 +190,8 @@ impl Distribute {
         let wrote = Op::Data {
             op: DataOp::Wrote { inode, layout_version: layout.version, end, reach: end, drop_set_id, fast: true },
         };
-        let told = if is_planted(103) { Ok(Reply::Done) } else { self.replicate.send(context, home, wrote.clone()) };
+        let told =
+            if is_planted(Bug::TimesOff) { Ok(Reply::Done) } else { self.replicate.send(context, home, wrote.clone()) };
         let told = match flight.finish(context, from, data) {
             Ok(true) => told,
             Ok(false) => self.replicate.send(context, home, wrote),
