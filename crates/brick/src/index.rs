@@ -5,12 +5,10 @@
 //! whenever it is read; and below the library every block of its file has a sum, checked before the library sees it
 //! (`docs/adr/0025-index-pages.md`), since itself it checks none.
 
-mod backend;
+pub(crate) mod backend;
 mod memory;
-#[cfg(test)]
-pub(crate) mod pages_tests;
 mod redb;
-mod sums;
+pub(crate) mod sums;
 
 pub use self::backend::{FILE, Found, Reading};
 pub use self::memory::MemoryIndex;

@@ -10,8 +10,6 @@ mod compare;
 mod contents;
 mod entry;
 mod log;
-#[cfg(test)]
-mod tests;
 
 pub use blocks::{BlockState, DataFile, ShardBlocks};
 pub use check::{Counts, Watch, check};

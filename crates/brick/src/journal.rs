@@ -6,8 +6,6 @@
 
 pub mod format;
 pub mod read;
-#[cfg(test)]
-mod tests;
 
 use crate::storage::{Storage, StorageFile, is_no_descriptor, is_no_room, patiently};
 use format::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};

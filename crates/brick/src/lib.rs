@@ -7,26 +7,19 @@
 
 mod brick;
 mod checksum;
+mod completeness;
 mod digest;
 mod disk;
 mod entry;
-#[cfg(test)]
-mod full_disk;
-mod journal_marks;
-#[cfg(test)]
-#[rustfmt::skip]
-mod second_review;
-mod completeness;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod group_commit;
-#[cfg(test)]
-mod histories;
 mod home;
 mod identity;
 pub mod index;
 pub mod inspect;
 mod journal;
+mod journal_marks;
 mod machine;
 mod merged_index;
 mod meta;
@@ -34,8 +27,6 @@ mod open;
 mod poison_note;
 mod records_since;
 mod recovery;
-#[cfg(test)]
-mod regressions;
 mod reserve;
 mod room_queue;
 mod scrub;

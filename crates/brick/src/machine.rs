@@ -12,6 +12,7 @@
 mod check;
 mod checkpoint;
 #[cfg(test)]
+#[path = "tests/invariants.rs"]
 mod invariants;
 mod io;
 mod log;
@@ -19,6 +20,7 @@ mod overlay;
 mod room;
 mod state;
 #[cfg(test)]
+#[path = "tests/machine.rs"]
 mod tests;
 
 pub use check::follows;

@@ -251,36 +251,21 @@ impl Brick {
 mod tests {
     use super::*;
     use crate::storage::{MemoryStorage, Storage};
-    use crate::{BrickSettings, Identity, LogEntry};
-    use std::sync::Arc;
-
-    const RING: RingId = RingId(1);
-
-    fn shard(index: u64) -> ShardId {
-        ShardId { volume: VolumeId(1), data: DataId(3), index }
-    }
+    use crate::tests::support::*;
 
     fn write(brick: &Brick, index: u64, first: u32, count: u32) {
-        let sequence = Sequence(brick.position(RING, PartitionNumber(0)).sequence.0 + 1);
-        let bytes = Bytes::from(vec![6; count as usize * BLOCK_BYTES]);
-        let sums = (first..first + count).map(|block| block_checksum(shard(index), block, &bytes[..BLOCK_BYTES]));
-        let run = BlockRun { first, checksums: sums.collect() };
-        let stamp = Stamp { count: sequence.0, session: SessionId(1), op: OpId(1) };
-        let record = ShardRecord { stamp, length: 1000 * BLOCK_BYTES as u32, home_blocks: 1000, reserved_blocks: 0 };
-        let changes = vec![Change::WriteBlocks { shard: shard(index), record, run, bytes }];
-        let (partition, epoch, session, op_id) = (PartitionNumber(0), Epoch(1), SessionId(1), OpId(1));
-        brick
-            .append(&LogEntry::new(Record { ring: RING, partition, epoch, sequence, session, op_id, changes }))
-            .unwrap();
+        let (run, bytes) = run_of(shard(index), first, 6, count);
+        let count = brick.position(RING, PARTITION).sequence.0 + 1;
+        let stamp = Stamp { count, session: SessionId(1), op: OpId(1) };
+        let record = ShardRecord { stamp, length: 1000 * BLOCK, home_blocks: 1000, reserved_blocks: 0 };
+        append(brick, vec![Change::WriteBlocks { shard: shard(index), record, run, bytes }]);
     }
 
+    const SEGMENT: u64 = 2 << 20;
+
     fn new() -> (MemoryStorage, Brick) {
-        let settings =
-            BrickSettings { journal_segments: 4, segment_bytes: 2 << 20, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
-        let identity = Identity::new(BrickId(7), "c", settings);
-        let storage = MemoryStorage::new();
-        Brick::create_on(&storage, &identity).unwrap();
-        let brick = Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0;
+        let storage = new_storage_with(SEGMENT);
+        let brick = open_on(storage.clone(), &identity_with(SEGMENT), false).0;
         (storage, brick)
     }
 
@@ -314,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_nobody_knows_go_and_those_being_written_stay() {
+    fn a_scrub_removes_stray_data_files_and_keeps_those_being_written() {
         let (storage, brick) = new();
         write(&brick, 0, 0, 1);
         brick.checkpoint().unwrap();
@@ -337,23 +322,12 @@ mod tests {
             write(&brick, index, 0, 1);
         }
         brick.checkpoint().unwrap();
-        let (path, file) = ("index/index.redb", storage.open("index/index.redb", false).unwrap());
-        let mut bytes = vec![0; file.length().unwrap() as usize];
-        file.read_at(&mut bytes, 0).unwrap();
         // The stamp of the second record: count 2, session 1, op 1.
         let value: Vec<u8> = [2u64, 1, 1].iter().flat_map(|part| part.to_le_bytes()).collect();
-        let places: Vec<usize> = (0..bytes.len() - 24).filter(|at| bytes[*at..*at + 24] == value).collect();
-        assert!(!places.is_empty());
-        places.iter().for_each(|at| storage.flip_bit(path, at + 1));
-        // What was read before is in the library's memory.
+        // Its pages are in the cache of the open index.
         drop(brick);
-        crate::index::pages_tests::take_for_right(&storage);
-        let identity = Identity::new(
-            BrickId(7),
-            "c",
-            BrickSettings { journal_segments: 4, segment_bytes: 2 << 20, index_cache_bytes: 1 << 20, reserve_bytes: 0 },
-        );
-        let brick = Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0;
+        flip_in_index(&storage, &value, 1);
+        let brick = open_on(storage.clone(), &identity_with(SEGMENT), false).0;
         let key = Key::shard(RING, shard(1));
         assert_eq!(pass(&brick).1, [Finding::Entry { key: key.clone() }]);
         // Who compares finds that it differs from what any other brick has.

@@ -3,8 +3,6 @@
 //! Assumptions about the medium: what `sync` returned for survives a power cut; of the rest any part may; a write that a
 //! power cut tears leaves each 512-byte sector old or new; a failed `sync` means that nothing unsynced can be trusted.
 
-#[cfg(test)]
-mod conformance;
 mod copy_on_write;
 mod faulty;
 mod memory;

@@ -8,8 +8,6 @@
 //! checksums of blocks, and whether a block of zeros was written or is a hole.
 
 mod pairs;
-#[cfg(test)]
-mod tests;
 
 use super::{BlockState, Contents, Entry, Problem};
 use hekate_proto::*;

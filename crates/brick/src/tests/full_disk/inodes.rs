@@ -89,7 +89,7 @@ fn a_checkpoint_has_the_files_of_the_reserve_when_another_user_takes_all_inodes(
 }
 
 #[test]
-fn deleting_what_found_no_inode_lets_the_checkpoint_go_on() {
+fn deleting_the_shards_without_inodes_lets_the_checkpoint_go_on() {
     let (_, bricks) = without_inodes_for_200_files();
     for brick in &bricks {
         let error = brick.checkpoint().unwrap_err();

@@ -3,9 +3,10 @@
 
 use super::*;
 use crate::storage::MemoryStorage;
-use crate::{Brick, BrickSettings, Identity, block_checksum};
+use crate::tests::support::{RING, identity_with, new_storage_with, shard};
+use crate::{Brick, block_checksum};
 
-const RING: RingId = RingId(1);
+const SEGMENT: u64 = 64 << 10;
 
 /// Numbers from a seed (xorshift).
 struct Dice(u64);
@@ -19,18 +20,8 @@ impl Dice {
     }
 }
 
-fn identity() -> Identity {
-    let settings =
-        BrickSettings { journal_segments: 4, segment_bytes: 64 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
-    Identity::new(BrickId(7), "c", settings)
-}
-
 fn open(storage: &MemoryStorage, reborn: bool) -> Brick {
-    Brick::open_on(std::sync::Arc::new(storage.clone()), &identity(), Incarnation(1), reborn).unwrap().0
-}
-
-fn shard() -> ShardId {
-    ShardId { volume: VolumeId(1), data: DataId(3), index: 0 }
+    Brick::open_on(std::sync::Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), reborn).unwrap().0
 }
 
 /// A record of each partition says how many came before it in a key of its own.
@@ -46,8 +37,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let storage = MemoryStorage::new();
-        Brick::create_on(&storage, &identity()).unwrap();
+        let storage = new_storage_with(SEGMENT);
         let dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         Self { brick: open(&storage, false), storage, dice, flying: Vec::new(), ends: Vec::new(), writes: 0 }
     }
@@ -66,8 +56,8 @@ impl Run {
             let bytes = vec![self.writes as u8; BLOCK_BYTES];
             let stamp = Stamp { count: self.writes, session: SessionId(1), op: OpId(1) };
             let record = ShardRecord { stamp, length: 30 * BLOCK_BYTES as u32, home_blocks: 30, reserved_blocks: 0 };
-            let run = BlockRun { first, checksums: vec![block_checksum(shard(), first, &bytes)] };
-            changes.push(Change::WriteBlocks { shard: shard(), record, run, bytes: bytes.into() });
+            let run = BlockRun { first, checksums: vec![block_checksum(shard(0), first, &bytes)] };
+            changes.push(Change::WriteBlocks { shard: shard(0), record, run, bytes: bytes.into() });
         }
         changes
     }
@@ -131,13 +121,14 @@ impl Run {
     /// Records whose end is at or before a position of the log: their keys are there, in order, without a gap.
     fn check(&self, storage: &MemoryStorage, reborn: bool, upto: Lsn, what: &str) {
         let at_least = self.ends.iter().filter(|end| **end <= upto).count();
-        let opened = Brick::open_on(std::sync::Arc::new(storage.clone()), &identity(), Incarnation(1), reborn);
+        let opened =
+            Brick::open_on(std::sync::Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), reborn);
         let brick = opened.unwrap_or_else(|error| panic!("{what}: {error}")).0;
         let found = brick.scan(&Self::key(0), &Self::key(999_999), 1_000_000).unwrap();
         let numbers: Vec<Key> = found.into_iter().map(|(key, _)| key).collect();
         assert!(numbers.len() >= at_least, "{what}: {} of {at_least} records", numbers.len());
         assert_eq!(numbers, (0..numbers.len()).map(Self::key).collect::<Vec<_>>(), "{what}: a gap");
-        brick.read_shard(RING, shard(), 0, 1 << 22).unwrap();
+        brick.read_shard(RING, shard(0), 0, 1 << 22).unwrap();
     }
 }
 
@@ -197,7 +188,7 @@ fn a_checkpoint_hurries_to_be_home_before_the_journal_is_65_percent_full() {
     // 65 % of four segments are 170,393 bytes: from here 100,000 are left, and 100 blocks to write.
     let begin = 70_393;
     let mut is_ahead = |step, begin, grown, written| {
-        machine.log.end = Lsn(machine.log.oldest * (64 << 10) + begin + grown);
+        machine.log.end = Lsn(machine.log.oldest * SEGMENT + begin + grown);
         let running = machine.running.as_mut().unwrap();
         (running.step, running.fill_at_begin, running.blocks_written) = (step, begin, written);
         running.frozen = std::sync::Arc::new(Overlay { pending_blocks: 100, ..Overlay::default() });
@@ -223,10 +214,10 @@ fn neighbours_go_home_together_64_blocks_at_a_time() {
     let stamp = Stamp { count: 1, session: SessionId(1), op: OpId(1) };
     overlay.shard(
         RING,
-        shard(),
+        shard(0),
         Before::Is(Some(ShardRecord { stamp, length: 0, home_blocks: 300, reserved_blocks: 0 })),
     );
-    (1..101).chain(200..202).for_each(|block| overlay.set_pending(shard(), block, Bytes::new()));
+    (1..101).chain(200..202).for_each(|block| overlay.set_pending(shard(0), block, Bytes::new()));
     machine.running.as_mut().unwrap().frozen = std::sync::Arc::new(overlay);
     machine.log.stable = machine.log.end;
     let mut runs = Vec::new();

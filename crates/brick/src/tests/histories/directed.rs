@@ -49,7 +49,7 @@ fn a_name_that_a_killed_checkpoint_made_is_covered_by_the_next() {
 
 /// A checkpoint that failed leaves its changes where they are, and no other begins: a brick that has stopped says so.
 #[test]
-fn a_second_checkpoint_of_a_brick_that_stopped_says_so() {
+fn a_second_checkpoint_of_a_poisoned_brick_fails() {
     let faulty = FaultyStorage::new(new_machine());
     let storage = faulty.clone();
     let mut runner = Runner::new(faulty.inner().clone(), Box::new(move |_| Arc::new(storage.clone())));

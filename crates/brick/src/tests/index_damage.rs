@@ -1,8 +1,8 @@
 //! Damage to every block of an index's files: what is read of it is right or an error, and nothing that is there is missing.
 
-use super::backend::{FILE, Reading};
-use super::sums::{self, BLOCK_BYTES, SECTOR_BYTES, Sums};
-use super::{Index, IndexChange, RedbIndex};
+use crate::index::backend::{FILE, Reading};
+use crate::index::sums::{self, BLOCK_BYTES, SECTOR_BYTES, Sums};
+use crate::index::{Index, IndexChange, RedbIndex};
 use crate::storage::{MemoryStorage, Storage};
 use bytes::Bytes;
 use std::collections::BTreeMap;

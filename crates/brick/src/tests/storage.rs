@@ -1,7 +1,8 @@
 //! One suite for every storage, and what is particular to those that fail and lose power.
 
-use super::*;
+use crate::storage::*;
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 fn read(file: &dyn StorageFile, offset: u64, count: usize) -> Vec<u8> {
     let mut buffer = vec![0xee; count];

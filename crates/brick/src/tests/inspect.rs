@@ -1,32 +1,22 @@
 //! What inspection says of bricks that are sound, torn and damaged.
 
-use super::*;
-use crate::storage::MemoryStorage;
-use crate::{BrickSettings, LogEntry, block_checksum};
+mod compare;
+
+use super::support::{RING, append, identity, new_storage, open, run_of, shard, stamp};
+use crate::Brick;
+use crate::inspect::*;
+use crate::storage::{MemoryStorage, Storage};
 use bytes::Bytes;
 use hekate_proto::*;
+use std::sync::Arc;
 
-pub(super) const RING: RingId = RingId(1);
 pub(super) const VOLUME: VolumeId = VolumeId(1);
 pub(super) const PLACE: KeyPrefix = KeyPrefix { ring: RING, position: Position(0), volume: VOLUME };
 pub(super) const FILE: InodeId = InodeId::new(0, 5, 77);
 
-pub(super) fn identity() -> Identity {
-    let settings =
-        BrickSettings { journal_segments: 4, segment_bytes: 256 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
-    Identity::new(BrickId(7), "c", settings)
-}
-
-pub(super) fn shard() -> ShardId {
-    ShardId { volume: VOLUME, data: DataId(3), index: 0 }
-}
-
-pub(super) fn append(brick: &Brick, changes: Vec<Change>) {
-    let partition = PartitionNumber(0);
-    let sequence = Sequence(brick.position(RING, partition).sequence.0 + 1);
-    let (session, op_id) = (SessionId(1), OpId(sequence.0));
-    let record = Record { ring: RING, partition, epoch: Epoch(1), sequence, session, op_id, changes };
-    let end = brick.append(&LogEntry::new(record)).unwrap();
+/// Appends a record and syncs it.
+pub(super) fn append_synced(brick: &Brick, changes: Vec<Change>) {
+    let end = append(brick, changes);
     brick.sync(end).unwrap();
 }
 
@@ -79,24 +69,21 @@ pub(super) fn object(inode: InodeId, kind: Kind) -> Key {
 }
 
 pub(super) fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRecord, BlockRun, Bytes) {
-    let bytes = Bytes::from(vec![fill; count as usize * BLOCK_BYTES]);
-    let checksums = (first..first + count).map(|b| block_checksum(shard(), b, &bytes[..BLOCK_BYTES])).collect();
-    let stamp = Stamp { count: writes, session: SessionId(1), op: OpId(writes) };
+    let (run, bytes) = run_of(shard(0), first, fill, count);
     // The hole behind block 6 is part of the shard.
     let home_blocks = if first == 6 { 8 } else { first + count };
     let length = home_blocks * BLOCK_BYTES as u32;
-    (ShardRecord { stamp, length, home_blocks, reserved_blocks: 0 }, BlockRun { first, checksums }, bytes)
+    (ShardRecord { stamp: stamp(writes), length, home_blocks, reserved_blocks: 0 }, run, bytes)
 }
 
 /// A directory with one name of a file, whose shard has blocks 0 to 3 at home and, beyond the checkpoint, 4 and 5 in the
 /// journal and 6 fresh; 7 is a hole.
 fn new_brick() -> MemoryStorage {
-    let storage = MemoryStorage::new();
-    Brick::create_on(&storage, &identity()).unwrap();
-    let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap();
-    let piece = Piece { data: shard().data, length: u64::MAX };
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    let piece = Piece { data: shard(0).data, length: u64::MAX };
     let name = NameRecord { inode: FILE, kind: NodeKind::File };
-    append(
+    append_synced(
         &brick,
         vec![
             put(object(ROOT, Kind::Inode), &inode(NodeKind::Directory, Vec::new())),
@@ -107,13 +94,13 @@ fn new_brick() -> MemoryStorage {
         ],
     );
     let (record, run, bytes) = blocks(0, 1, 4, 1);
-    append(&brick, vec![Change::WriteBlocks { shard: shard(), record, run, bytes }]);
+    append_synced(&brick, vec![Change::WriteBlocks { shard: shard(0), record, run, bytes }]);
     brick.checkpoint().unwrap();
     let (record, run, bytes) = blocks(4, 2, 2, 2);
-    append(&brick, vec![Change::WriteBlocks { shard: shard(), record, run, bytes }]);
+    append_synced(&brick, vec![Change::WriteBlocks { shard: shard(0), record, run, bytes }]);
     let (record, run, bytes) = blocks(6, 3, 1, 3);
-    brick.write_fresh(RING, shard(), 6, &[&bytes]).unwrap();
-    append(&brick, vec![Change::FreshBlocks { shard: shard(), record, run }]);
+    brick.write_fresh(RING, shard(0), 6, &[&bytes]).unwrap();
+    append_synced(&brick, vec![Change::FreshBlocks { shard: shard(0), record, run }]);
     storage
 }
 
@@ -141,7 +128,7 @@ fn bytes_of(storage: &MemoryStorage) -> Vec<(String, Vec<u8>)> {
 
 fn states(stopped: &StoppedBrick) -> Vec<BlockState> {
     let contents = Contents::read(stopped, &mut |_| ()).unwrap();
-    contents.shard_blocks(RING, shard()).unwrap().unwrap().states
+    contents.shard_blocks(RING, shard(0)).unwrap().unwrap().states
 }
 
 #[test]
@@ -167,14 +154,14 @@ fn a_sound_brick_has_no_problems_and_stays_as_it_is() {
             })
             .unwrap();
         assert_eq!(entries, brick.scan(&from, &to, usize::MAX).unwrap(), "as an opening says");
-        assert_eq!(brick.read_shard(RING, shard(), 4 * 4096, 1).unwrap()[..], [2]);
+        assert_eq!(brick.read_shard(RING, shard(0), 4 * 4096, 1).unwrap()[..], [2]);
     }
     assert!(bytes_of(&storage) == before, "something was written");
 }
 
 #[test]
 fn each_damage_is_named_with_its_place() {
-    let data = crate::home::Home::path(shard());
+    let data = crate::home::Home::path(shard(0));
     let storage = new_brick();
     storage.flip_bit(&data, 4096 + 5);
     let found = problems(&stopped(&storage, true));
@@ -196,13 +183,13 @@ fn each_damage_is_named_with_its_place() {
     assert!(stopped.open_to_read(DamagedJournal::Refuse).is_err());
     let (brick, report) = stopped.open_to_read(DamagedJournal::ReadUpToIt).unwrap();
     assert_eq!(report.records, 0);
-    assert_eq!(brick.read_shard(RING, shard(), 3 * 4096, 4096).unwrap()[..], [1; 4096]);
+    assert_eq!(brick.read_shard(RING, shard(0), 3 * 4096, 4096).unwrap()[..], [1; 4096]);
 }
 
 #[test]
 fn fresh_blocks_that_no_sync_covered_are_lost_in_a_new_life_and_damaged_in_the_old_one() {
     let storage = new_brick();
-    storage.flip_bit(&crate::home::Home::path(shard()), 6 * 4096);
+    storage.flip_bit(&crate::home::Home::path(shard(0)), 6 * 4096);
     assert_eq!(states(&stopped(&storage, true))[6], BlockState::Lost);
     assert_eq!(problems(&stopped(&storage, true)), Vec::<String>::new());
     assert_eq!(states(&stopped(&storage, false))[6], BlockState::Damaged);
@@ -227,12 +214,12 @@ fn a_share_of_a_directory_that_lives_elsewhere_is_no_problem_and_a_name_in_the_w
     let (right, wrong): (Vec<&str>, Vec<&str>) = names.into_iter().partition(there);
     for (name, expected) in [(right[0], 0), (wrong[0], 1)] {
         let storage = new_brick();
-        let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap();
+        let (brick, _) = open(&storage, false);
         let place = KeyPrefix { position, ..PLACE };
         let leads_to = NameRecord { inode: FILE, kind: NodeKind::File };
         let stub = StubRecord { spread, ..stub(1) };
         let changes = vec![put(Key::stub(place, dir), &stub), put(Key::name(place, dir, name.as_bytes()), &leads_to)];
-        append(&brick, changes);
+        append_synced(&brick, changes);
         drop(brick);
         let found = problems(&stopped(&storage, false));
         let strays = found.iter().filter(|what| what.contains("rest where the spread does not put them")).count();
@@ -242,7 +229,7 @@ fn a_share_of_a_directory_that_lives_elsewhere_is_no_problem_and_a_name_in_the_w
 
 #[test]
 fn entries_that_contradict_each_other_are_named() {
-    let piece = Piece { data: shard().data, length: u64::MAX };
+    let piece = Piece { data: shard(0).data, length: u64::MAX };
     let twin = InodeId::new(0, 5, 78);
     let unnamed = InodeId::new(0, 5, 79);
     let content = |inode| Change::Put { key: object(inode, Kind::Content), value: Bytes::from_static(b"x") };
@@ -261,7 +248,7 @@ fn entries_that_contradict_each_other_are_named() {
         (content(unnamed), "content without an inode"),
         (put(object(twin, Kind::Inode), &inode(NodeKind::File, vec![piece])), "is in the layouts of"),
         (
-            put(Key::garbage(RING, VOLUME, Position(0), shard().data), &GarbageRecord { shards: 1 }),
+            put(Key::garbage(RING, VOLUME, Position(0), shard(0).data), &GarbageRecord { shards: 1 }),
             "is garbage and in the",
         ),
         (put(Key::orphan(RING, VOLUME, FILE), &0u8), "is an orphan and has 1 names"),
@@ -270,8 +257,8 @@ fn entries_that_contradict_each_other_are_named() {
         (put(Key::name(PLACE, ROOT, b"a/b"), &7u8), "a name with / or NUL"),
     ] {
         let storage = new_brick();
-        let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap();
-        append(&brick, vec![change]);
+        let (brick, _) = open(&storage, false);
+        append_synced(&brick, vec![change]);
         drop(brick);
         let found = problems(&stopped(&storage, false));
         assert!(found.iter().any(|problem| problem.contains(words)), "{words}: {found:?}");
@@ -301,7 +288,7 @@ fn damage_anywhere_is_never_a_panic_and_never_a_silent_wrong_block() {
         let stopped = stopped(&storage, next(2) == 0);
         let found = problems(&stopped);
         if let Ok((brick, _)) = stopped.open_to_read(DamagedJournal::ReadUpToIt) {
-            let read = guarded("reading", || brick.read_shard(RING, shard(), 0, 4 * 4096));
+            let read = guarded("reading", || brick.read_shard(RING, shard(0), 0, 4 * 4096));
             if let Ok(bytes) = read
                 && !bytes.is_empty()
             {

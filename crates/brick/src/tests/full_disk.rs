@@ -264,7 +264,7 @@ fn a_full_disk_refuses_what_grows_and_goes_on_deleting() {
 }
 
 #[test]
-fn somebody_else_may_fill_the_disk() {
+fn another_user_may_fill_the_disk() {
     let (pages, bricks) = bricks(64 << 20);
     for number in 0..40 {
         commit(&bricks, true, blocks(number, 8)).unwrap();
@@ -288,7 +288,7 @@ fn somebody_else_may_fill_the_disk() {
 }
 
 #[test]
-fn somebody_else_may_fill_the_disk_while_a_checkpoint_runs() {
+fn another_user_may_fill_the_disk_while_a_checkpoint_runs() {
     let (pages, bricks) = bricks(64 << 20);
     for number in 0..10 {
         commit(&bricks, true, blocks(number, 8)).unwrap();
@@ -313,7 +313,7 @@ fn somebody_else_may_fill_the_disk_while_a_checkpoint_runs() {
 }
 
 #[test]
-fn what_has_its_room_is_written_on_a_full_disk_and_given_back_by_a_cut() {
+fn reserved_blocks_are_written_on_a_full_disk_and_freed_by_a_cut() {
     let (pages, bricks) = bricks(96 << 20);
     let (id, count) = (shard(u64::MAX), 300);
     let stamp = |count| Stamp { count, session: SessionId(1), op: OpId(count) };
@@ -347,7 +347,7 @@ fn what_has_its_room_is_written_on_a_full_disk_and_given_back_by_a_cut() {
 }
 
 #[test]
-fn room_that_was_never_written_is_given_back_by_a_cut() {
+fn reserved_blocks_that_were_never_written_are_freed_by_a_cut() {
     let (pages, bricks) = bricks(96 << 20);
     let (id, count) = (shard(1), 300);
     let stamp = |count| Stamp { count, session: SessionId(1), op: OpId(count) };

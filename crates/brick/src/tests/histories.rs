@@ -6,8 +6,8 @@
 
 mod check;
 mod cuts;
+mod directed;
 mod faults;
-mod found;
 mod model;
 mod rot;
 mod run;

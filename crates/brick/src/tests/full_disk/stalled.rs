@@ -70,7 +70,7 @@ fn a_brick_opens_on_a_full_disk() {
 }
 
 #[test]
-fn want_of_file_descriptors_is_waited_for() {
+fn a_checkpoint_and_a_read_wait_for_file_descriptors() {
     let storage = FaultyStorage::new(MemoryStorage::new());
     Brick::create_on(&storage, &identity(1)).unwrap();
     let open = || Brick::open_on(Arc::new(storage.clone()), &identity(1), Incarnation(1), false).unwrap().0;
@@ -90,7 +90,7 @@ fn want_of_file_descriptors_is_waited_for() {
 
 /// The directory that a data file was made in is opened for its sync; the file itself is open by then.
 #[test]
-fn want_of_a_file_descriptor_for_a_directory_is_waited_for() {
+fn a_directory_sync_waits_for_a_file_descriptor() {
     let storage = FaultyStorage::new(MemoryStorage::new());
     Brick::create_on(&storage, &identity(1)).unwrap();
     let brick = Brick::open_on(Arc::new(storage.clone()), &identity(1), Incarnation(1), false).unwrap().0;
@@ -152,7 +152,7 @@ fn a_reserve_that_finds_no_file_descriptor_stops_no_brick() {
 
 /// A server that settles its brick's life after a checkpoint relies on both.
 #[test]
-fn a_checkpoint_that_was_stalled_counts_as_stalled_until_it_has_ended_and_then_all_is_home() {
+fn a_stalled_checkpoint_counts_as_stalled_until_it_has_ended() {
     let (pages, bricks) = bricks(64 << 20);
     for number in 0..100 {
         commit(&bricks, true, blocks(number, 8)).unwrap();

@@ -1,10 +1,11 @@
 //! Replicas with one state and different lives are equal; whatever differs is noticed and named.
 
 use super::*;
-use crate::inspect::tests::*;
+use crate::inspect::*;
 use crate::storage::{MemoryStorage, Storage};
 use crate::{Brick, block_checksum};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const WHOLE: PartitionAddress = PartitionAddress { ring: RING, number: PartitionNumber(0), count: 1 };
@@ -18,9 +19,8 @@ enum Step {
 }
 
 fn live(steps: &[Step]) -> MemoryStorage {
-    let storage = MemoryStorage::new();
-    Brick::create_on(&storage, &identity()).unwrap();
-    let open = || Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap().0;
+    let storage = new_storage();
+    let open = || open(&storage, false).0;
     let mut brick = open();
     for step in steps {
         match step {
@@ -34,7 +34,7 @@ fn live(steps: &[Step]) -> MemoryStorage {
                     let bytes = vec![run.checksums.len() as u8; run.checksums.len() * BLOCK_BYTES];
                     brick.write_fresh(RING, *shard, run.first, &[&bytes]).unwrap();
                 }
-                append(&brick, vec![change.clone()]);
+                append_synced(&brick, vec![change.clone()]);
             }
         }
     }
@@ -68,13 +68,13 @@ fn name(text: &str) -> Key {
 
 fn write(first: u32, fill: u8, count: u32, writes: u64) -> Change {
     let (record, run, bytes) = blocks(first, fill, count, writes);
-    Change::WriteBlocks { shard: shard(), record, run, bytes }
+    Change::WriteBlocks { shard: shard(0), record, run, bytes }
 }
 
 /// Blocks of which each byte is `count`, written home at once.
 fn fresh(first: u32, count: u32, writes: u64) -> Change {
     let (record, run, _) = blocks(first, count as u8, count, writes);
-    Change::FreshBlocks { shard: shard(), record, run }
+    Change::FreshBlocks { shard: shard(0), record, run }
 }
 
 fn xattr(value: &'static str) -> Change {
@@ -83,7 +83,7 @@ fn xattr(value: &'static str) -> Change {
 
 /// A little of everything: a directory, a file with two names, an attribute and a shard, an orphan, garbage.
 fn state() -> Vec<Change> {
-    let piece = Piece { data: shard().data, length: u64::MAX };
+    let piece = Piece { data: shard(0).data, length: u64::MAX };
     let file = NameRecord { inode: FILE, kind: NodeKind::File };
     vec![
         put(object(ROOT, Kind::Inode), &inode(NodeKind::Directory, Vec::new())),
@@ -131,7 +131,7 @@ fn equal_states_have_equal_digests_whatever_came_before() {
         put(object(ROOT, Kind::Stub), &stub(77)),
         write(0, 9, 3, 1),
     ];
-    let back = [Change::Delete { key: name("z") }, Change::DropShard { shard: shard() }];
+    let back = [Change::Delete { key: name("z") }, Change::DropShard { shard: shard(0) }];
     let mut steps = changes(&detour);
     steps.push(Step::Checkpoint);
     steps.extend(changes(&back));
@@ -146,12 +146,12 @@ fn equal_states_have_equal_digests_whatever_came_before() {
 fn zeros_and_holes_are_the_same_bytes_and_where_they_rest_does_not_matter() {
     let (record, mut run, _) = blocks(6, 0, 2, 4);
     let zeros = Bytes::from(vec![0; 2 * BLOCK_BYTES]);
-    run.checksums = (6..8).map(|block| block_checksum(shard(), block, &zeros[..BLOCK_BYTES])).collect();
-    let written = [write(0, 1, 4, 1), Change::WriteBlocks { shard: shard(), record, run, bytes: zeros }];
-    let cut = Change::CutShard { shard: shard(), record: ShardRecord { home_blocks: 8, ..record } };
+    run.checksums = (6..8).map(|block| block_checksum(shard(0), block, &zeros[..BLOCK_BYTES])).collect();
+    let written = [write(0, 1, 4, 1), Change::WriteBlocks { shard: shard(0), record, run, bytes: zeros }];
+    let cut = Change::CutShard { shard: shard(0), record: ShardRecord { home_blocks: 8, ..record } };
     let holes = [write(0, 1, 4, 1), cut];
     let at_home = ShardRecord { home_blocks: 9, ..record };
-    let more_at_home = [write(0, 1, 4, 1), Change::CutShard { shard: shard(), record: at_home }];
+    let more_at_home = [write(0, 1, 4, 1), Change::CutShard { shard: shard(0), record: at_home }];
     let wanted = digest(&live(&changes(&written))).sum;
     assert_eq!(digest(&live(&changes(&holes))).sum, wanted);
     assert_eq!(digest(&live(&changes(&more_at_home))).sum, wanted);
@@ -161,10 +161,10 @@ fn zeros_and_holes_are_the_same_bytes_and_where_they_rest_does_not_matter() {
 fn each_difference_is_noticed_and_named() {
     let plain = live(&changes(&state()));
     let wanted = digest(&plain).sum;
-    let shard_key = Key::shard(RING, shard());
+    let shard_key = Key::shard(RING, shard(0));
     let (record, ..) = blocks(6, 1, 1, 3);
     let (_, run, bytes) = blocks(1, 7, 1, 3);
-    let cut = |record| Change::CutShard { shard: shard(), record };
+    let cut = |record| Change::CutShard { shard: shard(0), record };
     let stamp = Stamp { op: OpId(1000), ..record.stamp };
     let changed = InodeRecord { mtime: Time(2), ..inode(NodeKind::File, Vec::new()) };
     for (what, change, key) in [
@@ -176,8 +176,8 @@ fn each_difference_is_noticed_and_named() {
         ("an attribute", xattr("2"), Key::xattr(RING, VOLUME, FILE, b"user.a")),
         ("a stamp", cut(ShardRecord { stamp, ..record }), shard_key.clone()),
         ("a length", cut(ShardRecord { length: record.length - 1, ..record }), shard_key.clone()),
-        ("bytes", Change::WriteBlocks { shard: shard(), record, run, bytes }, shard_key.clone()),
-        ("a shard less", Change::DropShard { shard: shard() }, shard_key.clone()),
+        ("bytes", Change::WriteBlocks { shard: shard(0), record, run, bytes }, shard_key.clone()),
+        ("a shard less", Change::DropShard { shard: shard(0) }, shard_key.clone()),
         (
             "work",
             Change::Delete { key: Key::orphan(RING, VOLUME, InodeId::new(0, 5, 79)) },
@@ -203,11 +203,11 @@ fn one_byte_of_a_block_with_a_right_checksum_is_a_difference() {
         let (record, mut run, bytes) = blocks(0, 1, 4, 1);
         let mut bytes = bytes.to_vec();
         bytes[2 * BLOCK_BYTES + 17] = fill;
-        run.checksums[2] = block_checksum(shard(), 2, &bytes[2 * BLOCK_BYTES..3 * BLOCK_BYTES]);
-        live(&changes(&[Change::WriteBlocks { shard: shard(), record, run, bytes: bytes.into() }]))
+        run.checksums[2] = block_checksum(shard(0), 2, &bytes[2 * BLOCK_BYTES..3 * BLOCK_BYTES]);
+        live(&changes(&[Change::WriteBlocks { shard: shard(0), record, run, bytes: bytes.into() }]))
     };
     let (one, other) = (other_block(1), other_block(2));
-    let key = Key::shard(RING, shard());
+    let key = Key::shard(RING, shard(0));
     assert_eq!(differ(&one, &other), std::slice::from_ref(&key));
     let (one, other) = (contents(&one), contents(&other));
     let held = |contents| match Replica::new(contents).held(&key) {
@@ -224,9 +224,9 @@ fn damage_is_a_difference_and_a_problem() {
     let mut steps = changes(&state());
     steps.push(Step::Checkpoint);
     let (plain, other) = (live(&steps), live(&steps));
-    let path = crate::data_file_path(shard());
+    let path = crate::data_file_path(shard(0));
     other.flip_bit(&path, 2 * BLOCK_BYTES);
-    assert_eq!(differ(&plain, &other), [Key::shard(RING, shard())]);
+    assert_eq!(differ(&plain, &other), [Key::shard(RING, shard(0))]);
     let found = digest(&other);
     assert_eq!(found.problem_count, 1);
     assert!(found.problems[0].to_string().contains("block 2: damaged"), "{:?}", found.problems);
@@ -247,12 +247,15 @@ fn a_partition_of_many_pages_is_read_to_its_end() {
         Brick::create_on(&storage, &identity()).unwrap();
         let (brick, _) = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap();
         for hundred in 0..30 {
-            append(&brick, batch(hundred * 100..hundred * 100 + 100));
+            append_synced(&brick, batch(hundred * 100..hundred * 100 + 100));
             if hundred == checkpoint_at {
                 brick.checkpoint().unwrap();
             }
         }
-        append(&brick, without.iter().map(|number| Change::Delete { key: name(&format!("{number:05}")) }).collect());
+        append_synced(
+            &brick,
+            without.iter().map(|number| Change::Delete { key: name(&format!("{number:05}")) }).collect(),
+        );
         storage
     };
     let (plain, other) = (make(&[], 12), make(&[0, 1023, 1024, 2999], 25));

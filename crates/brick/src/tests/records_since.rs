@@ -1,12 +1,12 @@
-//! Records for other replicas, of a journal that has rotted.
+//! Records of the journal for a replica that lacks them, also of a journal with damage.
 
-use super::*;
-use crate::storage::{CallKind, Fault, FaultError, FaultyStorage};
-
-fn sequences(brick: &Brick, after: u64) -> Vec<u64> {
-    let found = brick.records_since(RING, PARTITION, Sequence(after)).unwrap().all();
-    found.into_iter().flatten().map(|entry| entry.record.sequence.0).collect()
-}
+use super::support::*;
+use crate::journal::format::RECORD_HEADER_BYTES;
+use crate::storage::{CallKind, Fault, FaultError, FaultyStorage, MemoryStorage, Storage};
+use crate::*;
+use bytes::Bytes;
+use hekate_proto::*;
+use std::sync::Arc;
 
 #[test]
 fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
@@ -18,8 +18,7 @@ fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
     assert_eq!(sequences(&brick, 1), [2, 3]);
 }
 
-/// Chaos: a bit had flipped in a part of the journal that a checkpoint had covered. What was appended behind it, and a restart later had not
-/// reached the other replicas, they could not be given: not in the same segment.
+/// A record that is damaged behind the last checkpoint hides itself and those in front of it, not those behind it.
 #[test]
 fn records_behind_a_damaged_one_can_be_read() {
     // In its body, and in its header, which says where the next one begins.
@@ -67,7 +66,7 @@ fn fast_writes_between_records_hide_none() {
 
 /// A brick that runs finds a record damaged that it has just written, and cannot tell where the next ones begin.
 #[test]
-fn what_is_appended_after_damage_was_seen_can_be_read() {
+fn records_appended_after_damage_was_found_can_be_read() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);
     brick.retain_from(Lsn(0));
@@ -86,7 +85,7 @@ fn what_is_appended_after_damage_was_seen_can_be_read() {
 }
 
 #[test]
-fn what_was_given_back_is_told_from_what_is_damaged() {
+fn released_records_are_distinguished_from_damaged_ones() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);
     for sequence in 0..12 {
@@ -109,7 +108,7 @@ fn what_was_given_back_is_told_from_what_is_damaged() {
 /// A sector that the disk cannot read is damage as flipped bits are: it ends neither who asks for records nor an opening that has no use
 /// for what was there.
 #[test]
-fn what_cannot_be_read_hides_records_and_stops_nobody() {
+fn an_unreadable_sector_hides_records_and_stops_no_brick() {
     let storage = FaultyStorage::new(new_storage());
     let open = || Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false);
     let (brick, _) = open().unwrap();
@@ -152,4 +151,51 @@ fn what_cannot_be_read_hides_records_and_stops_nobody() {
     }
     // Where it does, it is a record before the log's end, or a segment behind it.
     assert!(opened >= 5, "{opened}");
+}
+
+/// So many records, of which four fill a segment.
+fn append_large(brick: &Brick, count: u64) {
+    let key = Key::partition(RING, PARTITION.first_position(1));
+    for sequence in 1..=count {
+        append(brick, vec![Change::Put { key: key.clone(), value: Bytes::from(vec![sequence as u8; 60 << 10]) }]);
+    }
+}
+
+/// Another replica may lack records that a checkpoint has covered.
+#[test]
+fn a_retained_journal_outlives_its_process() {
+    let storage = new_storage();
+    let (brick, _) = open(&storage, false);
+    brick.retain_from(Lsn(0));
+    append_large(&brick, 10);
+    brick.checkpoint().unwrap();
+    drop(brick);
+    let (brick, report) = open(&storage, false);
+    assert_eq!((report.records, sequences(&brick, 0)), (0, (1..=10).collect()));
+}
+
+/// A power cut may leave the header of a segment's earlier use in front of a record of its later use.
+#[test]
+fn records_behind_a_segment_with_parts_of_two_uses_are_found() {
+    let storage = MemoryStorage::new();
+    Brick::create_on(&storage, &identity()).unwrap();
+    let brick = Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), false).unwrap().0;
+    brick.retain_from(Lsn(0));
+    append_large(&brick, 10);
+    assert_eq!(sequences(&brick, 0), (1..=10).collect::<Vec<_>>());
+    let earlier = brick.earlier_ends(100 << 10).unwrap();
+    let marked: Vec<u64> = earlier.iter().map(|(_, ends)| ends[0].2.sequence.0).collect();
+    assert_eq!(marked, [2, 4, 6, 8, 10], "each some two records on");
+    assert_eq!(earlier.last().map(|(upto, ends)| (*upto, ends.clone())), Some(brick.ends()));
+    // Four records fit a segment: the second one of the first is written over.
+    let first = storage.open("journal/segment-001", false).unwrap();
+    first.write_at(&[&[0xab; 4096]], 80 << 10).unwrap();
+    let hidden = |after: u64| matches!(brick.records_since(RING, PARTITION, Sequence(after)), Ok(Since::Hidden(_)));
+    assert_eq!(sequences(&brick, 2), (3..=10).collect::<Vec<_>>());
+    assert!(hidden(1) && hidden(0), "nothing before a gap");
+    // And its header: nothing says where the third one begins.
+    first.write_at(&[&[0xab; 32 << 10]], 48 << 10).unwrap();
+    assert_eq!(sequences(&brick, 4), (5..=10).collect::<Vec<_>>());
+    assert!(hidden(3));
+    assert_eq!(sequences(&brick, 6), (7..=10).collect::<Vec<_>>());
 }

@@ -9,53 +9,38 @@ use crate::machine::checkpoint::Step;
 use crate::machine::{Append, Before, Io, Machine, Next};
 use crate::meta::Meta;
 use crate::storage::{MemoryStorage, Storage};
+use crate::tests::support::{
+    BLOCK, PARTITION, RING, data_file, flip_in_index, identity_with, new_storage_with, shard, stamp,
+};
 use crate::*;
 use bytes::Bytes;
 use hekate_proto::*;
 use std::sync::Arc;
 
-const RING: RingId = RingId(1);
-const PARTITION: PartitionNumber = PartitionNumber(0);
-const BLOCK: u32 = BLOCK_BYTES as u32;
-
-fn identity() -> Identity {
-    let settings =
-        BrickSettings { journal_segments: 4, segment_bytes: 64 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
-    Identity::new(BrickId(7), "c", settings)
-}
+const SEGMENT: u64 = 64 << 10;
 
 fn new() -> (MemoryStorage, Brick) {
-    let storage = MemoryStorage::new();
-    Brick::create_on(&storage, &identity()).unwrap();
+    let storage = new_storage_with(SEGMENT);
     let brick = open(&storage, false).unwrap();
     (storage, brick)
 }
 
 fn open(storage: &MemoryStorage, reborn: bool) -> Result<Brick> {
-    Ok(Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), reborn)?.0)
-}
-
-fn shard() -> ShardId {
-    ShardId { volume: VolumeId(1), data: DataId(3), index: 0 }
+    Ok(Brick::open_on(Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), reborn)?.0)
 }
 
 fn record(count: u64, length: u32, home_blocks: u32) -> ShardRecord {
-    ShardRecord {
-        stamp: Stamp { count, session: SessionId(1), op: OpId(count) },
-        length,
-        home_blocks,
-        reserved_blocks: 0,
-    }
+    ShardRecord { stamp: stamp(count), length, home_blocks, reserved_blocks: 0 }
 }
 
 fn run(first: u32, bytes: &[u8]) -> BlockRun {
-    let sums = bytes.chunks(BLOCK_BYTES).zip(first..).map(|(bytes, block)| block_checksum(shard(), block, bytes));
+    let sums = bytes.chunks(BLOCK_BYTES).zip(first..).map(|(bytes, block)| block_checksum(shard(0), block, bytes));
     BlockRun { first, checksums: sums.collect() }
 }
 
 fn write(first: u32, count: u32, record: ShardRecord) -> Change {
     let bytes = vec![5; count as usize * BLOCK_BYTES];
-    Change::WriteBlocks { shard: shard(), record, run: run(first, &bytes), bytes: bytes.into() }
+    Change::WriteBlocks { shard: shard(0), record, run: run(first, &bytes), bytes: bytes.into() }
 }
 
 fn entry(sequence: u64, changes: Vec<Change>) -> LogEntry {
@@ -107,8 +92,8 @@ fn forge(storage: &MemoryStorage, at: Lsn, header: impl FnOnce(&mut RecordHeader
         generation: 1,
     };
     header(&mut made);
-    let file = storage.open(&format!("journal/segment-{:03}", at.0 / (64 << 10) % 4), false).unwrap();
-    file.write_at(&[&made.encode(), &body], at.0 % (64 << 10)).unwrap();
+    let file = storage.open(&format!("journal/segment-{:03}", at.0 / SEGMENT % 4), false).unwrap();
+    file.write_at(&[&made.encode(), &body], at.0 % SEGMENT).unwrap();
 }
 
 #[test]
@@ -161,7 +146,7 @@ fn journal_invariant_2_a_record_lies_in_one_segment() {
     let (_, brick) = new();
     let mut machine = brick.machine.write();
     let start = machine.log.end;
-    machine.log.end = Lsn(start.0 + (64 << 10) - 4096 - 20);
+    machine.log.end = Lsn(start.0 + SEGMENT - 4096 - 20);
     drop(machine);
     // No record that fits leaves so little behind it: there is no room for the end record either.
     poisons(&brick, "journal invariant 2", append(&brick, vec![put("a")]));
@@ -172,7 +157,7 @@ fn journal_invariant_3_no_segment_that_is_needed_is_used_again() {
     let (_, brick) = new();
     let full = || {
         let mut machine = brick.machine.write();
-        machine.log.end = Lsn(5 * (64 << 10) - 100);
+        machine.log.end = Lsn(5 * SEGMENT - 100);
         // What `append` answers with `Full`.
         assert!(!machine.log.has_room(200));
         machine.log.append(EntryKind::Change, &Bytes::from(vec![0; 200]), 0);
@@ -222,9 +207,9 @@ fn journal_invariant_7_changes_become_visible_in_log_order() {
 #[test]
 fn journal_invariant_8_fresh_blocks_are_home_before_their_record() {
     let (_, brick) = new();
-    let fresh = |first| Change::FreshBlocks { shard: shard(), record: record(1, 0, 4), run: run(first, &[5; 8192]) };
+    let fresh = |first| Change::FreshBlocks { shard: shard(0), record: record(1, 0, 4), run: run(first, &[5; 8192]) };
     refused(&brick, "journal invariant 8", append(&brick, vec![fresh(0)]));
-    brick.write_fresh(RING, shard(), 1, &[&[5; 8192]]).unwrap();
+    brick.write_fresh(RING, shard(0), 1, &[&[5; 8192]]).unwrap();
     refused(&brick, "journal invariant 8", append(&brick, vec![fresh(2)]));
     append(&brick, vec![fresh(1)]).unwrap();
 }
@@ -261,7 +246,7 @@ fn index_invariant_1_a_commit_holds_what_it_was_given() {
             self.0.meta()
         }
     }
-    let geometry = journal::Geometry { brick: BrickId(7), segments: 4, segment_bytes: 64 << 10 };
+    let geometry = journal::Geometry { brick: BrickId(7), segments: 4, segment_bytes: SEGMENT };
     let (new, end) =
         (|| crate::meta::Meta::read(&index::MemoryIndex::default(), geometry).unwrap(), geometry.start_of(1));
     let index = index::MemoryIndex::default();
@@ -288,13 +273,7 @@ fn index_invariant_3_a_value_rests_under_its_seal() {
     append(&brick, vec![put("sealed-name-to-look-for")]).unwrap();
     brick.checkpoint().unwrap();
     drop(brick);
-    let file = storage.open("index/index.redb", false).unwrap();
-    let mut bytes = vec![0; file.length().unwrap() as usize];
-    file.read_at(&mut bytes, 0).unwrap();
-    let name = b"sealed-name-to-look-for";
-    let found: Vec<usize> = (0..bytes.len() - name.len()).filter(|at| bytes[*at..].starts_with(name)).collect();
-    found.iter().for_each(|at| storage.flip_bit("index/index.redb", *at));
-    crate::index::pages_tests::take_for_right(&storage);
+    flip_in_index(&storage, b"sealed-name-to-look-for", 0);
     let brick = open(&storage, false).unwrap();
     let all = brick.scan(&Key::from_bytes(Bytes::new()), &Key::from_bytes(Bytes::from_static(&[255; 40])), 99);
     assert!(matches!(all, Err(Error::Damaged { .. })), "index invariant 3: {all:?}");
@@ -323,7 +302,7 @@ fn read_with_damage(sound: &MemoryStorage, at: usize, count: usize, bits: u8) ->
     let brick = open(&storage, false)?;
     let read = || {
         for block in 0..200 {
-            let bytes = brick.read_shard(RING, shard(), block * BLOCK, BLOCK)?;
+            let bytes = brick.read_shard(RING, shard(0), block * BLOCK, BLOCK)?;
             assert!(bytes.len() == BLOCK_BYTES && bytes.iter().all(|byte| *byte == 5), "byte {at}: block {block}");
         }
         let Change::Put { key, .. } = put("name 77") else { unreachable!() };
@@ -337,7 +316,7 @@ fn read_with_damage(sound: &MemoryStorage, at: usize, count: usize, bits: u8) ->
         format!("block {} of index/index.redb does not match its sum; the brick is to be replaced", at / BLOCK_BYTES);
     assert!(stopped.is_none_or(|why| why.contains(&block)), "byte {at}: {ended:?}");
     assert!(
-        brick.get(&Key::shard(RING, shard())).is_ok() == ended.is_ok() && brick.checkpoint().is_ok() == ended.is_ok()
+        brick.get(&Key::shard(RING, shard(0))).is_ok() == ended.is_ok() && brick.checkpoint().is_ok() == ended.is_ok()
     );
     ended
 }
@@ -376,7 +355,7 @@ fn data_invariant_1_a_checksum_has_its_block() {
     refused(&brick, "data invariant 1", append(&brick, vec![write(0, 0, record(1, 0, 2))]));
     refused(&brick, "data invariant 1", append(&brick, vec![write(1, 2, record(1, 0, 2))]));
     let far = BlockRun { first: u32::MAX, checksums: vec![1, 1] };
-    let far = Change::WriteBlocks { shard: shard(), record: record(1, 0, 2), run: far, bytes: vec![0; 8192].into() };
+    let far = Change::WriteBlocks { shard: shard(0), record: record(1, 0, 2), run: far, bytes: vec![0; 8192].into() };
     refused(&brick, "data invariant 1", append(&brick, vec![far]));
 }
 
@@ -396,14 +375,14 @@ fn data_invariant_2_home_changes_after_the_journal_is_stable() {
 fn data_invariant_3_only_fresh_blocks_are_written_before_their_record() {
     let (_, brick) = new();
     append(&brick, vec![write(0, 2, record(1, 2 * BLOCK, 2))]).unwrap();
-    refused(&brick, "data invariant 3", brick.write_fresh(RING, shard(), 1, &[&[1; BLOCK_BYTES]]));
+    refused(&brick, "data invariant 3", brick.write_fresh(RING, shard(0), 1, &[&[1; BLOCK_BYTES]]));
     brick.checkpoint().unwrap();
-    refused(&brick, "data invariant 3", brick.write_fresh(RING, shard(), 1, &[&[1; BLOCK_BYTES]]));
-    let change = Change::FreshBlocks { shard: shard(), record: record(2, 0, 2), run: run(1, &[1; BLOCK_BYTES]) };
+    refused(&brick, "data invariant 3", brick.write_fresh(RING, shard(0), 1, &[&[1; BLOCK_BYTES]]));
+    let change = Change::FreshBlocks { shard: shard(0), record: record(2, 0, 2), run: run(1, &[1; BLOCK_BYTES]) };
     refused(&brick, "data invariant 3", append(&brick, vec![change]));
-    refused(&brick, "data invariant 3", brick.reserve_fresh(RING, shard(), 1, 3));
+    refused(&brick, "data invariant 3", brick.reserve_fresh(RING, shard(0), 1, 3));
     let record = ShardRecord { reserved_blocks: 4, ..record(2, 0, 2) };
-    let change = Change::ReserveBlocks { shard: shard(), record, first: 1, count: 3 };
+    let change = Change::ReserveBlocks { shard: shard(0), record, first: 1, count: 3 };
     refused(&brick, "data invariant 3", append(&brick, vec![change]));
 }
 
@@ -413,10 +392,10 @@ fn data_invariant_4_home_blocks_do_not_fall() {
     append(&brick, vec![write(0, 2, record(1, 0, 9))]).unwrap();
     refused(&brick, "data invariant 4", append(&brick, vec![write(0, 2, record(2, 0, 8))]));
     brick.checkpoint().unwrap();
-    let cut = Change::CutShard { shard: shard(), record: record(2, 0, 0) };
+    let cut = Change::CutShard { shard: shard(0), record: record(2, 0, 0) };
     refused(&brick, "data invariant 4", append(&brick, vec![cut]));
     let reserve = Change::ReserveBlocks {
-        shard: shard(),
+        shard: shard(0),
         record: ShardRecord { reserved_blocks: 20, ..record(2, 0, 9) },
         first: 9,
         count: 11,
@@ -425,11 +404,11 @@ fn data_invariant_4_home_blocks_do_not_fall() {
     refused(&brick, "data invariant 4", append(&brick, vec![write(0, 2, record(3, 0, 9))]));
     for (home_blocks, reserved_blocks) in [(9, 20), (9, 0), (19, 0), (20, 20)] {
         let record = ShardRecord { reserved_blocks, ..record(3, 0, home_blocks) };
-        refused(&brick, "data invariant 4", append(&brick, vec![Change::CutShard { shard: shard(), record }]));
-        let punch = Change::PunchBlocks { shard: shard(), record, first: 0, count: 1 };
+        refused(&brick, "data invariant 4", append(&brick, vec![Change::CutShard { shard: shard(0), record }]));
+        let punch = Change::PunchBlocks { shard: shard(0), record, first: 0, count: 1 };
         refused(&brick, "data invariant 4", append(&brick, vec![punch]));
     }
-    append(&brick, vec![Change::CutShard { shard: shard(), record: record(3, 0, 20) }]).unwrap();
+    append(&brick, vec![Change::CutShard { shard: shard(0), record: record(3, 0, 20) }]).unwrap();
 }
 
 #[test]
@@ -441,7 +420,7 @@ fn data_invariant_5_a_shard_ends_in_its_blocks() {
     refused(&brick, "data invariant 5", append(&brick, vec![write(0, 1, beyond)]));
     for (first, count) in [(0, 0), (2, 3), (u32::MAX, u32::MAX)] {
         let record = ShardRecord { reserved_blocks: 4, ..record(1, 0, 0) };
-        let reserve = Change::ReserveBlocks { shard: shard(), record, first, count };
+        let reserve = Change::ReserveBlocks { shard: shard(0), record, first, count };
         refused(&brick, "data invariant 5", append(&brick, vec![reserve]));
     }
 }
@@ -457,12 +436,12 @@ fn data_invariant_7_an_answer_has_matched_its_checksum() {
     let (storage, brick) = new();
     append(&brick, vec![write(0, 1, record(1, BLOCK, 1))]).unwrap();
     brick.checkpoint().unwrap();
-    let path = storage.paths().into_iter().find(|path| path.starts_with("data/")).unwrap();
+    let path = data_file(&storage);
     for bit in [0, 17, 4095] {
         storage.flip_bit(&path, bit);
-        damaged(brick.read_shard(RING, shard(), 0, 1), "block 0");
+        damaged(brick.read_shard(RING, shard(0), 0, 1), "block 0");
         storage.flip_bit(&path, bit);
-        brick.read_shard(RING, shard(), 0, 1).unwrap();
+        brick.read_shard(RING, shard(0), 0, 1).unwrap();
     }
 }
 
@@ -470,7 +449,7 @@ fn data_invariant_7_an_answer_has_matched_its_checksum() {
 fn data_invariant_8_a_mark_names_what_was_written() {
     let (_, brick) = new();
     append(&brick, vec![write(0, 1, record(1, BLOCK, 1))]).unwrap();
-    brick.machine.write().unmarked.push((shard(), record(2, 0, 0).stamp));
+    brick.machine.write().unmarked.push((shard(0), record(2, 0, 0).stamp));
     poisons(&brick, "data invariant 8", brick.sync_shards(&[]));
 }
 
@@ -478,10 +457,10 @@ fn data_invariant_8_a_mark_names_what_was_written() {
 fn data_invariant_9_a_dropped_shard_is_not_written() {
     let (_, brick) = new();
     append(&brick, vec![write(0, 1, record(1, BLOCK, 1))]).unwrap();
-    append(&brick, vec![Change::DropShard { shard: shard() }]).unwrap();
+    append(&brick, vec![Change::DropShard { shard: shard(0) }]).unwrap();
     refused(&brick, "data invariant 9", append(&brick, vec![write(0, 1, record(2, BLOCK, 1))]));
-    refused(&brick, "data invariant 9", brick.write_fresh(RING, shard(), 3, &[&[1; BLOCK_BYTES]]));
-    let again = vec![Change::DropShard { shard: shard() }, write(0, 1, record(3, BLOCK, 1))];
+    refused(&brick, "data invariant 9", brick.write_fresh(RING, shard(0), 3, &[&[1; BLOCK_BYTES]]));
+    let again = vec![Change::DropShard { shard: shard(0) }, write(0, 1, record(3, BLOCK, 1))];
     refused(&brick, "data invariant 9", append(&brick, again));
 }
 
@@ -490,13 +469,13 @@ fn data_invariant_10_only_holes_are_punched() {
     let (_, brick) = new();
     append(&brick, vec![write(0, 3, record(1, 3 * BLOCK, 3))]).unwrap();
     brick.checkpoint().unwrap();
-    append(&brick, vec![Change::CutShard { shard: shard(), record: record(2, BLOCK, 3) }]).unwrap();
+    append(&brick, vec![Change::CutShard { shard: shard(0), record: record(2, BLOCK, 3) }]).unwrap();
     brick.sync(brick.end()).unwrap();
     let mut machine = brick.machine.write();
     machine.begin_checkpoint().unwrap();
     let running = machine.running.as_mut().unwrap();
     running.step = Step::Home;
-    running.queue.push_back(Io::PunchHome { shard: shard(), from: 0, to: 2 });
+    running.queue.push_back(Io::PunchHome { shard: shard(0), from: 0, to: 2 });
     drop(machine);
     poisons(&brick, "data invariant 10", brick.guarded(|| brick.write_home(&mut || false)));
 }
@@ -504,12 +483,12 @@ fn data_invariant_10_only_holes_are_punched() {
 /// Nothing that a record says can stop one replica after the other: it is refused by each, or taken by each.
 #[test]
 fn no_record_stops_a_brick() {
-    let fresh = Change::FreshBlocks { shard: shard(), record: record(1, 0, 2), run: run(0, &[1; 4096]) };
+    let fresh = Change::FreshBlocks { shard: shard(0), record: record(1, 0, 2), run: run(0, &[1; 4096]) };
     let odd: [Vec<Change>; 6] = [
-        vec![Change::DropShard { shard: shard() }],
-        vec![Change::DropShard { shard: shard() }, Change::DropShard { shard: shard() }],
-        vec![Change::CutShard { shard: shard(), record: record(0, 0, 1024) }],
-        vec![write(0, 1, record(1, 0, 1)), Change::DropShard { shard: shard() }, write(0, 1, record(2, 0, 1))],
+        vec![Change::DropShard { shard: shard(0) }],
+        vec![Change::DropShard { shard: shard(0) }, Change::DropShard { shard: shard(0) }],
+        vec![Change::CutShard { shard: shard(0), record: record(0, 0, 1024) }],
+        vec![write(0, 1, record(1, 0, 1)), Change::DropShard { shard: shard(0) }, write(0, 1, record(2, 0, 1))],
         vec![fresh],
         vec![],
     ];
@@ -525,8 +504,8 @@ fn no_record_stops_a_brick() {
 }
 
 #[test]
-fn a_machine_is_told_what_it_asks_for() {
-    let geometry = journal::Geometry { brick: BrickId(7), segments: 4, segment_bytes: 64 << 10 };
+fn an_append_asks_for_the_record_of_an_unknown_shard_and_then_succeeds() {
+    let geometry = journal::Geometry { brick: BrickId(7), segments: 4, segment_bytes: SEGMENT };
     let mut machine = Machine::new(
         geometry,
         &Meta { applied: geometry.start_of(1).0, generation: 0, resumed: geometry.start_of(1).0, logs: vec![] },
@@ -534,8 +513,8 @@ fn a_machine_is_told_what_it_asks_for() {
     machine.resume(geometry.start_of(1), 1, false);
     let entry = entry(1, vec![write(0, 1, record(1, 0, 1))]);
     let Append::Learn(shards) = machine.append(&entry).unwrap() else { panic!("the shard is not known") };
-    assert_eq!(shards, [(RING, shard())]);
-    machine.learn(shard(), Before::Is(None));
+    assert_eq!(shards, [(RING, shard(0))]);
+    machine.learn(shard(0), Before::Is(None));
     assert!(matches!(machine.append(&entry), Ok(Append::At { .. })));
     assert!(matches!(machine.checkpoint(), Ok(Next::Done)), "none has begun");
 }

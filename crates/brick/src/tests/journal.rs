@@ -1,9 +1,10 @@
 //! Where the log ends, and where it may not: each rule of `docs/format/journal.md`.
 
-use super::format::{EntryKind, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
-use super::{Geometry, Lsn};
+use super::support::{identity_with, new_storage_with};
+use crate::journal::format::{EntryKind, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
+use crate::journal::{Geometry, Lsn};
 use crate::storage::{MemoryStorage, Storage};
-use crate::{Brick, BrickSettings, Identity, LogEntry, RecoveryReport};
+use crate::{Brick, LogEntry, RecoveryReport};
 use bytes::Bytes;
 use hekate_proto::*;
 use std::sync::Arc;
@@ -11,21 +12,14 @@ use std::sync::Arc;
 const SEGMENT: u64 = 64 << 10;
 const GEOMETRY: Geometry = Geometry { brick: BrickId(7), segments: 4, segment_bytes: SEGMENT };
 
-fn identity() -> Identity {
-    let settings =
-        BrickSettings { journal_segments: 4, segment_bytes: SEGMENT, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
-    Identity::new(GEOMETRY.brick, "c", settings)
-}
-
 fn new() -> (MemoryStorage, Brick) {
-    let storage = MemoryStorage::new();
-    Brick::create_on(&storage, &identity()).unwrap();
+    let storage = new_storage_with(SEGMENT);
     let brick = open(&storage).unwrap().0;
     (storage, brick)
 }
 
 fn open(storage: &MemoryStorage) -> Result<(Brick, RecoveryReport)> {
-    Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), true)
+    Brick::open_on(Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), true)
 }
 
 fn key(number: u64) -> Key {
@@ -99,7 +93,7 @@ fn the_status_says_how_full_the_journal_is() {
 }
 
 #[test]
-fn a_proof_of_damage_counts_wherever_it_is() {
+fn a_later_record_proves_damage_from_any_segment() {
     let (storage, brick) = new();
     append(&brick, 30_000);
     let damaged = append(&brick, 10);
@@ -149,7 +143,7 @@ fn segments_of_another_brick_or_size_are_damage_and_of_another_number_the_end() 
 }
 
 #[test]
-fn a_record_that_would_pass_its_segments_end_is_none() {
+fn a_record_longer_than_its_segment_ends_the_log() {
     for (body_bytes, is_there) in [(SEGMENT as u32, false), (u32::MAX, false), (10, false)] {
         let (storage, brick) = new();
         let lsn = brick.end();
@@ -164,7 +158,7 @@ fn a_record_that_would_pass_its_segments_end_is_none() {
 }
 
 #[test]
-fn where_an_opening_went_on_only_its_generation_is_taken() {
+fn only_records_of_the_last_generation_follow_where_it_resumed() {
     for (generation, outcome) in [(0, Some(0)), (1, Some(1)), (2, None), (3, None)] {
         let (storage, brick) = new();
         let lsn = brick.end();
