@@ -8,7 +8,7 @@ cargo mutants --version >/dev/null 2>&1 || {
   exit 2
 }
 files=("$@")
-[ ${#files[@]} -gt 0 ] || files=(journal/read.rs machine/log.rs recovery.rs journal.rs journal/format.rs machine/checkpoint.rs)
+[ ${#files[@]} -gt 0 ] || files=(journal/read.rs machine/log.rs opening/recovery.rs journal.rs journal/format.rs machine/checkpoint.rs)
 named=()
 for file in "${files[@]}"; do named+=(-f "crates/brick/src/$file"); done
 # Fewer histories than `make test` has: one that goes wrong is found soon, or not at all.

@@ -1,14 +1,17 @@
 //! Does the IO that the machine asks for, on the brick's storage.
 
-use crate::home::Home;
+pub mod home;
+pub mod reserve;
+
+use crate::index::meta::Meta;
 use crate::index::{Index, IndexChange};
 use crate::journal::{Geometry, Segments};
 use crate::machine::{Io, Overlay, PartialGroup, ShardOverlay};
-use crate::meta::Meta;
-use crate::reserve::Reserve;
 use crate::storage::Storage;
 use bytes::Bytes;
 use hekate_proto::*;
+use home::Home;
+use reserve::Reserve;
 use std::sync::Arc;
 
 /// The parts of a brick on its storage.

@@ -1,9 +1,9 @@
 //! Doors for the fuzz targets: the decoders of what rests in a brick, which no other crate needs.
 
 pub use crate::identity::next_life;
+pub use crate::index::meta::{Meta, PartitionLog};
 pub use crate::journal::format::{EntryKind, Mark, RecordHeader, SegmentHeader};
 pub use crate::machine::decode_group;
-pub use crate::meta::{Meta, PartitionLog};
 
 use crate::machine::PartialGroup;
 use bytes::Bytes;

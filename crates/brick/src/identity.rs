@@ -199,7 +199,7 @@ pub fn next_life(directory: &Path) -> Result<NextLife> {
         .map_err(|e| Error::io("read /proc/sys/kernel/random/boot_id", e))?;
     let now = Life { boot: boot.trim().into(), mount: mount_id(directory)?, ..before.clone() };
     // What had stopped itself can trust its caches no more than after a boot.
-    let new = now != before || directory.join(crate::poison_note::FILE).exists();
+    let new = now != before || directory.join(crate::brick::poison_note::FILE).exists();
     let life = Life { incarnation: before.incarnation + u64::from(new), ..now };
     Ok(NextLife { path, life, before, new })
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod backend;
 mod memory;
+pub mod meta;
 mod redb;
 pub(crate) mod sums;
 

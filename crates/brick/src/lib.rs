@@ -7,43 +7,30 @@
 
 mod brick;
 mod checksum;
-mod completeness;
-mod digest;
 mod disk;
 mod entry;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
-mod group_commit;
-mod home;
 mod identity;
 pub mod index;
 pub mod inspect;
 mod journal;
-mod journal_marks;
 mod machine;
-mod merged_index;
-mod meta;
-mod open;
-mod poison_note;
-mod records_since;
-mod recovery;
-mod reserve;
-mod room_queue;
-mod scrub;
+mod opening;
 pub mod storage;
 #[cfg(test)]
 mod tests;
 
+pub use brick::digest::EntryHashes;
+pub use brick::log_ends::{ENDS_A_JOURNAL, Ends};
+pub use brick::records_since::Since;
+pub use brick::scrub::{Finding, ScrubCursor, ScrubStep};
 pub use brick::{Brick, BrickStatus, Checkpoint, Reservation};
 pub use checksum::{CRC_BLOCKS, block_checksum};
-pub use digest::EntryHashes;
+pub use disk::home::data_file_path;
 pub use entry::LogEntry;
-pub use home::data_file_path;
 pub use identity::{BrickSettings, Identity, check_own};
+pub use index::meta::{Meta, PartitionLog};
 pub use journal::Lsn;
-pub use journal_marks::{ENDS_A_JOURNAL, Ends};
 pub use machine::{Amount, LogPosition};
-pub use meta::{Meta, PartitionLog};
-pub use records_since::Since;
-pub use recovery::{LostBlock, RecoveryReport, TornTail};
-pub use scrub::{Finding, ScrubCursor, ScrubStep};
+pub use opening::recovery::{LostBlock, RecoveryReport, TornTail};

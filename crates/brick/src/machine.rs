@@ -1,7 +1,7 @@
 //! The brick as a pure state machine: changes and results come in, the IO to do goes out.
 //!
 //! No file, thread, clock or lock is in here. [`Brick`](crate::Brick) drives it on threads; tests drive it in any order.
-//! Ground state is what the journal and the index hold; this is derived from them (`recovery.rs`) and from then on decides
+//! Ground state is what the journal and the index hold; this is derived from them (`opening/recovery.rs`) and from then on decides
 //! what they will hold: where a record goes (`log.rs`), what it changes (`state.rs`), what it may not (`check.rs`), what a
 //! checkpoint writes home and in which order (`checkpoint.rs`), and what room all that will take (`room.rs`).
 //!
@@ -32,9 +32,9 @@ pub use room::{Amount, Room};
 pub use state::{LogPosition, State};
 
 use crate::entry::LogEntry;
+use crate::index::meta::Meta;
 use crate::journal::format::{EntryKind, Mark};
 use crate::journal::{Geometry, Lsn};
-use crate::meta::Meta;
 use bytes::Bytes;
 use checkpoint::Running;
 use hekate_proto::*;

@@ -3,7 +3,7 @@
 use super::Problem;
 use super::contents::{BLOCKS, Contents, ShardChanges};
 use crate::checksum::{CRC_BLOCKS, block_checksum};
-use crate::home::Home;
+use crate::disk::home::Home;
 use crate::machine::decode_group;
 use crate::storage::Storage;
 use hekate_proto::*;

@@ -1,10 +1,10 @@
 //! The journal as it rests: its segments, the records of its log, and why the log ends where it does.
 
 use super::Problem;
+use crate::index::meta::Meta;
 use crate::journal::format::{EntryKind, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
 use crate::journal::read::{Found, Reader};
 use crate::journal::{Geometry, Lsn};
-use crate::meta::Meta;
 use crate::storage::Storage;
 use hekate_proto::{Record, Result, ShardId, Stamp, Wire};
 

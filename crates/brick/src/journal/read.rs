@@ -2,7 +2,7 @@
 
 use super::format::*;
 use super::{Geometry, Lsn};
-use crate::meta::Meta;
+use crate::index::meta::Meta;
 use crate::storage::{Storage, StorageFile, is_damage};
 use bytes::Bytes;
 use hekate_proto::{Error, Result, Wire};

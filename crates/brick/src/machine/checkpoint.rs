@@ -7,8 +7,8 @@
 use super::io::Job;
 use super::{Io, IoId, Machine, Overlay, ShardOverlay, invariant};
 use crate::checksum::CRC_BLOCKS;
+use crate::index::meta::Meta;
 use crate::journal::Lsn;
-use crate::meta::Meta;
 use bytes::Bytes;
 use hekate_proto::{Error, Result, ShardId};
 use std::collections::{BTreeSet, VecDeque};

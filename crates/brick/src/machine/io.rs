@@ -1,9 +1,9 @@
 //! The IO that the machine asks for.
 
 use super::Overlay;
+use crate::index::meta::Meta;
 use crate::journal::Lsn;
 use crate::journal::format::RECORD_HEADER_BYTES;
-use crate::meta::Meta;
 use bytes::Bytes;
 use hekate_proto::{ShardId, Stamp};
 use std::sync::Arc;

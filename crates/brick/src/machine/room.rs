@@ -2,7 +2,7 @@
 //!
 //! A checkpoint needs bytes, and files for shards that have none yet. What the running and the next checkpoint may take
 //! at most is *promised*. Records that make the store grow are refused before a promise reaches half of the reserve,
-//! which is there only to be given up (`reserve.rs`); those that make it shrink may use all of it, and wait for a
+//! which is there only to be given up (`disk/reserve.rs`); those that make it shrink may use all of it, and wait for a
 //! checkpoint beyond. An eighth of what is free counts too, for a brick may share its file system with seven others.
 //!
 //! While a checkpoint is *stalled*, because another user of the file system took what was promised, nothing grows, and

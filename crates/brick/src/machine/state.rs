@@ -2,8 +2,8 @@
 
 use super::{Amount, Before, Learned, Overlay, ShardOverlay, invariant};
 use crate::checksum::CRC_BLOCKS;
+use crate::index::meta::Meta;
 use crate::journal::Lsn;
-use crate::meta::Meta;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub struct State {
 
 impl State {
     pub fn new(meta: &Meta) -> Self {
-        let position = |log: &crate::meta::PartitionLog| {
+        let position = |log: &crate::index::meta::PartitionLog| {
             ((log.ring, log.partition), LogPosition { epoch: log.epoch, sequence: log.sequence })
         };
         Self { positions: meta.logs.iter().map(position).collect(), ..Self::default() }

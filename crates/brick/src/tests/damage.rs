@@ -2,7 +2,7 @@
 
 use super::support::*;
 
-use crate::scrub::{Finding, ScrubCursor};
+use crate::brick::scrub::{Finding, ScrubCursor};
 use crate::storage::Storage;
 use crate::*;
 use hekate_proto::*;

@@ -96,7 +96,7 @@ fn a_later_mark_of_an_earlier_stamp_lowers_nothing() {
     let upto = brick.sync_shards(&[]).unwrap();
     brick.sync(upto).unwrap();
     let cut = storage.after_power_cut();
-    let path = crate::home::Home::path(shard(0));
+    let path = crate::disk::home::Home::path(shard(0));
     cut.flip_bit(&path, 5 * BLOCK_BYTES); // rot, in what the mark covered
     let (_, report) = Brick::open_on(Arc::new(cut), &identity_with(1 << 20), Incarnation(2), true).unwrap();
     assert_eq!(report.lost, [], "rot of acknowledged durable bytes passes for a power cut's loss");

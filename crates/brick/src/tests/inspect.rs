@@ -161,7 +161,7 @@ fn a_sound_brick_has_no_problems_and_stays_as_it_is() {
 
 #[test]
 fn each_damage_is_named_with_its_place() {
-    let data = crate::home::Home::path(shard(0));
+    let data = crate::disk::home::Home::path(shard(0));
     let storage = new_brick();
     storage.flip_bit(&data, 4096 + 5);
     let found = problems(&stopped(&storage, true));
@@ -189,7 +189,7 @@ fn each_damage_is_named_with_its_place() {
 #[test]
 fn fresh_blocks_that_no_sync_covered_are_lost_in_a_new_life_and_damaged_in_the_old_one() {
     let storage = new_brick();
-    storage.flip_bit(&crate::home::Home::path(shard(0)), 6 * 4096);
+    storage.flip_bit(&crate::disk::home::Home::path(shard(0)), 6 * 4096);
     assert_eq!(states(&stopped(&storage, true))[6], BlockState::Lost);
     assert_eq!(problems(&stopped(&storage, true)), Vec::<String>::new());
     assert_eq!(states(&stopped(&storage, false))[6], BlockState::Damaged);

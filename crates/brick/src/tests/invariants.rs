@@ -3,11 +3,11 @@
 //! What a record could break is refused before it is journaled, and the brick goes on; what rests wrongly on the disk is
 //! damage; what only a bug of ours can break stops the brick.
 
+use crate::index::meta::Meta;
 use crate::journal::Lsn;
 use crate::journal::format::{EntryKind, RecordHeader};
 use crate::machine::checkpoint::Step;
 use crate::machine::{Append, Before, Io, Machine, Next};
-use crate::meta::Meta;
 use crate::storage::{MemoryStorage, Storage};
 use crate::tests::support::{
     BLOCK, PARTITION, RING, data_file, flip_in_index, identity_with, new_storage_with, shard, stamp,
@@ -248,12 +248,12 @@ fn index_invariant_1_a_commit_holds_what_it_was_given() {
     }
     let geometry = journal::Geometry { brick: BrickId(7), segments: 4, segment_bytes: SEGMENT };
     let (new, end) =
-        (|| crate::meta::Meta::read(&index::MemoryIndex::default(), geometry).unwrap(), geometry.start_of(1));
+        (|| crate::index::meta::Meta::read(&index::MemoryIndex::default(), geometry).unwrap(), geometry.start_of(1));
     let index = index::MemoryIndex::default();
-    crate::open::next_generation(&index, geometry, &new(), end).unwrap();
-    assert_eq!(crate::meta::Meta::read(&index, geometry).unwrap().generation, 1);
+    crate::opening::next_generation(&index, geometry, &new(), end).unwrap();
+    assert_eq!(crate::index::meta::Meta::read(&index, geometry).unwrap().generation, 1);
     damaged(
-        crate::open::next_generation(&Liar(index::MemoryIndex::default()), geometry, &new(), end),
+        crate::opening::next_generation(&Liar(index::MemoryIndex::default()), geometry, &new(), end),
         "index invariant 1",
     );
 }

@@ -143,7 +143,7 @@ fn a_record_assembled_by_two_power_cuts_is_not_replayed() {
     let begin = brick.end();
     let end = append(&brick, put("a"));
     drop(brick);
-    let geometry = crate::open::geometry(&identity()).unwrap();
+    let geometry = crate::opening::geometry(&identity()).unwrap();
     let file = storage.open(&geometry.path_of(geometry.number_of(begin)), false).unwrap();
     let (from, to) = (geometry.offset_of(begin), geometry.offset_of(end));
     let half = (from / 512 + 1) * 512;

@@ -5,9 +5,9 @@
 //! mending it from another replica is the server's.
 
 use crate::brick::Brick;
+use crate::brick::merged_index::{BlockSource, MergedIndex};
 use crate::checksum::block_checksum;
-use crate::home::Home;
-use crate::merged_index::{BlockSource, MergedIndex};
+use crate::disk::home::Home;
 use bytes::Bytes;
 use hekate_proto::*;
 

@@ -1,13 +1,13 @@
 //! Recovery: the journal from the last checkpoint on is taken again, and what a power cut tore is told from damage.
 
+use crate::brick::merged_index::MergedIndex;
 use crate::checksum::{CRC_BLOCKS, block_checksum};
 use crate::disk::Disk;
+use crate::index::meta::Meta;
 use crate::journal::format::EntryKind;
 use crate::journal::read::Reader;
 use crate::journal::{Geometry, Lsn};
 use crate::machine::{Machine, follows};
-use crate::merged_index::MergedIndex;
-use crate::meta::Meta;
 use hekate_proto::*;
 use std::collections::HashMap;
 

@@ -1,17 +1,20 @@
 //! Making a brick, and opening one: `docs/format/brick.md` has the order of the steps.
 
+mod completeness;
+pub mod recovery;
+
+use crate::brick::poison_note;
 use crate::brick::{Brick, words};
 use crate::disk::Disk;
-use crate::home::Home;
+use crate::disk::home::Home;
+use crate::disk::reserve::Reserve;
 use crate::identity::{self, BrickSettings, Identity};
+use crate::index::meta::Meta;
 use crate::index::{Index, Reading, RedbIndex};
 use crate::journal::{self, Geometry, Lsn};
-use crate::meta::Meta;
-use crate::poison_note;
-use crate::recovery::{RecoveryReport, recover};
-use crate::reserve::Reserve;
 use crate::storage::{RealStorage, Storage};
 use hekate_proto::*;
+use recovery::{RecoveryReport, recover};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -124,7 +127,7 @@ impl Brick {
         reading: Reading,
     ) -> Result<(Self, RecoveryReport)> {
         let geometry = geometry(identity)?;
-        crate::completeness::check(&*storage, geometry)?;
+        completeness::check(&*storage, geometry)?;
         let stopped = poison_note::read(&*storage)?;
         let reborn = reborn || stopped.is_some();
         if stopped.is_some() {

@@ -4,7 +4,7 @@
 //! fsync with success. So an opening after that trusts nothing that was not synced before, as after a power cut, and reads
 //! from the disk, not from the cache. (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020.)
 
-use crate::home::Home;
+use crate::disk::home::Home;
 use crate::journal::Geometry;
 use crate::storage::Storage;
 use hekate_proto::{Error, Result};

@@ -10,11 +10,6 @@ use crate::journal::Lsn;
 use crate::machine::{Io, IoId, Next, is_shortage};
 use hekate_proto::{Error, Result};
 use parking_lot::MutexGuard;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// Between two looks whether there is room for a write of the journal, in ms.
-const ROOM_PAUSE_MS: u64 = 50;
 
 /// A checkpoint that has begun.
 pub struct Checkpoint<'a> {
@@ -108,23 +103,9 @@ impl Brick {
         }
     }
 
-    fn perform_with_reserve(&self, io: &Io) -> Result<()> {
+    pub(super) fn perform_with_reserve(&self, io: &Io) -> Result<()> {
         let mut outcome = self.disk.perform(io, &[]);
         while matches!(outcome, Err(Error::NoSpace { .. })) && self.disk.reserve.give_up_some()? {
-            outcome = self.disk.perform(io, &[]);
-        }
-        outcome
-    }
-
-    /// A write of the journal finds no room only where the file system copies on write. The machine has taken the record
-    /// by then, so the write waits, with the reserve given up; in the end the brick stops and other replicas go on.
-    pub(super) fn perform_journal(&self, io: &Io) -> Result<()> {
-        let mut outcome = self.perform_with_reserve(io);
-        for _ in 0..self.journal_patience_ms.load(Ordering::Relaxed) / ROOM_PAUSE_MS {
-            if !matches!(outcome, Err(Error::NoSpace { .. })) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(ROOM_PAUSE_MS));
             outcome = self.disk.perform(io, &[]);
         }
         outcome

@@ -4,7 +4,7 @@
 //! is not written there meanwhile: only a checkpoint writes blocks home, and only those that an overlay had.
 
 use crate::checksum::{CRC_BLOCKS, block_checksum};
-use crate::home::Home;
+use crate::disk::home::Home;
 use crate::index::Index;
 use crate::machine::{Before, Overlay, PartialGroup, State};
 use bytes::{Bytes, BytesMut};

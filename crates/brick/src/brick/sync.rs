@@ -1,0 +1,87 @@
+//! Syncs: of the journal, shared by all threads that wait for one, and of data files, each followed by a mark.
+
+use super::{Brick, ROOM_PAUSE};
+use crate::journal::Lsn;
+use crate::machine::Append;
+use hekate_proto::*;
+
+impl Brick {
+    /// Returns once everything before `upto` is on stable storage.
+    pub fn sync(&self, upto: Lsn) -> Result<()> {
+        if self.machine.read().written() < upto {
+            // Another thread is writing it.
+            drop(self.writer.lock());
+        }
+        self.group.wait(upto, || self.guarded(|| self.sync_written()))
+    }
+
+    fn sync_written(&self) -> Result<Lsn> {
+        let begun = self.machine.write().sync()?;
+        if let Some((id, io)) = begun {
+            self.perform(id, &io, &[])?;
+        }
+        Ok(self.machine.read().stable())
+    }
+
+    /// Puts the data files of these shards on stable storage, as far as they have bytes that no sync has covered.
+    /// -> the position to [`Brick::sync`] to. Waits while the process has no file descriptor for them: replicas take an
+    /// error for the end of the brick.
+    pub fn sync_shards(&self, shards: &[ShardId]) -> Result<Lsn> {
+        self.guarded(|| {
+            self.wait_for_recovery(shards)?;
+            while let Err(error) = self.sync_homes(shards) {
+                if !matches!(error, Error::Unavailable { .. }) {
+                    return Err(error);
+                }
+                std::thread::sleep(ROOM_PAUSE);
+            }
+            let mut writer = self.writer.lock();
+            loop {
+                let step = self.machine.write().mark()?;
+                match step {
+                    None => return Ok(self.end()),
+                    Some(Append::At { io, .. }) => self.perform_all(io)?,
+                    Some(_) => self.wait_for_room(&mut writer),
+                }
+            }
+        })
+    }
+
+    fn sync_homes(&self, shards: &[ShardId]) -> Result<()> {
+        let io = self.machine.write().sync_shards(shards)?;
+        // All of them: the machine waits for each to end.
+        let synced: Vec<Result<()>> = io.into_iter().map(|(id, io)| self.perform(id, &io, &[])).collect();
+        synced.into_iter().collect()
+    }
+
+    /// After a power cut no data file is synced before a checkpoint has covered what recovery found: a mark would cover
+    /// what the power cut took as well. That checkpoint may be stalled for want of room.
+    fn wait_for_recovery(&self, shards: &[ShardId]) -> Result<()> {
+        while !self.may_sync(shards)? {
+            std::thread::sleep(ROOM_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Whether [`Brick::sync_shards`] would not wait for a checkpoint that is to cover recovery.
+    pub fn may_sync(&self, shards: &[ShardId]) -> Result<bool> {
+        let machine = self.machine.read();
+        machine.check_alive()?;
+        Ok(machine.has_covered_recovery() || !shards.iter().any(|shard| machine.state().unsynced(*shard).is_some()))
+    }
+
+    /// Whether [`Brick::sync_shards`] would not wait for room in the journal.
+    pub fn takes_mark(&self) -> bool {
+        self.machine.write().takes_mark()
+    }
+
+    /// Whether a checkpoint has covered what recovery found after a power cut. Until then no data file may be synced.
+    pub fn has_covered_recovery(&self) -> bool {
+        self.machine.read().has_covered_recovery()
+    }
+
+    /// Shards with bytes that only [`Brick::sync_shards`] makes durable.
+    pub fn unsynced_shards(&self) -> Vec<ShardId> {
+        self.machine.read().state().unsynced_shards()
+    }
+}
