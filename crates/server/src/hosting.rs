@@ -4,7 +4,9 @@
 //! |---|---|---|
 //! | `node` | opens everything at the start; the service that connections call | a server that does not start or stop |
 //! | `start` | brings the replicas into step before the first request | replicas that differ after a power cut |
-//! | `bricks` | makes, opens, adds, replaces and removes bricks | a brick that is refused, or an old copy that is accepted |
+//! | `own_bricks` | opens this server's bricks and holds them | a brick that is refused, or an old copy that is accepted |
+//! | `bricks` | makes, adds, replaces and removes bricks | `hekate brick` that refuses, or forgets a brick |
+//! | `rings` | the rings that this server has replicas of | |
 //! | `hosted_ring` | the replicas of a ring that are here, and their mailboxes | a request that reaches no leader |
 //! | `views` | renews the lease, forms the next view and records that it has begun | two leaders; no leader after a failure |
 //! | `volumes` | makes, maps and deletes volumes | a volume without a root; space that does not come back |
@@ -17,8 +19,10 @@ pub(crate) mod bricks;
 pub(crate) mod coordinator_host;
 pub(crate) mod hosted_ring;
 pub(crate) mod node;
+pub(crate) mod own_bricks;
 pub(crate) mod peer_inbox;
 pub(crate) mod remote_coordinator;
+pub(crate) mod rings;
 pub(crate) mod start;
 pub mod state_directory;
 pub(crate) mod views;

@@ -7,6 +7,7 @@
 //! | `tickets` | hands an answer to the thread that waits for it | a request that times out although it was carried out |
 //! | `syncer` | syncs several bricks in parallel | a lost write after a power cut; slow fsyncs |
 //! | `sessions` | which clients exist, and when a session expires | a lock held after its mount has died; a deleted file that stays |
+//! | `orphans` | inodes without a name that may be open | space of a deleted file that does not come back |
 //! | `locking` | POSIX locks: restores, grants, releases | a lock that is never granted, or granted twice |
 //! | `member_writes` | writes that a client sends to one member, past the leader | a fast or raw write that is refused |
 //! | `raw` | locks of raw writes (mode `afr`) | two raw writes to one range at once |
@@ -17,6 +18,7 @@
 pub(crate) mod batch;
 pub(crate) mod locking;
 pub(crate) mod member_writes;
+pub(crate) mod orphans;
 pub(crate) mod raw;
 pub(crate) mod sessions;
 pub(crate) mod syncer;

@@ -3,6 +3,7 @@
 mod damage;
 
 use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::own_bricks::OwnBricks;
 use crate::{Node, NodeSettings, VolumeRequest};
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
@@ -59,12 +60,16 @@ fn bricks(all: &[&Arc<Brick>]) -> HashMap<BrickId, Arc<Brick>> {
     all.iter().map(|b| (b.id(), (*b).clone())).collect()
 }
 
+fn own(open: &HashMap<BrickId, Arc<Brick>>) -> OwnBricks {
+    OwnBricks::new(open.clone(), HashMap::new())
+}
+
 /// What a start does, without a server around it.
 fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()> {
     let none = |_, _| Vec::<BlockAt>::new();
     let all: Vec<BrickId> = bricks.keys().copied().collect();
     for info in rings {
-        let ring = HostedRing::new(info, bricks, HashMap::new(), none)?;
+        let ring = HostedRing::new(info, &own(bricks), HashMap::new(), none)?;
         let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
         let to_all = |event: Event| addresses.iter().map(move |address| (*address, event.clone()));
         let mut queue: std::collections::VecDeque<(Address, Event)> =
@@ -119,7 +124,7 @@ fn a_replica_that_is_busy_when_views_change_hears_of_it() {
     let before = ring(&[&[1, 2], &[2]]);
     let mut after = before.clone();
     after.views[0].epoch = Epoch(2);
-    let hosted = HostedRing::new(&before, &all, HashMap::new(), |_, _| Vec::new()).unwrap();
+    let hosted = HostedRing::new(&before, &own(&all), HashMap::new(), |_, _| Vec::new()).unwrap();
     let to = Address { partition: PartitionNumber(0), brick: BrickId(1) };
     hosted.deliver(to, Event::Start);
     let mut is_busy = true;
@@ -287,10 +292,10 @@ fn a_user_who_was_not_named_may_not_use_a_volume() {
 #[test]
 fn a_stopped_brick_does_not_keep_the_others_from_their_checkpoints() {
     let served = Served::new("poisoned");
-    served.node.bricks[&BrickId(1)].poison(&Error::Poisoned { what: "test".into() });
+    served.node.bricks.get(&BrickId(1)).unwrap().poison(&Error::Poisoned { what: "test".into() });
     assert!(served.node.checkpoint_all().is_err());
-    for (id, brick) in served.node.bricks.iter().filter(|(id, _)| id.0 != 1) {
-        assert_eq!(brick.status().unwrap().overlay_bytes, 0, "{id:?}");
+    for brick in served.node.bricks.values().filter(|brick| brick.id().0 != 1) {
+        assert_eq!(brick.status().unwrap().overlay_bytes, 0, "{:?}", brick.id());
     }
 }
 
@@ -304,7 +309,7 @@ fn partitions_go_on_without_a_brick_that_has_stopped() {
         .filter(|number| ring.view(*number).unwrap().has_member(stopped))
         .collect();
     assert!(!had.is_empty());
-    served.node.bricks[&stopped].poison(&Error::Poisoned { what: "test".into() });
+    served.node.bricks.get(&stopped).unwrap().poison(&Error::Poisoned { what: "test".into() });
     let begun = Instant::now();
     let goes_on = |number: &PartitionNumber| {
         let view = ring.view(*number).unwrap();
@@ -469,7 +474,7 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     served.node = start(&served.directory);
     assert_eq!(served.node.recoveries[&members[0]].lost.len(), 16);
     // It learns what it lacks while the other one serves.
-    let read = |member: &BrickId| served.node.bricks[member].read_shard(ring_id, shard, 0, 1 << 20);
+    let read = |member: &BrickId| served.node.bricks.get(member).unwrap().read_shard(ring_id, shard, 0, 1 << 20);
     let is_whole = || members.iter().all(|member| read(member).is_ok_and(|found| found == bytes));
     let is_settled = || served.node.registry.lost_blocks::<serde_json::Value>().unwrap().is_empty();
     let begun = Instant::now();
@@ -556,9 +561,9 @@ fn a_sync_of_a_brick_that_has_stopped_is_asked_of_others() {
     let served = Served::new("stopped-sync");
     let (volume, session, _) = served.node.open(Peer::Secret, "v", None).unwrap();
     let ring = served.node.ring(served.node.volume(volume).unwrap().ring).unwrap();
-    let all: Vec<BrickId> = served.node.bricks.keys().copied().collect();
+    let all: Vec<BrickId> = served.node.bricks.ids().collect();
     let sync = |brick: BrickId| {
-        let incarnation = served.node.bricks[&brick].incarnation();
+        let incarnation = served.node.bricks.get(&brick).unwrap().incarnation();
         let op = Op::Data { op: DataOp::Sync { incarnation, shards: Vec::new(), all: true } };
         let target = Target::Brick { brick };
         let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
@@ -566,7 +571,7 @@ fn a_sync_of_a_brick_that_has_stopped_is_asked_of_others() {
     };
     let (stopped, others) = all.split_first().unwrap();
     assert_eq!(sync(*stopped), Ok(Reply::Done));
-    served.node.bricks[stopped].poison(&Error::Poisoned { what: "test".into() });
+    served.node.bricks.get(stopped).unwrap().poison(&Error::Poisoned { what: "test".into() });
     assert!(sync(*stopped).unwrap_err().is_passing(), "the views still have the brick");
     let begun = Instant::now();
     while ring.views().iter().any(|view| view.has_member(*stopped)) {
@@ -577,7 +582,9 @@ fn a_sync_of_a_brick_that_has_stopped_is_asked_of_others() {
     for brick in others {
         assert_eq!(sync(*brick), Ok(Reply::Done));
     }
-    others.iter().for_each(|brick| drop(served.node.bricks[brick].poison(&Error::Poisoned { what: "test".into() })));
+    others.iter().for_each(|brick| {
+        drop(served.node.bricks.get(brick).unwrap().poison(&Error::Poisoned { what: "test".into() }))
+    });
     for brick in others.iter().filter(|brick| ring.views().iter().any(|view| view.has_member(**brick))) {
         assert!(matches!(sync(*brick), Err(Error::Poisoned { .. })), "no other member has what it had");
     }

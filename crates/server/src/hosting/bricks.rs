@@ -1,17 +1,14 @@
-//! A server's bricks: made, added to a cluster that runs, and taken out of it again.
+//! Bricks of a cluster that runs: made, added, replaced and removed. `own_bricks.rs` opens and holds them.
 //!
 //! Another brick can take a brick's place: it is to hold what that one holds, learns it, and then that one goes from its
 //! views. To spread what rests on a brick over others does not exist yet.
 
 use crate::hosting::node::Node;
-use hekate_brick::{Brick, BrickSettings, Identity, RecoveryReport};
-use hekate_cluster::{BrickInfo, Registry, RingInfo, check_openings};
+use hekate_brick::{Brick, BrickSettings, Identity};
+use hekate_cluster::{BrickInfo, RingInfo};
 use hekate_proto::*;
 use serde_json::{Value, json};
-use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// A journal is of this size at least and at most, in MiB.
 const JOURNAL_MIB: std::ops::RangeInclusive<u64> = 32..=65_536;
@@ -63,88 +60,6 @@ pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
         openings: 0,
         unopened: false,
     })
-}
-
-/// Bricks of a server that starts.
-#[derive(Default)]
-pub struct Opened {
-    /// Those that are open.
-    pub bricks: HashMap<BrickId, Arc<Brick>>,
-    /// What was found when they were opened.
-    pub recoveries: HashMap<BrickId, RecoveryReport>,
-    /// Where each is, those that are not open too.
-    pub directories: HashMap<BrickId, String>,
-    /// Those that are not: it is to do without them, or nothing is to rest on one that cannot be opened.
-    pub absent: BTreeSet<BrickId>,
-}
-
-/// Opens all of this server's bricks but those that it is to do without.
-pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress: &dyn Fn(&str)) -> Result<Opened> {
-    let (own, rings) = (registry.own_bricks()?, registry.rings()?);
-    if let Some(unknown) = without.iter().find(|directory| own.iter().all(|info| info.directory != **directory)) {
-        let known: Vec<&str> = own.iter().map(|info| info.directory.as_str()).collect();
-        return Err(Error::invalid(format!("this server has no brick {unknown}; its bricks are {}", known.join(", "))));
-    }
-    let mut opened = Opened::default();
-    for info in own {
-        opened.directories.insert(info.brick, info.directory.clone());
-        if without.contains(&info.directory) {
-            progress(&format!("brick {} is left out", info.directory));
-            opened.absent.insert(info.brick);
-            continue;
-        }
-        progress(&format!("opening brick {}", info.directory));
-        let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
-        match open(&info, cluster, progress) {
-            Ok((brick, report)) => {
-                registry.opened(info.brick, brick.incarnation(), brick.generation())?;
-                opened.recoveries.insert(info.brick, report);
-                opened.bricks.insert(info.brick, Arc::new(brick));
-            }
-            Err(error) if !is_needed => {
-                progress(&format!("brick {} cannot be opened, and nothing is to rest on it: {error}", info.directory));
-                opened.absent.insert(info.brick);
-            }
-            Err(error) => return Err(with_hint(error, &info.directory)),
-        }
-    }
-    Ok(opened)
-}
-
-/// How long a write of the journal waits on a full file system that copies on write, before its brick stops.
-const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
-
-fn open(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
-    let directory = &info.directory;
-    let is_it = |brick: BrickId, openings| {
-        if brick != info.brick {
-            let what = format!("{directory} holds brick {}, not {}", brick.text(), info.brick.text());
-            return Err(Error::Denied { what });
-        }
-        check_openings(directory, info.openings, openings)
-    };
-    let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
-    brick.set_journal_patience(JOURNAL_PATIENCE);
-    if let Some(why) = &report.stopped {
-        progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
-    }
-    if let Some(torn) = &report.torn {
-        let (path, offset, why) = (&torn.path, torn.offset, torn.why);
-        progress(&format!("cut a torn tail off the journal, {path} at offset {offset}: {why}; nothing synced is lost"));
-    }
-    Ok((brick, report))
-}
-
-/// What can be done about a brick that cannot be opened, if its volumes have other copies.
-fn with_hint(error: Error, directory: &str) -> Error {
-    let hint = |what: String| format!("{what}; if its disk is gone: `hekate serve --without {directory}`");
-    match error {
-        Error::Invalid { what } => Error::Invalid { what: hint(what) },
-        Error::Damaged { what } => Error::Damaged { what: hint(what) },
-        Error::Denied { what } => Error::Denied { what: hint(what) },
-        Error::Io { what } => Error::Io { what: hint(what) },
-        other => other,
-    }
 }
 
 /// Makes a brick on this server and records it.
@@ -205,7 +120,7 @@ fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<
         return Err(Error::invalid(format!("{directory} is no absolute path")));
     }
     let mut own = node.registry.own_bricks()?;
-    own.retain(|info| Some(info.brick) != replaced || node.bricks.contains_key(&info.brick));
+    own.retain(|info| Some(info.brick) != replaced || node.bricks.get(&info.brick).is_some());
     let lies_in = |info: &&BrickInfo| path.starts_with(&info.directory) || Path::new(&info.directory).starts_with(path);
     if let Some(other) = own.iter().find(lies_in) {
         let what = if other.directory == directory { "is a brick of this server already" } else { "and the brick" };
@@ -264,25 +179,4 @@ fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result
          them over other bricks does not exist yet",
         info.directory
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::Served;
-
-    /// Seed 7352 of the simulator: each start counted an opening, so an older copy that was started often enough was taken.
-    #[test]
-    fn an_older_copy_is_refused_as_often_as_it_is_tried() {
-        let served = Served::new("older-copy");
-        let (registry, cluster) = (served.node.registry.clone(), served.node.cluster.clone());
-        let (id, brick) = served.node.bricks.iter().next().unwrap();
-        registry.opened(*id, brick.incarnation(), brick.generation() + 2).unwrap();
-        let directory = served.stopped();
-        for _ in 0..4 {
-            let refused = open_all(&registry, &cluster, &[], &|_| ()).err().unwrap();
-            assert!(refused.to_string().contains("was restored from an older copy"), "{refused}");
-        }
-        std::fs::remove_dir_all(directory).unwrap();
-    }
 }

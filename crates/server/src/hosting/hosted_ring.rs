@@ -1,5 +1,6 @@
 //! The partitions of a ring that this server has replicas of.
 
+use crate::hosting::own_bricks::OwnBricks;
 use hekate_brick::Brick;
 use hekate_cluster::RingInfo;
 use hekate_proto::map::View;
@@ -35,7 +36,7 @@ impl HostedRing {
     /// From the record of the ring and the open bricks; `servers`: where all bricks are; `lost`: blocks that power cuts took from them.
     pub fn new(
         info: &RingInfo,
-        bricks: &HashMap<BrickId, Arc<Brick>>,
+        bricks: &OwnBricks,
         servers: HashMap<BrickId, ServerId>,
         lost: impl Fn(BrickId, PartitionNumber) -> Vec<BlockAt>,
     ) -> Result<Self> {

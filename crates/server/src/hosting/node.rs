@@ -1,37 +1,40 @@
-//! A server process: what it opens when it starts, and the service that connections use.
+//! A server process: what it opens when it starts, and the service that its connections call.
 
 use crate::control;
-use crate::hosting::bricks::{self, Opened};
 use crate::hosting::hosted_ring::{Hosted, HostedRing};
+use crate::hosting::own_bricks::{self, Opened, OwnBricks};
+use crate::hosting::peer_inbox::Links;
+use crate::hosting::rings::Rings;
 use crate::hosting::start::{self, LostOn};
 use crate::hosting::state_directory;
 use crate::hosting::views::Views;
-use crate::maintenance::checkpoint::{Journals, Stalls};
+use crate::hosting::volumes::Volumes;
+use crate::maintenance::checkpoint::Journals;
 use crate::maintenance::damage::Damages;
 use crate::maintenance::healing;
-use crate::maintenance::housekeeping::Housekeeping;
+use crate::maintenance::housekeeping::{Housekeeping, forget_session};
 use crate::maintenance::scrub::Scrubs;
 use crate::reports::heal_files::Leavings;
 use crate::reports::mapping::Mappings;
 use crate::reports::metrics;
 use crate::reports::op_statistics::{AtWork, OpCounters, SlowOps};
+use crate::request::orphans::Orphans;
 use crate::request::raw::RawLocks;
 use crate::request::sessions::Sessions;
 use crate::request::syncer::Syncers;
 use crate::request::tickets::Tickets;
 use crate::request::turn::Turn;
-use hekate_brick::{Brick, RecoveryReport};
+use hekate_brick::RecoveryReport;
 use hekate_cluster::{Registry, RingInfo, VolumeInfo};
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
 use hekate_transport::link::Boot;
 use hekate_transport::{Listener, Peer, Peers, Secret, Service};
-use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where a server keeps its state.
@@ -43,52 +46,44 @@ pub struct NodeSettings {
     pub without: Vec<String>,
 }
 
-/// A server.
+/// A server: what its connections, its housekeeping and its links share.
+///
+/// Each part keeps its fields, and its locks, to itself; the file that defines it documents it.
 pub struct Node {
     pub(crate) registry: Registry,
-    /// Where the coordinator answers; none: this server holds it.
+    /// Where the coordinator answers; `None` if this server holds it.
     pub(crate) coordinator_address: Option<String>,
     pub(crate) secret: Option<Secret>,
+    /// The cluster's id.
     pub(crate) cluster: String,
-    pub(crate) bricks: HashMap<BrickId, Arc<Brick>>,
-    /// Where each of its bricks is.
-    pub(crate) directories: HashMap<BrickId, String>,
+    pub(crate) bricks: OwnBricks,
     /// Its bricks that are not open.
     pub(crate) absent: BTreeSet<BrickId>,
-    pub(crate) journals: Journals,
-    pub(crate) stalls: Stalls,
+    /// What opening each brick found.
     pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
-    pub(crate) rings: RwLock<HashMap<RingId, Arc<HostedRing>>>,
-    pub(crate) volumes: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
-    pub(crate) maps: Mutex<HashMap<VolumeId, map::VolumeMap>>,
+    pub(crate) rings: Rings,
+    pub(crate) volumes: Volumes,
+    pub(crate) views: Views,
+    pub(crate) links: Links,
     pub(crate) sessions: Sessions,
-    pub(crate) syncers: Syncers,
+    pub(crate) orphans: Orphans,
+    pub(crate) raw_locks: RawLocks,
     pub(crate) tickets: Tickets,
-    /// Inodes without names that may be open.
-    pub(crate) orphans: Mutex<BTreeSet<(RingId, VolumeId, InodeId)>>,
+    pub(crate) syncers: Syncers,
+    pub(crate) housekeeping: Housekeeping,
+    pub(crate) journals: Journals,
+    pub(crate) scrubs: Scrubs,
+    pub(crate) damages: Damages,
+    pub(crate) heal_rate: healing::Rate,
+    /// When each absent replica left its view.
+    pub(crate) leavings: Leavings,
+    pub(crate) mappings: Mappings,
     pub(crate) counters: OpCounters,
     pub(crate) at_work: AtWork,
     pub(crate) slow_ops: SlowOps,
-    pub(crate) raw_locks: RawLocks,
-    pub(crate) scrubs: Scrubs,
-    pub(crate) damages: Damages,
-    pub(crate) mappings: Mappings,
-    pub(crate) heal_rate: healing::Rate,
-    /// When replicas left that are away or being healed.
-    pub(crate) leavings: Leavings,
     pub(crate) started: Instant,
     pub(crate) stop_asked: AtomicBool,
-    /// What power cuts took before this start is settled.
-    lives_settled: AtomicBool,
-    /// One volume is made at a time: two would host a new ring twice.
-    pub(crate) making_volume: Mutex<()>,
-    housekeeping: Mutex<Option<Housekeeping>>,
-    pub(crate) views: Views,
-    /// Links to the cluster's other servers.
-    pub(crate) peers: OnceLock<Peers>,
-    /// Servers that can be heard now.
-    pub(crate) linked: Mutex<BTreeSet<ServerId>>,
-    /// Itself, for what goes on after the call that began it.
+    /// Itself, for work that continues after the call that began it.
     pub(crate) own: Weak<Node>,
 }
 
@@ -106,8 +101,8 @@ impl Node {
         let (registry, coordinator_address) = state_directory::open_registry(&settings.state, secret.as_ref())?;
         registry.check_version()?;
         let cluster = registry.cluster()?;
-        let Opened { bricks, recoveries, directories, absent } =
-            bricks::open_all(&registry, &cluster, &settings.without, progress)?;
+        let Opened { bricks, recoveries, absent } =
+            own_bricks::open_all(&registry, &cluster, &settings.without, progress)?;
         let syncers = Syncers::start(bricks.values())?;
         let journals = Journals::new(bricks.values())?;
         let node = Arc::new_cyclic(|own| Self {
@@ -117,38 +112,32 @@ impl Node {
             secret,
             cluster,
             bricks,
-            directories,
             absent,
-            journals,
-            stalls: Stalls::default(),
             recoveries,
-            rings: RwLock::default(),
-            volumes: RwLock::default(),
-            maps: Mutex::default(),
-            syncers,
+            rings: Rings::default(),
+            volumes: Volumes::default(),
+            views: Views::default(),
+            links: Links::default(),
+            orphans: Orphans::default(),
+            raw_locks: RawLocks::default(),
             tickets: Tickets::default(),
-            orphans: Mutex::default(),
+            syncers,
+            housekeeping: Housekeeping::default(),
+            journals,
+            scrubs: Scrubs::default(),
+            damages: Damages::default(),
+            heal_rate: healing::Rate::default(),
+            leavings: Leavings::default(),
+            mappings: Mappings::default(),
             counters: OpCounters::default(),
             at_work: AtWork::default(),
             slow_ops: SlowOps::default(),
-            raw_locks: RawLocks::default(),
-            scrubs: Scrubs::default(),
-            damages: Damages::default(),
-            mappings: Mappings::default(),
-            heal_rate: healing::Rate::default(),
-            leavings: Leavings::default(),
             started: Instant::now(),
             stop_asked: AtomicBool::new(false),
-            lives_settled: AtomicBool::new(false),
-            making_volume: Mutex::new(()),
-            housekeeping: Mutex::new(None),
-            views: Views::default(),
-            peers: OnceLock::new(),
-            linked: Mutex::default(),
             own: own.clone(),
         });
         node.load(progress)?;
-        *node.housekeeping.lock() = Some(Housekeeping::start(&node)?);
+        node.housekeeping.start(&node)?;
         Ok(node)
     }
 
@@ -176,11 +165,11 @@ impl Node {
             self.put_ring(&ring, &lost)?;
         }
         for volume in self.registry.volumes()? {
-            self.volumes.write().insert(volume.volume, Arc::new(volume));
+            self.volumes.put(volume);
         }
         self.sessions.load(&self.registry)?;
         progress("making the replicas even");
-        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        let rings = self.rings.all();
         rings.iter().for_each(|ring| self.tell_sessions(ring));
         self.begin_links()?;
         start::bring_into_step(self, &rings)?;
@@ -191,28 +180,26 @@ impl Node {
 
     /// Once all replicas here have agreed on what power cuts took, and that is home, the next start need not ask again.
     pub(crate) fn settle_lives(&self) -> Result<()> {
-        if self.lives_settled.load(Ordering::Acquire) {
+        if self.bricks.are_lives_settled() {
             return Ok(());
         }
         // The housekeeping tries these again.
-        if !self.stalled_bricks().is_empty() {
+        if !self.bricks.stalled().is_empty() {
             return Ok(());
         }
-        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        let rings = self.rings.all();
         let is_settled = |hosted: &Hosted| hosted.partition.read().has_settled_lost();
         if !rings.iter().flat_map(|ring| ring.replicas()).all(|(_, hosted)| is_settled(hosted)) {
             return Ok(());
         }
         self.checkpoint_all()?;
-        if !self.stalled_bricks().is_empty() {
+        if !self.bricks.stalled().is_empty() {
             return Ok(());
         }
         if !start::read_lost(&self.registry)?.is_empty() {
             start::record_lost(&self.registry, &BTreeSet::new())?;
         }
-        self.bricks.values().try_for_each(|brick| brick.settle_life())?;
-        self.lives_settled.store(true, Ordering::Release);
-        Ok(())
+        self.bricks.settle_lives()
     }
 
     pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
@@ -221,15 +208,15 @@ impl Node {
         let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
         // Before anything that a server says: to hear of its life afterwards would be to hear of another one, and what
         // was said before would count for nothing.
-        let linked = self.linked.lock();
-        let local: Vec<BrickId> = self.bricks.keys().copied().collect();
+        let linked = self.links.up();
+        let local: Vec<BrickId> = self.bricks.ids().collect();
         let heard = linked.iter().map(|server| ring.bricks_of(*server)).chain([local]);
         let events: Vec<Event> =
             std::iter::once(Event::Start).chain(heard.map(|bricks| Event::Up { bricks })).collect();
         for (address, _) in ring.replicas() {
             events.iter().for_each(|event| ring.deliver(*address, event.clone()));
         }
-        self.rings.write().insert(info.ring, ring.clone());
+        self.rings.put(ring.clone());
         drop(linked);
         Ok(ring)
     }
@@ -240,14 +227,6 @@ impl Node {
         self.tell_sessions(&ring);
         start::bring_into_step(self, std::slice::from_ref(&ring))?;
         Ok(ring)
-    }
-
-    /// What a brick of this server is called for people: its directory and its id.
-    pub(crate) fn brick_name(&self, brick: BrickId) -> String {
-        match self.directories.get(&brick) {
-            Some(directory) => format!("{directory} ({})", brick.text()),
-            None => brick.text(),
-        }
     }
 
     pub(crate) fn patience(&self) -> Duration {
@@ -272,32 +251,20 @@ impl Node {
     }
 
     pub(crate) fn ring(&self, ring: RingId) -> Result<Arc<HostedRing>> {
-        let found = self.rings.read().get(&ring).cloned();
-        found.ok_or_else(|| Error::Protocol { what: format!("ring {ring} is not served here") })
+        self.rings.get(ring)
     }
 
     pub(crate) fn volume(&self, volume: VolumeId) -> Result<Arc<VolumeInfo>> {
-        self.volumes.read().get(&volume).cloned().ok_or(Error::SessionEnded)
+        self.volumes.get(volume)
     }
 
     /// A volume that can be used; another server may have made it a moment ago.
     fn volume_called(&self, name: &str) -> Result<Arc<VolumeInfo>> {
-        let known = || self.volumes.read().values().find(|volume| volume.name == name && !volume.deleting).cloned();
-        if let Some(volume) = known() {
+        if let Some(volume) = self.volumes.called(name) {
             return Ok(volume);
         }
         self.learn()?;
-        known().ok_or_else(|| self.no_volume(name))
-    }
-
-    /// What who names a volume that does not exist is answered.
-    pub(crate) fn no_volume(&self, name: &str) -> Error {
-        let volumes = self.volumes.read();
-        let mut names: Vec<&str> =
-            volumes.values().filter(|volume| !volume.deleting).map(|volume| volume.name.as_str()).collect();
-        names.sort_unstable();
-        let known = if names.is_empty() { "there is none".into() } else { format!("there are: {}", names.join(", ")) };
-        Error::invalid(format!("there is no volume called {name}; {known}"))
+        self.volumes.called(name).ok_or_else(|| self.no_volume(name))
     }
 
     /// Sessions that processes of this machine open from now on end as soon as their process has ended, also if it does so while
@@ -323,7 +290,7 @@ impl Node {
         let volume = self.sessions.get(id)?.volume;
         self.sessions.end(&self.registry, id)?;
         let ring = self.ring(self.volume(volume)?.ring)?;
-        crate::maintenance::housekeeping::forget_session(self, &ring, id)
+        forget_session(self, &ring, id)
     }
 
     /// From when on an op is slow and noted as such; zero: none is.
@@ -353,8 +320,7 @@ impl Node {
                 break;
             }
             std::thread::sleep(REST_PAUSE);
-            let rings: Vec<_> = self.rings.read().values().cloned().collect();
-            rings.iter().for_each(|ring| self.tick(ring));
+            self.rings.all().iter().for_each(|ring| self.tick(ring));
             self.checkpoint_if_wanted()?;
         }
         self.checkpoint_all()
@@ -362,36 +328,27 @@ impl Node {
 
     /// Ends the housekeeping's threads.
     pub fn stop_housekeeping(&self) {
-        // Not with its lock: the threads that end may still want a checkpoint.
-        let housekeeping = self.housekeeping.lock().take();
-        if let Some(housekeeping) = housekeeping {
-            housekeeping.stop();
-        }
+        self.housekeeping.stop();
     }
 
     /// Whether something was deleted whose space a checkpoint would give back.
     pub(crate) fn could_free_space(&self) -> bool {
-        self.work_left() > 0 || self.bricks.values().any(|brick| brick.could_free_space())
+        self.work_left() > 0 || self.bricks.could_free_space()
     }
 
     /// Data ids that wait to be collected, and ops on their way.
     pub(crate) fn work_left(&self) -> usize {
-        let rings: Vec<_> = self.rings.read().values().cloned().collect();
-        rings.iter().flat_map(|ring| ring.replicas()).map(|(_, hosted)| hosted.partition.read().work_left()).sum()
+        self.rings.work_left()
     }
 
     /// Some replica cannot go on before its brick has written home: the housekeeping looks now.
     pub(crate) fn wants_checkpoint(&self) {
-        if let Some(housekeeping) = &*self.housekeeping.lock() {
-            housekeeping.look_now();
-        }
+        self.housekeeping.look_now();
     }
 
     /// There is something to be done about a view.
     pub(crate) fn look_at_views(&self) {
-        if let Some(housekeeping) = &*self.housekeeping.lock() {
-            housekeeping.look_at_views();
-        }
+        self.housekeeping.look_at_views();
     }
 
     fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
@@ -457,7 +414,7 @@ impl Service for Node {
 
     fn peers(&self, from: ServerId, _: Boot) -> Result<Peers> {
         let unknown = || Error::Unavailable { what: format!("this server is not ready for server {from}") };
-        self.peers.get().cloned().ok_or_else(unknown)
+        self.links.peers().cloned().ok_or_else(unknown)
     }
 
     fn control(&self, peer: Peer, request: &str) -> String {

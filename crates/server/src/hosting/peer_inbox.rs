@@ -10,7 +10,29 @@ use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, SyncJob};
 use hekate_transport::link::{Boot, LinkSettings};
 use hekate_transport::{Endpoint, PeerHandler, Peers};
-use std::sync::{Arc, Weak};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// The links to the cluster's other servers.
+#[derive(Default)]
+pub struct Links {
+    /// Set once the server has read its rings; until then no other server is answered.
+    peers: OnceLock<Peers>,
+    /// Servers whose link is up.
+    up: Mutex<BTreeSet<ServerId>>,
+}
+
+impl Links {
+    pub fn peers(&self) -> Option<&Peers> {
+        self.peers.get()
+    }
+
+    /// The servers whose link is up, under the lock: none goes up or down until the guard is dropped.
+    pub fn up(&self) -> MutexGuard<'_, BTreeSet<ServerId>> {
+        self.up.lock()
+    }
+}
 
 /// What arrives from other servers.
 struct Inbox(Weak<Node>);
@@ -22,7 +44,7 @@ impl PeerHandler for Inbox {
         if let Err(error) = node.renew_views() {
             log::warn!("the views of server {from}: {error}");
         }
-        node.linked.lock().insert(from);
+        node.links.up.lock().insert(from);
         node.tell_of(from, |bricks| Event::Up { bricks });
     }
 
@@ -47,7 +69,7 @@ impl PeerHandler for Inbox {
 
     fn down(&self, from: ServerId) {
         let Some(node) = self.0.upgrade() else { return };
-        node.linked.lock().remove(&from);
+        node.links.up.lock().remove(&from);
         node.tell_of(from, |bricks| Event::Down { bricks });
         node.views.expect_changes();
         node.look_at_views();
@@ -62,13 +84,13 @@ impl Node {
         getrandom::fill(&mut boot).map_err(|e| Error::Io { what: format!("random bytes: {e}") })?;
         let inbox = Arc::new(Inbox(self.own.clone()));
         let peers = Peers::start(own, Boot(u64::from_le_bytes(boot)), LinkSettings::default(), inbox)?;
-        let _ = self.peers.set(peers);
+        let _ = self.links.peers.set(peers);
         self.learn_servers()
     }
 
     /// Where the others listen by now.
     pub(crate) fn learn_servers(&self) -> Result<()> {
-        let Some(peers) = self.peers.get() else { return Ok(()) };
+        let Some(peers) = self.links.peers() else { return Ok(()) };
         for info in self.registry.servers()? {
             if info.server != self.registry.server()
                 && let Some(endpoint) = self.endpoint_of(&info)
@@ -92,7 +114,7 @@ impl Node {
     /// A message for a replica of another server. If there is no link nobody waits for it: what still counts is said again
     /// when there is one.
     pub(crate) fn send_to_brick(&self, ring: &HostedRing, envelope: &Envelope) {
-        if let (Some(peers), Some(server)) = (self.peers.get(), ring.server_of(envelope.to.brick)) {
+        if let (Some(peers), Some(server)) = (self.links.peers(), ring.server_of(envelope.to.brick)) {
             peers.send(server, envelope.to_bytes());
         }
     }
@@ -113,8 +135,7 @@ impl Node {
 
     /// Tells all replicas here of the bricks of a server.
     fn tell_of(&self, server: ServerId, event: impl Fn(Vec<BrickId>) -> Event) {
-        let rings: Vec<_> = self.rings.read().values().cloned().collect();
-        for ring in rings {
+        for ring in self.rings.all() {
             let bricks = ring.bricks_of(server);
             let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
             let mut turn = Turn::new(self, &ring);

@@ -60,7 +60,7 @@ pub fn lost_of(lost: &BTreeSet<LostOn>, ring: &RingInfo, brick: BrickId, partiti
 impl Node {
     /// After a restart of a machine replicas are compared; whoever waits for it is told how far that is.
     pub(crate) fn tell_comparing(&self) {
-        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        let rings = self.rings.all();
         let compared = |ring: &Arc<HostedRing>| -> Vec<u64> {
             ring.replicas().filter_map(|(_, hosted)| hosted.partition.read().compared()).collect()
         };

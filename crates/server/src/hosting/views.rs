@@ -145,7 +145,7 @@ impl Node {
             log::warn!("the cluster is not told that this server stops: {error}");
         }
         // Whose link ends looks at once.
-        self.peers.get().into_iter().for_each(Peers::stop);
+        self.links.peers().into_iter().for_each(Peers::stop);
     }
 
     /// Whether no other server lives that could go on without this one.
@@ -202,7 +202,7 @@ impl Node {
         let mut formed = Vec::new();
         for number in (0..info.views.len() as u32).map(PartitionNumber) {
             let at = (info.ring, number);
-            if !info.holders(number).iter().any(|brick| self.bricks.contains_key(brick)) {
+            if !info.holders(number).iter().any(|brick| self.bricks.get(brick).is_some()) {
                 continue;
             }
             if let Some(view) = info.view(number).filter(|view| !view.opened) {

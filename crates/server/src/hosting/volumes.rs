@@ -6,18 +6,93 @@ use crate::maintenance::housekeeping::forget_session;
 use hekate_brick::storage::Space;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{RingWish, VolumeInfo};
+use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Event, root_directory};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Entries that deleting a volume takes at a time.
 const DELETE_AT_ONCE: usize = 512;
 
+/// The volumes of the cluster as this server knows them.
+#[derive(Default)]
+pub struct Volumes {
+    known: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
+    /// The last map of each volume: clients get it while the coordinator does not answer.
+    maps: Mutex<HashMap<VolumeId, VolumeMap>>,
+    /// Held by the thread that makes, learns or deletes volumes: two threads would host a new ring twice.
+    changing: Mutex<()>,
+}
+
+impl Volumes {
+    /// A volume by its number.
+    ///
+    /// # Errors
+    ///
+    /// `SessionEnded` if the volume is not known: its sessions have ended with it.
+    pub fn get(&self, volume: VolumeId) -> Result<Arc<VolumeInfo>> {
+        self.known.read().get(&volume).cloned().ok_or(Error::SessionEnded)
+    }
+
+    /// A volume by its name, unless it is being deleted.
+    pub fn called(&self, name: &str) -> Option<Arc<VolumeInfo>> {
+        self.known.read().values().find(|volume| volume.name == name && !volume.deleting).cloned()
+    }
+
+    /// The volume's name, also while it is being deleted.
+    pub fn name(&self, volume: VolumeId) -> Option<String> {
+        self.known.read().get(&volume).map(|info| info.name.clone())
+    }
+
+    /// All volumes at this moment.
+    pub fn all(&self) -> Vec<Arc<VolumeInfo>> {
+        self.known.read().values().cloned().collect()
+    }
+
+    /// All volumes, under the lock: for a caller that does not wait meanwhile.
+    pub fn read(&self) -> RwLockReadGuard<'_, HashMap<VolumeId, Arc<VolumeInfo>>> {
+        self.known.read()
+    }
+
+    /// Adds a volume, or replaces what was known of it.
+    pub fn put(&self, volume: VolumeInfo) {
+        self.known.write().insert(volume.volume, Arc::new(volume));
+    }
+
+    fn forget(&self, volume: VolumeId) {
+        self.known.write().remove(&volume);
+    }
+
+    /// Forgets the volumes that are not among those of the coordinator.
+    fn keep_only(&self, recorded: &[VolumeInfo]) {
+        let is_recorded = |number: &VolumeId| recorded.iter().any(|volume| volume.volume == *number);
+        self.maps.lock().retain(|number, _| is_recorded(number));
+        self.known.write().retain(|number, _| is_recorded(number));
+    }
+
+    /// Keeps other threads from making, learning or deleting volumes until the guard is dropped.
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock()
+    }
+
+    /// The error for a name that no volume has.
+    fn unknown(&self, name: &str) -> Error {
+        let known = self.known.read();
+        let mut names: Vec<&str> =
+            known.values().filter(|volume| !volume.deleting).map(|volume| volume.name.as_str()).collect();
+        names.sort_unstable();
+        let known = if names.is_empty() { "there is none".into() } else { format!("there are: {}", names.join(", ")) };
+        Error::invalid(format!("there is no volume called {name}; {known}"))
+    }
+}
+
 impl Node {
     /// Makes a volume whose root directory belongs to `uid`. If another server leads the root directory's partition it is
     /// made there, as soon as that server learns of the volume.
     pub(crate) fn create_volume(&self, wanted: VolumeInfo, wish: RingWish, gid: u32) -> Result<VolumeInfo> {
-        let _alone = self.making_volume.lock();
+        let _alone = self.volumes.change();
         check_name("volume", &wanted.name)?;
         check_name("pool", &wanted.pool)?;
         if self.registry.volume(&wanted.name)?.is_some() {
@@ -39,8 +114,13 @@ impl Node {
         if hosted.is_all_here(at) {
             self.make_root(&hosted, &volume, gid)?;
         }
-        self.volumes.write().insert(volume.volume, Arc::new(volume.clone()));
+        self.volumes.put(volume.clone());
         Ok(volume)
+    }
+
+    /// The error for a name that no volume has.
+    pub(crate) fn no_volume(&self, name: &str) -> Error {
+        self.volumes.unknown(name)
     }
 
     fn make_root(&self, ring: &Arc<HostedRing>, volume: &VolumeInfo, gid: u32) -> Result<()> {
@@ -66,8 +146,8 @@ impl Node {
 
     /// Volumes that were recorded when the server died and have no root yet.
     pub(crate) fn make_missing_roots(&self) -> Result<()> {
-        let volumes: Vec<_> = self.volumes.read().values().filter(|volume| !volume.deleting).cloned().collect();
-        volumes.iter().try_for_each(|volume| self.make_missing_root(volume))
+        let volumes = self.volumes.all();
+        volumes.iter().filter(|volume| !volume.deleting).try_for_each(|volume| self.make_missing_root(volume))
     }
 
     /// Where the root's leader is here, and serves.
@@ -83,20 +163,22 @@ impl Node {
     }
 
     /// The map as it is now. While the coordinator is away nobody can change it, so the last one stands.
-    pub(crate) fn map(&self, volume: &VolumeInfo) -> Result<map::VolumeMap> {
+    pub(crate) fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
         match self.registry.map(volume) {
             Ok(map) => {
-                self.maps.lock().insert(volume.volume, map.clone());
+                self.volumes.maps.lock().insert(volume.volume, map.clone());
                 Ok(map)
             }
-            Err(error @ Error::Unavailable { .. }) => self.maps.lock().get(&volume.volume).cloned().ok_or(error),
+            Err(error @ Error::Unavailable { .. }) => {
+                self.volumes.maps.lock().get(&volume.volume).cloned().ok_or(error)
+            }
             Err(error) => Err(error),
         }
     }
 
     /// Takes over what other servers have recorded since: where they are, rings, volumes, sessions.
     pub(crate) fn learn(&self) -> Result<()> {
-        let _alone = self.making_volume.lock();
+        let _alone = self.volumes.change();
         self.learn_servers()?;
         let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
         for info in self.registry.rings()? {
@@ -107,15 +189,14 @@ impl Node {
         }
         let recorded = self.registry.volumes()?;
         for volume in &recorded {
-            self.volumes.write().insert(volume.volume, Arc::new(volume.clone()));
+            self.volumes.put(volume.clone());
             if !volume.deleting {
                 self.make_missing_root(volume)?;
             }
         }
-        self.maps.lock().retain(|number, _| recorded.iter().any(|volume| volume.volume == *number));
-        self.volumes.write().retain(|number, _| recorded.iter().any(|volume| volume.volume == *number));
+        self.volumes.keep_only(&recorded);
         let ended = self.sessions.refresh(&self.registry)?;
-        let rings: Vec<_> = self.rings.read().values().cloned().collect();
+        let rings = self.rings.all();
         for session in &ended {
             rings.iter().for_each(|ring| self.session_ended(ring, *session));
         }
@@ -127,7 +208,7 @@ impl Node {
 
     /// Takes a volume from its users; its data goes in the background.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<()> {
-        let _alone = self.making_volume.lock();
+        let _alone = self.volumes.change();
         let Some(volume) = self.registry.volume(name)? else {
             return Err(self.no_volume(name));
         };
@@ -139,7 +220,7 @@ impl Node {
         }
         let volume = VolumeInfo { deleting: true, ..volume };
         self.registry.put_volume(&volume)?;
-        self.volumes.write().insert(volume.volume, Arc::new(volume));
+        self.volumes.put(volume);
         Ok(())
     }
 
@@ -166,8 +247,7 @@ impl Node {
 
 /// Deletes volumes that are to be deleted: shards, then entries, a few hundred of a partition at a time.
 pub fn go_on_deleting(node: &Node) -> Result<()> {
-    let deleting: Vec<_> = node.volumes.read().values().filter(|volume| volume.deleting).cloned().collect();
-    for volume in deleting {
+    for volume in node.volumes.all().into_iter().filter(|volume| volume.deleting) {
         let ring = node.ring(volume.ring)?;
         for number in ring.leaders().into_iter().map(|leader| leader.partition) {
             let (_, leader) = ring.leader(number)?;
@@ -180,9 +260,9 @@ pub fn go_on_deleting(node: &Node) -> Result<()> {
         }
         // What other servers hold of it is for them to delete; the record stays until there is nothing left anywhere.
         if ring.is_whole() {
-            let _alone = node.making_volume.lock();
+            let _alone = node.volumes.change();
             node.registry.forget_volume(&volume.name)?;
-            node.volumes.write().remove(&volume.volume);
+            node.volumes.forget(volume.volume);
         }
     }
     Ok(())

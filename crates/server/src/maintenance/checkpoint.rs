@@ -16,24 +16,22 @@ use std::time::{Duration, Instant};
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 const LOOK_PAUSE: Duration = Duration::from_micros(200);
 
-/// Of each brick.
-pub struct Journals(HashMap<BrickId, Mutex<Retention>>);
+/// What of each brick's journal may be given back, and which bricks are stalled.
+pub struct Journals {
+    retained: HashMap<BrickId, Mutex<Retention>>,
+    /// Bricks that were stalled when the log last said so: it says once that one is, and once that it goes on.
+    stalled: Mutex<BTreeSet<BrickId>>,
+}
 
 impl Journals {
     /// Of bricks that have just been opened: nothing of their journals may go yet.
     pub fn new<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Result<Self> {
         let retained = |brick: &'a Arc<Brick>| Ok((brick.id(), Mutex::new(Retention::of(brick)?)));
-        Ok(Self(bricks.map(retained).collect::<Result<_>>()?))
+        Ok(Self { retained: bricks.map(retained).collect::<Result<_>>()?, stalled: Mutex::default() })
     }
-}
 
-/// Bricks that were stalled when it was last told: the log says once that one is, and once that it goes on.
-#[derive(Default)]
-pub struct Stalls(Mutex<BTreeSet<BrickId>>);
-
-impl Stalls {
-    fn tell(&self, now: &BTreeMap<BrickId, String>) {
-        let mut known = self.0.lock();
+    fn tell_stalled(&self, now: &BTreeMap<BrickId, String>) {
+        let mut known = self.stalled.lock();
         for (brick, why) in now.iter().filter(|(brick, _)| !known.contains(brick)) {
             log::warn!(
                 "brick {} cannot write home: {why}; it serves reads and deletes, and goes on when there is room",
@@ -50,11 +48,11 @@ impl Stalls {
 impl Node {
     /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
     pub(crate) fn checkpoint_if_wanted(&self) -> Result<()> {
-        if self.bricks.values().any(|brick| brick.wants_checkpoint()) { self.checkpoint_all() } else { Ok(()) }
+        if self.bricks.want_checkpoint() { self.checkpoint_all() } else { Ok(()) }
     }
 
     /// A checkpoint of every brick. One that has stopped does not keep the others from it. One that is stalled for want of
-    /// room is no error: [`Node::stalled_bricks`] has it, and the housekeeping tries again.
+    /// room is no error: [`OwnBricks::stalled`](crate::hosting::own_bricks::OwnBricks::stalled) has it, and the housekeeping tries again.
     pub fn checkpoint_all(&self) -> Result<()> {
         self.checkpoint_all_paced(&mut || false)
     }
@@ -66,7 +64,7 @@ impl Node {
 
     /// Tries the checkpoints again that are stalled. The other bricks write home when it is time for them.
     pub(crate) fn checkpoint_stalled(&self) -> Result<()> {
-        match self.stalled_bricks().is_empty() {
+        match self.bricks.stalled().is_empty() {
             true => Ok(()),
             false => self.checkpoint_those(|brick| brick.stalled().is_some(), &mut || false),
         }
@@ -83,14 +81,9 @@ impl Node {
             std::thread::sleep(LOOK_PAUSE);
         }
         self.tell_room();
-        self.stalls.tell(&self.stalled_bricks());
+        self.journals.tell_stalled(&self.bricks.stalled());
         let is_shortage = |error: &Error| matches!(error, Error::NoSpace { .. } | Error::Unavailable { .. });
         finished.into_iter().filter(|outcome| !outcome.as_ref().is_err_and(is_shortage)).collect()
-    }
-
-    /// Bricks that cannot write home for want of room, and why.
-    pub(crate) fn stalled_bricks(&self) -> BTreeMap<BrickId, String> {
-        self.bricks.iter().filter_map(|(id, brick)| Some((*id, brick.stalled()?))).collect()
     }
 
     /// Between checkpoints: journals that have grown are marked, and of marked ones goes what may.
@@ -108,12 +101,11 @@ impl Node {
     }
 
     fn tell_room(&self) {
-        let rings: Vec<_> = self.rings.read().values().cloned().collect();
-        rings.iter().for_each(|ring| self.tell_all(ring, || Event::Room));
+        self.rings.all().iter().for_each(|ring| self.tell_all(ring, || Event::Room));
     }
 
     fn retained(&self) -> impl Iterator<Item = (&Arc<Brick>, &Mutex<Retention>)> {
-        self.journals.0.iter().filter_map(|(id, retention)| Some((self.bricks.get(id)?, retention)))
+        self.journals.retained.iter().filter_map(|(id, retention)| Some((self.bricks.get(id)?, retention)))
     }
 
     /// What all members of a brick's replica are known to have on stable storage.

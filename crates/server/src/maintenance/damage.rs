@@ -65,7 +65,7 @@ impl Damages {
 /// Notes what became of something that a read, a write or a scrub found damaged on a brick of this server.
 pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Mended>) {
     let place = (brick.id(), describe(finding));
-    let name = node.brick_name(brick.id());
+    let name = node.bricks.name(brick.id());
     match outcome {
         Ok(done @ (Mended::Yes | Mended::NotNeeded)) => {
             node.damages.known.lock().remove(&place);
@@ -92,7 +92,7 @@ pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Mend
 
 fn volume_name(node: &Node, finding: &Finding) -> String {
     let volume = volume_of(finding);
-    node.volumes.read().get(&volume).map_or_else(|| format!("number {}", volume.0), |info| info.name.clone())
+    node.volumes.name(volume).unwrap_or_else(|| format!("number {}", volume.0))
 }
 
 /// What is damaged, for `hekate status`.
@@ -101,7 +101,7 @@ pub fn rows(node: &Node) -> Vec<Value> {
     let row = |((brick, what), finding): (DamagedItem, Finding)| {
         json!({
             "volume": volume_name(node, &finding), "what": what, "brick": brick,
-            "directory": node.directories.get(&brick), "server": node.registry.server(),
+            "directory": node.bricks.directory(brick), "server": node.registry.server(),
         })
     };
     known.into_iter().map(row).collect()
@@ -118,7 +118,7 @@ pub fn round(node: &Node) {
             continue;
         };
         if is_right(brick, &finding) && node.damages.known.lock().remove(&place).is_some() {
-            let name = node.brick_name(place.0);
+            let name = node.bricks.name(place.0);
             log::info!("{} on brick {name}: was damaged, is written anew or removed by now", place.1);
         }
     }
@@ -140,7 +140,7 @@ fn is_right(brick: &Brick, finding: &Finding) -> bool {
 fn tell_stopped(node: &Node, brick: &Brick) {
     let Some(why) = brick.stopped() else { return };
     if node.damages.stopped.lock().insert(brick.id()) {
-        log::error!("{}", stopped_words(&node.brick_name(brick.id()), node.directories.get(&brick.id()), &why));
+        log::error!("{}", stopped_words(&node.bricks.name(brick.id()), node.bricks.directory(brick.id()), &why));
     }
 }
 

@@ -2,7 +2,6 @@
 //! and last safe copies come first.
 
 use crate::hosting::hosted_ring::HostedRing;
-use crate::hosting::node::Node;
 use hekate_replica::Address;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -44,26 +43,26 @@ impl Rate {
         }
         self.quiet_ticks.fetch_add(1, Ordering::Relaxed) < BUSY_TICKS
     }
-}
 
-/// Shares the next bytes among the partitions with replicas that can be brought on.
-pub fn share(node: &Node, rings: &[Arc<HostedRing>]) {
-    let mut healing: Vec<(Arc<HostedRing>, Address, usize)> = Vec::new();
-    for ring in rings {
-        for address in ring.leaders() {
-            let Some(hosted) = ring.replica(address) else { continue };
-            let partition = hosted.partition.read();
-            if partition.healing().iter().any(|one| one.heard && !one.whole && !one.stuck) {
-                healing.push((ring.clone(), address, partition.view().members.len()));
+    /// Shares the next bytes among the partitions with replicas that can be brought on.
+    pub fn share(&self, ops: u64, rings: &[Arc<HostedRing>]) {
+        let mut healing: Vec<(Arc<HostedRing>, Address, usize)> = Vec::new();
+        for ring in rings {
+            for address in ring.leaders() {
+                let Some(hosted) = ring.replica(address) else { continue };
+                let partition = hosted.partition.read();
+                if partition.healing().iter().any(|one| one.heard && !one.whole && !one.stuck) {
+                    healing.push((ring.clone(), address, partition.view().members.len()));
+                }
             }
         }
-    }
-    let Some(copies) = healing.iter().map(|(_, _, copies)| *copies).min() else { return };
-    let bytes = node.heal_rate.bytes(node.counters.sum());
-    let limits = limits(bytes, &healing.iter().map(|(_, _, own)| *own == copies).collect::<Vec<_>>());
-    for ((ring, address, _), limit) in healing.iter().zip(limits) {
-        if let Some(hosted) = ring.replica(*address) {
-            hosted.partition.write().limit_healing(limit);
+        let Some(copies) = healing.iter().map(|(_, _, copies)| *copies).min() else { return };
+        let bytes = self.bytes(ops);
+        let limits = limits(bytes, &healing.iter().map(|(_, _, own)| *own == copies).collect::<Vec<_>>());
+        for ((ring, address, _), limit) in healing.iter().zip(limits) {
+            if let Some(hosted) = ring.replica(*address) {
+                hosted.partition.write().limit_healing(limit);
+            }
         }
     }
 }

@@ -3,11 +3,12 @@
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::hosting::start;
-use crate::maintenance::healing;
 use crate::maintenance::scrub;
+use crate::request::orphans::Orphan;
 use crate::request::turn::Turn;
 use hekate_proto::*;
 use hekate_replica::{Commit, Event};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{JoinHandle, Thread};
@@ -32,20 +33,58 @@ const COLLECT_AT_ONCE: usize = 1024;
 /// Rounds that a full disk waits for what is being collected.
 const COLLECT_ROUNDS: u32 = 200;
 
-/// The threads.
-pub struct Housekeeping {
-    stopping: Arc<AtomicBool>,
-    views: Thread,
-    threads: Vec<JoinHandle<()>>,
-}
+/// The threads of the housekeeping, from the end of the server's start until it stops.
+#[derive(Default)]
+pub struct Housekeeping(Mutex<Option<Threads>>);
 
 impl Housekeeping {
-    /// Starts them.
-    pub fn start(node: &Arc<Node>) -> Result<Self> {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the machine does not give a thread.
+    pub fn start(&self, node: &Arc<Node>) -> Result<()> {
+        *self.0.lock() = Some(Threads::start(node)?);
+        Ok(())
+    }
+
+    /// Has the checkpoints' thread look at once.
+    pub fn look_now(&self) {
+        if let Some(threads) = &*self.0.lock() {
+            threads.checkpoints.unpark();
+        }
+    }
+
+    /// Has the thread of the views look at once.
+    pub fn look_at_views(&self) {
+        if let Some(threads) = &*self.0.lock() {
+            threads.views.unpark();
+        }
+    }
+
+    /// Ends the threads, and returns when they have ended.
+    pub fn stop(&self) {
+        // The lock is released first: a thread that ends may still ask for a checkpoint.
+        let threads = self.0.lock().take();
+        if let Some(threads) = threads {
+            threads.stop();
+        }
+    }
+}
+
+struct Threads {
+    stopping: Arc<AtomicBool>,
+    checkpoints: Thread,
+    views: Thread,
+    all: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    fn start(node: &Arc<Node>) -> Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let checkpoints = spawn(node, &stopping, CHECKPOINT_PAUSE, |node| {
             node.look_after_journals();
-            if node.bricks.values().any(|brick| brick.wants_checkpoint()) {
+            if node.bricks.want_checkpoint() {
                 let mut pauses = 0;
                 node.checkpoint_all_paced(&mut || {
                     std::thread::sleep(WRITE_PAUSE);
@@ -57,7 +96,7 @@ impl Housekeeping {
         })?;
         let chores = spawn(node, &stopping, CHORES_PAUSE, chores)?;
         let space = spawn(node, &stopping, SPACE_PAUSE, |node| {
-            if node.bricks.values().any(|brick| brick.could_free_space()) {
+            if node.bricks.could_free_space() {
                 node.checkpoint_all()?;
             }
             Ok(())
@@ -71,27 +110,14 @@ impl Housekeeping {
         })?;
         let learn = spawn(node, &stopping, LEARN_PAUSE, Node::learn)?;
         let views = spawn_paced(node, &stopping, Node::views_pause, Node::keep_views)?;
-        let threads = vec![checkpoints, chores, space, stalled, ticks, scrub, tell, learn, views];
-        let views = threads.last().map_or_else(std::thread::current, |views| views.thread().clone());
-        Ok(Self { stopping, views, threads })
+        let (checkpoints_thread, views_thread) = (checkpoints.thread().clone(), views.thread().clone());
+        let all = vec![checkpoints, chores, space, stalled, ticks, scrub, tell, learn, views];
+        Ok(Self { stopping, checkpoints: checkpoints_thread, views: views_thread, all })
     }
 
-    /// The checkpoints' thread does not wait for its time.
-    pub fn look_now(&self) {
-        if let Some(checkpoints) = self.threads.first() {
-            checkpoints.thread().unpark();
-        }
-    }
-
-    /// Nor does that of the views.
-    pub fn look_at_views(&self) {
-        self.views.unpark();
-    }
-
-    /// Ends them.
-    pub fn stop(self) {
+    fn stop(self) {
         self.stopping.store(true, Ordering::Relaxed);
-        for thread in self.threads {
+        for thread in self.all {
             thread.thread().unpark();
             let _ = thread.join();
         }
@@ -136,7 +162,7 @@ pub fn free_space(node: &Node) -> Result<()> {
     if node.could_free_space() {
         for _ in 0..COLLECT_ROUNDS {
             tick_all(node);
-            if node.work_left() == 0 {
+            if node.rings.work_left() == 0 {
                 break;
             }
             node.checkpoint_if_wanted()?;
@@ -151,18 +177,14 @@ pub fn free_space(node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn rings(node: &Node) -> Vec<Arc<HostedRing>> {
-    node.rings.read().values().cloned().collect()
-}
-
 fn tick_all(node: &Node) {
-    rings(node).iter().for_each(|ring| node.tick(ring));
+    node.rings.all().iter().for_each(|ring| node.tick(ring));
 }
 
 /// Ops that met a hold are tried again soon.
 fn tick_who_waits(node: &Node) -> Result<()> {
-    let all = rings(node);
-    healing::share(node, &all);
+    let all = node.rings.all();
+    node.heal_rate.share(node.counters.sum(), &all);
     for ring in all {
         for address in ring.leaders() {
             let waits = ring.replica(address).is_some_and(|hosted| hosted.partition.read().wants_tick());
@@ -184,7 +206,7 @@ fn chores(node: &Node) -> Result<()> {
     }
     tick_all(node);
     node.settle_lives()?;
-    for ring in rings(node) {
+    for ring in node.rings.all() {
         node.tell_sessions(&ring);
         node.tell_doubts(&ring);
     }
@@ -195,20 +217,17 @@ fn chores(node: &Node) -> Result<()> {
 
 /// Inodes without names that no session has open.
 fn collect_orphans(node: &Node) -> Result<()> {
-    let released = |orphan: &&(RingId, VolumeId, InodeId)| node.sessions.all_released(orphan.1, orphan.2);
-    let collected: Vec<_> = {
-        let orphans = node.orphans.lock();
-        orphans.iter().filter(released).take(COLLECT_AT_ONCE).copied().collect()
-    };
-    for (ring_id, volume, inode) in &collected {
-        let ring = node.ring(*ring_id)?;
+    let is_released = |orphan: &Orphan| node.sessions.all_released(orphan.volume, orphan.inode);
+    for orphan in node.orphans.choose(COLLECT_AT_ONCE, is_released) {
+        let Orphan { ring, volume, inode } = orphan;
+        let ring = node.ring(ring)?;
         if let Ok((to, _)) = ring.leader(inode.position().partition(ring.count())) {
             let mut turn = Turn::new(node, &ring);
-            turn.tell(to, Event::Collect { volume: *volume, inode: *inode });
+            turn.tell(to, Event::Collect { volume, inode });
             turn.run();
         }
-        node.orphans.lock().remove(&(*ring_id, *volume, *inode));
-        node.sessions.forget(*volume, *inode);
+        node.orphans.remove(&orphan);
+        node.sessions.forget(volume, inode);
     }
     Ok(())
 }

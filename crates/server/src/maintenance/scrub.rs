@@ -225,7 +225,7 @@ fn note_index_blocks(node: &Node, brick: &Brick) {
     for block in brick.take_mended_index_blocks() {
         log::warn!(
             "block {block} of the index of brick {}: a bit had flipped, it is right again",
-            node.brick_name(brick.id())
+            node.bricks.name(brick.id())
         );
         node.scrubs.note_mended(brick.id());
     }
@@ -250,7 +250,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
                     log::warn!(
                         "{} on brick {}: no shard knows it, it is removed",
                         describe(finding),
-                        node.brick_name(brick.id())
+                        node.bricks.name(brick.id())
                     );
                 }
                 // Whatever keeps it from being mended, it is damaged.
@@ -281,7 +281,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
 fn share_before(node: &Node, brick: BrickId, key: &Key) -> f64 {
     let Some(place) = key.prefix() else { return 0.0 };
     let (mut all, mut behind) = (0.0, 0.0);
-    for ring in node.rings.read().values() {
+    for ring in node.rings.all() {
         let own = ring.replicas().map(|(address, _)| *address).filter(|address| address.brick == brick);
         for address in own {
             let (from, to) = Key::object_range(ring.ring, address.partition, ring.count());

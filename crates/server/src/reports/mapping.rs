@@ -125,10 +125,9 @@ pub fn rows(node: &Node) -> Vec<Value> {
         .collect();
     drop(known);
     met.sort_by_key(|(_, writer)| std::cmp::Reverse(writer.at));
-    let name = |volume| node.volumes.read().get(&volume).map(|info| info.name.clone());
     let row = |((volume, inode), writer): (File, Writer)| {
         json!({
-            "volume": name(volume), "inode": inode.number(), "sessions": [writer.session, writer.other],
+            "volume": node.volumes.name(volume), "inode": inode.number(), "sessions": [writer.session, writer.other],
             "seconds_ago": writer.at.elapsed().as_secs(),
         })
     };

@@ -15,7 +15,7 @@ pub fn page(node: &Node) -> Result<String> {
     for brick in report["bricks"].as_array().into_iter().flatten() {
         add_brick(&mut page, brick, directory_of(node, brick));
     }
-    for volume in node.volumes.read().values() {
+    for volume in node.volumes.all() {
         let space = report["spaces"].as_array().into_iter().flatten().find(|row| row["volume"] == volume.volume.0);
         if let Some(space) = space.filter(|_| !volume.deleting) {
             let labels = || vec![("volume", volume.name.clone())];

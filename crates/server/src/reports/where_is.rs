@@ -13,7 +13,6 @@ use held::{Held, Holders, LOOKS_MAX, Look, What};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Shards in one answer: some 600 bytes each with three replicas, in a frame of 16 MiB.
 const SHARDS_MAX: usize = 2048;
@@ -33,17 +32,12 @@ pub struct WhereRequest {
 
 /// Answers; `NotFound` and `NotDirectory` are of the path.
 pub fn where_is(node: &Node, wanted: &WhereRequest) -> Result<Value> {
-    let volume = volume_called(node, &wanted.volume)?;
+    let volume = node.volumes.called(&wanted.volume).ok_or_else(|| node.no_volume(&wanted.volume))?;
     let ring = node.ring(volume.ring)?;
     let infos = node.registry.bricks()?.into_iter();
     let directories = infos.map(|info| (info.brick, info.directory)).collect();
     let holders = Holders::new(node, &ring)?;
     Search { volume: &volume, ring: &ring, directories, holders }.answer(wanted)
-}
-
-fn volume_called(node: &Node, name: &str) -> Result<Arc<VolumeInfo>> {
-    let found = node.volumes.read().values().find(|volume| volume.name == name && !volume.deleting).cloned();
-    found.ok_or_else(|| node.no_volume(name))
 }
 
 struct Search<'a> {

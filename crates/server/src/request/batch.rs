@@ -174,7 +174,7 @@ impl Node {
         // Who met the damage that has stopped it has another error.
         let has_stopped = || {
             let leader = self.ring(ring).and_then(|ring| ring.leader(partition).map(|(to, _)| to.brick));
-            leader.is_ok_and(|brick| self.has_stopped(brick))
+            leader.is_ok_and(|brick| self.bricks.has_stopped(brick))
         };
         let what = match &error {
             Error::Poisoned { what } => what,
@@ -205,12 +205,7 @@ impl Node {
 
     /// True if a member of the view may go on: one of another server, or a brick here that has not stopped.
     fn goes_on(&self, view: &View) -> bool {
-        view.members.iter().any(|member| !self.has_stopped(member.brick))
-    }
-
-    /// True if the brick is here and has stopped.
-    fn has_stopped(&self, brick: BrickId) -> bool {
-        self.bricks.get(&brick).is_some_and(|brick| brick.stopped().is_some())
+        view.members.iter().any(|member| !self.bricks.has_stopped(member.brick))
     }
 
     fn leased_op(
@@ -391,9 +386,7 @@ impl Node {
                 mapping::note(self, session, mapped);
                 // Before the orphans: whoever has a partition's lock may wait for theirs.
                 let untold = self.untold(session)?;
-                let orphans = self.orphans.lock();
-                let orphans = orphans.iter().filter(|(_, volume, _)| *volume == session.volume);
-                let inodes = session.heartbeat(unused, orphans.map(|(_, _, inode)| *inode));
+                let inodes = self.orphans.of_volume(session.volume, |orphans| session.heartbeat(unused, orphans));
                 Ok(Reply::Orphans { inodes, untold })
             }
             VolumeOp::EndSession => {

@@ -6,6 +6,7 @@
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
+use crate::request::orphans::Orphan;
 use crate::request::syncer::Needs;
 use hekate_proto::*;
 use hekate_replica::{Address, Event, Out, SyncJob, Token};
@@ -98,8 +99,8 @@ impl<'a> Turn<'a> {
         }
         if !out.orphans.is_empty() {
             let ring = self.ring.ring;
-            let orphans = out.orphans.into_iter().map(|(volume, inode)| (ring, volume, inode));
-            self.node.orphans.lock().extend(orphans);
+            let orphans = out.orphans.into_iter().map(|(volume, inode)| Orphan { ring, volume, inode });
+            self.node.orphans.add(orphans);
         }
         self.syncs.extend(out.syncs);
     }

@@ -103,8 +103,11 @@ fn a_brick_that_has_stopped_is_called_so_with_its_cause() {
     let served = Served::new("called-stopped");
     let stopped = [BrickId(1), BrickId(2)];
     for id in stopped {
-        served.node.bricks[&id].poison(&Error::Io { what: "fdatasync of the journal: EIO".into() });
-        assert!(served.node.bricks[&id].stopped().unwrap().contains(&id.text()), "the cause names its brick");
+        served.node.bricks.get(&id).unwrap().poison(&Error::Io { what: "fdatasync of the journal: EIO".into() });
+        assert!(
+            served.node.bricks.get(&id).unwrap().stopped().unwrap().contains(&id.text()),
+            "the cause names its brick"
+        );
     }
     let report = crate::control::own_report(&served.node).unwrap();
     let rows: Vec<_> = report["bricks"].as_array().unwrap().iter().filter(|row| row["state"] == "stopped").collect();

@@ -1,0 +1,188 @@
+//! The bricks of this server: opened when it starts, held while it serves.
+
+use hekate_brick::{Brick, RecoveryReport};
+use hekate_cluster::{BrickInfo, Registry, check_openings};
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The bricks that this server has open, and the directories of all of its bricks.
+pub struct OwnBricks {
+    open: HashMap<BrickId, Arc<Brick>>,
+    /// Also of bricks that are not open.
+    directories: HashMap<BrickId, String>,
+    /// Every replica here agrees on what power cuts took before this start, and every brick has recorded so.
+    lives_settled: AtomicBool,
+}
+
+impl OwnBricks {
+    pub fn new(open: HashMap<BrickId, Arc<Brick>>, directories: HashMap<BrickId, String>) -> Self {
+        Self { open, directories, lives_settled: AtomicBool::new(false) }
+    }
+
+    /// A brick that is open.
+    pub fn get(&self, brick: &BrickId) -> Option<&Arc<Brick>> {
+        self.open.get(brick)
+    }
+
+    /// All bricks that are open.
+    pub fn values(&self) -> impl Iterator<Item = &Arc<Brick>> {
+        self.open.values()
+    }
+
+    /// The ids of all bricks that are open.
+    pub fn ids(&self) -> impl Iterator<Item = BrickId> {
+        self.open.keys().copied()
+    }
+
+    /// True if the brick is open here and has stopped.
+    pub fn has_stopped(&self, brick: BrickId) -> bool {
+        self.open.get(&brick).is_some_and(|brick| brick.stopped().is_some())
+    }
+
+    /// The brick's directory, also while it is not open.
+    pub fn directory(&self, brick: BrickId) -> Option<&String> {
+        self.directories.get(&brick)
+    }
+
+    /// A brick's name for people: its directory and its id.
+    pub fn name(&self, brick: BrickId) -> String {
+        match self.directories.get(&brick) {
+            Some(directory) => format!("{directory} ({})", brick.text()),
+            None => brick.text(),
+        }
+    }
+
+    /// Bricks whose checkpoint waits for room on their disk, each with the reason.
+    pub fn stalled(&self) -> BTreeMap<BrickId, String> {
+        self.open.iter().filter_map(|(id, brick)| Some((*id, brick.stalled()?))).collect()
+    }
+
+    /// True if some brick's journal is full enough for a checkpoint.
+    pub fn want_checkpoint(&self) -> bool {
+        self.open.values().any(|brick| brick.wants_checkpoint())
+    }
+
+    /// True if a checkpoint would free space of deleted files.
+    pub fn could_free_space(&self) -> bool {
+        self.open.values().any(|brick| brick.could_free_space())
+    }
+
+    pub fn are_lives_settled(&self) -> bool {
+        self.lives_settled.load(Ordering::Acquire)
+    }
+
+    /// Records in every brick that what power cuts took from it is settled: the next start need not compare it.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if a brick cannot write its record; the next call tries all of them again.
+    pub fn settle_lives(&self) -> Result<()> {
+        self.open.values().try_for_each(|brick| brick.settle_life())?;
+        self.lives_settled.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// What opening the bricks of a server found.
+pub struct Opened {
+    pub bricks: OwnBricks,
+    /// What each brick's recovery found.
+    pub recoveries: HashMap<BrickId, RecoveryReport>,
+    /// Bricks that are not open: left out by the operator, or unreadable and without a replica.
+    pub absent: BTreeSet<BrickId>,
+}
+
+/// Opens all of this server's bricks but those that it is to do without.
+pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress: &dyn Fn(&str)) -> Result<Opened> {
+    let (own, rings) = (registry.own_bricks()?, registry.rings()?);
+    if let Some(unknown) = without.iter().find(|directory| own.iter().all(|info| info.directory != **directory)) {
+        let known: Vec<&str> = own.iter().map(|info| info.directory.as_str()).collect();
+        return Err(Error::invalid(format!("this server has no brick {unknown}; its bricks are {}", known.join(", "))));
+    }
+    let (mut open, mut directories) = (HashMap::new(), HashMap::new());
+    let (mut recoveries, mut absent) = (HashMap::new(), BTreeSet::new());
+    for info in own {
+        directories.insert(info.brick, info.directory.clone());
+        if without.contains(&info.directory) {
+            progress(&format!("brick {} is left out", info.directory));
+            absent.insert(info.brick);
+            continue;
+        }
+        progress(&format!("opening brick {}", info.directory));
+        let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
+        match open_one(&info, cluster, progress) {
+            Ok((brick, report)) => {
+                registry.opened(info.brick, brick.incarnation(), brick.generation())?;
+                recoveries.insert(info.brick, report);
+                open.insert(info.brick, Arc::new(brick));
+            }
+            Err(error) if !is_needed => {
+                progress(&format!("brick {} cannot be opened, and nothing is to rest on it: {error}", info.directory));
+                absent.insert(info.brick);
+            }
+            Err(error) => return Err(with_hint(error, &info.directory)),
+        }
+    }
+    Ok(Opened { bricks: OwnBricks::new(open, directories), recoveries, absent })
+}
+
+/// How long a write of the journal waits on a full file system that copies on write, before its brick stops.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
+
+fn open_one(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
+    let directory = &info.directory;
+    let is_it = |brick: BrickId, openings| {
+        if brick != info.brick {
+            let what = format!("{directory} holds brick {}, not {}", brick.text(), info.brick.text());
+            return Err(Error::Denied { what });
+        }
+        check_openings(directory, info.openings, openings)
+    };
+    let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
+    brick.set_journal_patience(JOURNAL_PATIENCE);
+    if let Some(why) = &report.stopped {
+        progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
+    }
+    if let Some(torn) = &report.torn {
+        let (path, offset, why) = (&torn.path, torn.offset, torn.why);
+        progress(&format!("cut a torn tail off the journal, {path} at offset {offset}: {why}; nothing synced is lost"));
+    }
+    Ok((brick, report))
+}
+
+/// What can be done about a brick that cannot be opened, if its volumes have other copies.
+fn with_hint(error: Error, directory: &str) -> Error {
+    let hint = |what: String| format!("{what}; if its disk is gone: `hekate serve --without {directory}`");
+    match error {
+        Error::Invalid { what } => Error::Invalid { what: hint(what) },
+        Error::Damaged { what } => Error::Damaged { what: hint(what) },
+        Error::Denied { what } => Error::Denied { what: hint(what) },
+        Error::Io { what } => Error::Io { what: hint(what) },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Served;
+
+    /// Seed 7352 of the simulator: each start counted an opening, so an older copy that was started often enough was taken.
+    #[test]
+    fn an_older_copy_is_refused_as_often_as_it_is_tried() {
+        let served = Served::new("older-copy");
+        let (registry, cluster) = (served.node.registry.clone(), served.node.cluster.clone());
+        let brick = served.node.bricks.values().next().unwrap();
+        registry.opened(brick.id(), brick.incarnation(), brick.generation() + 2).unwrap();
+        let directory = served.stopped();
+        for _ in 0..4 {
+            let refused = open_all(&registry, &cluster, &[], &|_| ()).err().unwrap();
+            assert!(refused.to_string().contains("was restored from an older copy"), "{refused}");
+        }
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
