@@ -2,7 +2,8 @@
 //!
 //! | file | what it does | a bug here shows as |
 //! |---|---|---|
-//! | `batch` | checks a batch, passes each request on, syncs what is durable, answers | a wrong error; an answer before its sync |
+//! | `batch` | carries out the requests in order, syncs what is durable, answers | an answer before its sync; a skipped request |
+//! | `partition_op` | a request for a leader: lease, epoch, reads, repair, errors of stopped bricks | a wrong error; a stale read |
 //! | `turn` | gives an event to a replica and carries out all that follows from it in this process | two replicas out of order; a stuck op |
 //! | `tickets` | hands an answer to the thread that waits for it | a request that times out although it was carried out |
 //! | `syncer` | syncs several bricks in parallel | a lost write after a power cut; slow fsyncs |
@@ -19,6 +20,7 @@ pub(crate) mod batch;
 pub(crate) mod locking;
 pub(crate) mod member_writes;
 pub(crate) mod orphans;
+pub(crate) mod partition_op;
 pub(crate) mod raw;
 pub(crate) mod sessions;
 pub(crate) mod syncer;

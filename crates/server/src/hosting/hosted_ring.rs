@@ -1,4 +1,4 @@
-//! The partitions of a ring that this server has replicas of.
+//! The replicas of one ring that this server has.
 
 use crate::hosting::own_bricks::OwnBricks;
 use hekate_brick::Brick;
@@ -10,30 +10,33 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// A replica, and the brick that has it.
+/// A replica and its brick.
 pub struct Hosted {
-    /// The machine; readers share it.
+    /// The replica's state machine. Reads share the lock; events take it exclusively.
     pub partition: RwLock<Partition>,
-    /// Its brick.
     pub brick: Arc<Brick>,
-    /// What it has not been told yet, in order.
+    /// Events that the replica has yet to handle, in order.
     mailbox: Mutex<VecDeque<Event>>,
 }
 
-/// A ring's replicas here.
+/// The replicas of one ring that this server has, and the views of all of the ring's partitions.
 pub struct HostedRing {
-    /// Which.
     pub ring: RingId,
     views: RwLock<Arc<Vec<View>>>,
-    /// The bricks that have anything of each partition.
+    /// The bricks that have, or are to have, data of each partition.
     holders: RwLock<Vec<Vec<BrickId>>>,
-    /// Where all bricks are.
+    /// The server of every brick of the cluster.
     servers: RwLock<HashMap<BrickId, ServerId>>,
     replicas: BTreeMap<Address, Hosted>,
 }
 
 impl HostedRing {
-    /// From the record of the ring and the open bricks; `servers`: where all bricks are; `lost`: blocks that power cuts took from them.
+    /// Makes the replicas of the bricks that are open here. `servers` has the server of every brick of the cluster;
+    /// `lost` returns the blocks of a partition that power cuts took from a brick.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading a replica's state from its brick.
     pub fn new(
         info: &RingInfo,
         bricks: &OwnBricks,
@@ -57,17 +60,21 @@ impl HostedRing {
         Ok(Self { ring: info.ring, views, holders, servers: RwLock::new(servers), replicas })
     }
 
-    /// Partitions of the ring.
+    /// The number of partitions.
     pub fn count(&self) -> u32 {
         self.views.read().len() as u32
     }
 
-    /// The views as they are known here.
+    /// The views of all partitions, as this server knows them.
     pub fn views(&self) -> Arc<Vec<View>> {
         self.views.read().clone()
     }
 
-    /// A partition's view.
+    /// The view of a partition, as this server knows it.
+    ///
+    /// # Errors
+    ///
+    /// `Protocol` if the ring has no such partition.
     pub fn view(&self, number: PartitionNumber) -> Result<View> {
         let views = self.views.read();
         let found = views.get(number.0 as usize).cloned();
@@ -75,63 +82,63 @@ impl HostedRing {
             .ok_or_else(|| Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) })
     }
 
-    /// The views have changed, or which bricks are to hold what.
+    /// Takes over the views and the placement of a ring's record. The caller has checked that they are not older.
     pub fn set_views(&self, info: &RingInfo) {
         *self.holders.write() = holders(info);
         *self.views.write() = Arc::new(info.views.clone());
     }
 
-    /// Where all bricks are by now.
+    /// Takes over which server has which brick.
     pub fn set_servers(&self, servers: &HashMap<BrickId, ServerId>) {
         if *self.servers.read() != *servers {
             self.servers.write().clone_from(servers);
         }
     }
 
-    /// The bricks that have anything of a partition, or are to have it.
+    /// The bricks that have data of a partition, or are to have it.
     pub fn holders(&self, number: PartitionNumber) -> Vec<BrickId> {
         self.holders.read().get(number.0 as usize).cloned().unwrap_or_default()
     }
 
-    /// The server that has a brick.
     pub fn server_of(&self, brick: BrickId) -> Option<ServerId> {
         self.servers.read().get(&brick).copied()
     }
 
-    /// The bricks of a server.
     pub fn bricks_of(&self, server: ServerId) -> Vec<BrickId> {
         self.servers.read().iter().filter(|(_, at)| **at == server).map(|(brick, _)| *brick).collect()
     }
 
-    /// Whether all replicas of a partition are here.
+    /// True if all members of a partition's view are here.
     pub fn is_all_here(&self, number: PartitionNumber) -> bool {
         let here = |brick| self.replicas.contains_key(&Address { partition: number, brick });
         self.view(number).is_ok_and(|view| view.members.iter().all(|member| here(member.brick)))
     }
 
-    /// Whether all bricks that are to hold any of it are here.
+    /// True if all bricks of the ring's placement are here.
     pub fn is_placed_here(&self) -> bool {
         let here = |number, brick| self.replicas.contains_key(&Address { partition: number, brick });
         let holders = self.holders.read();
         (0..).map(PartitionNumber).zip(&*holders).all(|(number, all)| all.iter().all(|brick| here(number, *brick)))
     }
 
-    /// Whether all replicas of all partitions are here.
+    /// True if all members of all partitions are here.
     pub fn is_whole(&self) -> bool {
         (0..self.count()).all(|number| self.is_all_here(PartitionNumber(number)))
     }
 
-    /// A replica that is here.
     pub fn replica(&self, address: Address) -> Option<&Hosted> {
         self.replicas.get(&address)
     }
 
-    /// All of them.
     pub fn replicas(&self) -> impl Iterator<Item = (&Address, &Hosted)> {
         self.replicas.iter()
     }
 
-    /// The leader of a partition, if it is here.
+    /// The leader of a partition.
+    ///
+    /// # Errors
+    ///
+    /// `OtherServer` if it is elsewhere, `Unavailable` if its brick's server is not known.
     pub fn leader(&self, number: PartitionNumber) -> Result<(Address, &Hosted)> {
         let view = self.view(number)?;
         let address = Address { partition: number, brick: view.leader };
@@ -144,7 +151,7 @@ impl HostedRing {
         self.replica(address).map(|hosted| (address, hosted)).ok_or_else(elsewhere)
     }
 
-    /// Leaders that are here.
+    /// The leaders that are here.
     pub fn leaders(&self) -> Vec<Address> {
         let views = self.views();
         let leads = |address: &&Address| {
@@ -153,7 +160,7 @@ impl HostedRing {
         self.replicas.keys().filter(leads).copied().collect()
     }
 
-    /// The bricks of a partition that are here, the leader's first.
+    /// The bricks of a partition's members that are here, the leader's first.
     pub fn members(&self, number: PartitionNumber) -> Result<Vec<Arc<Brick>>> {
         let view = self.view(number)?;
         let others = view.members.iter().map(|member| member.brick).filter(|brick| *brick != view.leader);
@@ -161,7 +168,7 @@ impl HostedRing {
         Ok(addresses.filter_map(|address| Some(self.replica(address)?.brick.clone())).collect())
     }
 
-    /// Why a partition that is led here does not serve, or takes no changes.
+    /// Why a partition that is led here does not serve, or accepts no changes; `None` if it does both.
     pub fn waits_for(&self, number: PartitionNumber) -> Option<String> {
         let (_, hosted) = self.leader(number).ok()?;
         let partition = hosted.partition.read();
@@ -187,13 +194,13 @@ impl HostedRing {
         }
     }
 
-    /// What a brick is called for people.
+    /// A brick's name for people: its id and its server.
     pub fn name(&self, brick: BrickId) -> String {
         let server = self.server_of(brick).map_or(String::new(), |server| format!(" of server {server}"));
         format!("{}{server}", brick.text())
     }
 
-    /// The bricks below that are here, each once.
+    /// The bricks of the ring that are here.
     pub fn bricks(&self) -> Vec<Arc<Brick>> {
         let mut seen = BTreeSet::new();
         let first = |hosted: &&Hosted| seen.insert(hosted.brick.id());
@@ -207,14 +214,15 @@ impl HostedRing {
         }
     }
 
-    /// Tells a replica what is in its mailbox. `follow` passes on what comes of it while nobody else can tell the replica
-    /// anything, so that what it says to another one arrives in order.
+    /// Has a replica handle the events of its mailbox. `follow` carries out the output of each while the replica's lock
+    /// is held, so that its messages to another replica arrive in order.
     pub fn work(&self, at: Address, now: Time, mut follow: impl FnMut(Out)) {
         let Some(hosted) = self.replica(at) else { return };
         let mut partition = hosted.partition.write();
         let next = || hosted.mailbox.lock().pop_front();
         while let Some(event) = next() {
-            // Looked at after the event was taken: that there are new views is told once they are there.
+            // Read after the event was taken: `Event::View` is delivered after the views are set, so its handler sees
+            // them.
             let views = self.views();
             let around = Around { brick: &hosted.brick, views: &views, now };
             let mut out = Out::default();
@@ -223,12 +231,16 @@ impl HostedRing {
         }
     }
 
-    /// Answers a read at once, if that can be.
-    pub fn read(&self, ask: &Ask, number: PartitionNumber, op: &Op) -> Result<Option<Result<Reply>>> {
-        let (_, hosted) = self.leader(number)?;
-        // A reader needs no views: they are for who sends something.
+    /// Reads under the partition's shared lock. `None`: an op in progress holds what is read, so the read has to wait for the
+    /// leader's turn.
+    pub fn read(&self, ask: &Ask, number: PartitionNumber, op: &Op) -> Option<Result<Reply>> {
+        let hosted = match self.leader(number) {
+            Ok((_, hosted)) => hosted,
+            Err(error) => return Some(Err(error)),
+        };
+        // A read sends no message, and only messages need the views.
         let around = Around { brick: &hosted.brick, views: &[], now: ask.now };
-        Ok(hosted.partition.read().read(&around, ask, op))
+        hosted.partition.read().read(&around, ask, op)
     }
 }
 

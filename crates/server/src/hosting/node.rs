@@ -37,29 +37,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Where a server keeps its state.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
-    /// Directory of the coordinator's file and the secret.
+    /// Directory of the coordinator's file and of the secret.
     pub state: PathBuf,
-    /// Bricks that it does without, by their directories.
+    /// Directories of bricks that the server starts without.
     pub without: Vec<String>,
 }
 
-/// A server: what its connections, its housekeeping and its links share.
+/// A server: the state that its connections, its housekeeping and its links share.
 ///
-/// Each part keeps its fields, and its locks, to itself; the file that defines it documents it.
+/// Each part keeps its fields and its locks to itself; the file that defines the part documents it.
 pub struct Node {
     pub(crate) registry: Registry,
     /// Where the coordinator answers; `None` if this server holds it.
     pub(crate) coordinator_address: Option<String>,
     pub(crate) secret: Option<Secret>,
-    /// The cluster's id.
+    /// The cluster's id: 32 hex digits.
     pub(crate) cluster: String,
     pub(crate) bricks: OwnBricks,
-    /// Its bricks that are not open.
+    /// Bricks of this server that are not open.
     pub(crate) absent: BTreeSet<BrickId>,
-    /// What opening each brick found.
+    /// What recovery found when each brick was opened.
     pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
     pub(crate) rings: Rings,
     pub(crate) volumes: Volumes,
@@ -75,7 +74,7 @@ pub struct Node {
     pub(crate) scrubs: Scrubs,
     pub(crate) damages: Damages,
     pub(crate) heal_rate: healing::Rate,
-    /// When each absent replica left its view.
+    /// Since when each replica that is no member of its view lacks records.
     pub(crate) leavings: Leavings,
     pub(crate) mappings: Mappings,
     pub(crate) counters: OpCounters,
@@ -83,19 +82,22 @@ pub struct Node {
     pub(crate) slow_ops: SlowOps,
     pub(crate) started: Instant,
     pub(crate) stop_asked: AtomicBool,
-    /// Itself, for work that continues after the call that began it.
+    /// This server, for work that continues on another thread.
     pub(crate) own: Weak<Node>,
 }
 
-/// How long a client waits for an answer before it is told what it waits for; it asks again by itself.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// How often, and how long each time, a server that ends lets its replicas finish what they have begun.
+/// How often, and how long each time, a server that ends waits for its replicas to collect what ops left behind.
 const REST_ROUNDS: u32 = 20;
 const REST_PAUSE: Duration = Duration::from_millis(100);
 
 impl Node {
-    /// Opens everything, levels the replicas, finishes or undoes what a crash left; `progress` says what it is at.
+    /// Opens the bricks, brings the replicas into step, undoes or finishes what a crash interrupted, and begins to
+    /// serve. `progress` is called with a line for the operator at each stage.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` or `Denied` if the state directory or a brick is not this server's, `Damaged` or `Io` if a brick that
+    /// has replicas cannot be opened, and the first replica's failure if replicas cannot be brought into step.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
         let secret = state_directory::secret(&settings.state)?;
         let (registry, coordinator_address) = state_directory::open_registry(&settings.state, secret.as_ref())?;
@@ -142,7 +144,8 @@ impl Node {
     }
 
     fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
-        // Kept by the coordinator until all replicas agree on them: a checkpoint forgets what its brick has lost.
+        // The coordinator keeps the list until all replicas agree on its blocks: a checkpoint makes a brick forget
+        // which it has lost.
         let mut lost: BTreeSet<LostOn> = start::read_lost(&self.registry)?;
         for (brick, report) in &self.recoveries {
             lost.extend(report.lost.iter().map(|block| (*block, *brick)));
@@ -150,11 +153,12 @@ impl Node {
         if !lost.is_empty() {
             start::record_lost(&self.registry, &lost)?;
         }
-        // Before any replica is there that could want a data file synced: what a power cut took must not be marked as synced.
+        // Before the first replica exists, which could have a data file synced: a block that a power cut took must not
+        // be marked as synced.
         for brick in self.bricks.values().filter(|brick| !brick.has_covered_recovery()) {
             progress(&format!("writing home what the journal of brick {:032x} had", brick.id().0));
             match brick.checkpoint() {
-                // It reads and takes what does not grow; what would have data files synced waits in the brick.
+                // The brick serves reads and deletes meanwhile, and delays syncs of data files.
                 Err(Error::NoSpace { what }) => {
                     progress(&format!("brick {:032x} cannot write home: {what}", brick.id().0))
                 }
@@ -168,7 +172,7 @@ impl Node {
             self.volumes.put(volume);
         }
         self.sessions.load(&self.registry)?;
-        progress("making the replicas even");
+        progress("bringing the replicas into step");
         let rings = self.rings.all();
         rings.iter().for_each(|ring| self.tell_sessions(ring));
         self.begin_links()?;
@@ -178,12 +182,14 @@ impl Node {
         self.settle_lives()
     }
 
-    /// Once all replicas here have agreed on what power cuts took, and that is home, the next start need not ask again.
+    /// Once all replicas here agree on what power cuts took, and bricks have written that home, clears the list of lost
+    /// blocks, so that the next start does not compare replicas for it. Does nothing before, or while a brick is
+    /// stalled.
     pub(crate) fn settle_lives(&self) -> Result<()> {
         if self.bricks.are_lives_settled() {
             return Ok(());
         }
-        // The housekeeping tries these again.
+        // Housekeeping calls this function again.
         if !self.bricks.stalled().is_empty() {
             return Ok(());
         }
@@ -206,8 +212,8 @@ impl Node {
         let lost_of = |brick, partition| start::lost_of(lost, info, brick, partition);
         let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
         let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
-        // Before anything that a server says: to hear of its life afterwards would be to hear of another one, and what
-        // was said before would count for nothing.
+        // The new ring's replicas get `Up` of each server whose link is up, and no link goes up or down meanwhile: a
+        // replica that missed an `Up` would take the server's next messages for those of an earlier link and drop them.
         let linked = self.links.up();
         let local: Vec<BrickId> = self.bricks.ids().collect();
         let heard = linked.iter().map(|server| ring.bricks_of(*server)).chain([local]);
@@ -221,7 +227,7 @@ impl Node {
         Ok(ring)
     }
 
-    /// Serves a new ring's partitions from now on.
+    /// Makes the replicas of a ring that is new here, and serves them.
     pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
         let ring = self.put_ring(info, &BTreeSet::new())?;
         self.tell_sessions(&ring);
@@ -229,24 +235,20 @@ impl Node {
         Ok(ring)
     }
 
-    pub(crate) fn patience(&self) -> Duration {
-        PATIENCE
-    }
-
-    /// Time passes for a ring's replicas.
+    /// Delivers a tick, on which replicas try again what they have put off.
     pub(crate) fn tick(&self, ring: &Arc<HostedRing>) {
         self.tell_all(ring, || Event::Tick);
     }
 
-    /// Tells all of a ring's replicas here.
+    /// Delivers an event to all replicas of a ring here.
     pub(crate) fn tell_all(&self, ring: &Arc<HostedRing>, event: impl Fn() -> Event) {
         self.tell(ring, ring.replicas().map(|(address, _)| *address).collect(), event);
     }
 
-    /// Tells these of them.
+    /// Delivers an event to these replicas, and carries out what follows.
     pub(crate) fn tell(&self, ring: &Arc<HostedRing>, addresses: Vec<Address>, event: impl Fn() -> Event) {
         let mut turn = Turn::new(self, ring);
-        addresses.into_iter().for_each(|address| turn.tell(address, event()));
+        addresses.into_iter().for_each(|address| turn.deliver(address, event()));
         turn.run();
     }
 
@@ -258,7 +260,8 @@ impl Node {
         self.volumes.get(volume)
     }
 
-    /// A volume that can be used; another server may have made it a moment ago.
+    /// A volume that clients may use. The records are read again if it is not known: another server may have made it a
+    /// moment ago.
     fn volume_called(&self, name: &str) -> Result<Arc<VolumeInfo>> {
         if let Some(volume) = self.volumes.called(name) {
             return Ok(volume);
@@ -267,15 +270,19 @@ impl Node {
         self.volumes.called(name).ok_or_else(|| self.no_volume(name))
     }
 
-    /// Sessions that processes of this machine open from now on end as soon as their process has ended, also if it does so while
-    /// no server runs.
+    /// Has the sessions that processes of this machine open from now on end as soon as their process has ended, also if
+    /// it ends while no server runs. `socket` is the path of the server's socket; the lock files are beside it.
     pub fn lock_sessions_beside(&self, socket: &Path) {
         if let Err(error) = self.sessions.lock_beside(socket) {
             log::warn!("sessions of killed mounts end after 60 s of silence only: {error}");
         }
     }
 
-    /// Says where this server listens from now on.
+    /// Records with the coordinator where this server listens.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
     pub fn announce(&self, endpoints: &[String]) -> Result<()> {
         self.registry.announce(endpoints)
     }
@@ -285,7 +292,7 @@ impl Node {
         Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
     }
 
-    /// Ends a session and what it left in the partitions.
+    /// Ends a session, releases its locks and deletes its slots in the partitions that are led here.
     pub(crate) fn end_session(&self, id: SessionId) -> Result<()> {
         let volume = self.sessions.get(id)?.volume;
         self.sessions.end(&self.registry, id)?;
@@ -293,28 +300,37 @@ impl Node {
         forget_session(self, &ring, id)
     }
 
-    /// From when on an op is slow and noted as such; zero: none is.
+    /// Sets the duration from which on an op is kept and logged as slow; zero: no op is slow.
     pub fn set_slow_limit(&self, limit: Duration) {
         self.slow_ops.set_limit(limit);
     }
 
-    /// Answers Prometheus there from now on, until the process ends.
+    /// Serves the page for Prometheus at this address until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the machine does not give a thread.
     pub fn serve_metrics(&self, listener: TcpListener) -> Result<()> {
         let own = self.own.clone();
         let page = move || metrics::page(&*own.upgrade()?).ok();
         hekate_metrics::listen(listener, page).map_err(|e| Error::io("start the threads for metrics", e))
     }
 
-    /// Whether the control interface was asked to stop the server.
+    /// True if the control interface was asked to stop the server.
     pub fn stop_asked(&self) -> bool {
         self.stop_asked.load(Ordering::Relaxed)
     }
 
-    /// Ends the housekeeping and writes everything home, so that the next start is short.
+    /// Gives up the lease, ends the housekeeping and writes everything home, so that the next start is short.
+    ///
+    /// # Errors
+    ///
+    /// Those of a checkpoint; the next start recovers from the journals.
     pub fn shut_down(&self) -> Result<()> {
         self.leave();
         self.stop_housekeeping();
-        // What ops have left to be removed is removed, so that nothing changes when it starts again. Of several others do it.
+        // Collects what ops left behind, so that nothing changes at the next start. Other servers collect it if they
+        // are there.
         for _ in 0..REST_ROUNDS {
             if self.work_left() == 0 || !self.is_alone() {
                 break;
@@ -326,27 +342,27 @@ impl Node {
         self.checkpoint_all()
     }
 
-    /// Ends the housekeeping's threads.
+    /// Ends the housekeeping's threads, and returns when they have ended.
     pub fn stop_housekeeping(&self) {
         self.housekeeping.stop();
     }
 
-    /// Whether something was deleted whose space a checkpoint would give back.
+    /// True if a checkpoint, after collecting, would free space of deleted files.
     pub(crate) fn could_free_space(&self) -> bool {
         self.work_left() > 0 || self.bricks.could_free_space()
     }
 
-    /// Data ids that wait to be collected, and ops on their way.
+    /// Data ids that wait to be collected and ops in progress, of all replicas here.
     pub(crate) fn work_left(&self) -> usize {
         self.rings.work_left()
     }
 
-    /// Some replica cannot go on before its brick has written home: the housekeeping looks now.
+    /// Has the housekeeping check at once whether a brick needs a checkpoint: a replica waits for room in its journal.
     pub(crate) fn wants_checkpoint(&self) {
         self.housekeeping.look_now();
     }
 
-    /// There is something to be done about a view.
+    /// Has the housekeeping look at the views at once.
     pub(crate) fn look_at_views(&self) {
         self.housekeeping.look_at_views();
     }

@@ -1,4 +1,4 @@
-//! Links to the cluster's other servers: what their replicas and those here say to each other.
+//! Links to the cluster's other servers: messages between their replicas and the replicas here.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -14,10 +14,9 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The links to the cluster's other servers.
 #[derive(Default)]
 pub struct Links {
-    /// Set once the server has read its rings; until then no other server is answered.
+    /// Set when the server starts its links; until then another server's connection is refused.
     peers: OnceLock<Peers>,
     /// Servers whose link is up.
     up: Mutex<BTreeSet<ServerId>>,
@@ -34,15 +33,15 @@ impl Links {
     }
 }
 
-/// What arrives from other servers.
+/// Handles what arrives over the links.
 struct Inbox(Weak<Node>);
 
 impl PeerHandler for Inbox {
     fn up(&self, from: ServerId, _: Boot) {
         let Some(node) = self.0.upgrade() else { return };
-        // It may be in a new life, and so in new views.
+        // The server may have a new incarnation, and so be in new views.
         if let Err(error) = node.renew_views() {
-            log::warn!("the views of server {from}: {error}");
+            log::warn!("cannot read the views after server {from} connected: {error}");
         }
         node.links.up.lock().insert(from);
         node.tell_of(from, |bricks| Event::Up { bricks });
@@ -58,12 +57,13 @@ impl PeerHandler for Inbox {
         if ring.server_of(envelope.from.brick) != Some(from) {
             return;
         }
-        // It speaks in a view that is not known here yet; what it says it will say again.
+        // The sender is in a view that is not known here yet. It sends again what still counts, so the message may be
+        // dropped.
         if ring.view(envelope.from.partition).is_ok_and(|view| view.epoch < envelope.epoch) {
             node.look_at_views();
         }
         let mut turn = Turn::new(&node, &ring);
-        turn.tell(envelope.to, Event::Message(envelope));
+        turn.deliver(envelope.to, Event::Message(envelope));
         turn.run_without_syncs();
     }
 
@@ -77,7 +77,11 @@ impl PeerHandler for Inbox {
 }
 
 impl Node {
-    /// Gets in touch with the other servers, as far as it is known where they listen.
+    /// Starts the links to the servers whose addresses are known.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the machine gives no thread or no random bytes; those of the coordinator.
     pub(crate) fn begin_links(&self) -> Result<()> {
         let own = self.registry.server();
         let mut boot = [0; 8];
@@ -88,7 +92,11 @@ impl Node {
         self.learn_servers()
     }
 
-    /// Where the others listen by now.
+    /// Reads the addresses of the other servers.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
     pub(crate) fn learn_servers(&self) -> Result<()> {
         let Some(peers) = self.links.peers() else { return Ok(()) };
         for info in self.registry.servers()? {
@@ -101,7 +109,8 @@ impl Node {
         Ok(())
     }
 
-    /// A unix socket of another machine leads nowhere: one counts if its directory is here.
+    /// The address by which this server reaches another one. A unix socket counts if its directory exists on this
+    /// machine.
     fn endpoint_of(&self, info: &ServerInfo) -> Option<Endpoint> {
         let is_here = |endpoint: &Endpoint| match endpoint {
             Endpoint::Unix(path) => path.parent().is_some_and(std::path::Path::exists),
@@ -111,15 +120,15 @@ impl Node {
         known.find(is_here)
     }
 
-    /// A message for a replica of another server. If there is no link nobody waits for it: what still counts is said again
-    /// when there is one.
+    /// Sends a message to a replica of another server. Without a link it is dropped: the replica sends again what still
+    /// counts when the link is up.
     pub(crate) fn send_to_brick(&self, ring: &HostedRing, envelope: &Envelope) {
         if let (Some(peers), Some(server)) = (self.links.peers(), ring.server_of(envelope.to.brick)) {
             peers.send(server, envelope.to_bytes());
         }
     }
 
-    /// Leaves a sync to the brick's thread, which goes on with what follows it.
+    /// Leaves a sync to the brick's thread, which carries on with what follows it.
     pub(crate) fn sync_later(&self, ring: &Arc<HostedRing>, job: SyncJob) {
         let Some(hosted) = ring.replica(job.replica) else { return };
         let need = Need { upto: hosted.brick.end(), shards: job.shards };
@@ -127,24 +136,24 @@ impl Node {
         let then = move |outcome| {
             let Some(node) = own.upgrade() else { return };
             let mut turn = Turn::new(&node, &ring);
-            turn.tell(replica, Event::Synced { ticket, outcome });
+            turn.deliver(replica, Event::Synced { ticket, outcome });
             turn.run_without_syncs();
         };
         self.syncers.later(&hosted.brick, need, Box::new(then));
     }
 
-    /// Tells all replicas here of the bricks of a server.
+    /// Delivers an event about a server's bricks to all replicas here.
     fn tell_of(&self, server: ServerId, event: impl Fn(Vec<BrickId>) -> Event) {
         for ring in self.rings.all() {
             let bricks = ring.bricks_of(server);
             let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
             let mut turn = Turn::new(self, &ring);
-            addresses.into_iter().for_each(|address| turn.tell(address, event(bricks.clone())));
+            addresses.into_iter().for_each(|address| turn.deliver(address, event(bricks.clone())));
             turn.run_without_syncs();
         }
     }
 
-    /// Takes over what the coordinator says of the views.
+    /// Reads the views from the coordinator and takes them over.
     pub(crate) fn renew_views(&self) -> Result<()> {
         self.take_views(&self.registry.rings()?);
         Ok(())

@@ -1,9 +1,10 @@
-//! This server's lease, and the views of the partitions that it holds: it says that it lives, learns the views of that
-//! moment, forms the next one where one is due and it is its turn, and records that those have begun which its leaders
-//! have made ready. What is decided is `hekate_cluster::views`; `docs/fast-lane.md` has the rules.
+//! This server's lease, and the views of the partitions that it holds. One thread renews the lease with the
+//! coordinator, reads the views, forms the next view of a partition where one is due and it is this server's turn, and
+//! records that a view has begun when its leader here is ready. `hekate_cluster::views` decides; `docs/fast-lane.md`
+//! has the rules.
 //!
-//! A lease counts from before the coordinator was told, on a clock that runs while the machine sleeps, and only once the
-//! views that were read after that hold here (rule 14b).
+//! A lease counts from a moment before the coordinator was told, on a clock that runs while the machine sleeps
+//! (CLOCK_BOOTTIME), and only once the views that were read after that moment hold here (rule 14b).
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -20,27 +21,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often it is said that the server lives, and how often while something is on its way.
+/// Time between two renewals of the lease, and while a view is due, a leader is ready or a member is silent.
 const PAUSE: Duration = Duration::from_millis(750);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// A member that its leader cannot reach for so long is left out, though its server lives.
+/// Time without an answer after which a leader leaves a member out of the next view, though the member's server lives.
 const SILENCE_MAX: Duration = Duration::from_millis(1500);
-/// Between the turns of those who may form a view.
+/// Time between the turns of the servers that may form a view.
 const TURN: Duration = Duration::from_secs(1);
-/// A server that has just started gives others that may be starting so long before it goes on without them.
+/// Time after its start in which a server forms no view without servers that do not live: they may be starting as well.
 const START_GRACE: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// The lease of this server, and what it has seen of the partitions that it holds.
 #[derive(Default)]
 pub struct Views {
-    /// Nanoseconds of the clock that runs while the machine sleeps; 0: over.
+    /// End of the lease in ns of CLOCK_BOOTTIME; 0: none, or the server has left.
     lease_until: AtomicU64,
-    /// Until then something may have to be done soon.
+    /// Until this moment, in ns of CLOCK_BOOTTIME, the thread looks every 50 ms.
     busy_until: AtomicU64,
     state: Mutex<State>,
-    /// Servers that lived when they were looked at last.
+    /// Servers that lived at the last look.
     alive: Mutex<BTreeSet<ServerId>>,
-    /// Views whose leader here is ready.
+    /// Views that may begin: their leaders here are ready.
     ready: Mutex<BTreeSet<(At, Epoch)>>,
 }
 
@@ -49,11 +50,11 @@ type At = (RingId, PartitionNumber);
 
 struct State {
     started: Instant,
-    /// Since when a view is due.
+    /// Since when a view is due for a partition.
     due: BTreeMap<At, Instant>,
-    /// Since when a leader here has not heard a member.
+    /// Since when a leader here has had no answer from a member.
     silent: BTreeMap<(At, BrickId), Instant>,
-    /// When views that have not begun were first seen.
+    /// When each view that has not begun was first seen.
     formed: BTreeMap<(At, Epoch), Instant>,
     ended: bool,
 }
@@ -65,54 +66,72 @@ impl Default for State {
     }
 }
 
+/// CLOCK_BOOTTIME, in ns.
 fn clock() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Views {
-    /// Whether clients may be answered. -> until when. Before an answer goes out it has to hold still, see [`Self::holds`].
+    /// The end of the lease, in ns of CLOCK_BOOTTIME. An answer that is found under this lease is checked against it
+    /// once more before it is sent, with [`Self::holds`].
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the lease has expired.
     pub fn check(&self) -> Result<u64> {
         let until = self.lease_until.load(Ordering::Acquire);
         self.holds(until).map(|()| until)
     }
 
-    /// Whether the lease that an answer was found under is not over. A later one does not count: whoever slept in between may
-    /// have looked at what was true before it woke.
+    /// Checks that the lease which ends at `until` has not expired. A later lease does not count: a thread that slept
+    /// in between may have read what was true before.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the lease has expired, or the server has left.
     pub fn holds(&self, until: u64) -> Result<()> {
         let none = || Error::Unavailable { what: "this server cannot reach the coordinator, and has no lease".into() };
         let has_left = self.lease_until.load(Ordering::Acquire) == 0;
         if !has_left && clock() < until { Ok(()) } else { Err(none()) }
     }
 
-    fn extend(&self, from: u64) {
+    /// Renews the lease. It counts from `from`, a moment before the coordinator was told that the server lives, in ns of
+    /// CLOCK_BOOTTIME.
+    fn extend(&self, state: &State, from: u64) {
+        assert!(!state.ended, "a server that has left renews no lease");
+        assert!(from <= clock(), "a lease counts from before the coordinator was told, never from a later moment");
         self.lease_until.fetch_max(from + serves_for(LEASE).as_nanos() as u64, Ordering::Release);
     }
 
-    /// A server is not heard any more: its lease may end soon.
+    /// The link to a server has ended: its lease may expire soon, so the thread looks more often for two leases.
     pub fn expect_changes(&self) {
         self.busy_until.fetch_max(clock() + 2 * LEASE.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// A leader's view may begin.
+    /// The leader here of that view is ready, so the view may begin.
     pub fn is_ready(&self, ring: RingId, partition: PartitionNumber, epoch: Epoch) {
         self.ready.lock().insert(((ring, partition), epoch));
     }
 }
 
 impl Node {
-    /// How long until it is to be looked again.
+    /// Time until the thread looks again.
     pub(crate) fn views_pause(&self) -> Duration {
         let state = self.views.state.lock();
-        // Who stays away for long is not looked for all the time.
+        // A member that stays away is no longer looked for every 50 ms.
         let is_silent = state.silent.values().any(|since| since.elapsed() < 2 * SILENCE_MAX);
         let is_busy = !self.views.ready.lock().is_empty() || !state.due.is_empty() || is_silent;
         if is_busy || clock() < self.views.busy_until.load(Ordering::Relaxed) { BUSY_PAUSE } else { PAUSE }
     }
 
-    /// See the module. While the coordinator is away it fails, and the lease runs out.
+    /// Renews the lease, takes over the views, and forms and begins the views that are due.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator; the lease then expires unless a later call succeeds.
     pub(crate) fn keep_views(&self) -> Result<()> {
-        // One at a time, and none once the server has left.
+        // One thread at a time, and none once the server has left.
         let mut state = self.views.state.lock();
         if state.ended {
             return Ok(());
@@ -123,7 +142,7 @@ impl Node {
         self.registry.keep_alive(&stopped)?;
         let mut rings = self.registry.rings()?;
         self.take_views(&rings);
-        self.views.extend(from);
+        self.views.extend(&state, from);
         let seen = self.look_around()?;
         for info in &mut rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
@@ -132,7 +151,8 @@ impl Node {
         Ok(())
     }
 
-    /// Nobody is served from here any more, and others need not wait for the lease.
+    /// Gives up the lease: nobody is served from here any more, and the other servers need not wait for the lease to
+    /// expire.
     pub fn leave(&self) {
         let mut state = self.views.state.lock();
         if std::mem::replace(&mut state.ended, true) {
@@ -140,20 +160,21 @@ impl Node {
         }
         self.views.lease_until.store(0, Ordering::Release);
         drop(state);
-        // While the coordinator is away others cannot be told; they wait for the lease.
+        // If the coordinator does not answer, the others wait until the lease expires.
         if let Err(error) = self.registry.leave() {
-            log::warn!("the cluster is not told that this server stops: {error}");
+            log::warn!("cannot give up the lease, so other servers wait until it expires: {error}");
         }
-        // Whose link ends looks at once.
+        // A server whose link to this one ends looks at its views at once.
         self.links.peers().into_iter().for_each(Peers::stop);
     }
 
-    /// Whether no other server lives that could go on without this one.
+    /// True if no other server lives.
     pub(crate) fn is_alone(&self) -> bool {
         self.views.alive.lock().len() <= 1
     }
 
-    /// What the coordinator says of the views holds here from now on.
+    /// Takes over the coordinator's views, and delivers `View` to the replicas of each ring that has changed. Ignores a
+    /// record that is older than what is known here.
     pub(crate) fn take_views(&self, rings: &[RingInfo]) {
         for info in rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
@@ -168,12 +189,13 @@ impl Node {
             ring.set_views(info);
             let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
             let mut turn = Turn::new(self, &ring);
-            addresses.into_iter().for_each(|address| turn.tell(address, Event::View));
+            addresses.into_iter().for_each(|address| turn.deliver(address, Event::View));
             turn.run_without_syncs();
             self.tell_sessions(&ring);
         }
     }
 
+    /// The bricks of the cluster, and which servers live, as the coordinator has them.
     fn look_around(&self) -> Result<Seen> {
         let alive: BTreeMap<ServerId, AliveInfo> =
             self.registry.alive()?.into_iter().map(|info| (info.server, info)).collect();
@@ -187,13 +209,15 @@ impl Node {
         Ok(Seen { bricks, ..Seen::default() })
     }
 
-    /// Those opened here, and, of the servers that live the first, those of servers that do not.
+    /// True if this server expires the sessions that `home` has opened: its own, and, on the first of the servers that
+    /// live, those of servers that do not live.
     pub(crate) fn ends_sessions_of(&self, home: ServerId) -> bool {
         let own = self.registry.server();
         let alive = self.views.alive.lock();
         home == own || !alive.contains(&home) && alive.first() == Some(&own)
     }
 
+    /// Forms and begins the views of one ring that are due.
     fn look_at_ring(&self, state: &mut State, ring: &Arc<HostedRing>, info: &mut RingInfo, seen: &Seen) -> Result<()> {
         let mut seen = seen.clone();
         for address in ring.leaders() {
@@ -229,7 +253,7 @@ impl Node {
         Ok(())
     }
 
-    /// What a leader here knows of members and learners.
+    /// Adds what a leader here knows of its members and learners to `seen`.
     fn look_at_leader(&self, state: &mut State, ring: &HostedRing, address: Address, seen: &mut Seen) {
         let Some(hosted) = ring.replica(address) else { return };
         let at = (ring.ring, address.partition);
@@ -240,7 +264,7 @@ impl Node {
         seen.heirs.extend(partition.yields_to().map(|heir| (address.partition, heir)));
         let healing = partition.healing();
         for one in &healing {
-            // So that an estimate begins when the healing does, not when somebody asks.
+            // An estimate of the time left begins with the healing, not with the first question for it.
             let _ = self.leavings.seconds_left((ring.ring, address.partition, one.brick), one);
         }
         let whole = healing.into_iter().filter(|one| one.whole).map(|one| (address.partition, one.brick));
@@ -256,6 +280,8 @@ impl Node {
         }
     }
 
+    /// True if this server forms the view that is due since `since`. The servers that may form it have turns, one after
+    /// another, in case an earlier one does not act.
     fn is_turn(
         &self,
         state: &State,
@@ -275,7 +301,7 @@ impl Node {
         !is_early && since.elapsed() >= TURN * turn as u32
     }
 
-    /// All that are due at once: each is a write of the coordinator's disk.
+    /// Forms all views of a ring that are due in one transaction: each is a write to the coordinator's disk.
     fn form(&self, ring: &Arc<HostedRing>, due: Vec<(PartitionNumber, View)>, seen: &Seen) -> Result<RingInfo> {
         let mut formed = Vec::new();
         let info = self.registry.update_ring(ring.ring, |info| {
@@ -283,16 +309,24 @@ impl Node {
             formed.retain(
                 |(number, view)| matches!(outlook(info, *number, seen), Outlook::Due(due) if due.view == *view),
             );
-            formed.iter().for_each(|(number, view)| info.form(*number, view.clone()));
+            for (number, view) in &formed {
+                let is_next = info.view(*number).is_some_and(|known| known.epoch < view.epoch);
+                assert!(is_next, "the epoch of a view is greater than that of the view before it");
+                info.form(*number, view.clone());
+            }
             !formed.is_empty()
         })?;
-        formed.iter().for_each(|(number, view)| log::info!("{}", told(ring, *number, view)));
+        formed.iter().for_each(|(number, view)| log::info!("{}", formed_line(ring, *number, view)));
         self.take_views(std::slice::from_ref(&info));
         formed.iter().for_each(|(number, view)| self.poke(ring, *number, view.epoch));
         Ok(info)
     }
 
-    /// Forms a view that an operator decides on.
+    /// Forms the view that an operator decides on.
+    ///
+    /// # Errors
+    ///
+    /// Those of `decide` and of the coordinator.
     pub(crate) fn force_view(
         &self,
         ring: &Arc<HostedRing>,
@@ -313,7 +347,8 @@ impl Node {
         Ok(view)
     }
 
-    /// Who hears of a newer epoch asks the coordinator.
+    /// Sends the new epoch to the other servers that hold the partition: a server that receives a newer epoch than it
+    /// knows reads the views.
     fn poke(&self, ring: &Arc<HostedRing>, partition: PartitionNumber, epoch: Epoch) {
         let Some(own) = ring.replicas().map(|(address, _)| *address).find(|address| address.partition == partition)
         else {
@@ -328,7 +363,8 @@ impl Node {
         }
     }
 
-    /// A view begins once who was left out serves no more: it is a member of the new one, or its lease is over.
+    /// Records that views have begun. A view begins once the leader of the view before it serves no more: it is a
+    /// member of the new view, its brick has a later incarnation, or its lease has expired.
     fn open_views(&self, state: &mut State, ring: &Arc<HostedRing>, info: &mut RingInfo, seen: &Seen) -> Result<()> {
         let ready: Vec<(PartitionNumber, Epoch)> = {
             let ready = self.views.ready.lock();
@@ -345,7 +381,7 @@ impl Node {
             };
             let is_here = info.view(number).is_some_and(|view| view.has_member(before.leader));
             let server = seen.bricks.get(&before.leader).map(|brick| brick.server);
-            // Another life of its brick says that the one that led is over.
+            // A later incarnation of the leader's brick shows that the leader's process has ended.
             let lives = seen.remembers_leader(before)
                 && seen.bricks.values().any(|brick| Some(brick.server) == server && brick.serves);
             let waited = state.formed.get(&(at, epoch)).is_some_and(|since| since.elapsed() >= waits_for(LEASE));
@@ -369,7 +405,8 @@ impl Node {
     }
 }
 
-fn told(ring: &HostedRing, number: PartitionNumber, view: &View) -> String {
+/// The log line for a view that was formed.
+fn formed_line(ring: &HostedRing, number: PartitionNumber, view: &View) -> String {
     let names = |bricks: &[hekate_proto::map::Member]| {
         bricks.iter().map(|member| ring.name(member.brick)).collect::<Vec<_>>().join(", ")
     };
@@ -387,12 +424,12 @@ mod tests {
     fn what_was_found_before_a_sleep_is_not_answered_under_the_next_lease() {
         let views = Views::default();
         assert!(views.check().is_err(), "it has said nothing yet");
-        views.extend(clock());
+        views.extend(&views.state.lock(), clock());
         let found_under = views.check().unwrap();
         views.holds(found_under).unwrap();
-        // One that is over, and another that was kept before the answer goes out.
+        // The first lease has expired, and the server has renewed it before the answer is sent.
         let over = clock();
-        views.extend(clock());
+        views.extend(&views.state.lock(), clock());
         views.check().unwrap();
         assert!(matches!(views.holds(over), Err(Error::Unavailable { .. })));
     }
@@ -400,7 +437,7 @@ mod tests {
     #[test]
     fn who_has_left_answers_nothing_that_it_found_before() {
         let views = Views::default();
-        views.extend(clock());
+        views.extend(&views.state.lock(), clock());
         let found_under = views.check().unwrap();
         views.lease_until.store(0, Ordering::Release);
         assert!(matches!(views.holds(found_under), Err(Error::Unavailable { .. })));

@@ -1,8 +1,9 @@
-//! Volumes: making, space, deleting.
+//! Volumes: made, mapped, learned from other servers, and deleted.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::maintenance::housekeeping::forget_session;
+use hekate_brick::Brick;
 use hekate_brick::storage::Space;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{RingWish, VolumeInfo};
@@ -13,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Entries that deleting a volume takes at a time.
+/// Entries that one record deletes.
 const DELETE_AT_ONCE: usize = 512;
 
 /// The volumes of the cluster as this server knows them.
@@ -89,8 +90,13 @@ impl Volumes {
 }
 
 impl Node {
-    /// Makes a volume whose root directory belongs to `uid`. If another server leads the root directory's partition it is
-    /// made there, as soon as that server learns of the volume.
+    /// Makes a volume whose root directory belongs to the volume's owner and to `gid`. If another server leads the root
+    /// directory's partition, that server makes the root once it has read the volume.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the name, the pool, the copies or the spread cannot be; those of the coordinator and of the
+    /// partition.
     pub(crate) fn create_volume(&self, wanted: VolumeInfo, wish: RingWish, gid: u32) -> Result<VolumeInfo> {
         let _alone = self.volumes.change();
         check_name("volume", &wanted.name)?;
@@ -133,7 +139,12 @@ impl Node {
         synced.unwrap_or_else(|| Err(self.away(ring, at))).map(|_| ())
     }
 
-    /// A record of the server's own, on every member when this returns.
+    /// Makes a record of the server's own, and returns when every member has it.
+    ///
+    /// # Errors
+    ///
+    /// `OtherServer` if the partition is not led here, `Unavailable` if it does not answer in time; those of the
+    /// record.
     pub(crate) fn change(&self, ring: &Arc<HostedRing>, at: PartitionNumber, commit: Commit) -> Result<()> {
         let (to, _) = ring.leader(at)?;
         let changed = self.ask(ring, to, |token| Event::Change { token, commit: Box::new(commit) });
@@ -144,13 +155,13 @@ impl Node {
         Error::Unavailable { what: format!("partition {at} of ring {} does not answer", ring.ring) }
     }
 
-    /// Volumes that were recorded when the server died and have no root yet.
+    /// Makes the root of each volume that was recorded and has none: its server ended in between.
     pub(crate) fn make_missing_roots(&self) -> Result<()> {
         let volumes = self.volumes.all();
         volumes.iter().filter(|volume| !volume.deleting).try_for_each(|volume| self.make_missing_root(volume))
     }
 
-    /// Where the root's leader is here, and serves.
+    /// Makes it if the root's leader is here and serves.
     fn make_missing_root(&self, volume: &VolumeInfo) -> Result<()> {
         let ring = self.ring(volume.ring)?;
         let Ok((_, leader)) = ring.leader(ROOT.position().partition(ring.count())) else { return Ok(()) };
@@ -162,7 +173,11 @@ impl Node {
         Ok(())
     }
 
-    /// The map as it is now. While the coordinator is away nobody can change it, so the last one stands.
+    /// The volume's map. While the coordinator does not answer nobody can change the map, so the last one is returned.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator if no map is known.
     pub(crate) fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
         match self.registry.map(volume) {
             Ok(map) => {
@@ -176,7 +191,12 @@ impl Node {
         }
     }
 
-    /// Takes over what other servers have recorded since: where they are, rings, volumes, sessions.
+    /// Reads what other servers have recorded: addresses, rings, volumes, and sessions. Hosts new rings, makes roots
+    /// that are missing, and ends sessions that were ended elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator and of the partitions; the next call continues.
     pub(crate) fn learn(&self) -> Result<()> {
         let _alone = self.volumes.change();
         self.learn_servers()?;
@@ -206,7 +226,11 @@ impl Node {
         Ok(())
     }
 
-    /// Takes a volume from its users; its data goes in the background.
+    /// Takes a volume from its users; housekeeping deletes its data.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if a session uses it, `Invalid` if no volume has the name; those of the coordinator.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<()> {
         let _alone = self.volumes.change();
         let Some(volume) = self.registry.volume(name)? else {
@@ -224,13 +248,17 @@ impl Node {
         Ok(())
     }
 
-    /// Space as the volume's users count it, of the bricks here.
+    /// A volume's space on the bricks here, divided by its copies.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if a brick's file system cannot be asked.
     pub(crate) fn volume_space(&self, volume: VolumeId) -> Result<VolumeSpace> {
         let volume = self.volume(volume)?;
         let mut sum = VolumeSpace::default();
         for brick in self.ring(volume.ring)?.bricks() {
             let Space { total, free, available, files, files_available } = brick.status()?.space;
-            // Those that are not counted are in no sum.
+            // A file system that counts no inodes (0) adds none.
             let files_available = if files == 0 { 0 } else { files_available };
             sum = sum.plus(&VolumeSpace { total, free, available, files, files_available });
         }
@@ -245,20 +273,23 @@ impl Node {
     }
 }
 
-/// Deletes volumes that are to be deleted: shards, then entries, a few hundred of a partition at a time.
+/// Deletes more of the volumes that are being deleted: first shards, then entries, in every partition that is led here.
+///
+/// # Errors
+///
+/// Those of the partitions; the next call continues.
 pub fn go_on_deleting(node: &Node) -> Result<()> {
     for volume in node.volumes.all().into_iter().filter(|volume| volume.deleting) {
         let ring = node.ring(volume.ring)?;
-        for number in ring.leaders().into_iter().map(|leader| leader.partition) {
-            let (_, leader) = ring.leader(number)?;
-            let shards = leader.brick.shards(ring.ring, number, ring.count())?;
-            let own = shards.into_iter().filter(|shard| shard.volume == volume.volume);
-            delete(node, &ring, number, own.map(|shard| Change::DropShard { shard }))?;
+        for leader in ring.leaders() {
+            let part = Deletion { node, ring: &ring, volume: volume.volume, partition: leader.partition };
+            part.delete_shards()?;
             for range in [Key::object_range, Key::work_range] {
-                delete_entries(node, &ring, &volume, number, range(ring.ring, number, ring.count()))?;
+                let (from, to) = range(ring.ring, leader.partition, ring.count());
+                part.delete_entries(from, &to)?;
             }
         }
-        // What other servers hold of it is for them to delete; the record stays until there is nothing left anywhere.
+        // Other servers delete what they lead; the record stays until nothing is left anywhere.
         if ring.is_whole() {
             let _alone = node.volumes.change();
             node.registry.forget_volume(&volume.name)?;
@@ -268,34 +299,43 @@ pub fn go_on_deleting(node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn delete_entries(
-    node: &Node,
-    ring: &Arc<HostedRing>,
-    volume: &VolumeInfo,
-    number: PartitionNumber,
-    (mut from, to): (Key, Key),
-) -> Result<()> {
-    // Shards and their checksums go by `DropShard`.
-    let entry = |key: &Key| !matches!(key.kind(), Some(Kind::Shard | Kind::Checksums));
-    let own = |key: &Key| key.prefix().is_some_and(|place| place.volume == volume.volume);
-    loop {
-        let found = ring.leader(number)?.1.brick.scan(&from, &to, DELETE_AT_ONCE)?;
-        let Some((last, _)) = found.last() else { return Ok(()) };
-        from = last.successor();
-        let keys = found.into_iter().map(|(key, _)| key).filter(|key| own(key) && entry(key));
-        delete(node, ring, number, keys.map(|key| Change::Delete { key }))?;
-    }
+/// A volume that is being deleted, in one partition.
+struct Deletion<'a> {
+    node: &'a Node,
+    ring: &'a Arc<HostedRing>,
+    volume: VolumeId,
+    partition: PartitionNumber,
 }
 
-fn delete(
-    node: &Node,
-    ring: &Arc<HostedRing>,
-    number: PartitionNumber,
-    changes: impl Iterator<Item = Change>,
-) -> Result<()> {
-    let changes: Vec<Change> = changes.collect();
-    for some in changes.chunks(DELETE_AT_ONCE) {
-        node.change(ring, number, Commit { changes: some.to_vec(), ..Commit::default() })?;
+impl Deletion<'_> {
+    fn leader(&self) -> Result<&Arc<Brick>> {
+        Ok(&self.ring.leader(self.partition)?.1.brick)
     }
-    Ok(())
+
+    fn delete_shards(&self) -> Result<()> {
+        let shards = self.leader()?.shards(self.ring.ring, self.partition, self.ring.count())?;
+        let own = shards.into_iter().filter(|shard| shard.volume == self.volume);
+        self.change(own.map(|shard| Change::DropShard { shard }))
+    }
+
+    /// Deletes the volume's entries of a range. Records and checksums of shards go with their shards.
+    fn delete_entries(&self, mut from: Key, to: &Key) -> Result<()> {
+        let is_entry = |key: &Key| !matches!(key.kind(), Some(Kind::Shard | Kind::Checksums));
+        let is_own = |key: &Key| key.prefix().is_some_and(|place| place.volume == self.volume);
+        loop {
+            let found = self.leader()?.scan(&from, to, DELETE_AT_ONCE)?;
+            let Some((last, _)) = found.last() else { return Ok(()) };
+            from = last.successor();
+            let keys = found.into_iter().map(|(key, _)| key).filter(|key| is_own(key) && is_entry(key));
+            self.change(keys.map(|key| Change::Delete { key }))?;
+        }
+    }
+
+    fn change(&self, changes: impl Iterator<Item = Change>) -> Result<()> {
+        let changes: Vec<Change> = changes.collect();
+        for some in changes.chunks(DELETE_AT_ONCE) {
+            self.node.change(self.ring, self.partition, Commit { changes: some.to_vec(), ..Commit::default() })?;
+        }
+        Ok(())
+    }
 }

@@ -1,5 +1,5 @@
-//! Checkpoints of all bricks, and what of their journals may go: only what every replica has on stable storage, so that
-//! one that lost its tail finds it in another's journal.
+//! Checkpoints of all bricks, and how much of their journals they give back: only what every member has on stable
+//! storage, so that a member that lost the end of its journal finds those records in another's.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -12,19 +12,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a checkpoint waits for what others have on stable storage; then what they lack is kept, and looked after.
+/// How long a checkpoint waits until other members have on stable storage what it wrote home. What they lack by then
+/// stays in the journal, and housekeeping asks again.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 const LOOK_PAUSE: Duration = Duration::from_micros(200);
 
-/// What of each brick's journal may be given back, and which bricks are stalled.
+/// How much of each brick's journal is kept for other members, and which bricks are stalled.
 pub struct Journals {
     retained: HashMap<BrickId, Mutex<Retention>>,
-    /// Bricks that were stalled when the log last said so: it says once that one is, and once that it goes on.
+    /// Stalled bricks that the log has named: one line when a brick stalls, and one when it continues.
     stalled: Mutex<BTreeSet<BrickId>>,
 }
 
 impl Journals {
-    /// Of bricks that have just been opened: nothing of their journals may go yet.
+    /// For bricks that have just been opened: nothing of their journals may be given back yet.
     pub fn new<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Result<Self> {
         let retained = |brick: &'a Arc<Brick>| Ok((brick.id(), Mutex::new(Retention::of(brick)?)));
         Ok(Self { retained: bricks.map(retained).collect::<Result<_>>()?, stalled: Mutex::default() })
@@ -46,23 +47,33 @@ impl Journals {
 }
 
 impl Node {
-    /// A checkpoint if some brick waits for one: for those who append while no housekeeping runs.
+    /// A checkpoint if some brick needs one, for a thread that appends while no housekeeping runs.
+    ///
+    /// # Errors
+    ///
+    /// Those of `checkpoint_all`.
     pub(crate) fn checkpoint_if_wanted(&self) -> Result<()> {
         if self.bricks.want_checkpoint() { self.checkpoint_all() } else { Ok(()) }
     }
 
-    /// A checkpoint of every brick. One that has stopped does not keep the others from it. One that is stalled for want of
-    /// room is no error: [`OwnBricks::stalled`](crate::hosting::own_bricks::OwnBricks::stalled) has it, and the housekeeping tries again.
+    /// A checkpoint of every brick. A stopped brick does not keep the others from it. A brick that is stalled for want
+    /// of room is no error: [`OwnBricks::stalled`](crate::hosting::own_bricks::OwnBricks::stalled) has it, and
+    /// housekeeping tries again.
+    ///
+    /// # Errors
+    ///
+    /// The error of the first brick that has stopped, once all others have ended.
     pub fn checkpoint_all(&self) -> Result<()> {
         self.checkpoint_all_paced(&mut || false)
     }
 
-    /// The same, with pauses as long as the checkpoint is ahead of the journal.
+    /// Like `checkpoint_all`, and pauses between two writes as long as `pause` returns true: the checkpoint is ahead of
+    /// the journal.
     pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         self.checkpoint_those(|_| true, pause)
     }
 
-    /// Tries the checkpoints again that are stalled. The other bricks write home when it is time for them.
+    /// Tries the stalled checkpoints again. Other bricks have theirs when their journals need it.
     pub(crate) fn checkpoint_stalled(&self) -> Result<()> {
         match self.bricks.stalled().is_empty() {
             true => Ok(()),
@@ -86,7 +97,8 @@ impl Node {
         finished.into_iter().filter(|outcome| !outcome.as_ref().is_err_and(is_shortage)).collect()
     }
 
-    /// Between checkpoints: journals that have grown are marked, and of marked ones goes what may.
+    /// Between checkpoints: marks the journals that have grown, and gives back what every member has on stable storage
+    /// by now.
     pub(crate) fn look_after_journals(&self) {
         for (brick, retention) in self.retained() {
             retention.lock().look(brick);
@@ -108,7 +120,7 @@ impl Node {
         self.journals.retained.iter().filter_map(|(id, retention)| Some((self.bricks.get(id)?, retention)))
     }
 
-    /// What all members of a brick's replica are known to have on stable storage.
+    /// The last record that all members of a brick's replica are known to have on stable storage.
     fn stable(&self, brick: BrickId) -> impl Fn(RingId, PartitionNumber) -> Option<Sequence> {
         move |ring, partition| {
             let ring = self.ring(ring).ok()?;
@@ -116,7 +128,7 @@ impl Node {
         }
     }
 
-    /// Gives back what may go. -> whether something that was marked is still kept
+    /// Gives back what may be given back. True if something that is marked is still kept.
     fn free_journals(&self) -> bool {
         let mut waiting = false;
         for (brick, retention) in self.retained() {
@@ -129,7 +141,7 @@ impl Node {
         waiting
     }
 
-    /// Lets what is marked become stable; what other servers answer comes later.
+    /// Asks the members to put what is marked on stable storage. Other servers answer later.
     fn stabilize(&self) {
         let mut behind: HashMap<RingId, BTreeSet<Address>> = HashMap::new();
         for (brick, retention) in self.retained() {
@@ -145,7 +157,7 @@ impl Node {
 
     fn tell_stabilize(&self, ring: &Arc<HostedRing>, addresses: BTreeSet<Address>) {
         let mut turn = Turn::new(self, ring);
-        addresses.into_iter().for_each(|address| turn.tell(address, Event::Stabilize));
+        addresses.into_iter().for_each(|address| turn.deliver(address, Event::Stabilize));
         turn.run();
     }
 }

@@ -1,4 +1,4 @@
-//! What a server does beside its requests: checkpoints, and collecting what ops left behind.
+//! The threads that work beside requests: checkpoints, ticks, the lease, expired sessions, orphans and deleted volumes.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -14,23 +14,23 @@ use std::sync::{Arc, Weak};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-/// How often a journal is looked at: a disk of 1 GB/s fills a fortieth of it meanwhile.
+/// Time between two looks at the journals. A disk of 1 GB/s writes 25 MB meanwhile.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
-/// Between two writes of a checkpoint that is ahead of the journal; all together at most a second.
+/// Time between two writes of a checkpoint that is ahead of the journal; a checkpoint pauses at most a second in all.
 const WRITE_PAUSE: Duration = Duration::from_millis(2);
 const WRITE_PAUSES_MAX: u32 = 500;
-/// A volume that another server made is here this much later.
+/// Time until a volume that another server has made is known here.
 const LEARN_PAUSE: Duration = Duration::from_secs(1);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
-/// Space of what was deleted is back this long after at the latest, however little else happens.
+/// Time until the space of deleted files is free again although no journal needs a checkpoint.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
-/// How often a checkpoint is tried again that found no room.
+/// Time between two attempts of a checkpoint that found no room.
 const STALLED_PAUSE: Duration = Duration::from_millis(500);
-/// How often replicas are looked at that have put something off.
+/// Time between two looks for replicas that have put something off.
 const TICK_PAUSE: Duration = Duration::from_millis(10);
-/// Inodes collected in one round.
+/// Orphans that one round collects.
 const COLLECT_AT_ONCE: usize = 1024;
-/// Rounds that a full disk waits for what is being collected.
+/// Rounds of collecting that a full disk waits for.
 const COLLECT_ROUNDS: u32 = 200;
 
 /// The threads of the housekeeping, from the end of the server's start until it stops.
@@ -44,18 +44,20 @@ impl Housekeeping {
     ///
     /// `Io` if the machine does not give a thread.
     pub fn start(&self, node: &Arc<Node>) -> Result<()> {
-        *self.0.lock() = Some(Threads::start(node)?);
+        let threads = Threads::start(node)?;
+        let earlier = self.0.lock().replace(threads);
+        assert!(earlier.is_none(), "a server starts its housekeeping once");
         Ok(())
     }
 
-    /// Has the checkpoints' thread look at once.
+    /// Has the thread of the checkpoints look at once.
     pub fn look_now(&self) {
         if let Some(threads) = &*self.0.lock() {
             threads.checkpoints.unpark();
         }
     }
 
-    /// Has the thread of the views look at once.
+    /// Has the thread of the lease and the views look at once.
     pub fn look_at_views(&self) {
         if let Some(threads) = &*self.0.lock() {
             threads.views.unpark();
@@ -64,7 +66,7 @@ impl Housekeeping {
 
     /// Ends the threads, and returns when they have ended.
     pub fn stop(&self) {
-        // The lock is released first: a thread that ends may still ask for a checkpoint.
+        // The lock is released first: a thread that ends may still call `look_now`.
         let threads = self.0.lock().take();
         if let Some(threads) = threads {
             threads.stop();
@@ -133,7 +135,7 @@ fn spawn(
     spawn_paced(node, stopping, move |_| pause, act)
 }
 
-/// The pause is asked for anew each time.
+/// Like `spawn`, with a pause that is asked for before each round.
 fn spawn_paced(
     node: &Arc<Node>,
     stopping: &Arc<AtomicBool>,
@@ -157,7 +159,11 @@ fn spawn_paced(
     std::thread::Builder::new().name("hekate-keep".into()).spawn(run).map_err(|e| Error::io("start a thread", e))
 }
 
-/// Gives back the space of everything that was deleted, now, and looks how much room there is.
+/// Frees the space of everything that was deleted, and measures how much room there is.
+///
+/// # Errors
+///
+/// Those of a checkpoint, and `Io` if a disk cannot be measured.
 pub fn free_space(node: &Node) -> Result<()> {
     if node.could_free_space() {
         for _ in 0..COLLECT_ROUNDS {
@@ -172,7 +178,7 @@ pub fn free_space(node: &Node) -> Result<()> {
         node.checkpoint_all()?;
     }
     node.bricks.values().try_for_each(|brick| brick.refresh_room())?;
-    // Members tell their leaders.
+    // Members report their room to their leaders.
     tick_all(node);
     Ok(())
 }
@@ -181,7 +187,7 @@ fn tick_all(node: &Node) {
     node.rings.all().iter().for_each(|ring| node.tick(ring));
 }
 
-/// Ops that met a hold are tried again soon.
+/// Delivers a tick to leaders with ops that wait for another op or for a member.
 fn tick_who_waits(node: &Node) -> Result<()> {
     let all = node.rings.all();
     node.heal_rate.share(node.counters.sum(), &all);
@@ -190,7 +196,7 @@ fn tick_who_waits(node: &Node) -> Result<()> {
             let waits = ring.replica(address).is_some_and(|hosted| hosted.partition.read().wants_tick());
             if waits {
                 let mut turn = Turn::new(node, &ring);
-                turn.tell(address, Event::Tick);
+                turn.deliver(address, Event::Tick);
                 turn.run();
             }
         }
@@ -199,7 +205,7 @@ fn tick_who_waits(node: &Node) -> Result<()> {
 }
 
 fn chores(node: &Node) -> Result<()> {
-    // A disk that cannot be asked keeps no session from ending.
+    // An error of a disk is returned at the end, so that sessions expire all the same.
     let measured: Vec<Result<()>> = node.bricks.values().map(|brick| brick.refresh_room()).collect();
     for session in node.sessions.over(|home| node.ends_sessions_of(home)) {
         node.end_session(session)?;
@@ -215,7 +221,7 @@ fn chores(node: &Node) -> Result<()> {
     measured.into_iter().collect()
 }
 
-/// Inodes without names that no session has open.
+/// Collects inodes without names that no session has open.
 fn collect_orphans(node: &Node) -> Result<()> {
     let is_released = |orphan: &Orphan| node.sessions.all_released(orphan.volume, orphan.inode);
     for orphan in node.orphans.choose(COLLECT_AT_ONCE, is_released) {
@@ -223,7 +229,7 @@ fn collect_orphans(node: &Node) -> Result<()> {
         let ring = node.ring(ring)?;
         if let Ok((to, _)) = ring.leader(inode.position().partition(ring.count())) {
             let mut turn = Turn::new(node, &ring);
-            turn.tell(to, Event::Collect { volume, inode });
+            turn.deliver(to, Event::Collect { volume, inode });
             turn.run();
         }
         node.orphans.remove(&orphan);
@@ -232,9 +238,13 @@ fn collect_orphans(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Results that a session's retries would have asked for.
+/// Releases the locks of a session that has ended, and deletes its slots: the results that its retries would have got.
+///
+/// # Errors
+///
+/// Those of the partitions.
 pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -> Result<()> {
-    // First what cannot fail: others wait for its locks.
+    // Releasing cannot fail, and other sessions wait for the locks.
     node.session_ended(ring, session);
     for to in ring.leaders() {
         let prefix = Key::session_prefix(ring.ring, to.partition.first_position(ring.count()), session);

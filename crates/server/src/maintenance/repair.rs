@@ -1,8 +1,8 @@
-//! Mending what rotted on one replica with what another has, on this server or on others.
+//! Repairs a damaged block or entry of one replica by the copy of another, of this server or of another one.
 //!
-//! The server that leads the partition does it: what is right goes through the log to all members, like any change, with
-//! a stamp of its own. What a replica of another server holds counts only if it was at the leader's last record, and the
-//! leader is at it still when its own record is made.
+//! The server that leads the partition does it: the right bytes are a record in the partition's log, like any change,
+//! with a stamp of its own. The copy of another server's replica counts only if that replica was at the leader's last
+//! record, and the leader is still at this record when it makes its own.
 
 mod elsewhere;
 
@@ -19,39 +19,39 @@ use hekate_replica::{Around, Commit, Event, Out};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What became of something damaged.
+/// The outcome of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mended {
-    /// It is right again.
+    /// It was replaced by another replica's copy.
     Yes,
-    /// It is right, or gone, by now.
+    /// It can be read by now, or is gone.
     NotNeeded,
     /// No other replica has it, or it cannot be written now.
     No,
-    /// No other replica has an entry with that key, or the block's shard: the key itself is damaged, and which entry is missing for
-    /// it nobody knows.
+    /// No other replica has an entry with that key, or the block's shard: the key itself is damaged, and the entry that
+    /// it stood for is unknown.
     KeyLost,
 }
 
-/// Something damaged of a partition.
+/// A damaged block or entry of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rotten {
+pub enum DamagedPart {
     Block { ring: RingId, shard: ShardId, block: u32 },
     Entry { ring: RingId, position: Position, key: Key },
 }
 
-/// What a good replica has of it.
+/// What a replica that can read it has.
 struct Good {
-    /// The shard's record; of an entry none.
+    /// The shard's record; `None` for an entry.
     record: Option<ShardRecord>,
-    /// The block, or the entry's value; none: a hole, or no such entry.
+    /// The block, or the entry's value; `None` for a hole, or if there is no such entry.
     bytes: Option<bytes::Bytes>,
 }
 
-impl Rotten {
-    /// What is mended for a finding. Those of shards come from writes: a write of the first block mends the record, and the
-    /// blocks whose checksums are lost are found one by one.
+impl DamagedPart {
+    /// What is repaired for a finding. A shard's record is repaired by a write of its first block. Checksums are not
+    /// repaired as an entry: each block that they covered is found by itself.
     fn of(finding: &Finding) -> Option<Self> {
         match finding {
             Finding::Block { ring, shard, block } => Some(Self::Block { ring: *ring, shard: *shard, block: *block }),
@@ -77,7 +77,7 @@ impl Rotten {
         }
     }
 
-    /// As a replica has it.
+    /// Reads it from a replica.
     fn read(&self, brick: &Brick) -> Result<Good> {
         Ok(match self {
             Self::Block { ring, shard, block } => {
@@ -89,12 +89,12 @@ impl Rotten {
         })
     }
 
-    /// What makes it right on all members. None: they do not have it.
+    /// The change that makes it right on all members; `None` if the replica does not have it.
     fn mending(&self, good: Good, stamp: impl FnOnce(u64) -> Stamp) -> Option<Change> {
         match self {
             Self::Block { shard, block, .. } => {
                 let record = good.record?;
-                // Of a hole the checksum was lost with its group: it becomes zeros.
+                // The checksum of a hole was lost with its group: the hole becomes zeros.
                 let bytes = good.bytes.unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
                 let run = BlockRun { first: *block, checksums: vec![block_checksum(*shard, *block, &bytes)] };
                 let record = ShardRecord { stamp: stamp(record.stamp.count + 1), ..record };
@@ -105,7 +105,11 @@ impl Rotten {
     }
 }
 
-/// Mends what was found on `brick`, which is of this server, and notes what became of it.
+/// Repairs what was found damaged on `brick`, a brick of this server, and records the outcome.
+///
+/// # Errors
+///
+/// `Unavailable` if the leader or its server does not answer, or the partition stays busy.
 pub fn mend(node: &Node, brick: &Brick, finding: &Finding) -> Result<Mended> {
     let outcome = mend_finding(node, brick, finding);
     if !matches!(finding, Finding::Stray { .. }) {
@@ -115,51 +119,56 @@ pub fn mend(node: &Node, brick: &Brick, finding: &Finding) -> Result<Mended> {
 }
 
 fn mend_finding(node: &Node, brick: &Brick, finding: &Finding) -> Result<Mended> {
-    match (finding, Rotten::of(finding)) {
+    match (finding, DamagedPart::of(finding)) {
         (Finding::Stray { .. }, _) => Ok(Mended::Yes),
-        // Of an entry of checksums each block is found.
+        // Each block under an entry of checksums is a finding of its own.
         (Finding::Entry { key }, None) if key.kind() == Some(Kind::Checksums) => Ok(Mended::NotNeeded),
         (_, None) => Ok(Mended::No),
-        (_, Some(rotten)) => mend_rotten(node, brick.id(), &rotten),
+        (_, Some(damaged)) => mend_here_or_there(node, brick.id(), &damaged),
     }
 }
 
-/// Here if the partition is led here, else where it is.
-fn mend_rotten(node: &Node, on: BrickId, rotten: &Rotten) -> Result<Mended> {
-    // A scrub reads what the last checkpoint wrote: it may have been mended since.
-    if node.bricks.get(&on).is_some_and(|brick| rotten.read(brick).is_ok()) {
+/// Repairs it here if the partition is led here, otherwise on the leader's server.
+fn mend_here_or_there(node: &Node, on: BrickId, damaged: &DamagedPart) -> Result<Mended> {
+    // A scrub reads what the last checkpoint wrote home: it may have been repaired since.
+    if node.bricks.get(&on).is_some_and(|brick| damaged.read(brick).is_ok()) {
         return Ok(Mended::NotNeeded);
     }
-    let ring = node.ring(rotten.ring())?;
-    let outcome = match ring.leader(rotten.position().partition(ring.count())) {
-        Ok(_) => mend_led(node, &ring, on, rotten),
-        Err(Error::OtherServer { server }) => mend_elsewhere(node, server, on, rotten),
+    let ring = node.ring(damaged.ring())?;
+    let outcome = match ring.leader(damaged.position().partition(ring.count())) {
+        Ok(_) => mend_led(node, &ring, on, damaged),
+        Err(Error::OtherServer { server }) => mend_elsewhere(node, server, on, damaged),
         Err(error) => Err(error),
     }?;
     match (outcome, node.bricks.get(&on)) {
         (Mended::Yes, _) => node.scrubs.note_mended(on),
-        (Mended::KeyLost, Some(brick)) => return Ok(lose(brick, rotten)),
+        (Mended::KeyLost, Some(brick)) => return Ok(lose(brick, damaged)),
         _ => {}
     }
     Ok(outcome)
 }
 
-/// No other replica has it. It may have gone while they were asked; and where the shard's own record is whole its key is too,
-/// and another replica's is not. Otherwise what is missing would be answered as what does not exist: the brick stops, others go on.
-fn lose(brick: &Brick, rotten: &Rotten) -> Mended {
-    match rotten {
-        _ if rotten.read(brick).is_ok() => return Mended::NotNeeded,
-        Rotten::Block { ring, shard, .. } if brick.shard(*ring, *shard).is_ok() => return Mended::No,
+/// Handles damage that no other replica has. It may be gone by now. If the shard's own record can be read, its key is
+/// right, and the block alone is lost. Otherwise the key is damaged, and the server would answer that something does
+/// not exist which does: the brick stops, and other members go on.
+fn lose(brick: &Brick, damaged: &DamagedPart) -> Mended {
+    match damaged {
+        _ if damaged.read(brick).is_ok() => return Mended::NotNeeded,
+        DamagedPart::Block { ring, shard, .. } if brick.shard(*ring, *shard).is_ok() => return Mended::No,
         _ => {}
     }
     let id = brick.id().text();
     let what = format!("a key in the index of brick {id}, with entries that it hides; it is to be replaced");
-    log::error!("{rotten:?} is of no other replica: {what}");
+    log::error!("no other replica has {damaged:?}: {what}");
     brick.poison(&Error::Damaged { what });
     Mended::KeyLost
 }
 
-/// Mends the blocks of a range that its leader cannot read. -> whether any was mended.
+/// Repairs the blocks of a range, in bytes of the shard, that the leader cannot read. True if a block was repaired.
+///
+/// # Errors
+///
+/// `OtherServer` if the partition is not led here; those of `mend`.
 pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, length: u32) -> Result<bool> {
     let ring = node.ring(ring_id)?;
     let leader = ring.leader(shard.position().partition(ring.count()))?.1.brick.clone();
@@ -177,7 +186,11 @@ pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, len
     Ok(mended)
 }
 
-/// Mends the entries of a partition that its leader, which is here, cannot read. -> whether any was mended.
+/// Repairs the entries of a partition that its leader cannot read. True if an entry was repaired.
+///
+/// # Errors
+///
+/// `OtherServer` if the partition is not led here; those of `mend`.
 pub fn mend_entries(node: &Node, ring_id: RingId, at: PartitionNumber) -> Result<bool> {
     let ring = node.ring(ring_id)?;
     let leader = ring.leader(at)?.1.brick.clone();
@@ -190,7 +203,7 @@ pub fn mend_entries(node: &Node, ring_id: RingId, at: PartitionNumber) -> Result
     Ok(mended)
 }
 
-/// For the log.
+/// The outcome, for the log.
 pub fn words(outcome: Mended) -> &'static str {
     match outcome {
         Mended::Yes => "damaged, mended from another replica",
@@ -200,29 +213,30 @@ pub fn words(outcome: Mended) -> &'static str {
     }
 }
 
-/// How often a replica of another server is asked anew, since the leader was at another record by then.
+/// How often another server's replica is read again because the leader has made records meanwhile.
 const COPIES_MAX: u32 = 50;
 
-/// The partition is led here. Where the damage is says `on`; if that brick is elsewhere its server has looked.
-fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, rotten: &Rotten) -> Result<Mended> {
-    let at = rotten.position().partition(ring.count());
+/// Repairs damage in a partition that is led here. `on` is the brick that it is on; if that brick is elsewhere, its
+/// server has checked that it is still damaged.
+fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedPart) -> Result<Mended> {
+    let at = damaged.position().partition(ring.count());
     let mut copied: Option<Copied> = None;
     for _ in 0..COPIES_MAX {
         let (mut outcome, mut is_elsewhere) = (Mended::NotNeeded, false);
-        while_settled(node, ring, at, |members, (epoch, position)| {
+        while_settled(node, ring, at, |members, end| {
             let own = members.iter().find(|member| member.id() == on);
-            let is_right = own.is_some_and(|own| rotten.read(own).is_ok());
+            let is_right = own.is_some_and(|own| damaged.read(own).is_ok());
             if is_right || !ring.view(at)?.has_member(on) {
                 return Ok(None);
             }
-            let here = members.iter().filter(|member| member.id() != on).find_map(|member| rotten.read(member).ok());
-            let good = here.or_else(|| copied.take()?.good_at(rotten, members, position));
+            let here = members.iter().filter(|member| member.id() != on).find_map(|member| damaged.read(member).ok());
+            let good = here.or_else(|| copied.take()?.good_at(damaged, members, end.position));
             let Some(good) = good else {
                 is_elsewhere = true;
                 return Ok(None);
             };
-            let stamp = |count| Stamp::of_leader(count, epoch, Sequence(position.sequence.0 + 1));
-            let Some(change) = rotten.mending(good, stamp) else {
+            let stamp = |count| Stamp::of_leader(count, end.view, Sequence(end.position.sequence.0 + 1));
+            let Some(change) = damaged.mending(good, stamp) else {
                 outcome = Mended::KeyLost;
                 return Ok(None);
             };
@@ -232,7 +246,7 @@ fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, rotten: &Rotten) -
         if !is_elsewhere {
             return Ok(outcome);
         }
-        copied = copied_from_others(node, ring, at, on, rotten)?;
+        copied = copied_from_others(node, ring, at, on, damaged)?;
         if copied.is_none() {
             return Ok(Mended::No);
         }
@@ -240,17 +254,28 @@ fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, rotten: &Rotten) -
     Err(Error::Unavailable { what: format!("partition {at} of ring {} is busy all the time", ring.ring) })
 }
 
-/// How often a partition is found busy before it is left as it is.
+/// How often, and how long each time, a repair waits for a partition that is busy.
 const BUSY_MAX: u32 = 1000;
 const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Compares the members of a partition that are here while nothing is on its way to any, and makes the record that they
-/// need. `look` is told the view's epoch, and where the log ends.
+/// Where a partition's log ends.
+struct LogEnd {
+    /// The epoch of the leader's view, in which it makes the next record.
+    view: Epoch,
+    /// The leader's last record.
+    position: LogPosition,
+}
+
+/// Gives the members that are here to `look` while no change is in progress, and makes the record that it returns.
+///
+/// # Errors
+///
+/// `Unavailable` if the partition is busy for a second, or a member does not answer; those of `look`.
 fn while_settled(
     node: &Node,
     ring: &Arc<HostedRing>,
     at: PartitionNumber,
-    mut look: impl FnMut(&[Arc<Brick>], (Epoch, LogPosition)) -> Result<Option<Commit>>,
+    mut look: impl FnMut(&[Arc<Brick>], LogEnd) -> Result<Option<Commit>>,
 ) -> Result<()> {
     let members = ring.members(at)?;
     let (to, hosted) = ring.leader(at)?;
@@ -259,13 +284,13 @@ fn while_settled(
         if !partition.is_settled() {
             drop(partition);
             let mut turn = Turn::new(node, ring);
-            turn.tell(to, Event::CloseShards);
+            turn.deliver(to, Event::CloseShards);
             turn.run_without_syncs();
             std::thread::sleep(BUSY_PAUSE);
             continue;
         }
-        let place = (partition.view().epoch, hosted.brick.position(ring.ring, at));
-        let Some(commit) = look(&members, place)? else { return Ok(()) };
+        let end = LogEnd { view: partition.view().epoch, position: hosted.brick.position(ring.ring, at) };
+        let Some(commit) = look(&members, end)? else { return Ok(()) };
         let token = node.tickets.token();
         let (mut out, views) = (Out::default(), ring.views());
         let around = Around { brick: &hosted.brick, views: &views, now: Node::clock() };
@@ -276,12 +301,12 @@ fn while_settled(
         turn.run();
         let at_once = turn.take(token);
         if matches!(at_once, Some(Err(Error::Unavailable { .. }))) {
-            // A member is away: what was looked at may be old when it is back.
+            // A member does not answer: it may hold something else when it is back, so it is looked at again.
             std::thread::sleep(BUSY_PAUSE);
             continue;
         }
         return at_once
-            .or_else(|| node.patiently(ring, to, token))
+            .or_else(|| node.wait_for_answer(ring, to, token))
             .unwrap_or_else(|| Err(Error::Unavailable { what: "a partition that is busy".into() }))
             .map(|_| ());
     }

@@ -1,95 +1,122 @@
-//! Locks of raw writes (mode `afr`): in this server's memory, as AFR's are in its bricks' memory. They end with their session.
+//! Locks of raw writes (mode `afr`), in this server's memory, as AFR's are in its bricks' memory. They end with their session.
 
 use hekate_proto::*;
 use hekate_replica::Address;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// Locks that one shard has at one replica.
+/// Locks of one shard at one replica.
 const LOCKS_MAX: usize = 256;
-/// Locks of one session, wherever they are.
+/// Locks of one session at this server.
 const LOCKS_OF_SESSION_MAX: usize = 65_536;
 
-type ReplicaShard = (Address, ShardId);
+/// A shard at one replica: each member of a view has locks of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReplicaShard {
+    pub replica: Address,
+    pub shard: ShardId,
+}
 
+/// The raw write that holds a lock, or asks for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    pub session: SessionId,
+    pub op_id: OpId,
+}
+
+/// A lock on the bytes of a shard from `from` to before `to`.
 #[derive(Debug)]
 struct Held {
-    session: SessionId,
-    op: OpId,
+    claim: Claim,
     from: u64,
     to: u64,
-    /// Another session was refused because of it.
+    /// Another session was refused because of this lock.
     wanted: bool,
 }
 
-/// See the module.
+/// The locks of all replicas of this server.
 #[derive(Debug, Default)]
-pub(crate) struct RawLocks {
+pub struct RawLocks {
     table: Mutex<Table>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     held: HashMap<ReplicaShard, Vec<Held>>,
-    /// How many a session has.
+    /// Locks of each session, over all shards.
     counts: HashMap<SessionId, usize>,
 }
 
 impl Table {
-    fn let_go(&mut self, place: ReplicaShard, (session, op): (SessionId, OpId)) {
-        let Some(here) = self.held.get_mut(&place) else { return };
+    fn release(&mut self, at: ReplicaShard, claim: Claim) {
+        let Some(here) = self.held.get_mut(&at) else { return };
         let before = here.len();
-        here.retain(|known| (known.session, known.op) != (session, op));
-        let gone = before - here.len();
+        here.retain(|known| known.claim != claim);
+        let released = before - here.len();
         if here.is_empty() {
-            self.held.remove(&place);
+            self.held.remove(&at);
         }
-        let Some(count) = self.counts.get_mut(&session) else { return };
-        *count -= gone;
+        self.count_down(claim.session, released);
+    }
+
+    fn count_down(&mut self, session: SessionId, released: usize) {
+        let Some(count) = self.counts.get_mut(&session) else {
+            assert_eq!(released, 0, "each lock of a raw write is counted for its session");
+            return;
+        };
+        assert!(*count >= released, "each lock of a raw write is counted for its session");
+        *count -= released;
         if *count == 0 {
             self.counts.remove(&session);
         }
     }
 }
 
-/// Whether a step was one about locks.
-pub(crate) enum Locked {
+/// What became of a step of a raw write.
+pub enum Handled {
+    /// The step takes or releases a lock, and this is its answer.
     Here(Result<Reply>),
-    No,
+    /// The step is the replica's.
+    ByReplica,
 }
 
 impl RawLocks {
-    pub fn step(&self, place: ReplicaShard, (session, op): (SessionId, OpId), step: &RawStep) -> Locked {
+    /// Carries out a step if it takes or releases a lock.
+    ///
+    /// # Errors
+    ///
+    /// The answer is `WouldBlock` if another raw write holds a part of the range, `Invalid` if the shard or the session has
+    /// too many locks.
+    pub fn step(&self, at: ReplicaShard, claim: Claim, step: &RawStep) -> Handled {
         match step {
             RawStep::Lock { offset, length } => {
                 let from = u64::from(*offset);
-                Locked::Here(self.lock(place, Held { session, op, from, to: from + u64::from(*length), wanted: false }))
+                Handled::Here(self.lock(at, Held { claim, from, to: from + u64::from(*length), wanted: false }))
             }
             RawStep::Unlock => {
-                self.table.lock().let_go(place, (session, op));
-                Locked::Here(Ok(Reply::Done))
+                self.table.lock().release(at, claim);
+                Handled::Here(Ok(Reply::Done))
             }
-            RawStep::Mark { .. } | RawStep::Write { .. } | RawStep::Clear => Locked::No,
+            RawStep::Mark { .. } | RawStep::Write { .. } | RawStep::Clear => Handled::ByReplica,
         }
     }
 
-    fn lock(&self, place: ReplicaShard, wanted: Held) -> Result<Reply> {
+    fn lock(&self, at: ReplicaShard, wanted: Held) -> Result<Reply> {
         let mut table = self.table.lock();
         let Table { held, counts } = &mut *table;
-        let is_same = |known: &Held| (known.session, known.op) == (wanted.session, wanted.op);
-        let meets = |known: &&mut Held| !is_same(known) && known.from < wanted.to && wanted.from < known.to;
-        let here = held.entry(place).or_default();
+        let meets = |known: &&mut Held| known.claim != wanted.claim && known.from < wanted.to && wanted.from < known.to;
+        let here = held.entry(at).or_default();
         if let Some(other) = here.iter_mut().find(meets) {
-            other.wanted |= other.session != wanted.session;
+            other.wanted |= other.claim.session != wanted.claim.session;
             return Err(Error::WouldBlock);
         }
-        if here.iter().any(is_same) {
+        if here.iter().any(|known| known.claim == wanted.claim) {
             return Ok(Reply::Done);
         }
-        let count = counts.entry(wanted.session).or_default();
+        let count = counts.entry(wanted.claim.session).or_default();
         if *count >= LOCKS_OF_SESSION_MAX || here.len() >= LOCKS_MAX {
             if here.is_empty() {
-                held.remove(&place);
+                held.remove(&at);
             }
             return Err(Error::invalid("too many locks of raw writes: at most 256 on a shard and 65,536 of a session"));
         }
@@ -98,17 +125,18 @@ impl RawLocks {
         Ok(Reply::Done)
     }
 
-    /// Whether another session waits for one of this session's locks.
-    pub fn is_wanted(&self, place: ReplicaShard, session: SessionId) -> bool {
+    /// True if another session was refused because of one of this session's locks.
+    pub fn is_wanted(&self, at: ReplicaShard, session: SessionId) -> bool {
         let table = self.table.lock();
-        table.held.get(&place).is_some_and(|here| here.iter().any(|known| known.session == session && known.wanted))
+        table.held.get(&at).is_some_and(|here| here.iter().any(|known| known.claim.session == session && known.wanted))
     }
 
+    /// Releases all locks of a session.
     pub fn end_session(&self, session: SessionId) {
         let mut table = self.table.lock();
         if table.counts.remove(&session).is_some() {
             table.held.retain(|_, here| {
-                here.retain(|known| known.session != session);
+                here.retain(|known| known.claim.session != session);
                 !here.is_empty()
             });
         }
@@ -121,13 +149,17 @@ mod tests {
 
     fn place() -> ReplicaShard {
         let shard = ShardId { volume: VolumeId(1), data: DataId(7), index: 0 };
-        (Address { partition: PartitionNumber(3), brick: BrickId(9) }, shard)
+        ReplicaShard { replica: Address { partition: PartitionNumber(3), brick: BrickId(9) }, shard }
     }
 
-    fn step(locks: &RawLocks, session: u64, op: u64, step: RawStep) -> Result<Reply> {
-        match locks.step(place(), (SessionId(session), OpId(op)), &step) {
-            Locked::Here(answer) => answer,
-            Locked::No => panic!("{step:?} is about locks"),
+    fn claim(session: u64, op: u64) -> Claim {
+        Claim { session: SessionId(session), op_id: OpId(op) }
+    }
+
+    fn step(locks: &RawLocks, at: ReplicaShard, claim: Claim, step: RawStep) -> Result<Reply> {
+        match locks.step(at, claim, &step) {
+            Handled::Here(answer) => answer,
+            Handled::ByReplica => panic!("{step:?} is about locks"),
         }
     }
 
@@ -135,30 +167,28 @@ mod tests {
     fn ranges_that_meet_exclude_each_other_until_they_are_let_go() {
         let locks = RawLocks::default();
         let range = |offset, length| RawStep::Lock { offset, length };
-        assert_eq!(step(&locks, 1, 1, range(0, 4096)), Ok(Reply::Done));
-        assert_eq!(step(&locks, 1, 1, range(0, 4096)), Ok(Reply::Done), "the same again");
-        assert_eq!(step(&locks, 1, 2, range(4096, 4096)), Ok(Reply::Done), "beside it");
-        assert_eq!(step(&locks, 1, 3, range(4095, 2)), Err(Error::WouldBlock));
+        let try_step = |session, op, wanted| step(&locks, place(), claim(session, op), wanted);
+        assert_eq!(try_step(1, 1, range(0, 4096)), Ok(Reply::Done));
+        assert_eq!(try_step(1, 1, range(0, 4096)), Ok(Reply::Done), "the same again");
+        assert_eq!(try_step(1, 2, range(4096, 4096)), Ok(Reply::Done), "beside it");
+        assert_eq!(try_step(1, 3, range(4095, 2)), Err(Error::WouldBlock));
         assert!(!locks.is_wanted(place(), SessionId(1)), "nobody else");
-        assert_eq!(step(&locks, 2, 1, range(0, 1)), Err(Error::WouldBlock));
+        assert_eq!(try_step(2, 1, range(0, 1)), Err(Error::WouldBlock));
         assert!(locks.is_wanted(place(), SessionId(1)));
-        assert_eq!(step(&locks, 1, 1, RawStep::Unlock), Ok(Reply::Done));
-        assert_eq!(step(&locks, 2, 1, range(0, 1)), Ok(Reply::Done));
+        assert_eq!(try_step(1, 1, RawStep::Unlock), Ok(Reply::Done));
+        assert_eq!(try_step(2, 1, range(0, 1)), Ok(Reply::Done));
         locks.end_session(SessionId(1));
-        assert_eq!(step(&locks, 2, 2, range(4096, 4096)), Ok(Reply::Done), "its session has ended");
-        assert!(matches!(locks.step(place(), (SessionId(1), OpId(1)), &RawStep::Clear), Locked::No));
+        assert_eq!(try_step(2, 2, range(4096, 4096)), Ok(Reply::Done), "its session has ended");
+        assert!(matches!(locks.step(place(), claim(1, 1), &RawStep::Clear), Handled::ByReplica));
     }
 
     #[test]
     fn a_session_has_so_many_locks_and_others_do_not_suffer() {
         let locks = RawLocks::default();
-        let at = |session, index: usize, step| {
-            let (address, shard) = place();
-            let place = (address, ShardId { index: index as u64, ..shard });
-            match locks.step(place, (SessionId(session), OpId(1)), &step) {
-                Locked::Here(answer) => answer,
-                Locked::No => panic!("it is about locks"),
-            }
+        let at = |session, index: usize, wanted| {
+            let place = place();
+            let place = ReplicaShard { shard: ShardId { index: index as u64, ..place.shard }, ..place };
+            step(&locks, place, claim(session, 1), wanted)
         };
         let lock = || RawStep::Lock { offset: 0, length: 1 };
         let most = LOCKS_OF_SESSION_MAX;

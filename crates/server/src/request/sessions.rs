@@ -1,4 +1,4 @@
-//! Sessions: who uses which volume, and what each has said about orphans.
+//! Sessions: which clients use which volume, when a session expires, and which orphans each session has released.
 
 use hekate_cluster::{Registry, SessionInfo};
 use hekate_proto::*;
@@ -10,72 +10,77 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// A session that says nothing for so long has ended.
+/// Silence after which a session without a connection expires.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A session without a connection that has said nothing for so long may be gone: a mount that lives connects anew within 250 ms, and
-/// sends a heartbeat each second.
+/// Silence after which a session without a connection may be gone: a mount that lives connects again within 250 ms and
+/// sends a heartbeat every second.
 const DOUBTFUL_AFTER: Duration = Duration::from_secs(3);
-/// A session that opens has its lock before it sends its first request. One that has none so long after that is not looked at
-/// again before its connections are gone.
+/// Time within which the process of a new session holds its lock file: the client locks the file before it sends its
+/// first request. A session without a lock after this time is checked again only when its connections are closed.
 const LOCKED_WITHIN: Duration = Duration::from_secs(10);
-/// Orphans that one heartbeat asks about.
+/// Orphans that the answer to one heartbeat asks about.
 const ORPHANS_AT_ONCE: usize = 1024;
 
-/// One session.
+/// One client's use of one volume.
 pub struct Session {
-    /// Its number.
     pub id: SessionId,
-    /// Its volume.
     pub volume: VolumeId,
-    /// Whose it is, as the kernel said; none: who knows the secret.
+    /// The user of the client's process, as the kernel reports it; `None` for a client over TCP, which knows the
+    /// cluster's secret.
     pub uid: Option<u32>,
-    /// Where it was opened: only this server ends it after a silence.
+    /// The server that opened the session. Only this server expires it.
     home: ServerId,
-    /// Ops hold it shared; a retry takes it alone, so that it begins when what it repeats has ended.
+    /// Ops hold it shared. A retried op takes it exclusively first, so that it begins after its first attempt has
+    /// ended.
     pub gate: RwLock<()>,
     connections: AtomicUsize,
-    /// When this server began to know of it.
     known_since: Instant,
-    /// Its process was seen to hold its lock.
+    /// The session's process has been seen to hold its lock file.
     is_locked: AtomicBool,
-    /// Connections on which it is told of ops that waited.
+    /// Connections on which the client is notified that ops which waited have answers.
     listeners: Mutex<Vec<Arc<Listener>>>,
     heard: Mutex<Instant>,
-    /// Orphans that it does not have open.
+    /// Orphans that the client does not have open.
     released: Mutex<HashSet<InodeId>>,
 }
 
-/// All sessions of the server's volumes, wherever they were opened.
+/// All sessions of the cluster's volumes, of every server.
 pub struct Sessions {
     server: ServerId,
     all: RwLock<HashMap<SessionId, Arc<Session>>>,
-    /// By which it is known whose process has ended; without them sessions end after a silence only.
+    /// The lock files that show whether a session's process has ended; without them a session expires only after
+    /// silence.
     locks: OnceLock<SessionLocks>,
 }
 
 impl Sessions {
-    /// None yet, on this server.
     pub fn new(server: ServerId) -> Self {
         Self { server, all: RwLock::default(), locks: OnceLock::new() }
     }
 
-    /// From now on processes of this machine that open a session keep a file beside the socket locked.
+    /// Has processes of this machine that open a session from now on keep a file beside the socket locked.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the directory of the lock files cannot be made.
     pub fn lock_beside(&self, socket: &Path) -> Result<()> {
         let locks = SessionLocks::beside(socket)?;
         locks.keep_only(|session| self.get(session).is_ok());
-        // A server has one socket.
+        // A server has one socket, so a second call changes nothing.
         let _ = self.locks.set(locks);
         Ok(())
     }
 
-    /// Those that had not ended when the last server did get their time to come back.
+    /// Reads the sessions that had not ended when the last server process did. Each gets the full time to connect
+    /// again.
     pub fn load(&self, registry: &Registry) -> Result<()> {
         self.refresh(registry).map(|_| ())
     }
 
-    /// Learns which sessions other servers have opened and ended since. -> those that ended.
+    /// Reads which sessions other servers have opened and ended. Returns those that have ended.
     pub fn refresh(&self, registry: &Registry) -> Result<Vec<SessionId>> {
-        // What is known has a record, so what is known before they are read and has none then has ended.
+        // Every session that is known has been recorded. So one that is known before the records are read and is not
+        // among them has ended.
         let known: Vec<SessionId> = self.all.read().keys().copied().collect();
         let recorded = registry.sessions()?;
         let living: HashSet<SessionId> = recorded.iter().map(|info| info.session).collect();
@@ -88,7 +93,7 @@ impl Sessions {
         Ok(ended)
     }
 
-    /// The session, which may be known already.
+    /// Adds a session, unless it is known already.
     fn insert(&self, info: &SessionInfo) -> Arc<Session> {
         let new = || {
             Arc::new(Session {
@@ -108,7 +113,11 @@ impl Sessions {
         self.all.write().entry(info.session).or_insert_with(new).clone()
     }
 
-    /// A new session.
+    /// Opens a session and records it with the coordinator.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
     pub fn begin(&self, registry: &Registry, volume: VolumeId, uid: Option<u32>) -> Result<Arc<Session>> {
         let session = registry.begin_session(volume, uid)?;
         if let (Some(locks), Some(uid)) = (self.locks.get(), uid)
@@ -119,12 +128,16 @@ impl Sessions {
         Ok(self.insert(&SessionInfo { session, volume, uid, server: self.server }))
     }
 
-    /// A session, if it has not ended.
+    /// A session that has not ended.
+    ///
+    /// # Errors
+    ///
+    /// `SessionEnded`, also for a session of another server that this one has not read yet.
     pub fn get(&self, id: SessionId) -> Result<Arc<Session>> {
         self.all.read().get(&id).cloned().ok_or(Error::SessionEnded)
     }
 
-    /// A session, if it has not ended, wherever it was opened.
+    /// Like `get`, but also finds a session that another server has opened a moment ago.
     pub fn find(&self, registry: &Registry, id: SessionId) -> Result<Arc<Session>> {
         if let Ok(session) = self.get(id) {
             return Ok(session);
@@ -132,7 +145,7 @@ impl Sessions {
         Ok(self.insert(&registry.session(id)?.ok_or(Error::SessionEnded)?))
     }
 
-    /// Ends a session for ever.
+    /// Ends a session for good.
     pub fn end(&self, registry: &Registry, id: SessionId) -> Result<()> {
         registry.end_session(id)?;
         self.all.write().remove(&id);
@@ -140,18 +153,18 @@ impl Sessions {
         Ok(())
     }
 
-    /// Those on the volumes that `is_of` knows.
+    /// Sessions on the volumes that `is_of` accepts.
     pub fn on(&self, is_of: impl Fn(VolumeId) -> bool) -> Vec<SessionId> {
         self.all.read().values().filter(|session| is_of(session.volume)).map(|session| session.id).collect()
     }
 
-    /// Sessions on a volume.
+    /// The number of a volume's sessions.
     pub fn count(&self, volume: VolumeId) -> usize {
         self.all.read().values().filter(|session| session.volume == volume).count()
     }
 
-    /// Those that are to end: of the servers that this one ends sessions for those that have been silent for too long, and of its own
-    /// those whose process has ended for sure.
+    /// Sessions that expire now. `is_home` says which servers' sessions this server expires: those that were silent for
+    /// 60 s, and of its own also those whose process has ended.
     pub fn over(&self, is_home: impl Fn(ServerId) -> bool) -> Vec<SessionId> {
         let all: Vec<Arc<Session>> = self.all.read().values().cloned().collect();
         let is_over = |session: &&Arc<Session>| {
@@ -161,7 +174,8 @@ impl Sessions {
         all.iter().filter(is_over).map(|session| session.id).collect()
     }
 
-    /// True if the session's process has ended for sure. Asked of each session again and again: its lock must have been seen before.
+    /// True if the session's process is known to have ended. Called again and again while the session lives, so that
+    /// its lock file is seen locked once.
     fn has_ended(&self, session: &Session) -> bool {
         let is_settled = session.is_locked.load(Ordering::Relaxed) || session.known_since.elapsed() > LOCKED_WITHIN;
         if is_settled && session.connections.load(Ordering::Relaxed) > 0 {
@@ -173,19 +187,19 @@ impl Sessions {
         found == SessionProcess::Ended
     }
 
-    /// Whether none of these can be expected to say something soon.
+    /// True if each of these sessions has been silent for so long that it may be gone.
     pub fn are_doubtful(&self, sessions: &[SessionId]) -> bool {
         sessions.iter().all(|id| self.get(*id).is_ok_and(|session| session.is_silent_for(DOUBTFUL_AFTER)))
     }
 
-    /// Whether every session of the volume has said that it does not have the inode open.
+    /// True if every session of the volume has reported that it does not have the inode open.
     pub fn all_released(&self, volume: VolumeId, inode: InodeId) -> bool {
         let all = self.all.read();
         let mut users = all.values().filter(|session| session.volume == volume);
         users.all(|session| session.released.lock().contains(&inode))
     }
 
-    /// The orphan was collected.
+    /// Forgets an orphan that was collected.
     pub fn forget(&self, volume: VolumeId, inode: InodeId) {
         for session in self.all.read().values().filter(|session| session.volume == volume) {
             session.released.lock().remove(&inode);
@@ -194,44 +208,43 @@ impl Sessions {
 }
 
 impl Session {
-    /// Whether it has no connection, and has said nothing for longer than that.
+    /// True if the session has no connection and has sent nothing for longer than `time`.
     fn is_silent_for(&self, time: Duration) -> bool {
         self.connections.load(Ordering::Relaxed) == 0 && self.heard.lock().elapsed() > time
     }
 
-    /// A connection more.
     pub fn connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         *self.heard.lock() = Instant::now();
     }
 
-    /// A connection less.
     pub fn disconnected(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         *self.heard.lock() = Instant::now();
     }
 
-    /// It listens there.
+    /// Adds a connection that takes notifications.
     pub fn listens(&self, listener: Arc<Listener>) {
         self.listeners.lock().push(listener);
     }
 
-    /// It does no more.
+    /// Removes it.
     pub fn is_deaf(&self, listener: &Arc<Listener>) {
         self.listeners.lock().retain(|known| !Arc::ptr_eq(known, listener));
     }
 
-    /// Ops of its that waited have their answers.
+    /// Notifies the client that ops which waited have answers.
     pub fn tell(&self, op_ids: &[OpId]) {
         self.listeners.lock().iter().for_each(|listener| listener.tell(op_ids));
     }
 
-    /// A heartbeat: what it does not have open, and of which orphans it has not spoken yet.
+    /// Takes a heartbeat: `unused` are inodes that the client does not have open. Returns orphans that the client has
+    /// not released yet.
     pub fn heartbeat(&self, unused: &[InodeId], orphans: impl Iterator<Item = InodeId>) -> Vec<InodeId> {
         *self.heard.lock() = Instant::now();
         let orphans: HashSet<InodeId> = orphans.collect();
         let mut released = self.released.lock();
-        // Only what is an orphan: a client cannot make the server remember anything else.
+        // Only orphans are kept, so that a client cannot fill the server's memory.
         released.extend(unused.iter().filter(|inode| orphans.contains(inode)));
         orphans.into_iter().filter(|inode| !released.contains(inode)).take(ORPHANS_AT_ONCE).collect()
     }

@@ -1,6 +1,6 @@
-//! Syncing several bricks at once: the asking thread syncs one itself, a thread of each other brick the rest.
+//! Syncs of several bricks in parallel: the asking thread syncs one brick itself, the threads of the others sync the rest.
 //!
-//! A brick's thread takes everything that was asked of it meanwhile as one sync (`docs/adr/0003-runtime.md`).
+//! A brick's thread serves all requests that arrived during its last sync with the next one (`docs/adr/0003-runtime.md`).
 
 use hekate_brick::{Brick, Lsn};
 use hekate_proto::{BrickId, Error, Result, ShardId};
@@ -10,32 +10,39 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What must be on stable storage of one brick.
+/// What has to be on stable storage of one brick.
 #[derive(Default)]
 pub struct Need {
     /// The journal up to here.
     pub upto: Lsn,
-    /// Data files of these shards.
+    /// Shards whose data files are synced.
     pub shards: Vec<ShardId>,
 }
 
-/// What must be on stable storage before a batch is answered.
+/// What has to be on stable storage, by brick.
 #[derive(Default)]
-pub struct Needs(BTreeMap<BrickId, (Option<Arc<Brick>>, Need)>);
+pub struct Needs(BTreeMap<BrickId, NeedOf>);
+
+struct NeedOf {
+    brick: Arc<Brick>,
+    need: Need,
+}
 
 impl Needs {
-    /// Everything up to a position of a brick's journal.
+    /// Adds a brick's journal up to a position.
     pub fn journal(&mut self, brick: &Arc<Brick>, upto: Lsn) {
-        let (slot, need) = self.0.entry(brick.id()).or_default();
-        slot.get_or_insert_with(|| brick.clone());
+        let need = self.of(brick);
         need.upto = need.upto.max(upto);
     }
 
-    /// Data files of shards as well.
+    /// Adds data files of a brick's shards.
     pub fn shards(&mut self, brick: &Arc<Brick>, shards: &[ShardId]) {
-        let (slot, need) = self.0.entry(brick.id()).or_default();
-        slot.get_or_insert_with(|| brick.clone());
-        need.shards.extend_from_slice(shards);
+        self.of(brick).shards.extend_from_slice(shards);
+    }
+
+    fn of(&mut self, brick: &Arc<Brick>) -> &mut Need {
+        let new = || NeedOf { brick: brick.clone(), need: Need::default() };
+        &mut self.0.entry(brick.id()).or_insert_with(new).need
     }
 }
 
@@ -44,7 +51,8 @@ fn sync(brick: &Brick, need: &Need) -> Result<()> {
     brick.sync(upto)
 }
 
-/// How long a brick's thread waits when no need can be served yet.
+/// How long a brick's thread waits when it can serve no request yet: a full disk gets room by a checkpoint, which is tried
+/// every 500 ms.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// A thread for each brick.
@@ -61,42 +69,64 @@ struct Queue {
 
 #[derive(Default)]
 struct Jobs {
-    waiting: Vec<(Need, Then)>,
+    waiting: Vec<Job>,
+    /// The server ends: the thread serves what is waiting, and returns.
     ended: bool,
 }
 
-/// What follows a sync.
+/// A request for a sync.
+struct Job {
+    need: Need,
+    then: Then,
+}
+
+/// Called with the outcome of a sync, on the brick's thread.
 pub type Then = Box<dyn FnOnce(Result<()>) + Send>;
-/// What came of syncs, by brick.
+/// The outcome of each brick's sync.
 pub type Outcomes = BTreeMap<BrickId, Result<()>>;
 
-/// Counts down as bricks answer.
+/// Collects the outcomes of bricks that sync on other threads.
 struct Latch {
-    state: Mutex<(usize, Outcomes)>,
+    state: Mutex<LatchState>,
     done: Condvar,
 }
 
+struct LatchState {
+    /// Bricks without an outcome.
+    left: usize,
+    outcomes: Outcomes,
+}
+
 impl Latch {
+    fn new(bricks: usize) -> Self {
+        Self { state: Mutex::new(LatchState { left: bricks, outcomes: Outcomes::new() }), done: Condvar::new() }
+    }
+
     fn count_down(&self, brick: BrickId, outcome: Result<()>) {
         let mut state = self.state.lock();
-        state.0 -= 1;
-        state.1.insert(brick, outcome);
-        if state.0 == 0 {
+        assert!(state.left > 0, "a brick has one outcome for each sync");
+        state.left -= 1;
+        state.outcomes.insert(brick, outcome);
+        if state.left == 0 {
             self.done.notify_one();
         }
     }
 
     fn wait(&self) -> Outcomes {
         let mut state = self.state.lock();
-        while state.0 > 0 {
+        while state.left > 0 {
             self.done.wait(&mut state);
         }
-        std::mem::take(&mut state.1)
+        std::mem::take(&mut state.outcomes)
     }
 }
 
 impl Syncers {
-    /// Starts the threads.
+    /// Starts a thread for each brick.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the machine does not give a thread.
     pub fn start<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Result<Self> {
         let (mut queues, mut threads) = (BTreeMap::new(), Vec::new());
         for brick in bricks {
@@ -112,26 +142,25 @@ impl Syncers {
         Ok(Self { queues, threads })
     }
 
-    /// Returns once everything needed is on stable storage, or could not be put there: by brick.
+    /// Syncs what is needed of each brick, and returns the outcome of each once all have ended.
     pub fn sync(&self, needs: Needs) -> Outcomes {
-        let mut needs: Vec<(Arc<Brick>, Need)> =
-            needs.0.into_values().filter_map(|(brick, need)| Some((brick?, need))).collect();
-        let Some((own_brick, own)) = needs.pop() else { return Outcomes::new() };
-        let latch = Arc::new(Latch { state: Mutex::new((needs.len(), Outcomes::new())), done: Condvar::new() });
-        for (brick, need) in needs {
+        let mut needs: Vec<NeedOf> = needs.0.into_values().collect();
+        let Some(own) = needs.pop() else { return Outcomes::new() };
+        let latch = Arc::new(Latch::new(needs.len()));
+        for NeedOf { brick, need } in needs {
             let (latch, id) = (latch.clone(), brick.id());
             self.later(&brick, need, Box::new(move |outcome| latch.count_down(id, outcome)));
         }
-        let own_outcome = sync(&own_brick, &own);
+        let own_outcome = sync(&own.brick, &own.need);
         let mut outcomes = latch.wait();
-        outcomes.insert(own_brick.id(), own_outcome);
+        outcomes.insert(own.brick.id(), own_outcome);
         outcomes
     }
 
-    /// Leaves it to the brick's thread, which says what came of it.
+    /// Leaves a sync to the brick's thread, which calls `then` with the outcome.
     pub fn later(&self, brick: &Brick, need: Need, then: Then) {
         match self.queues.get(&brick.id()) {
-            Some(queue) => queue.push(need, then),
+            Some(queue) => queue.push(Job { need, then }),
             None => then(sync(brick, &need)),
         }
     }
@@ -143,46 +172,36 @@ impl Drop for Syncers {
             queue.jobs.lock().ended = true;
             queue.arrived.notify_one();
         }
-        // Their bricks are let go when this returns.
+        // A thread holds its brick open until it ends.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
 impl Queue {
-    fn push(&self, need: Need, then: Then) {
+    fn push(&self, job: Job) {
         let mut jobs = self.jobs.lock();
-        jobs.waiting.push((need, then));
+        jobs.waiting.push(job);
         if jobs.waiting.len() == 1 {
             self.arrived.notify_one();
         }
     }
 
-    /// Needs that cannot be served yet; at the end, never.
-    fn put_back(&self, needs: Vec<(Need, Then)>, brick: &Brick) {
+    /// Puts back what cannot be synced yet. When the server ends, it is answered `Unavailable` instead.
+    fn put_back(&self, later: Vec<Job>, brick: &Brick) {
         let mut jobs = self.jobs.lock();
         if !jobs.ended {
-            return jobs.waiting.extend(needs);
+            return jobs.waiting.extend(later);
         }
         drop(jobs);
         let what = format!("brick {} waits for room to write home what a power cut left", brick.id().text());
-        needs.into_iter().for_each(|(_, then)| then(Err(Error::Unavailable { what: what.clone() })));
+        later.into_iter().for_each(|job| (job.then)(Err(Error::Unavailable { what: what.clone() })));
     }
 
     fn serve(&self, brick: &Brick) {
-        loop {
-            let batch = {
-                let mut jobs = self.jobs.lock();
-                while jobs.waiting.is_empty() {
-                    if jobs.ended {
-                        return;
-                    }
-                    self.arrived.wait(&mut jobs);
-                }
-                std::mem::take(&mut jobs.waiting)
-            };
+        while let Some(batch) = self.next() {
             // After a power cut on a full disk data files are not synced before there is room; journals are.
-            let (batch, later): (Vec<_>, Vec<_>) =
-                batch.into_iter().partition(|(need, _)| brick.may_sync(&need.shards).unwrap_or(true));
+            let (batch, later): (Vec<Job>, Vec<Job>) =
+                batch.into_iter().partition(|job| brick.may_sync(&job.need.shards).unwrap_or(true));
             let waits = batch.is_empty();
             self.put_back(later, brick);
             if waits {
@@ -190,12 +209,24 @@ impl Queue {
                 continue;
             }
             let mut all = Need::default();
-            for (need, _) in &batch {
+            for Job { need, .. } in &batch {
                 all.upto = all.upto.max(need.upto);
                 all.shards.extend_from_slice(&need.shards);
             }
             let outcome = sync(brick, &all);
-            batch.into_iter().for_each(|(_, then)| then(outcome.clone()));
+            batch.into_iter().for_each(|job| (job.then)(outcome.clone()));
         }
+    }
+
+    /// Waits for requests, and takes all of them; `None` when the server ends and none is left.
+    fn next(&self) -> Option<Vec<Job>> {
+        let mut jobs = self.jobs.lock();
+        while jobs.waiting.is_empty() {
+            if jobs.ended {
+                return None;
+            }
+            self.arrived.wait(&mut jobs);
+        }
+        Some(std::mem::take(&mut jobs.waiting))
     }
 }

@@ -1,4 +1,4 @@
-//! Requests whose answers come later, on another thread: each has a token, and whoever waits for it a place here.
+//! Answers that arrive on another thread than the one that waits for them, by token.
 
 use hekate_proto::{Reply, Result};
 use hekate_replica::Token;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// See the module.
+/// The requests of this server's threads that a replica has not answered to the thread that asked.
 #[derive(Default)]
 pub struct Tickets {
     last: AtomicU64,
@@ -16,44 +16,47 @@ pub struct Tickets {
 }
 
 enum TicketState {
-    /// The answer came before anybody asked for it.
+    /// The answer arrived before its thread waited for it.
     Early(Result<Reply>),
     Waiting(Arc<Waiter>),
-    /// Nobody waits any more.
+    /// The thread waits no longer; the answer will be dropped when it arrives.
     Abandoned,
 }
 
 #[derive(Default)]
 struct Waiter {
     answer: Mutex<Option<Result<Reply>>>,
-    came: Condvar,
+    arrived: Condvar,
 }
 
 impl Tickets {
-    /// A token of its own.
+    /// A token that no other request of this server has.
     pub fn token(&self) -> Token {
         Token(self.last.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Somebody else's request was answered.
+    /// Hands an answer to the thread that waits for it, or keeps it until that thread asks.
     pub fn answer(&self, token: Token, answer: Result<Reply>) {
         let mut open = self.open.lock();
         match open.remove(&token) {
             Some(TicketState::Waiting(waiter)) => {
                 *waiter.answer.lock() = Some(answer);
-                waiter.came.notify_one();
+                waiter.arrived.notify_one();
             }
             Some(TicketState::Abandoned) => {}
             Some(TicketState::Early(_)) | None => drop(open.insert(token, TicketState::Early(answer))),
         }
     }
 
-    /// Waits for the answer; `None` if it has not come in that time.
+    /// Waits for the answer to this thread's request; `None` if it does not arrive within `limit`.
     pub fn wait(&self, token: Token, limit: Duration) -> Option<Result<Reply>> {
         let waiter = {
             let mut open = self.open.lock();
-            if let Some(TicketState::Early(answer)) = open.remove(&token) {
-                return Some(answer);
+            match open.remove(&token) {
+                Some(TicketState::Early(answer)) => return Some(answer),
+                earlier => {
+                    assert!(earlier.is_none(), "only the thread that drew a token waits for its answer, and once")
+                }
             }
             let waiter = Arc::new(Waiter::default());
             open.insert(token, TicketState::Waiting(waiter.clone()));
@@ -61,12 +64,12 @@ impl Tickets {
         };
         let mut answer = waiter.answer.lock();
         if answer.is_none() {
-            waiter.came.wait_for(&mut answer, limit);
+            waiter.arrived.wait_for(&mut answer, limit);
         }
         answer.take()
     }
 
-    /// Nobody waits for it any more; the answer, if it came after all.
+    /// Gives up waiting, after `wait` has returned `None`. Returns the answer if it has arrived in between.
     pub fn abandon(&self, token: Token) -> Option<Result<Reply>> {
         let mut open = self.open.lock();
         match open.remove(&token) {
@@ -78,7 +81,7 @@ impl Tickets {
                 }
                 answer
             }
-            // It was answered just now, and taken from the list.
+            // The answer arrived between the end of the wait and this call, and went with its waiter: the client asks again.
             Some(TicketState::Abandoned) | None => None,
         }
     }

@@ -1,8 +1,8 @@
-//! A turn: an event for a replica and all that follows from it here, done by the thread that brought it.
+//! A turn: an event for a replica, and all that follows from it in this process, carried out by the thread that brought it.
 //!
-//! What replicas of this server say to each other does not travel: it is put into mailboxes, in order, and the same thread
-//! goes on with them, unless another is there already. Syncs of all bricks
-//! are gathered, and done side by side when nothing else is left.
+//! A message between two replicas of this server is put into the receiver's mailbox, in order, and the same thread then has
+//! the receiver handle it, unless another thread is at that replica already: that one empties the mailbox. Syncs are
+//! collected, and the bricks are synced in parallel when no message is left.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -12,15 +12,20 @@ use hekate_proto::*;
 use hekate_replica::{Address, Event, Out, SyncJob, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// See the module.
+/// How long a thread waits for a replica's answer before the client is told what the partition waits for. The client's
+/// library asks again.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// What one thread has yet to carry out for a ring's replicas.
 pub struct Turn<'a> {
     node: &'a Node,
     ring: Arc<HostedRing>,
-    /// Replicas that have something in their mailboxes.
+    /// Replicas with events in their mailboxes.
     visits: VecDeque<Address>,
     syncs: Vec<SyncJob>,
-    /// Answers of requests that this thread brought; others' are passed on.
+    /// Requests of this thread. The answers of others are handed over through `tickets`.
     own: Vec<Token>,
     answers: Vec<(Token, Result<Reply>)>,
 }
@@ -31,19 +36,19 @@ impl<'a> Turn<'a> {
         Self { node, ring: ring.clone(), visits, syncs, own, answers }
     }
 
-    /// An event that this thread brings.
-    pub fn tell(&mut self, to: Address, event: Event) {
+    /// Puts an event into a replica's mailbox. It is handled by `run`.
+    pub fn deliver(&mut self, to: Address, event: Event) {
         self.ring.deliver(to, event);
         self.visits.push_back(to);
     }
 
-    /// A request whose answer this thread wants.
+    /// Like `deliver`, for a request whose answer this thread takes.
     pub fn request(&mut self, to: Address, token: Token, event: Event) {
         self.own.push(token);
-        self.tell(to, event);
+        self.deliver(to, event);
     }
 
-    /// Goes on until nothing is left to do here.
+    /// Has the replicas handle their events, and syncs what they ask for, until nothing is left to do in this process.
     pub fn run(&mut self) {
         loop {
             self.visit_all();
@@ -54,7 +59,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The same, but the syncs are left to the bricks' threads, which go on with what follows.
+    /// Like `run`, but leaves the syncs to the bricks' threads, which carry on with what follows.
     pub fn run_without_syncs(mut self) {
         self.visit_all();
         for job in std::mem::take(&mut self.syncs) {
@@ -69,7 +74,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// What came of an event that this thread has told a replica itself, and still holds.
+    /// Carries out the output of an event that this thread gave to a replica itself, whose lock it still holds.
     pub fn go_on(&mut self, token: Token, out: Out) {
         self.own.push(token);
         self.follow(out);
@@ -78,7 +83,7 @@ impl<'a> Turn<'a> {
     fn follow(&mut self, out: Out) {
         for envelope in out.sends {
             match self.ring.replica(envelope.to) {
-                Some(_) => self.tell(envelope.to, Event::Message(envelope)),
+                Some(_) => self.deliver(envelope.to, Event::Message(envelope)),
                 None => self.node.send_to_brick(&self.ring, &envelope),
             }
         }
@@ -105,7 +110,7 @@ impl<'a> Turn<'a> {
         self.syncs.extend(out.syncs);
     }
 
-    /// One sync a brick, whatever was asked of it.
+    /// Syncs each brick once for all that was asked of it.
     fn sync(&mut self) {
         let jobs = std::mem::take(&mut self.syncs);
         let mut needs = Needs::default();
@@ -118,11 +123,11 @@ impl<'a> Turn<'a> {
         let outcomes = self.node.syncers.sync(needs);
         for SyncJob { replica, ticket, .. } in jobs {
             let outcome = outcomes.get(&replica.brick).cloned().unwrap_or(Ok(()));
-            self.tell(replica, Event::Synced { ticket, outcome });
+            self.deliver(replica, Event::Synced { ticket, outcome });
         }
     }
 
-    /// The answer of a request of this thread's, if it has come.
+    /// The answer to a request of this thread, if it has arrived.
     pub fn take(&mut self, token: Token) -> Option<Result<Reply>> {
         let index = self.answers.iter().position(|(known, _)| *known == token)?;
         Some(self.answers.swap_remove(index).1)
@@ -130,8 +135,8 @@ impl<'a> Turn<'a> {
 }
 
 impl Node {
-    /// Brings a request to a replica and waits for its answer; `None` if it does not come in time: it is taken back, as
-    /// far as it has not begun.
+    /// Brings a request to a replica and waits for its answer, at most 2 s. `None`: the request was cancelled, if it had not
+    /// begun; otherwise it is carried out and its answer is dropped.
     pub(crate) fn ask(
         &self,
         ring: &Arc<HostedRing>,
@@ -145,17 +150,18 @@ impl Node {
         if let Some(answer) = turn.take(token) {
             return Some(answer);
         }
-        self.patiently(ring, to, token)
+        self.wait_for_answer(ring, to, token)
     }
 
-    pub(crate) fn patiently(&self, ring: &Arc<HostedRing>, to: Address, token: Token) -> Option<Result<Reply>> {
-        if let Some(answer) = self.tickets.wait(token, self.patience()) {
+    /// Waits for an answer that another thread brings, at most 2 s; then cancels the request and returns `None`.
+    pub(crate) fn wait_for_answer(&self, ring: &Arc<HostedRing>, to: Address, token: Token) -> Option<Result<Reply>> {
+        if let Some(answer) = self.tickets.wait(token, ANSWER_LIMIT) {
             return Some(answer);
         }
         let late = self.tickets.abandon(token);
         if late.is_none() {
             let mut turn = Turn::new(self, ring);
-            turn.tell(to, Event::Abandon { token });
+            turn.deliver(to, Event::Abandon { token });
             turn.run();
         }
         late
