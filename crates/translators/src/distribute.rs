@@ -1,9 +1,13 @@
-//! `distribute`: which partition answers an op, and how a file's bytes are cut into shards.
+//! `distribute`: which partition executes an op, and which shards hold a range of a file's bytes.
 //!
-//! Invariants: a read of shards counts only if the file's layout, asked after it, is the one that it used, and of bytes
-//! beyond the size that was known before it, only if the size is that one still; a write to shards counts only once the
-//! inode's leader, told after it, has agreed that the layout still stands, or that no truncate since can have taken of it. So a truncate that comes between is seen by
-//! both, a write that makes the file longer by the read, and they are done again. Under one layout a file never shrinks.
+//! Invariants:
+//! - A read of shards is valid only if the file's layout, requested after the shards, is the layout that the read
+//!   used. For bytes beyond the size known before the read, it is valid only if the size has not changed either.
+//! - A write to shards is acknowledged only after the inode's leader, asked after the shards, has confirmed the
+//!   layout, or that no truncate since then can have removed bytes of the write.
+//!
+//! So a truncate that runs concurrently is noticed by both, an extending write is noticed by the read, and they are
+//! repeated. A file never shrinks under one layout.
 
 mod append;
 mod bytes;
@@ -14,8 +18,9 @@ mod syncing;
 mod wide;
 
 use crate::locks::Locks;
-use crate::replicate::{Replicate, Whom};
+use crate::replicate::{Recipient, Replicate};
 use crate::unsynced::{Losses, Unsynced};
+use copy::FilePosition;
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use parking_lot::Mutex;
@@ -25,12 +30,14 @@ pub use syncing::LossWatch;
 use syncing::inodes_of;
 use wide::{Wide, is_wide};
 
-/// How often a name may lead to an inode that is gone by then; more often is damage.
+/// Limit of look-ups of one name that lead to an inode that no longer exists. More than 16 in a row mean damage, not
+/// a race.
 const STALE_MAX: usize = 16;
-/// Layouts remembered; more are forgotten all at once, and asked for again.
+/// Layouts remembered; at the limit all are forgotten and requested again.
 const LAYOUTS_MAX: usize = 50_000;
 
-/// What is known of a file whose bytes are in shards: it is this long at least, as long as the layout stands.
+/// What the client knows of a file whose bytes are in shards: the file has at least `size` bytes while `layout` is
+/// current.
 #[derive(Clone)]
 struct Shape {
     layout: Layout,
@@ -43,15 +50,16 @@ impl From<Attr> for Shape {
     }
 }
 
-/// A change that is not answered yet.
+/// A change that has no reply yet.
 struct Changing {
     partition: PartitionNumber,
-    /// Of the partition's view, before it was sent.
+    /// The inodes whose metadata the change affects.
+    /// Losses of the partition's view, from before the change was sent: a loss on the way counts.
     losses: u32,
     inodes: [Option<InodeId>; 2],
 }
 
-/// The routing layer; holds nothing that cannot be asked for again, but for what is yet to be synced.
+/// The routing layer. All its state can be requested again, except what an fsync has to cover.
 pub struct Distribute {
     replicate: Arc<Replicate>,
     locks: Arc<Locks>,
@@ -61,7 +69,7 @@ pub struct Distribute {
 }
 
 impl Distribute {
-    /// On top of `replicate`.
+    /// A routing layer above `replicate`.
     pub fn new(replicate: Replicate) -> Self {
         let replicate = Arc::new(replicate);
         let locks = Locks::new(replicate.clone());
@@ -74,7 +82,7 @@ impl Distribute {
         self.locks.clone()
     }
 
-    /// Of what was lost before it was synced.
+    /// A handle that tells which inodes lost unsynced changes.
     pub fn loss_watch(&self) -> LossWatch {
         LossWatch::new(self.replicate.clone(), self.unsynced.clone())
     }
@@ -83,20 +91,21 @@ impl Distribute {
         self.replicate.map().partition_of(position)
     }
 
-    /// As far as it is known how many partitions share the directory's names; their leaders know better.
+    /// Partition that has a name, for the spread known so far. If the directory is shared by more partitions, the
+    /// leader refuses the op and says how many.
     fn name_partition(&self, dir: InodeId, name: &Name) -> PartitionNumber {
         self.partition(name_position(dir, name, self.spread_of(dir)))
     }
 
-    /// Sends an op to one partition; what it changed is to be synced, unless it is durable already.
-    fn pass(&self, context: &Context, partition: PartitionNumber, op: Op) -> Result<Reply> {
+    /// Sends an op to one partition. Its change has to be synced by a later fsync, unless the op is durable.
+    fn forward(&self, context: &Context, partition: PartitionNumber, op: Op) -> Result<Reply> {
         let change = self.begin_change(context, partition, &op);
-        let reply = self.replicate.send(context, Whom::Leader(partition), op)?;
-        self.passed(context, change, &reply)?;
+        let reply = self.replicate.send(context, Recipient::Leader(partition), op)?;
+        self.record_reply(context, change, &reply)?;
         Ok(reply)
     }
 
-    /// What is to be synced once the op is answered. Its view's losses are those of before: a loss on the way counts.
+    /// Prepares the bookkeeping of a change before it is sent. `None` if nothing has to be synced later.
     fn begin_change(&self, context: &Context, partition: PartitionNumber, op: &Op) -> Option<Changing> {
         if context.durable || op.is_read() {
             return None;
@@ -105,18 +114,18 @@ impl Distribute {
         Some(Changing { partition, losses, inodes: inodes_of(op) })
     }
 
-    /// With it goes the question what the directory is like after a change, if somebody wants to know and it is all in one
-    /// partition.
-    fn pass_name_op(&self, context: &Context, (dir, name): (InodeId, &Name), op: NameOp) -> Result<Reply> {
+    /// Sends an op on a name. If the caller wants the directory's attributes after the change, and one partition has
+    /// both, the same batch requests them.
+    fn forward_name_op(&self, context: &Context, dir: InodeId, name: &Name, op: NameOp) -> Result<Reply> {
         let (partition, op) = (self.name_partition(dir, name), Op::Name { op });
         let asks = context.directory_after.filter(|_| !op.is_read() && partition == self.home(dir));
-        let Some(after) = asks else { return self.pass(context, partition, op) };
-        let leader = Whom::Leader(partition);
+        let Some(after) = asks else { return self.forward(context, partition, op) };
+        let leader = Recipient::Leader(partition);
         let change = self.begin_change(context, partition, &op);
         let batch = vec![(leader, op), (leader, Op::Inode { op: InodeOp::GetAttr { inode: dir } })];
         let mut replies = self.replicate.send_all(context, batch)?.into_iter();
         let reply = replies.next().unwrap_or(Err(Error::Skipped))?;
-        self.passed(context, change, &reply)?;
+        self.record_reply(context, change, &reply)?;
         if let Some(Ok(Reply::Node { attr, .. })) = replies.next()
             && !is_wide(&attr)
         {
@@ -125,8 +134,8 @@ impl Distribute {
         Ok(reply)
     }
 
-    /// What an answer tells.
-    fn passed(&self, context: &Context, change: Option<Changing>, reply: &Reply) -> Result<()> {
+    /// Records what a reply implies: layouts, and changes to sync. Syncs everything if the list of changes is full.
+    fn record_reply(&self, context: &Context, change: Option<Changing>, reply: &Reply) -> Result<()> {
         let made = match reply {
             Reply::Node { attr, .. } => {
                 self.learn(attr);
@@ -142,9 +151,10 @@ impl Distribute {
         if is_full { self.sync_everything(context) } else { Ok(()) }
     }
 
+    /// Remembers the layout and spread of an inode.
     fn learn(&self, attr: &Attr) {
         if is_wide(attr) && attr.spread > self.spread_of(attr.id) {
-            // One that cannot be is refused when it is used.
+            // A spread that cannot be valid is refused when it is used.
             let _ = self.learn_spread(attr.id, attr.spread);
         }
         let mut layouts = self.layouts.lock();
@@ -158,8 +168,8 @@ impl Distribute {
         }
     }
 
-    /// A write under this layout counts: the file is so long at least.
-    fn grow(&self, inode: InodeId, layout: &Layout, end: u64) {
+    /// A write under this layout was acknowledged, so the file ends at `end` or later.
+    fn note_size(&self, inode: InodeId, layout: &Layout, end: u64) {
         if let Some(shape) = self.layouts.lock().get_mut(&inode).filter(|shape| shape.layout == *layout) {
             shape.size = shape.size.max(end);
         }
@@ -169,17 +179,18 @@ impl Distribute {
         self.layouts.lock().get(&inode).cloned()
     }
 
+    /// Partition of an inode.
     fn home(&self, inode: InodeId) -> PartitionNumber {
         self.partition(inode.position())
     }
 
-    /// The inode as it is now.
+    /// Requests the inode's current attributes.
     fn attr(&self, context: &Context, inode: InodeId) -> Result<Attr> {
         self.attr_by(context, InodeOp::GetAttr { inode })
     }
 
     fn attr_by(&self, context: &Context, op: InodeOp) -> Result<Attr> {
-        match self.pass(context, self.home(op.inode()), Op::Inode { op })? {
+        match self.forward(context, self.home(op.inode()), Op::Inode { op })? {
             Reply::Node { attr, .. } => Ok(attr),
             _ => Err(unexpected()),
         }
@@ -189,44 +200,45 @@ impl Distribute {
         let before = matches!(op, NameOp::Rename { .. }).then(|| self.replicate.map());
         let (dir, name) = match &op {
             NameOp::Lookup { dir, name }
+            // The name that decides which partition executes the op.
             | NameOp::Create { dir, name, .. }
             | NameOp::Link { dir, name, .. }
             | NameOp::Unlink { dir, name, .. }
             | NameOp::Rmdir { dir, name } => (*dir, name),
-            NameOp::CreateUnnamed { dir, .. } => return self.pass(context, self.home(*dir), Op::Name { op }),
-            // The new name's leader drives a rename.
+            NameOp::CreateUnnamed { dir, .. } => return self.forward(context, self.home(*dir), Op::Name { op }),
+            // The leader of the new name coordinates a rename.
             NameOp::Rename { to_dir, to_name, .. } => (*to_dir, to_name),
             NameOp::List { dir, after, limit, attributes, touch } => {
-                return self.list(context, *dir, after.as_ref(), *limit, (*attributes, *touch));
+                return self.list(context, *dir, after.as_ref(), *limit, *attributes, *touch);
             }
-            NameOp::ListPart { .. } | NameOp::Stub { .. } => return Err(below()),
+            NameOp::ListPart { .. } | NameOp::Stub { .. } => return Err(not_for_this_layer()),
         };
         let mut tries = 0..STALE_MAX;
         let reply = loop {
-            let found = match self.pass_name_op(context, (dir, name), op.clone()) {
+            let found = match self.forward_name_op(context, dir, name, op.clone()) {
                 Err(Error::OtherSpread { spread }) => {
                     self.learn_spread(dir, spread)?;
                     continue;
                 }
-                settled => settled?,
+                outcome => outcome?,
             };
             let whole = match found {
-                // A name that was moved or linked here, or a directory: the inode's own leader knows it. If it is gone
-                // by then, the name leads somewhere else by now, or nowhere.
+                // A moved or linked name, or a directory: the inode's own leader has it. If the inode is gone, the
+                // name has changed meanwhile and is looked up again.
                 Reply::Elsewhere { inode, .. } => self.inode_op(context, InodeOp::GetAttr { inode }),
-                Reply::Node { attr, created: false } if is_wide(&attr) => self.whole(context, attr.id),
+                Reply::Node { attr, created: false } if is_wide(&attr) => self.whole_directory(context, attr.id),
                 here => break here,
             };
             match whole {
                 Err(Error::Stale) if tries.next().is_some() => {}
-                settled => break settled?,
+                outcome => break outcome?,
             }
         };
         if let (NameOp::Rename { dir, name, .. }, Some(before)) = (&op, before)
             && !context.durable
         {
             let mut unsynced = self.unsynced.lock();
-            for partition in self.may_rest_in(*dir, name) {
+            for partition in self.possible_partitions(*dir, name) {
                 unsynced.changed(partition, [*dir], Losses(&before).of(partition));
             }
         }
@@ -236,12 +248,12 @@ impl Distribute {
     fn inode_op(&self, context: &Context, op: InodeOp) -> Result<Reply> {
         let inode = op.inode();
         let changes = matches!(op, InodeOp::SetAttr { .. });
-        match self.pass(context, self.home(inode), Op::Inode { op })? {
+        match self.forward(context, self.home(inode), Op::Inode { op })? {
             Reply::Elsewhere { inode, .. } => self.inode_op(context, InodeOp::GetAttr { inode }),
-            Reply::Node { attr, created } if is_wide(&attr) => match self.whole(context, inode) {
-                // It was changed, and removed right after it.
+            Reply::Node { attr, created } if is_wide(&attr) => match self.whole_directory(context, inode) {
+                // The inode was changed, and then removed by another client.
                 Err(Error::Stale) if changes => Ok(Reply::Node { attr, created }),
-                settled => settled,
+                outcome => outcome,
             },
             reply => Ok(reply),
         }
@@ -249,15 +261,17 @@ impl Distribute {
 
     fn data_op(&self, context: &Context, op: DataOp) -> Result<Reply> {
         match op {
-            DataOp::Read { inode, offset, length, touch } => self.read(context, inode, (offset, length), touch),
+            DataOp::Read { inode, offset, length, touch } => self.read(context, inode, offset, length, touch),
             DataOp::Write { inode, offset, data, drop_set_id } => self.write(context, inode, offset, data, drop_set_id),
             DataOp::Append { inode, data, drop_set_id } => self.append(context, inode, data, drop_set_id),
             DataOp::Allocate { inode, offset, length, mode, drop_set_id } => {
-                self.allocate(context, inode, (offset, length), mode, drop_set_id)
+                self.allocate(context, inode, offset, length, mode, drop_set_id)
             }
             DataOp::Seek { inode, offset, hole } => self.seek(context, inode, offset, hole),
             DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id, touch } => {
-                self.copy(context, (from, from_offset), (to, to_offset), length, (drop_set_id, touch))
+                let (from, to) =
+                    (FilePosition { inode: from, offset: from_offset }, FilePosition { inode: to, offset: to_offset });
+                self.copy(context, from, to, length, drop_set_id, touch)
             }
             DataOp::Fsync { inode } => self.fsync(context, inode),
             DataOp::Spill { .. }
@@ -271,40 +285,43 @@ impl Distribute {
             | DataOp::CopyShard { .. }
             | DataOp::EmptyShards { .. }
             | DataOp::Wrote { .. }
-            | DataOp::Sync { .. } => Err(below()),
+            | DataOp::Sync { .. } => Err(not_for_this_layer()),
         }
     }
 
-    /// What all servers that hold the volume answer together.
-    fn ask_all(&self, context: &Context, op: &VolumeOp) -> Result<Reply> {
-        let mut answers = self.replicate.ask_all(op).into_iter();
-        let mut sum = answers.next().unwrap_or(Err(Error::bug("a volume without a server")));
+    /// Sends a volume op to all servers that hold the volume and combines their replies.
+    fn query_all(&self, context: &Context, op: &VolumeOp) -> Result<Reply> {
+        let mut answers = self.replicate.query_all(op).into_iter();
+        let mut sum = answers.next().unwrap_or(Err(Error::bug("the map has no server that holds the volume")));
         for answer in answers {
             sum = match (sum, answer) {
                 (Ok(sum), Ok(more)) => Ok(add(sum, more)?),
-                // A server that is away has nothing to say; the others have.
+                // The replies of the other servers stand for an unavailable one.
                 (Err(Error::Unavailable { .. }), other) | (other, Err(Error::Unavailable { .. })) => other,
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
         }
         match sum {
-            // Nobody answers: as long as any other op this one waits for the first that does.
-            Err(Error::Unavailable { .. }) => self.replicate.send(context, Whom::Server, Op::Volume { op: op.clone() }),
-            settled => settled,
+            // No server replied: wait for the server of the session, as any other op does.
+            Err(Error::Unavailable { .. }) => {
+                self.replicate.send(context, Recipient::Server, Op::Volume { op: op.clone() })
+            }
+            outcome => outcome,
         }
     }
 
-    /// Attributes of what a directory's own partition does not have: one batch.
+    /// Requests the attributes that a directory's own partition does not have, in batches.
     fn fill_attributes(&self, context: &Context, entries: &mut [Entry]) -> Result<()> {
         let missing: Vec<usize> = (0..entries.len()).filter(|i| entries[*i].attr.is_none()).collect();
         for chunk in missing.chunks(hekate_transport::BATCH_MAX) {
-            // A name that goes meanwhile must not fail its neighbours, so each is asked on its own terms.
+            // A name that is removed meanwhile must not fail the rest of its batch, so the rest is sent again after
+            // it.
             let ops: Vec<_> = chunk.iter().map(|i| entries[*i].inode).collect();
             let mut from = 0;
             while from < ops.len() {
                 let batch = ops[from..].iter().map(|inode| {
                     let op = Op::Inode { op: InodeOp::GetAttr { inode: *inode } };
-                    (Whom::Leader(self.partition(inode.position())), op)
+                    (Recipient::Leader(self.partition(inode.position())), op)
                 });
                 for reply in self.replicate.send_all(context, batch.collect())? {
                     match reply {
@@ -317,7 +334,7 @@ impl Distribute {
             }
         }
         for entry in entries.iter_mut().filter(|entry| entry.attr.as_ref().is_some_and(is_wide)) {
-            entry.attr = match self.whole(context, entry.inode) {
+            entry.attr = match self.whole_directory(context, entry.inode) {
                 Ok(Reply::Node { attr, .. }) => Some(attr),
                 _ => None,
             };
@@ -343,31 +360,31 @@ impl Translator for Distribute {
             Op::Lock { op } => self.locks.handle(context, op),
             Op::Data { op } => self.data_op(context, op),
             Op::Volume { op: VolumeOp::EndSession } => {
-                self.replicate.let_go_of_raw_locks(context, true);
-                self.replicate.send(context, Whom::Server, op)
+                self.replicate.release_raw_locks(context, true);
+                self.replicate.send(context, Recipient::Server, op)
             }
             Op::Volume { op } => {
-                self.replicate.let_go_of_raw_locks(context, false);
-                let reply = self.ask_all(context, &op)?;
+                self.replicate.release_raw_locks(context, false);
+                let reply = self.query_all(context, &op)?;
                 if let Reply::Orphans { untold, .. } = &reply {
-                    self.locks.beat(untold);
+                    self.locks.on_heartbeat(untold);
                 }
                 Ok(reply)
             }
-            Op::Leg { .. } => Err(Error::invalid("legs are for servers")),
+            Op::Leg { .. } => Err(Error::invalid("an op leg comes from another server, not from a client")),
         }
     }
 }
 
-fn below() -> Error {
-    Error::invalid("an op of the layers below distribute")
+fn not_for_this_layer() -> Error {
+    Error::invalid("the op is internal to the layers below distribute")
 }
 
 fn unexpected() -> Error {
-    Error::Protocol { what: "a reply of another kind than the op's".into() }
+    Error::Protocol { what: "the reply is of another kind than its op has".into() }
 }
 
-/// Two servers' answers as one.
+/// Combines the replies of two servers.
 fn add(sum: Reply, more: Reply) -> Result<Reply> {
     match (sum, more) {
         (Reply::Space { space: a }, Reply::Space { space: b }) => Ok(Reply::Space { space: a.plus(&b) }),

@@ -1,5 +1,5 @@
-//! The layers of a volume. At the bottom, fixed: [`Distribute`] (which partition) over [`Replicate`] (which replica,
-//! which lane) over transport. On top, stackable: those of [`REGISTRY`].
+//! The layers of a volume on the client. At the bottom, always: [`Distribute`] (which partition executes an op) over
+//! [`Replicate`] (which replica, by which path) over transport. Above them, any stack of the layers in [`REGISTRY`].
 
 mod distribute;
 mod locks;
@@ -13,5 +13,5 @@ pub use locks::Locks;
 pub use replicate::Replicate;
 pub use trace::Trace;
 
-/// The stackable translators by name.
+/// The translators that can be stacked, by name.
 pub const REGISTRY: &[(&str, hekate_graph::MakeLayer)] = &[("trace", Trace::make)];

@@ -1,16 +1,17 @@
-//! Locks as a session sees them: what it holds, what it waits for, and what it tells a leader that has begun anew.
+//! Locks as a session sees them: those that it holds, those that it waits for, and what it reports to a new leader.
 //!
-//! Leaders keep locks in memory only, so the session remembers what it holds (`locks/held.rs`) and tells it when a leader
-//! asks: by its heartbeat, or by refusing an op with `LocksUntold`. Invariants: what it tells is what the last ops of the
-//! session made of it, since ops on an inode go one after the other, and none is under way while its partition's leader
-//! is told (`locks/turns.rs`); a lock that waits occupies no thread, only its op's slot (`locks/waits.rs`); a release
-//! that could not be sent is owed, and comes before anything else of that owner on that file.
+//! Leaders keep locks in memory only. The session therefore remembers the locks that it holds (`locks/held.rs`), and
+//! reports them when a leader asks: in the reply to a heartbeat, or by refusing an op with `LocksUntold`. Invariants:
+//! - The report matches the last ops of the session: ops on one inode run one after the other, and none runs while
+//!   the locks of its partition are reported (`locks/turns.rs`).
+//! - A waiting lock occupies no thread, only the slot of its op (`locks/waits.rs`).
+//! - A release that could not be sent is owed, and is sent before any other op of that owner on that file.
 
 mod held;
 mod turns;
 mod waits;
 
-use crate::replicate::{Replicate, Whom};
+use crate::replicate::{Recipient, Replicate};
 use hekate_graph::Context;
 use hekate_proto::*;
 use held::Held;
@@ -22,9 +23,9 @@ use std::time::{Duration, Instant};
 use turns::Turns;
 use waits::Wait;
 
-/// Before an op is sent again that could not be answered yet.
-const AGAIN_PAUSE: Duration = Duration::from_millis(20);
-/// How long one attempt may take that is made again later.
+/// Pause before an op without a reply is sent again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// Time limit of an attempt that is repeated later.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
 
 /// A session's locks.
@@ -32,19 +33,19 @@ pub struct Locks {
     replicate: Arc<Replicate>,
     turns: Turns,
     state: Mutex<State>,
-    /// Waits that leaders know.
-    known: Arc<AtomicUsize>,
+    /// Number of waits that leaders know.
+    registered: Arc<AtomicUsize>,
     own: Weak<Locks>,
 }
 
 struct State {
     held: Held,
-    /// Owners that may hold locks on a file: asked to be released when they close it.
+    /// Owners that may hold locks on a file. Their locks are released when they close it.
     owners: HashSet<(InodeId, LockOwner)>,
-    /// Owners that closed a file whose leader does not know it yet.
+    /// Owners that closed a file, whose release has not reached the leader.
     owed: BTreeSet<(InodeId, LockOwner)>,
     waits: HashMap<OpId, Wait>,
-    /// Servers that a thread listens to.
+    /// Servers that a thread listens to for notifications.
     listening: HashSet<ServerId>,
     closed: bool,
 }
@@ -63,7 +64,7 @@ impl Locks {
             replicate,
             turns: Turns::default(),
             state: Mutex::new(state),
-            known: Arc::default(),
+            registered: Arc::default(),
             own: own.clone(),
         })
     }
@@ -71,7 +72,7 @@ impl Locks {
     pub(crate) fn handle(&self, context: &Context, op: LockOp) -> Result<Reply> {
         match op {
             LockOp::Get { inode, .. } => {
-                self.patiently(context, inode, || self.send(context, OpId(0), inode, op.clone()))
+                self.retry_in_turn(context, inode, || self.send(context, OpId(0), inode, op.clone()))
             }
             LockOp::Set { inode, lock, wait } if wait && lock.kind != LockKind::Unlock => {
                 self.wait(context, inode, lock)
@@ -79,7 +80,7 @@ impl Locks {
             LockOp::Set { inode, lock, .. } => self.set(context, inode, lock),
             LockOp::Cancel { inode, op_id } => Ok(Reply::Cancelled { ended: self.cancel(inode, op_id) }),
             LockOp::Release { inode, owner } => self.release(context, inode, owner),
-            LockOp::Restore { .. } => Err(Error::invalid("an op of the layers below distribute")),
+            LockOp::Restore { .. } => Err(Error::invalid("the op is internal to the layers below distribute")),
         }
     }
 
@@ -87,32 +88,34 @@ impl Locks {
         self.replicate.map().partition_of(inode.position())
     }
 
-    fn whom(&self, inode: InodeId) -> Whom {
-        Whom::Leader(self.partition(inode))
+    fn recipient(&self, inode: InodeId) -> Recipient {
+        Recipient::Leader(self.partition(inode))
     }
 
-    /// Sent again under its id it needs no gate at the server: the table of locks knows it.
+    /// A lock op that is sent again under its id needs no check for retries at the server: the lock table knows the
+    /// id.
     fn send(&self, context: &Context, op_id: OpId, inode: InodeId, op: LockOp) -> Result<Reply> {
-        self.replicate.send_as(context, op_id, self.whom(inode), Op::Lock { op })
+        self.replicate.send_as(context, op_id, self.recipient(inode), Op::Lock { op })
     }
 
-    /// One attempt, which is made again later if it fails.
+    /// Makes one attempt; the caller repeats it later if it fails.
     fn attempt(&self, op_id: OpId, inode: InodeId, op: LockOp) -> Result<Reply> {
-        self.replicate.attempt(op_id, false, self.whom(inode), Op::Lock { op }, ATTEMPT_LIMIT)
+        self.replicate.attempt(op_id, false, self.recipient(inode), Op::Lock { op }, ATTEMPT_LIMIT)
     }
 
     fn gave_up(&self, context: &Context) -> bool {
         context.interrupted() || self.replicate.servers().is_closed()
     }
 
-    /// Acts in its turn, as often as it takes until there is an answer.
-    fn patiently(&self, context: &Context, inode: InodeId, act: impl Fn() -> Result<Reply>) -> Result<Reply> {
+    /// Runs `act` in the inode's turn until it gets a reply. If the leader has no report of the session's locks, it
+    /// is sent first.
+    fn retry_in_turn(&self, context: &Context, inode: InodeId, act: impl Fn() -> Result<Reply>) -> Result<Reply> {
         loop {
             let partition = self.partition(inode);
             let turn = self.turns.begin(inode, partition, || self.gave_up(context)).ok_or_else(gave_up)?;
             let answer = act();
             drop(turn);
-            let told = match &answer {
+            let is_restored = match &answer {
                 Err(Error::LocksUntold) => self.restore(partition),
                 Err(Error::Unavailable { .. }) => false,
                 _ => return answer,
@@ -120,41 +123,41 @@ impl Locks {
             if self.gave_up(context) {
                 return Err(gave_up());
             }
-            if !told {
-                std::thread::sleep(AGAIN_PAUSE);
+            if !is_restored {
+                std::thread::sleep(RETRY_PAUSE);
             }
         }
     }
 
-    /// Takes or lets go without waiting for others.
+    /// Takes or releases a lock without waiting for other holders.
     fn set(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<Reply> {
         let ticket = self.replicate.ticket();
-        self.patiently(context, inode, || {
-            self.pay(context, inode, lock.owner)?;
-            let before = self.doubt(inode, &lock);
+        self.retry_in_turn(context, inode, || {
+            self.send_owed_release(context, inode, lock.owner)?;
+            let before = self.assume_pending(inode, &lock);
             let op = LockOp::Set { inode, lock, wait: false };
             let answer = self.send(context, ticket.op_id, inode, op);
             let held = &mut self.state.lock().held;
             match &answer {
                 Ok(_) => held.apply(inode, &lock),
                 Err(error) if is_passing(error) => {}
-                Err(_) => held.was_not_done(inode, &lock, before),
+                Err(_) => held.undo_pending(inode, &lock, before),
             }
             answer
         })
     }
 
-    /// An op is about to be sent.
-    fn doubt(&self, inode: InodeId, lock: &Lock) -> Vec<HeldLock> {
+    /// Notes that an op is about to be sent, whose reply may be lost. Returns the locks held before.
+    fn assume_pending(&self, inode: InodeId, lock: &Lock) -> Vec<HeldLock> {
         let mut state = self.state.lock();
         if lock.kind != LockKind::Unlock {
             state.owners.insert((inode, lock.owner));
         }
-        state.held.doubt(inode, lock)
+        state.held.assume_pending(inode, lock)
     }
 
-    /// The owner closed the file. Nothing is asked if it never had a lock there. What cannot be sent is owed: at once, if
-    /// the caller does not wait.
+    /// Releases the locks of an owner that closed the file. Sends nothing if the owner never had a lock there. A
+    /// release that cannot be sent is owed; if the caller does not wait, one attempt is made now.
     fn release(&self, context: &Context, inode: InodeId, owner: LockOwner) -> Result<Reply> {
         {
             let mut state = self.state.lock();
@@ -164,24 +167,24 @@ impl Locks {
             state.owed.insert((inode, owner));
         }
         if self.gave_up(context) {
-            return self.pay_soon(inode, owner).map(|()| Reply::Done);
+            return self.try_owed_release(inode, owner).map(|()| Reply::Done);
         }
-        self.patiently(context, inode, || self.pay(context, inode, owner).map(|()| Reply::Done))
+        self.retry_in_turn(context, inode, || self.send_owed_release(context, inode, owner).map(|()| Reply::Done))
     }
 
-    /// Sends the release that is owed, if one is.
-    fn pay(&self, context: &Context, inode: InodeId, owner: LockOwner) -> Result<()> {
+    /// Sends the release that an owner owes, if there is one.
+    fn send_owed_release(&self, context: &Context, inode: InodeId, owner: LockOwner) -> Result<()> {
         let ticket = match self.state.lock().owed.contains(&(inode, owner)) {
             true => self.replicate.ticket(),
             false => return Ok(()),
         };
         self.send(context, ticket.op_id, inode, LockOp::Release { inode, owner })?;
-        self.is_paid(inode, owner);
+        self.release_done(inode, owner);
         Ok(())
     }
 
-    /// The same with one attempt.
-    fn pay_soon(&self, inode: InodeId, owner: LockOwner) -> Result<()> {
+    /// As [`Locks::send_owed_release`], with one attempt.
+    fn try_owed_release(&self, inode: InodeId, owner: LockOwner) -> Result<()> {
         let (end, partition) = (Instant::now() + ATTEMPT_LIMIT, self.partition(inode));
         let turn = self.turns.begin(inode, partition, || Instant::now() > end).ok_or_else(gave_up)?;
         if !self.state.lock().owed.contains(&(inode, owner)) {
@@ -190,67 +193,71 @@ impl Locks {
         let ticket = self.replicate.ticket();
         let sent = self.attempt(ticket.op_id, inode, LockOp::Release { inode, owner });
         if sent.is_ok() {
-            self.is_paid(inode, owner);
+            self.release_done(inode, owner);
         }
         drop(turn);
         sent.map(|_| ())
     }
 
-    fn is_paid(&self, inode: InodeId, owner: LockOwner) {
+    fn release_done(&self, inode: InodeId, owner: LockOwner) {
         let mut state = self.state.lock();
         state.held.release(inode, owner);
         state.owed.remove(&(inode, owner));
         state.owners.remove(&(inode, owner));
     }
 
-    /// Tells a partition's leader all that is held there. -> whether it knows now.
+    /// Reports all locks of the session in a partition to its leader. True if the leader has them.
     fn restore(&self, partition: PartitionNumber) -> bool {
-        let Some(_alone) = self.turns.alone(partition, ATTEMPT_LIMIT) else { return false };
+        let Some(_exclusive) = self.turns.exclusive(partition, ATTEMPT_LIMIT) else { return false };
         let locks = {
             let mut state = self.state.lock();
-            // Who closed the file holds nothing there, whether the last leader heard of it or not.
+            // An owner that closed the file holds nothing there, whether or not the previous leader knew.
             let owed: Vec<_> = state.owed.iter().copied().collect();
             owed.into_iter().for_each(|(inode, owner)| state.held.release(inode, owner));
-            state.held.tell(|inode| self.partition(inode) == partition)
+            state.held.locks_where(|inode| self.partition(inode) == partition)
         };
         let ticket = self.replicate.ticket();
         let op = Op::Lock { op: LockOp::Restore { locks, done: true } };
-        // What an earlier attempt told, which may still be on its way, must not come after this.
-        match self.replicate.attempt(ticket.op_id, true, Whom::Leader(partition), op, ATTEMPT_LIMIT) {
+        // As a retry, it waits for an earlier attempt that may still be on its way, so that an older report cannot
+        // replace it.
+        match self.replicate.attempt(ticket.op_id, true, Recipient::Leader(partition), op, ATTEMPT_LIMIT) {
             Ok(Reply::Restored { lost }) => {
                 self.lose(&lost);
-                self.ask_again(|inode| self.partition(inode) == partition);
+                self.mark_due(|inode| self.partition(inode) == partition);
                 true
             }
             _ => false,
         }
     }
 
-    /// Another holds what we held.
+    /// Another session holds locks that this one held.
     fn lose(&self, lost: &[(InodeId, Lock)]) {
         let mut state = self.state.lock();
         for (inode, lock) in lost {
-            log::warn!("the lock {:?} of process {} on inode {} is lost", lock.kind, lock.pid, inode.number());
+            let (kind, pid, number) = (lock.kind, lock.pid, inode.number());
+            log::warn!(
+                "the lock {kind:?} of process {pid} on inode {number} is lost: another client holds one in conflict"
+            );
             state.held.apply(*inode, &Lock { kind: LockKind::Unlock, ..*lock });
         }
     }
 
-    /// Now and then: tells the leaders that asked, sends what is owed, and sees to it that somebody listens to whom this
-    /// session waits for.
-    pub(crate) fn beat(&self, untold: &[PartitionNumber]) {
-        // One that fails waits for its server, and the heartbeat does not wait with it.
+    /// Runs with every heartbeat: reports locks to the leaders that asked for them, sends owed releases, and starts
+    /// missing listeners.
+    pub(crate) fn on_heartbeat(&self, untold: &[PartitionNumber]) {
+        // A failed report waits for the next heartbeat, so that one server does not delay the others.
         let _ = untold.iter().all(|partition| self.restore(*partition));
         let owed: Vec<_> = self.state.lock().owed.iter().copied().collect();
-        let _ = owed.into_iter().all(|(inode, owner)| self.pay_soon(inode, owner).is_ok());
+        let _ = owed.into_iter().all(|(inode, owner)| self.try_owed_release(inode, owner).is_ok());
         self.listen_to_all();
     }
 }
 
-/// Whether an error says nothing of what became of the op.
+/// True if an error does not tell whether the op was executed.
 fn is_passing(error: &Error) -> bool {
     matches!(error, Error::LocksUntold | Error::Unavailable { .. })
 }
 
 fn gave_up() -> Error {
-    Error::Unavailable { what: "the caller gave up before the lock's server answered".into() }
+    Error::Unavailable { what: "the caller gave up before the leader of the lock's inode answered".into() }
 }

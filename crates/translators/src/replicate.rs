@@ -1,7 +1,8 @@
-//! `replicate`: which replica answers a request, where it is, and by which lane: the leader's, or the fast one (`fast.rs`).
+//! `replicate`: which replica executes a request, which server has it, and by which path the request goes: to the
+//! leader, or to all members at once (`fast.rs`).
 //!
-//! A batch is cut into runs of requests for the same server, which are sent one after the other: what is to be done in
-//! order is done in order, wherever it is done.
+//! A batch is cut into runs of requests for the same server, which are sent one after the other. So the order of a
+//! batch holds across servers.
 
 mod fast;
 mod raw;
@@ -14,27 +15,27 @@ use hekate_proto::{
     BrickId, Epoch, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId,
     Target, VolumeOp,
 };
-use hekate_transport::Servers;
+use hekate_transport::{Replies, Servers};
 use parking_lot::{Condvar, Mutex, RwLock};
 use raw::RawLanes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Before a server that is away, or a map that has not changed yet, is tried again.
-const AGAIN_PAUSE: Duration = Duration::from_millis(50);
-/// A server that is away may be somewhere else: the map is asked for so often meanwhile.
-const MAP_PAUSE: Duration = Duration::from_millis(250);
-/// While a server keeps somebody waiting the map is asked for so often, once for all who wait.
-const WATCH_PAUSE: Duration = Duration::from_millis(500);
-/// An op that waits for longer is told of in the log, with what is in its way.
-const TOLD_AFTER: Duration = Duration::from_secs(10);
-/// How long each server may take for what all are asked for; one that hangs must not make the others wait.
-const ASK_ALL_LIMIT: Duration = Duration::from_secs(2);
+/// Pause before an unavailable server, or a map that has not changed yet, is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Interval at which the map is fetched while a server is unavailable, since its bricks may have moved.
+const MAP_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval at which the map is fetched while a server has not replied, once for all waiting threads.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// An op that waits longer than this is logged, with the reason.
+const LOG_AFTER: Duration = Duration::from_secs(10);
+/// Limit for each server's reply to an op that goes to all servers; a server that hangs must not delay the others.
+const QUERY_ALL_LIMIT: Duration = Duration::from_secs(2);
 
-/// Who is to answer.
+/// Who executes a request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Whom {
+pub(crate) enum Recipient {
     Leader(PartitionNumber),
     Brick(BrickId),
     /// The server where the session was opened.
@@ -46,8 +47,8 @@ pub struct Replicate {
     servers: Arc<Servers>,
     session: SessionId,
     map: RwLock<Arc<VolumeMap>>,
-    /// When the map was asked for last by one who waits for an answer.
-    watched: Mutex<Instant>,
+    /// When a waiting thread last fetched the map.
+    map_fetched: Mutex<Instant>,
     slots: Arc<Slots>,
     op_count: AtomicU64,
     fast: FastShards,
@@ -62,7 +63,7 @@ impl Replicate {
             servers,
             session,
             map,
-            watched: Mutex::new(Instant::now()),
+            map_fetched: Mutex::new(Instant::now()),
             slots: Arc::new(Slots::new()),
             op_count: AtomicU64::new(1),
             fast: FastShards::default(),
@@ -70,31 +71,31 @@ impl Replicate {
         }
     }
 
-    /// The map as last handed out.
+    /// The latest map that this client has.
     pub(crate) fn map(&self) -> Arc<VolumeMap> {
         self.map.read().clone()
     }
 
-    /// Sends one op.
-    pub(crate) fn send(&self, context: &Context, whom: Whom, op: Op) -> Result<Reply> {
-        let mut replies = self.send_all(context, vec![(whom, op)])?;
-        replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
+    /// Sends one op and waits for its reply.
+    pub(crate) fn send(&self, context: &Context, recipient: Recipient, op: Op) -> Result<Reply> {
+        let mut replies = self.send_all(context, vec![(recipient, op)])?;
+        replies.pop().unwrap_or(Err(Error::bug("a batch has no reply")))
     }
 
-    /// Sends ops that are to be done in this order; the first that fails ends the batch, the rest is `Skipped`. If a view
-    /// changed meanwhile the map is asked for anew and what is left of the batch sent again: what of it was done is
-    /// answered, not repeated.
-    pub(crate) fn send_all(&self, context: &Context, ops: Vec<(Whom, Op)>) -> Result<Vec<Result<Reply>>> {
+    /// Sends ops that are to be executed in this order. The first that fails ends the batch, and the rest is
+    /// `Skipped`. If a view changes meanwhile, the map is fetched and the rest of the batch sent again; an op that
+    /// was executed before is answered, not repeated.
+    pub(crate) fn send_all(&self, context: &Context, ops: Vec<(Recipient, Op)>) -> Result<Replies> {
         if ops.len() > SESSION_SLOTS && ops.iter().any(|(_, op)| !op.is_read()) {
-            return Err(Error::invalid("more changes in a batch than a session has slots"));
+            return Err(Error::invalid("a batch has more changes than its session has slots"));
         }
         let map = self.map();
         let (session, volume, durable) = (self.session, map.volume, context.durable);
-        let mut whoms = Vec::with_capacity(ops.len());
+        let mut recipients = Vec::with_capacity(ops.len());
         let mut requests = Vec::with_capacity(ops.len());
-        for (whom, op) in ops {
-            let (_, target) = self.aim(&map, whom)?;
-            whoms.push(whom);
+        for (recipient, op) in ops {
+            let (_, target) = self.resolve(&map, recipient)?;
+            recipients.push(recipient);
             requests.push(Request { volume, target, session, op_id: OpId(0), durable, retry: false, op });
         }
         let changes = requests.iter().filter(|request| !request.op.is_read()).count();
@@ -102,19 +103,19 @@ impl Replicate {
         for (request, slot) in requests.iter_mut().filter(|request| !request.op.is_read()).zip(&slots) {
             request.op_id = self.op_id(*slot);
         }
-        let replies = self.send_runs(context, &whoms, &mut requests);
-        self.slots.give_back(slots);
+        let replies = self.send_runs(context, &recipients, &mut requests);
+        self.slots.release(slots);
         replies
     }
 
-    /// An op id, with its slot, for an op that is sent more than once by its own will.
+    /// An op id with its slot, for an op that may be sent several times.
     pub(crate) fn ticket(&self) -> OpTicket {
         let slot = self.slots.take(1);
         let op_id = self.op_id(slot.first().copied().unwrap_or_default());
         OpTicket { op_id, slot, slots: self.slots.clone() }
     }
 
-    /// An id that no op has.
+    /// An id that no other op has.
     pub(crate) fn unused_id(&self) -> OpId {
         self.op_id(0)
     }
@@ -123,44 +124,52 @@ impl Replicate {
         OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot))
     }
 
-    /// As `send`, under this id.
-    pub(crate) fn send_as(&self, context: &Context, op_id: OpId, whom: Whom, op: Op) -> Result<Reply> {
-        let request = self.request(whom, op_id, op)?;
-        let mut replies = self.send_runs(context, &[whom], &mut [request])?;
-        replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
+    /// As `send`, under this op id.
+    pub(crate) fn send_as(&self, context: &Context, op_id: OpId, recipient: Recipient, op: Op) -> Result<Reply> {
+        let request = self.request(recipient, op_id, op)?;
+        let mut replies = self.send_runs(context, &[recipient], &mut [request])?;
+        replies.pop().unwrap_or(Err(Error::bug("a batch has no reply")))
     }
 
-    /// A durable change that may have been done under this id, or begun.
-    fn send_again(&self, context: &Context, op_id: OpId, whom: Whom, op: Op) -> Result<Reply> {
-        let request = Request { durable: context.durable, retry: true, ..self.request(whom, op_id, op)? };
-        let mut replies = self.send_runs(context, &[whom], &mut [request])?;
-        replies.pop().unwrap_or(Err(Error::bug("a batch without a reply")))
+    /// Sends a change that may have been executed, or begun, under this op id.
+    fn send_again(&self, context: &Context, op_id: OpId, recipient: Recipient, op: Op) -> Result<Reply> {
+        let request = Request { durable: context.durable, retry: true, ..self.request(recipient, op_id, op)? };
+        let mut replies = self.send_runs(context, &[recipient], &mut [request])?;
+        replies.pop().unwrap_or(Err(Error::bug("a batch has no reply")))
     }
 
-    /// One attempt, which whoever asks makes again later. `retry`: it waits for all that the session has on its way there.
-    pub(crate) fn attempt(&self, op_id: OpId, retry: bool, whom: Whom, op: Op, limit: Duration) -> Result<Reply> {
-        let mut request = self.request(whom, op_id, op)?;
+    /// Makes one attempt, which the caller repeats later. With `retry`, the server first completes all ops of the
+    /// session that it has received.
+    pub(crate) fn attempt(
+        &self,
+        op_id: OpId,
+        retry: bool,
+        recipient: Recipient,
+        op: Op,
+        limit: Duration,
+    ) -> Result<Reply> {
+        let mut request = self.request(recipient, op_id, op)?;
         request.retry = retry;
-        let (server, _) = self.aim(&self.map(), whom)?;
+        let (server, _) = self.resolve(&self.map(), recipient)?;
         let replies = self.servers.attempt(server, &mut [request], Some(limit), &|| self.servers.is_closed())?;
-        let reply = replies.into_iter().next().unwrap_or(Err(Error::bug("a batch without a reply")));
+        let reply = replies.into_iter().next().unwrap_or(Err(Error::bug("a batch has no reply")));
         if let Err(Error::StaleView { .. } | Error::OtherServer { .. }) = reply {
             *self.map.write() = Arc::new(self.servers.map()?);
-            return Err(Error::Unavailable { what: "the partition has another view".into() });
+            return Err(Error::Unavailable { what: "the partition has a new view; the request is sent again".into() });
         }
         reply
     }
 
-    fn request(&self, whom: Whom, op_id: OpId, op: Op) -> Result<Request> {
+    fn request(&self, recipient: Recipient, op_id: OpId, op: Op) -> Result<Request> {
         let map = self.map();
-        let (_, target) = self.aim(&map, whom)?;
+        let (_, target) = self.resolve(&map, recipient)?;
         let (volume, session) = (map.volume, self.session);
         Ok(Request { volume, target, session, op_id, durable: false, retry: false, op })
     }
 
-    /// Where one who answers is, by the map as last handed out.
-    pub(crate) fn server_of(&self, whom: Whom) -> Result<ServerId> {
-        self.aim(&self.map(), whom).map(|(server, _)| server)
+    /// The server of a recipient, by the latest map.
+    pub(crate) fn server_of(&self, recipient: Recipient) -> Result<ServerId> {
+        self.resolve(&self.map(), recipient).map(|(server, _)| server)
     }
 
     /// The volume's servers.
@@ -168,39 +177,39 @@ impl Replicate {
         &self.servers
     }
 
-    /// Whose.
     pub(crate) fn session(&self) -> SessionId {
         self.session
     }
 
-    fn send_runs(&self, context: &Context, whoms: &[Whom], requests: &mut [Request]) -> Result<Vec<Result<Reply>>> {
-        let mut replies: Vec<Result<Reply>> = Vec::with_capacity(requests.len());
-        let (begun, mut asked, mut is_told) = (Instant::now(), Instant::now(), false);
+    /// Sends requests until all have a reply, run by run.
+    fn send_runs(&self, context: &Context, recipients: &[Recipient], requests: &mut [Request]) -> Result<Replies> {
+        let mut replies: Replies = Vec::with_capacity(requests.len());
+        let (begun, mut asked, mut is_logged) = (Instant::now(), Instant::now(), false);
         let planned = self.map();
         while replies.len() < requests.len() {
             let (done, map) = (replies.len(), self.map());
             let left = &mut requests[done..];
-            let (server, count) = self.next_run(&map, &whoms[done..], left)?;
+            let (server, count) = self.next_run(&map, &recipients[done..], left)?;
             let targets: Vec<Target> = left[..count].iter().map(|request| request.target).collect();
             let gave_up = || self.gave_up(context) || self.is_superseded(&map, server, &targets);
             let outcome = self.servers.attempt(server, &mut left[..count], None, &gave_up);
             match first_failure(outcome, &mut replies)? {
                 None => {}
                 Some(failure) if !is_passing(&failure) || self.gave_up(context) => match failure {
-                    Failure::Away(error) => return Err(error),
-                    Failure::Answer(error) => {
+                    Failure::Unavailable(error) => return Err(error),
+                    Failure::Reply(error) => {
                         replies.push(Err(error));
                         replies.resize(requests.len(), Err(Error::Skipped));
                     }
                 },
                 Some(failure) => {
-                    if !is_told && begun.elapsed() >= TOLD_AFTER {
-                        is_told = true;
-                        log::warn!("an op waits for {} s by now: {}", TOLD_AFTER.as_secs(), failure.error());
+                    if !is_logged && begun.elapsed() >= LOG_AFTER {
+                        is_logged = true;
+                        log::warn!("an op has been waiting for {} s: {}", LOG_AFTER.as_secs(), failure.error());
                     }
                     requests[replies.len()..].iter_mut().for_each(|request| request.retry = true);
-                    self.wait_for_another_map(&failure, &map, &mut asked);
-                    if let Some(Whom::Brick(brick)) = whoms.get(replies.len())
+                    self.fetch_newer_map(&failure, &map, &mut asked);
+                    if let Some(Recipient::Brick(brick)) = recipients.get(replies.len())
                         && self.is_replanned(&planned, *brick)
                     {
                         return Err(Error::StaleView { epoch: Epoch(0) });
@@ -211,18 +220,24 @@ impl Replicate {
         Ok(replies)
     }
 
-    /// Whether other bricks are to be asked by now than when it was planned to ask this one. The plan may be older than
-    /// `planned`: of a brick that no view has any more nothing is wanted, whenever that came.
+    /// True if a sync no longer needs this brick, or needs others as well, because the views changed since it was
+    /// planned. The plan may be older than `planned`: a brick that no view has is never needed.
     fn is_replanned(&self, planned: &VolumeMap, brick: BrickId) -> bool {
         let now = self.map();
         now.views != planned.views || !now.views.iter().any(|view| view.has_member(brick))
     }
 
-    /// Aims what is left by the map. -> the server of the first request, and how many in a row are for it.
-    fn next_run(&self, map: &VolumeMap, whoms: &[Whom], requests: &mut [Request]) -> Result<(ServerId, usize)> {
+    /// Sets the targets of the remaining requests by the map. Returns the server of the first one, and how many in a
+    /// row it serves.
+    fn next_run(
+        &self,
+        map: &VolumeMap,
+        recipients: &[Recipient],
+        requests: &mut [Request],
+    ) -> Result<(ServerId, usize)> {
         let mut run = None;
-        for (count, (request, whom)) in requests.iter_mut().zip(whoms).enumerate() {
-            let (server, target) = self.aim(map, *whom)?;
+        for (count, (request, recipient)) in requests.iter_mut().zip(recipients).enumerate() {
+            let (server, target) = self.resolve(map, *recipient)?;
             match run {
                 Some(first) if first != server => return Ok((first, count)),
                 _ => run = Some(server),
@@ -232,17 +247,18 @@ impl Replicate {
         Ok((run.unwrap_or(map.server), requests.len()))
     }
 
-    fn aim(&self, map: &VolumeMap, whom: Whom) -> Result<(ServerId, Target)> {
-        let place = |brick| map.server_of(brick).ok_or_else(|| Error::bug("a brick that the map lacks"));
-        Ok(match whom {
-            // Which bricks are to be asked was planned with an earlier map.
-            Whom::Brick(brick) => {
+    /// The server of a recipient, and the target that a request to it names.
+    fn resolve(&self, map: &VolumeMap, recipient: Recipient) -> Result<(ServerId, Target)> {
+        let place = |brick| map.server_of(brick).ok_or_else(|| Error::bug("the map lacks a brick of one of its views"));
+        Ok(match recipient {
+            // The bricks of a sync were planned with an earlier map.
+            Recipient::Brick(brick) => {
                 let server = map.server_of(brick).ok_or(Error::StaleView { epoch: Epoch(0) })?;
                 (server, Target::Brick { brick })
             }
-            Whom::Server => (self.servers.first(), Target::Server),
-            Whom::Leader(partition) => {
-                let view = map.view(partition).ok_or_else(|| Error::bug("a partition that the map lacks"))?;
+            Recipient::Server => (self.servers.first(), Target::Server),
+            Recipient::Leader(partition) => {
+                let view = map.view(partition).ok_or_else(|| Error::bug("the map lacks a partition"))?;
                 (place(view.leader)?, Target::Partition { ring: map.ring, partition, epoch: view.epoch })
             }
         })
@@ -252,14 +268,14 @@ impl Replicate {
         context.interrupted() || self.servers.is_closed()
     }
 
-    /// Whether others than this server are to be asked by now. One that hangs, or that the network cut off, ends no
-    /// connection: who waits for it has to look whether a view was formed without it.
+    /// True if requests to this server must now go to another one. A server that hangs or is cut off by the network
+    /// does not close its connections, so a thread that waits for it has to check for a view without it.
     fn is_superseded(&self, used: &VolumeMap, server: ServerId, targets: &[Target]) -> bool {
-        self.watch();
+        self.fetch_map_if_due();
         let now = self.map();
         targets.iter().any(|target| match *target {
             Target::Partition { partition, .. } => {
-                self.aim(&now, Whom::Leader(partition)).is_ok_and(|(leader, _)| leader != server)
+                self.resolve(&now, Recipient::Leader(partition)).is_ok_and(|(leader, _)| leader != server)
             }
             Target::Brick { brick } => {
                 let was_left_out = |(old, new): (&View, &View)| old.has_member(brick) && !new.has_member(brick);
@@ -269,10 +285,10 @@ impl Replicate {
         })
     }
 
-    /// Asks for the map now and then; one of those who wait does so for all.
-    fn watch(&self) {
-        let Some(mut last) = self.watched.try_lock() else { return };
-        if last.elapsed() >= WATCH_PAUSE {
+    /// Fetches the map if that is due; one of the waiting threads does so for all.
+    fn fetch_map_if_due(&self) {
+        let Some(mut last) = self.map_fetched.try_lock() else { return };
+        if last.elapsed() >= WATCH_INTERVAL {
             if let Ok(map) = self.servers.map() {
                 *self.map.write() = Arc::new(map);
             }
@@ -280,28 +296,28 @@ impl Replicate {
         }
     }
 
-    /// What is away may come back where it was, so the map is only asked for now and then. A view that has changed is in
-    /// the next map, or soon will be.
-    fn wait_for_another_map(&self, failure: &Failure, used: &VolumeMap, asked: &mut Instant) {
-        let is_away = matches!(failure, Failure::Away(_) | Failure::Answer(Error::Unavailable { .. }));
+    /// Waits a while and fetches the map. An unavailable server may come back, so the map is fetched only at intervals; a view
+    /// that changed is in the next map, or soon will be.
+    fn fetch_newer_map(&self, failure: &Failure, used: &VolumeMap, asked: &mut Instant) {
+        let is_away = matches!(failure, Failure::Unavailable(_) | Failure::Reply(Error::Unavailable { .. }));
         if is_away {
-            std::thread::sleep(AGAIN_PAUSE);
-            if asked.elapsed() < MAP_PAUSE {
+            std::thread::sleep(RETRY_PAUSE);
+            if asked.elapsed() < MAP_INTERVAL {
                 return;
             }
         }
         *asked = Instant::now();
-        // Without one the next attempt fails as this one did.
-        let Ok(map) = self.servers.map() else { return std::thread::sleep(AGAIN_PAUSE) };
+        // Without a newer map the next attempt fails as this one did.
+        let Ok(map) = self.servers.map() else { return std::thread::sleep(RETRY_PAUSE) };
         if !is_away && map.views == used.views {
-            std::thread::sleep(AGAIN_PAUSE);
+            std::thread::sleep(RETRY_PAUSE);
         }
         *self.map.write() = Arc::new(map);
     }
 
-    /// Asks each server that has bricks of the volume, once: what a volume op says or asks is theirs together. Those
-    /// that are away are left out.
-    pub(crate) fn ask_all(&self, op: &VolumeOp) -> Vec<Result<Reply>> {
+    /// Sends an op to each server that has bricks of the volume, once. Servers that do not reply in 2 s are reported
+    /// as unavailable.
+    pub(crate) fn query_all(&self, op: &VolumeOp) -> Replies {
         let map = self.map();
         let ask = |server: ServerId| {
             let (volume, session) = (map.volume, self.session);
@@ -309,55 +325,55 @@ impl Replicate {
             let target = Target::Server;
             let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
             let replies =
-                self.servers.attempt(server, &mut [request], Some(ASK_ALL_LIMIT), &|| self.servers.is_closed())?;
-            replies.into_iter().next().unwrap_or(Err(Error::bug("a batch without a reply")))
+                self.servers.attempt(server, &mut [request], Some(QUERY_ALL_LIMIT), &|| self.servers.is_closed())?;
+            replies.into_iter().next().unwrap_or(Err(Error::bug("a batch has no reply")))
         };
         map.holders().into_iter().map(ask).collect()
     }
 }
 
-/// Why a run did not end well.
+/// Why a run was not completed.
 enum Failure {
-    /// Its server could not be reached: nothing is known of what was sent.
-    Away(Error),
-    /// The first request that is not done was answered so.
-    Answer(Error),
+    /// The server is unavailable. It may or may not have executed the requests.
+    Unavailable(Error),
+    /// Reply to the first request that was not executed.
+    Reply(Error),
 }
 
 impl Failure {
     fn error(&self) -> &Error {
         match self {
-            Failure::Away(error) | Failure::Answer(error) => error,
+            Failure::Unavailable(error) | Failure::Reply(error) => error,
         }
     }
 }
 
-/// Takes the replies up to the first that is an error.
-fn first_failure(outcome: Result<Vec<Result<Reply>>>, replies: &mut Vec<Result<Reply>>) -> Result<Option<Failure>> {
+/// Appends the replies up to the first error, and returns that error.
+fn first_failure(outcome: Result<Replies>, replies: &mut Replies) -> Result<Option<Failure>> {
     let found = match outcome {
-        Err(error @ Error::Unavailable { .. }) => return Ok(Some(Failure::Away(error))),
-        settled => settled?,
+        Err(error @ Error::Unavailable { .. }) => return Ok(Some(Failure::Unavailable(error))),
+        other => other?,
     };
     for reply in found {
         match reply {
-            Err(error) => return Ok(Some(Failure::Answer(error))),
+            Err(error) => return Ok(Some(Failure::Reply(error))),
             done => replies.push(done),
         }
     }
     Ok(None)
 }
 
-/// Whether the same request may succeed elsewhere or later. A leader that waits for a member says so after a while, for
-/// those who have to give up; all others go on waiting.
+/// True if the request may succeed later or at another server. A leader that waits for a member replies so after a
+/// while, for callers with a time limit; other callers go on waiting.
 fn is_passing(failure: &Failure) -> bool {
     match failure {
-        Failure::Away(_) => true,
-        Failure::Answer(error) => error.is_passing(),
+        Failure::Unavailable(_) => true,
+        Failure::Reply(error) => error.is_passing(),
     }
 }
 
-/// The servers of a partition's members, with the bricks of each; none if there is nothing to gain: one server has all, or
-/// there is one member only.
+/// The servers of a partition's members, with the bricks of each. `None` if sending to all members has no advantage:
+/// the view is not whole, or one server has all members.
 fn servers_of(map: &VolumeMap, partition: PartitionNumber) -> Option<Vec<(ServerId, Vec<BrickId>)>> {
     let view = map.view(partition).filter(|view| view.whole)?;
     let mut servers: Vec<(ServerId, Vec<BrickId>)> = Vec::new();
@@ -371,7 +387,7 @@ fn servers_of(map: &VolumeMap, partition: PartitionNumber) -> Option<Vec<(Server
     (servers.len() > 1).then_some(servers)
 }
 
-/// An op's id, and its slot until it is dropped.
+/// An op id with its slot, until it is dropped.
 pub(crate) struct OpTicket {
     pub op_id: OpId,
     slot: Vec<u8>,
@@ -380,11 +396,12 @@ pub(crate) struct OpTicket {
 
 impl Drop for OpTicket {
     fn drop(&mut self) {
-        self.slots.give_back(std::mem::take(&mut self.slot));
+        self.slots.release(std::mem::take(&mut self.slot));
     }
 }
 
-/// Slots of unanswered changes: no two of them share one, so a server need only remember the last result of each.
+/// Slots of changes without a reply. No two of them share a slot, so a server remembers only the last result of each
+/// slot.
 struct Slots {
     free: Mutex<Vec<u8>>,
     returned: Condvar,
@@ -395,7 +412,7 @@ impl Slots {
         Self { free: Mutex::new((0..SESSION_SLOTS).map(|slot| slot as u8).collect()), returned: Condvar::new() }
     }
 
-    /// All at once: who held some and waited for more could wait for another who does the same.
+    /// Takes all slots at once: two threads that each held some and waited for more would wait for each other.
     fn take(&self, count: usize) -> Vec<u8> {
         let mut free = self.free.lock();
         while free.len() < count.min(SESSION_SLOTS) {
@@ -405,7 +422,7 @@ impl Slots {
         free.split_off(rest)
     }
 
-    fn give_back(&self, slots: Vec<u8>) {
+    fn release(&self, slots: Vec<u8>) {
         if !slots.is_empty() {
             self.free.lock().extend(slots);
             self.returned.notify_all();

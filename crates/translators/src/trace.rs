@@ -1,17 +1,17 @@
-//! `trace`: a line on standard error for every op and its answer. Layers above see ops first, layers below change them.
+//! `trace`: one line on standard error for every op and its outcome. It sees the ops as the layer above sends them.
 
 use hekate_graph::{Context, LayerSpec, Translator};
 use hekate_proto::{Op, Reply, Result};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Prints what passes.
+/// Prints every op, its duration and its outcome.
 pub struct Trace {
     next: Arc<dyn Translator>,
 }
 
 impl Trace {
-    /// For the registry.
+    /// Constructor for the registry.
     pub fn make(_: &LayerSpec, next: Arc<dyn Translator>) -> Result<Arc<dyn Translator>> {
         Ok(Arc::new(Self { next }))
     }

@@ -1,37 +1,39 @@
-//! What this client changed and has not yet put on stable storage: what an fsync must ask for, and whether it is still there.
+//! The changes of this client that are not on stable storage: what an fsync must ask for, and whether it still
+//! exists.
 //!
-//! A sync of a brick covers all metadata that it acknowledged, so what is to be synced is remembered a partition; of shards a
-//! file, since their data files are synced one by one. Each change is remembered with the count of losses of the view that
-//! acknowledged it ([`View::losses`](hekate_proto::map::View::losses)): if that is another one by the time it is synced, the
-//! change may be gone, and the inode's next fsync says so. Forgetting would lose data, so the lists are exact up to a limit,
-//! beyond which everything is synced at once.
+//! A sync of a brick covers all metadata that the brick acknowledged, so metadata is tracked by partition. Data files
+//! are synced one by one, so shards are tracked by file. Each change is stored with the loss counter of the view that
+//! acknowledged it ([`View::losses`](hekate_proto::map::View::losses)). If the counter has increased by the time of
+//! the sync, the change may be lost, and the next fsync of the inode reports that. A forgotten change would be lost
+//! data, so the lists are exact up to a limit, at which everything is synced.
 
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{BrickId, InodeId, PartitionNumber, ShardId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// Shards remembered before everything is synced: 256 GiB of great files.
+/// Shards tracked before everything is synced: 256 GiB of large files.
 const SHARDS_MAX: usize = 65_536;
-/// Inodes that were changed, the same.
+/// Inodes with changed metadata tracked before everything is synced.
 const INODES_MAX: usize = 16_384;
 
-/// See the module.
+/// The unsynced changes of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced {
+    /// Counts changes. The times below are values of this counter.
     clock: u64,
     changed_at: HashMap<PartitionNumber, u64>,
     synced_at: HashMap<BrickId, u64>,
-    /// Whose metadata was changed, and in which partitions.
+    /// Inodes with changed metadata, and the partitions of the changes.
     inodes: HashMap<InodeId, Vec<(PartitionNumber, Change)>>,
-    /// The same the other way round; an inode may be gone from the other.
+    /// Index of `inodes` by partition. An entry may lack its counterpart in `inodes`.
     changed_in: HashMap<PartitionNumber, HashSet<InodeId>>,
     shards: HashMap<InodeId, BTreeMap<ShardId, Change>>,
     shard_count: usize,
-    /// Something of them was lost, and nobody has been told.
+    /// Inodes with lost changes that no fsync has reported yet.
     lost: HashSet<InodeId>,
 }
 
-/// When something was changed last, and what the view had lost when the first of it was acknowledged.
+/// Time of the last change, and the loss counter of the view at the first unsynced one.
 #[derive(Debug, Clone, Copy)]
 struct Change {
     at: u64,
@@ -39,20 +41,21 @@ struct Change {
 }
 
 impl Change {
-    fn again(&mut self, now: Change) {
+    fn update(&mut self, now: Change) {
         self.at = now.at;
-        // Of the first that is not synced yet.
+        // The first unsynced change decides.
         self.losses = self.losses.min(now.losses);
     }
 }
 
 impl Unsynced {
-    /// The moment that a sync which begins now covers.
+    /// The changes that a sync which begins now covers: those up to this time.
     pub(crate) fn now(&self) -> u64 {
         self.clock
     }
 
-    /// A change of these inodes' metadata in a partition was acknowledged; `losses`: those of its view, or of an earlier one.
+    /// A change of these inodes' metadata in a partition was acknowledged. `losses`: the loss counter of its view, or
+    /// an earlier value.
     pub(crate) fn changed(
         &mut self,
         partition: PartitionNumber,
@@ -65,7 +68,7 @@ impl Unsynced {
         for inode in inodes {
             let places = self.inodes.entry(inode).or_default();
             match places.iter_mut().find(|(known, _)| *known == partition) {
-                Some((_, change)) => change.again(now),
+                Some((_, change)) => change.update(now),
                 None => {
                     places.push((partition, now));
                     self.changed_in.entry(partition).or_default().insert(inode);
@@ -80,7 +83,7 @@ impl Unsynced {
         let now = Change { at: self.clock, losses };
         let shards = self.shards.entry(inode).or_default();
         match shards.get_mut(&shard) {
-            Some(change) => change.again(now),
+            Some(change) => change.update(now),
             None => {
                 shards.insert(shard, now);
                 self.shard_count += 1;
@@ -88,13 +91,13 @@ impl Unsynced {
         }
     }
 
-    /// Whether there is too much to remember: it is time to sync everything.
+    /// True if the limit is reached, so that everything must be synced.
     pub(crate) fn is_full(&self) -> bool {
         self.shard_count > SHARDS_MAX || self.inodes.len() > INODES_MAX
     }
 
-    /// The bricks to sync for this inode, each with the shards to name to it. `homes`: where its metadata is, of a
-    /// directory its names as well.
+    /// The bricks to sync for an inode, and the shards to name to each. `homes`: the partitions of its metadata and,
+    /// for a directory, its names.
     pub(crate) fn begin_sync(
         &self,
         inode: InodeId,
@@ -119,7 +122,7 @@ impl Unsynced {
         SyncPlan { inode, homes: homes.to_vec(), covers: self.clock, targets }
     }
 
-    /// The sync succeeded: what was changed after it began is unsynced still.
+    /// The sync succeeded. Changes that were made after it began remain unsynced.
     pub(crate) fn synced(&mut self, plan: &SyncPlan, losses: &Losses) {
         for brick in plan.targets.keys() {
             let at = self.synced_at.entry(*brick).or_default();
@@ -131,7 +134,7 @@ impl Unsynced {
         self.forget_shards(plan.inode, plan.covers, losses, |_| true);
     }
 
-    /// All bricks synced all that they had at that moment. That says nothing of partitions that are not `covered`.
+    /// All bricks synced everything up to `covers`. Partitions that are not `covered` remain unsynced.
     pub(crate) fn synced_everything(
         &mut self,
         covers: u64,
@@ -143,7 +146,7 @@ impl Unsynced {
             let at = self.synced_at.entry(*brick).or_default();
             *at = (*at).max(covers);
         }
-        // What their bricks synced was of another life: they are asked again.
+        // Their bricks synced another incarnation, so they are asked again.
         self.clock += 1;
         let uncovered = self.changed_at.iter_mut().filter(|(partition, _)| !covered(**partition));
         uncovered.for_each(|(_, changed)| *changed = self.clock);
@@ -153,7 +156,7 @@ impl Unsynced {
         inodes.into_iter().for_each(|inode| self.forget_shards(inode, covers, losses, &covered));
     }
 
-    /// Whether something of the inode was lost before it was synced. It is said once.
+    /// True if changes of the inode were lost before they were synced. Each loss is reported once.
     pub(crate) fn is_lost(&mut self, inode: InodeId, losses: &Losses) -> bool {
         let mut found = self.lost.remove(&inode);
         let mut look = |change: &mut Change, partition| {
@@ -167,6 +170,7 @@ impl Unsynced {
         found
     }
 
+    /// Removes the metadata changes of a partition that a sync covers, and notes those that were lost.
     fn forget_changes(&mut self, partition: PartitionNumber, covers: u64, losses: &Losses) {
         let Some(changed) = self.changed_in.get_mut(&partition) else { return };
         let (inodes, lost, now) = (&mut self.inodes, &mut self.lost, losses.of(partition));
@@ -189,6 +193,7 @@ impl Unsynced {
         }
     }
 
+    /// Removes the shard writes of an inode that a sync covers, and notes those that were lost.
     fn forget_shards(
         &mut self,
         inode: InodeId,
@@ -215,22 +220,21 @@ impl Unsynced {
     }
 }
 
-/// What has been lost by the views of a map.
+/// Loss counters of the views of a map.
 pub(crate) struct Losses<'a>(pub(crate) &'a VolumeMap);
 
 impl Losses<'_> {
-    /// In a partition.
     pub(crate) fn of(&self, partition: PartitionNumber) -> u32 {
         self.0.view(partition).map_or(0, |view| view.losses)
     }
 
-    /// Where a shard is.
+    /// Partition of a shard.
     pub(crate) fn place(&self, shard: ShardId) -> PartitionNumber {
         self.0.partition_of(shard.position())
     }
 }
 
-/// One fsync.
+/// Plan of one fsync.
 #[derive(Debug)]
 pub(crate) struct SyncPlan {
     inode: InodeId,
@@ -253,7 +257,7 @@ mod tests {
         ShardId { volume: VolumeId(1), data: DataId(5), index }
     }
 
-    /// Two partitions, whose views have lost so much.
+    /// A map of two partitions with these loss counters.
     fn map(losses: [u32; 2]) -> VolumeMap {
         let member = Member { brick: BrickId(1), incarnation: Incarnation(1) };
         let view = |losses| View { losses, ..View::new(Epoch(1), BrickId(1), vec![member]) };
@@ -339,7 +343,7 @@ mod tests {
         unsynced.changed(HOME, [INODE], 3);
         unsynced.changed(PartitionNumber(1), [OTHER], 0);
         assert!(!unsynced.is_lost(INODE, &Losses(&before)));
-        // Another write, in the view after the loss, makes nothing whole.
+        // A write in the view after the loss does not undo the loss.
         unsynced.changed(HOME, [INODE], 4);
         assert!(!unsynced.is_lost(OTHER, &Losses(&after)));
         assert!(unsynced.is_lost(INODE, &Losses(&after)));

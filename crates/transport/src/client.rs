@@ -29,6 +29,7 @@ pub struct Welcome {
     pub map: VolumeMap,
 }
 
+/// Why an exchange of a batch for its replies failed.
 #[derive(Debug)]
 pub(crate) enum ExchangeError {
     /// The connection failed. The server may or may not have executed the batch.
@@ -43,10 +44,9 @@ impl From<std::io::Error> for ExchangeError {
     }
 }
 
-/// Why an exchange of a batch for its replies failed.
+/// One reply for each request of a batch, in order.
 pub type Replies = Vec<Result<Reply>>;
 
-/// One reply for each request of a batch, in order.
 /// One server, as one session's client sees it.
 #[derive(Debug)]
 pub struct Remote {

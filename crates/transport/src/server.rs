@@ -366,12 +366,12 @@ impl Shared {
     }
 }
 
+/// Server process that a connection between servers comes from.
 struct PeerOrigin {
     server: ServerId,
     boot: Boot,
 }
 
-/// Server process that a connection between servers comes from.
 /// Sends the challenge, receives and checks the hello. Returns the purpose and the server's proof, or `None` if the
 /// client was refused and told why.
 fn greet(channel: &mut Channel, expected: Option<&ExpectedProof>) -> std::io::Result<Option<(Purpose, Bytes)>> {

@@ -1,7 +1,7 @@
-//! Reads and writes: beside the inode while bytes are few, shards from then on.
+//! Reads and writes of a file's bytes: small files are stored beside the inode, larger ones in shards.
 
 use super::{Distribute, Shape, unexpected};
-use crate::replicate::{Flight, Whom};
+use crate::replicate::{Flight, Recipient};
 use crate::unsynced::Losses;
 use bytes::{Bytes, BytesMut};
 use hekate_graph::Context;
@@ -9,40 +9,60 @@ use hekate_proto::map::VolumeMap;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// What shards were told, and what their inode's leader is to know of it.
-pub(super) struct Told {
+/// Changes of a file's shards, and what the inode's leader must learn of them.
+pub(super) struct ShardChanges {
     /// One op for each shard, in file order.
     pub ops: Vec<(ShardId, DataOp)>,
-    /// The file ends here at least.
+    /// The file ends here or later after the changes.
     pub end: u64,
-    /// There may be shards up to here.
+    /// Shards may exist up to here.
     pub reach: u64,
+    /// Whether the set-user-id and set-group-id bits are cleared.
+    pub drop_set_id: bool,
+}
+/// A write to a file whose bytes are in shards.
+#[derive(Clone, Copy)]
+pub(super) struct FileWrite<'a> {
+    pub inode: InodeId,
+    pub layout: &'a Layout,
+    /// Of the first byte, in the file.
+    pub offset: u64,
+    pub data: &'a Bytes,
     pub drop_set_id: bool,
 }
 
+impl FileWrite<'_> {
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+}
+
 impl Distribute {
+    /// Reads a range of the file. Replies `FileData`. `touch`: note the time of access.
     pub(super) fn read(
         &self,
         context: &Context,
         inode: InodeId,
-        (offset, length): (u64, u32),
+        offset: u64,
+        length: u32,
         touch: bool,
     ) -> Result<Reply> {
         let read = || Op::Data { op: DataOp::Read { inode, offset, length, touch } };
         let mut shape = match self.known_shape(inode) {
             Some(shape) => shape,
-            None => match self.pass(context, self.home(inode), read())? {
+            None => match self.forward(context, self.home(inode), read())? {
                 Reply::Node { attr, .. } => attr.into(),
                 here => return Ok(here),
             },
         };
         loop {
-            match self.read_shards(context, inode, &shape.layout, (offset, length), touch)? {
-                // Beyond the size that was known before them the shards may lack what the new size counts: once more.
+            match self.read_shards(context, inode, &shape.layout, offset, length, touch)? {
+                // If the file has grown meanwhile, the shards may have been read before the bytes of the growth were
+                // written: read again.
                 (attr, Some(bytes)) if attr.size.min(offset.saturating_add(u64::from(length))) <= shape.size => {
                     return Ok(Reply::FileData { bytes, attr });
                 }
-                (attr, None) if attr.layout.is_inline() => match self.pass(context, self.home(inode), read())? {
+                (attr, None) if attr.layout.is_inline() => match self.forward(context, self.home(inode), read())? {
                     Reply::Node { attr, .. } => shape = attr.into(),
                     here => return Ok(here),
                 },
@@ -51,13 +71,14 @@ impl Distribute {
         }
     }
 
-    /// The bytes, or `None` if the layout has changed since.
+    /// Reads shards, then the inode's attributes. The bytes are `None` if the layout has changed meanwhile.
     fn read_shards(
         &self,
         context: &Context,
         inode: InodeId,
         layout: &Layout,
-        (offset, length): (u64, u32),
+        offset: u64,
+        length: u32,
         touch: bool,
     ) -> Result<(Attr, Option<Bytes>)> {
         let runs = layout.shard_runs(self.replicate.map().volume, offset, length as usize);
@@ -66,11 +87,11 @@ impl Distribute {
             .map(|(shard, from, count)| {
                 let (offset, length) = (*from as u32, *count as u32);
                 let op = DataOp::ReadShard { data: shard.data, index: shard.index, offset, length };
-                (Whom::Leader(self.partition(shard.position())), Op::Data { op })
+                (Recipient::Leader(self.partition(shard.position())), Op::Data { op })
             })
             .collect();
         let after = if touch { InodeOp::Accessed { inode } } else { InodeOp::GetAttr { inode } };
-        batch.push((Whom::Leader(self.home(inode)), Op::Inode { op: after }));
+        batch.push((Recipient::Leader(self.home(inode)), Op::Inode { op: after }));
         let mut replies = self.replicate.send_all(context, batch)?.into_iter();
         let mut parts = Vec::with_capacity(runs.len());
         for (_, _, count) in &runs {
@@ -90,6 +111,7 @@ impl Distribute {
         Ok((attr, Some(join(parts, wanted))))
     }
 
+    /// Writes `data` at `offset`. Replies `Done`.
     pub(super) fn write(
         &self,
         context: &Context,
@@ -104,27 +126,28 @@ impl Distribute {
                 Some(shape) => shape.layout,
                 None if end <= INLINE_MAX => {
                     let op = DataOp::Write { inode, offset, data: data.clone(), drop_set_id };
-                    match self.pass(context, self.home(inode), Op::Data { op })? {
+                    match self.forward(context, self.home(inode), Op::Data { op })? {
                         Reply::Node { .. } => continue,
                         done => return Ok(done),
                     }
                 }
-                None => self.in_shards(context, inode)?.layout,
+                None => self.ensure_in_shards(context, inode)?.layout,
             };
-            if self.write_shards(context, inode, &layout, offset, &data, drop_set_id)? {
+            let write = FileWrite { inode, layout: &layout, offset, data: &data, drop_set_id };
+            if self.write_shards(context, &write)? {
                 return Ok(Reply::Done);
             }
             self.attr(context, inode)?;
         }
     }
 
-    /// Where the bytes are; beside the inode they are not from now on.
-    pub(super) fn in_shards(&self, context: &Context, inode: InodeId) -> Result<Shape> {
+    /// The file's shape, once its bytes are in shards. Bytes beside the inode are moved there first.
+    pub(super) fn ensure_in_shards(&self, context: &Context, inode: InodeId) -> Result<Shape> {
         loop {
             if let Some(shape) = self.known_shape(inode) {
                 return Ok(shape);
             }
-            match self.pass(context, self.home(inode), Op::Data { op: DataOp::Spill { inode } })? {
+            match self.forward(context, self.home(inode), Op::Data { op: DataOp::Spill { inode } })? {
                 Reply::Node { attr, .. } if !attr.layout.is_inline() => return Ok(attr.into()),
                 Reply::Node { .. } => {}
                 _ => return Err(unexpected()),
@@ -132,25 +155,19 @@ impl Distribute {
         }
     }
 
-    /// Shards in file order, then the inode's leader. False: the layout has changed meanwhile, so nothing counts.
-    pub(super) fn write_shards(
-        &self,
-        context: &Context,
-        inode: InodeId,
-        layout: &Layout,
-        offset: u64,
-        data: &Bytes,
-        drop_set_id: bool,
-    ) -> Result<bool> {
+    /// Writes to shards in file order, then to the inode's leader. False if the layout changed meanwhile: then the write must
+    /// be repeated.
+    pub(super) fn write_shards(&self, context: &Context, write: &FileWrite<'_>) -> Result<bool> {
+        let FileWrite { inode, layout, offset, data, drop_set_id } = *write;
         let runs = layout.shard_runs(self.replicate.map().volume, offset, data.len());
-        // What makes the file longer is the leader's.
-        let is_within = self.known_shape(inode).is_some_and(|shape| offset + data.len() as u64 <= shape.size);
+        // A write that extends the file takes the leader's path.
+        let is_within = self.known_shape(inode).is_some_and(|shape| write.end() <= shape.size);
         let before = self.replicate.map();
         let fast = is_within && matches!(&runs[..], [(shard, ..)] if self.replicate.may_be_fast(*shard, data.len()));
         if let (true, [(shard, from, _)]) = (fast, &runs[..])
             && let Some(flight) = self.replicate.begin_fast(context, *shard, *from as u32, data)
         {
-            let done = self.tell_beside(context, (inode, layout), (flight, *from as u32), offset, data, drop_set_id);
+            let done = self.finish_fast(context, write, flight, *from as u32);
             self.note_unsynced(context, inode, &[*shard], &before);
             self.limit_unsynced(context)?;
             return done;
@@ -168,36 +185,30 @@ impl Distribute {
             (shard, DataOp::WriteShard { data, index, offset, bytes, follow: None, fast })
         };
         let ops = runs.into_iter().map(op).collect();
-        let end = offset + data.len() as u64;
-        self.tell(context, inode, layout, Told { ops, end, reach: end, drop_set_id })
+        let end = write.end();
+        self.change_shards(context, inode, layout, ShardChanges { ops, end, reach: end, drop_set_id })
     }
 
-    /// Tells the inode's leader while the bytes are on their way to all members, which is within the size that the file has. They take
-    /// them only if nothing has changed the shard since they were allowed, a truncate least of all; so the two need no order. If the
-    /// write ends up with the shard's leader, the inode's is told after it, as always. False: the layout has changed meanwhile, so
+    /// Completes a fast write, which lies within the file's size. The inode's leader is asked while the bytes are on
+    /// their way to all members: they accept the write only if nothing, a truncate included, has changed the shard
+    /// since the leader allowed it, so the two need no order. If the write had to take the leader's path, the inode's
+    /// leader is asked after it. False if the layout changed meanwhile: then the write must be repeated.
     /// nothing counts.
-    fn tell_beside(
-        &self,
-        context: &Context,
-        (inode, layout): (InodeId, &Layout),
-        (flight, from): (Flight<'_>, u32),
-        offset: u64,
-        data: &Bytes,
-        drop_set_id: bool,
-    ) -> Result<bool> {
-        let end = offset + data.len() as u64;
-        let home = Whom::Leader(self.home(inode));
+    fn finish_fast(&self, context: &Context, write: &FileWrite<'_>, flight: Flight<'_>, from: u32) -> Result<bool> {
+        let FileWrite { inode, layout, data, drop_set_id, .. } = *write;
+        let end = write.end();
+        let home = Recipient::Leader(self.home(inode));
         let wrote = Op::Data {
             op: DataOp::Wrote { inode, layout_version: layout.version, end, reach: end, drop_set_id, fast: true },
         };
-        let told =
+        let confirmed =
             if is_planted(Bug::TimesOff) { Ok(Reply::Done) } else { self.replicate.send(context, home, wrote.clone()) };
-        let told = match flight.finish(context, from, data) {
-            Ok(true) => told,
+        let confirmed = match flight.finish(context, from, data) {
+            Ok(true) => confirmed,
             Ok(false) => self.replicate.send(context, home, wrote),
             Err(error) => Err(error),
         };
-        match told {
+        match confirmed {
             Ok(reply) => {
                 self.learn_layout(&reply);
                 Ok(true)
@@ -207,26 +218,34 @@ impl Distribute {
         }
     }
 
-    /// Changes shards, then tells the inode's leader. False: the layout has changed meanwhile, so nothing counts.
-    pub(super) fn tell(&self, context: &Context, inode: InodeId, layout: &Layout, told: Told) -> Result<bool> {
-        Ok(self.tell_all(context, inode, layout, told)?.is_some())
-    }
-
-    /// The same. -> what the shards' leaders answered, in the order of the ops; `None`: the layout has changed meanwhile.
-    pub(super) fn tell_all(
+    /// Changes shards, then informs the inode's leader. False if the layout changed meanwhile: then the changes must
+    /// be repeated.
+    pub(super) fn change_shards(
         &self,
         context: &Context,
         inode: InodeId,
         layout: &Layout,
-        told: Told,
+        changes: ShardChanges,
+    ) -> Result<bool> {
+        Ok(self.change_shards_replies(context, inode, layout, changes)?.is_some())
+    }
+
+    /// As [`Distribute::change_shards`]. Returns the replies in the order of the ops, or `None` if the layout changed
+    /// meanwhile.
+    pub(super) fn change_shards_replies(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        layout: &Layout,
+        changes: ShardChanges,
     ) -> Result<Option<Vec<Reply>>> {
-        let Told { ops, end, reach, drop_set_id } = told;
+        let ShardChanges { ops, end, reach, drop_set_id } = changes;
         let shards: Vec<ShardId> = ops.iter().map(|(shard, _)| *shard).collect();
         let home = self.home(inode);
-        let whom = |shard: &ShardId| Whom::Leader(self.partition(shard.position()));
-        let mut batch: Vec<_> = ops.into_iter().map(|(shard, op)| (whom(&shard), Op::Data { op })).collect();
+        let recipient = |shard: &ShardId| Recipient::Leader(self.partition(shard.position()));
+        let mut batch: Vec<_> = ops.into_iter().map(|(shard, op)| (recipient(&shard), Op::Data { op })).collect();
         let wrote = DataOp::Wrote { inode, layout_version: layout.version, end, reach, drop_set_id, fast: false };
-        batch.push((Whom::Leader(home), Op::Data { op: wrote }));
+        batch.push((Recipient::Leader(home), Op::Data { op: wrote }));
         let before = self.replicate.map();
         let replies = self.replicate.send_all(context, batch)?;
         self.note_unsynced(context, inode, &shards, &before);
@@ -244,19 +263,20 @@ impl Distribute {
                 Err(error) => return Err(error),
             }
         }
-        self.grow(inode, layout, end);
+        self.note_size(inode, layout, end);
         self.limit_unsynced(context)?;
         Ok(Some(answers))
     }
 
-    /// What was written counts, and this mount knew a layout from before a truncate.
+    /// Learns the layout from a reply to a write that is valid although this mount knew a layout from before a
+    /// truncate.
     fn learn_layout(&self, reply: &Reply) {
         if let Reply::Node { attr, .. } = reply {
             self.learn(attr);
         }
     }
 
-    /// What an fsync has to cover: a write that was sent under this map, whatever became of it.
+    /// Notes what a later fsync has to cover: a write that was sent under the map `before`, whatever its outcome.
     fn note_unsynced(&self, context: &Context, inode: InodeId, shards: &[ShardId], before: &VolumeMap) {
         if context.durable {
             return;
@@ -266,12 +286,13 @@ impl Distribute {
         unsynced.changed(home, [inode], losses.of(home));
     }
 
+    /// Syncs everything if too much is unsynced.
     fn limit_unsynced(&self, context: &Context) -> Result<()> {
         if self.unsynced.lock().is_full() { self.sync_everything(context) } else { Ok(()) }
     }
 }
 
-/// Runs one after the other, holes between and after them as zeros, `wanted` bytes in all.
+/// Joins consecutive runs to `wanted` bytes. Missing bytes within and after a run are zeros.
 fn join(mut parts: Vec<(Bytes, usize)>, wanted: usize) -> Bytes {
     if parts.len() == 1 && parts[0].0.len() >= wanted {
         return parts.remove(0).0.slice(..wanted);

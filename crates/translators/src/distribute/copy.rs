@@ -1,89 +1,99 @@
-//! copy_file_range: shards copy from shards; what rests beside an inode goes through the client. A hole is copied by punching, so that
-//! its length does not count.
+//! copy_file_range: shards copy from shards, and bytes beside an inode go through the client. A hole is copied as a
+//! hole, at a cost that does not depend on its length.
 
 use super::Distribute;
-use super::bytes::Told;
+use super::bytes::ShardChanges;
+use super::space::Seek;
 use hekate_graph::Context;
 use hekate_proto::*;
 
-/// Bytes of data of one op: who asks for more is told how many were copied, and goes on (copy_file_range(2)).
+/// Most bytes of data copied by one op. The caller learns how many were copied and continues (copy_file_range(2)).
 const COPY_AT_ONCE: u64 = 16 << 20;
-/// Bytes that one shard takes from another at once.
+/// Most bytes that one shard copies from another at once.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of a hole that are copied at once: FUSE answers with 32 bits, and what it asks for next should begin with a block.
+/// Most bytes of a hole copied by one op: FUSE replies with 32 bits, and the next op should begin at a block.
 const HOLE_AT_ONCE: u64 = (1 << 32) - BLOCK_BYTES as u64;
 
-type FileOffset = (InodeId, u64);
+/// A place in a file.
+#[derive(Clone, Copy)]
+pub(super) struct FilePosition {
+    pub inode: InodeId,
+    pub offset: u64,
+}
 
 impl Distribute {
-    /// -> `Copied`.
+    /// Copies at most `length` bytes. Replies `Copied` with the number of bytes. `touch`: note the source's time of
+    /// access.
     pub(super) fn copy(
         &self,
         context: &Context,
-        (from, from_offset): FileOffset,
-        (to, to_offset): FileOffset,
+        from: FilePosition,
+        to: FilePosition,
         length: u64,
-        (drop_set_id, touch): (bool, bool),
+        drop_set_id: bool,
+        touch: bool,
     ) -> Result<Reply> {
         loop {
-            let source = self.attr(context, from)?;
-            let length = length.min(source.size.saturating_sub(from_offset));
+            let source = self.attr(context, from.inode)?;
+            let length = length.min(source.size.saturating_sub(from.offset));
             if length == 0 {
                 return Ok(Reply::Copied { bytes: 0 });
             }
-            // A kernel compares them as well, but may know of a shorter file.
-            if from == to && from_offset.abs_diff(to_offset) < length {
-                return Err(Error::invalid("a copy within a file whose ranges overlap"));
+            // The kernel checks this as well, but may know an older size.
+            if from.inode == to.inode && from.offset.abs_diff(to.offset) < length {
+                return Err(Error::invalid("the ranges of a copy within one file overlap; copy in parts"));
             }
             let at_once = length.min(COPY_AT_ONCE);
-            let small = self.known_shape(to).is_none() && to_offset.saturating_add(at_once) <= INLINE_MAX;
+            let small = self.known_shape(to.inode).is_none() && to.offset.saturating_add(at_once) <= INLINE_MAX;
             if source.layout.is_inline() || small {
-                return self.copy_here(context, (from, from_offset), (to, to_offset), at_once, (drop_set_id, touch));
+                return self.copy_here(context, from, to, at_once, drop_set_id, touch);
             }
-            let Some(hole) = self.hole_at(context, &source, from_offset, length)? else { continue };
+            let Some(hole) = self.hole_at(context, &source, from.offset, length)? else { continue };
             let length = if hole > 0 { hole } else { at_once };
-            let end = to_offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
-            // Whether the time of access is due is by the times before the write.
-            if from == to {
-                self.read_by(context, from, touch)?;
+            let end = to.offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::TooLarge)?;
+            // Whether to note the time of access depends on the file's times before the write.
+            if from.inode == to.inode {
+                self.read_by(context, from.inode, touch)?;
             }
-            let layout = self.in_shards(context, to)?.layout;
-            let told = match hole > 0 {
-                true => self.punch(context, to, &layout, to_offset..end, end, drop_set_id),
+            let layout = self.ensure_in_shards(context, to.inode)?.layout;
+            let changed = match hole > 0 {
+                true => self.punch(context, to.inode, &layout, to.offset..end, end, drop_set_id),
                 false => {
-                    let ops = self.copies(&source.layout, from_offset, &layout, to_offset, length);
-                    self.tell(context, to, &layout, Told { ops, end, reach: end, drop_set_id })
+                    let ops = self.copies(&source.layout, from.offset, &layout, to.offset, length);
+                    self.change_shards(context, to.inode, &layout, ShardChanges { ops, end, reach: end, drop_set_id })
                 }
             };
-            match told {
-                Ok(true) if self.read_by(context, from, touch && from != to)?.layout == source.layout => {
+            match changed {
+                Ok(true)
+                    if self.read_by(context, from.inode, touch && from.inode != to.inode)?.layout == source.layout =>
+                {
                     return Ok(Reply::Copied { bytes: length });
                 }
                 Ok(true) => {}
-                Ok(false) => _ = self.attr(context, to)?,
-                // Reading it mends it, if any replica has it right.
+                Ok(false) => _ = self.attr(context, to.inode)?,
+                // A read repairs the block, if a replica has an intact copy.
                 Err(Error::Damaged { .. }) => {
-                    return self.copy_here(context, (from, from_offset), (to, to_offset), length, (drop_set_id, touch));
+                    return self.copy_here(context, from, to, length, drop_set_id, touch);
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Bytes of the hole that the source has at `from`, of the next `length` and of what one answer can say; 0 if data begins before
-    /// it is worth a step of its own. `None`: the layout has changed meanwhile.
+    /// Length in bytes of the hole at `from`, limited to `length` and to what one reply can express. 0 if there is
+    /// data, or if the hole is too short for an op of its own. `None` if the layout changed meanwhile.
     fn hole_at(&self, context: &Context, source: &Attr, from: u64, length: u64) -> Result<Option<u64>> {
         let end = from + length.min(COPY_AT_ONCE);
-        let Some(found) = self.seek_in(context, source, (from, end), false)? else { return Ok(None) };
-        let data_at = match found {
-            Some(at) => at,
-            None => self.next_shard(context, source, end)?.unwrap_or(source.size).max(end),
+        let data_at = match self.seek_in(context, source, from..end, false)? {
+            Seek::LayoutChanged => return Ok(None),
+            Seek::At(at) => at,
+            Seek::Nothing => self.next_shard(context, source, end)?.unwrap_or(source.size).max(end),
         };
         let hole = (data_at - from).min(length).min(HOLE_AT_ONCE);
         Ok(Some(if hole >= length.min(RUN_BYTES_MAX) { hole } else { 0 }))
     }
 
-    /// The inode, after it was read.
+    /// Requests the inode's attributes after a read of it.
     fn read_by(&self, context: &Context, inode: InodeId, touch: bool) -> Result<Attr> {
         self.attr_by(context, if touch { InodeOp::Accessed { inode } } else { InodeOp::GetAttr { inode } })
     }
@@ -120,21 +130,23 @@ impl Distribute {
         ops
     }
 
+    /// Copies at most 1 MiB through this client.
     fn copy_here(
         &self,
         context: &Context,
-        (from, from_offset): FileOffset,
-        (to, to_offset): FileOffset,
+        from: FilePosition,
+        to: FilePosition,
         length: u64,
-        (drop_set_id, touch): (bool, bool),
+        drop_set_id: bool,
+        touch: bool,
     ) -> Result<Reply> {
         let length = length.min(RUN_BYTES_MAX) as u32;
-        let Reply::FileData { bytes, .. } = self.read(context, from, (from_offset, length), touch)? else {
+        let Reply::FileData { bytes, .. } = self.read(context, from.inode, from.offset, length, touch)? else {
             return Err(super::unexpected());
         };
         let copied = bytes.len() as u64;
         if copied > 0 {
-            self.write(context, to, to_offset, bytes, drop_set_id)?;
+            self.write(context, to.inode, to.offset, bytes, drop_set_id)?;
         }
         Ok(Reply::Copied { bytes: copied })
     }

@@ -1,6 +1,7 @@
-//! Punching: a range of a file becomes a hole, at a cost that follows the shards that exist in it, not its length.
+//! Punching: a range of a file becomes a hole, at a cost that depends on the shards that exist in it, not on its
+//! length.
 
-use super::bytes::Told;
+use super::bytes::ShardChanges;
 use super::space::gave_up;
 use super::{Distribute, unexpected};
 use hekate_graph::Context;
@@ -8,13 +9,16 @@ use hekate_proto::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Partitions that one batch asks. With the edges and what the inode is told they are fewer than the slots of a session, 256.
+/// Partitions asked in one batch. Together with the shards at the edges and the inode, they need fewer slots than a
+/// session has (256).
 const PARTITIONS_AT_ONCE: usize = 128;
-/// Whole shards that are punched one by one. Of a longer range each partition empties what it has.
+/// Longest run of whole shards that are punched one by one. For a longer run, each partition removes the shards that
+/// it has.
 const WHOLE_SHARDS_MAX: u64 = 32;
 
 impl Distribute {
-    /// `range` becomes a hole, and the file ends at `end` at least. False: the layout has changed meanwhile, so nothing counts.
+    /// Makes `range` a hole; the file ends at `end` or later. False if the layout changed meanwhile: then it must be
+    /// repeated.
     pub(super) fn punch(
         &self,
         context: &Context,
@@ -24,10 +28,10 @@ impl Distribute {
         end: u64,
         drop_set_id: bool,
     ) -> Result<bool> {
-        let told = |ops| Told { ops, end, reach: 0, drop_set_id };
+        let changes = |ops| ShardChanges { ops, end, reach: 0, drop_set_id };
         let whole = range.start.div_ceil(SHARD_BYTES)..range.end / SHARD_BYTES;
         let (Some(data), true) = (data_of(layout), whole.end.saturating_sub(whole.start) > WHOLE_SHARDS_MAX) else {
-            return self.tell(context, inode, layout, told(self.punches(layout, range)));
+            return self.change_shards(context, inode, layout, changes(self.punches(layout, range)));
         };
         let mut ops = self.punches(layout, range.start..whole.start * SHARD_BYTES);
         ops.extend(self.punches(layout, whole.end * SHARD_BYTES..range.end));
@@ -38,7 +42,9 @@ impl Distribute {
             ops.extend(
                 asked.iter().map(|(shard, from)| (*shard, DataOp::EmptyShards { data, from: *from, to: whole.end })),
             );
-            let Some(answers) = self.tell_all(context, inode, layout, told(std::mem::take(&mut ops)))? else {
+            let Some(answers) =
+                self.change_shards_replies(context, inode, layout, changes(std::mem::take(&mut ops)))?
+            else {
                 return Ok(false);
             };
             for ((shard, _), answer) in asked.into_iter().zip(answers.into_iter().skip(edges)) {
@@ -67,8 +73,8 @@ impl Distribute {
         layout.shard_runs(self.replicate.map().volume, range.start, length).into_iter().map(op).collect()
     }
 
-    /// For each partition that may have shards of the range: one of these shards, which stands for the partition in what is sent and
-    /// in what an fsync has to cover; and the first index.
+    /// One shard of the range for each partition that may have shards of it, and the first index. The shard stands
+    /// for its partition as the op's recipient and in what an fsync has to cover.
     fn one_of_each_partition(&self, data: DataId, range: Range<u64>) -> Vec<(ShardId, u64)> {
         let map = self.replicate.map();
         let (volume, count, first) = (map.volume, map.partitions() as usize, range.start);
@@ -84,7 +90,7 @@ impl Distribute {
     }
 }
 
-/// The data id, if all shards of the file are of one, each under its place in the file.
+/// The data id, if all shards of the file have the same one and each is at its own place in the file.
 fn data_of(layout: &Layout) -> Option<DataId> {
     match layout.pieces[..] {
         [Piece { data, .. }] => Some(data),

@@ -1,11 +1,11 @@
-//! fsync: which bricks are asked, and whether what they synced is what was written.
+//! fsync: which bricks are asked to sync, and whether what they synced is what was written.
 //!
-//! A brick answers for the life that the map names. If all of a view answer for theirs, nobody's memory went, and what was
-//! acknowledged in that view is there; if the view has lost something since, the fsync fails (rule 19 of
-//! `docs/fast-lane.md`).
+//! A brick confirms a sync for the incarnation that the map names. If all members of a view confirm theirs, no
+//! machine lost its memory, so everything acknowledged in that view is on stable storage. If the view has had a loss
+//! since, the fsync fails (rule 19 of `docs/fast-lane.md`).
 
 use super::Distribute;
-use crate::replicate::{Replicate, Whom};
+use crate::replicate::{Recipient, Replicate};
 use crate::unsynced::{Losses, Unsynced};
 use hekate_graph::Context;
 use hekate_proto::map::{View, VolumeMap};
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Knows of what was lost before anybody synced it, without asking a server.
+/// Tells which inodes lost unsynced changes, without asking a server.
 pub struct LossWatch {
     replicate: Arc<Replicate>,
     unsynced: Arc<Mutex<Unsynced>>,
@@ -25,7 +25,7 @@ impl LossWatch {
         Self { replicate, unsynced }
     }
 
-    /// Whether something of an inode is known to be lost. It is said once; an fsync finds more.
+    /// True if changes of the inode are known to be lost. Each loss is reported once; an fsync finds more of them.
     pub fn is_lost(&self, inode: InodeId) -> bool {
         let map = self.replicate.map();
         self.unsynced.lock().is_lost(inode, &Losses(&map))
@@ -33,12 +33,13 @@ impl LossWatch {
 }
 
 impl Distribute {
-    /// Begun anew when a view changes: a brick that is gone need not be asked, and who joined has everything on stable storage.
+    /// Repeats a sync when a view changes: a brick that left need not be asked, and one that joined has everything on
+    /// stable storage.
     fn in_one_view<T>(sync: impl Fn() -> Result<T>) -> Result<T> {
         loop {
             match sync() {
                 Err(Error::StaleView { .. }) => {}
-                settled => return settled,
+                outcome => return outcome,
             }
         }
     }
@@ -73,8 +74,9 @@ impl Distribute {
         let covers = self.unsynced.lock().now();
         let bricks: BTreeSet<BrickId> =
             map.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
-        // A partition that waits for somebody keeps naming lives that are over, and must not hold up who uses others: bricks are
-        // asked for their last life, and what is in such a partition stays unsynced.
+        // A partition that waits for a member still names incarnations that are over, and must not block users of
+        // other partitions. So each brick is asked for its latest incarnation, and changes in such a partition remain
+        // unsynced.
         let mut lives: BTreeMap<BrickId, Incarnation> = BTreeMap::new();
         for member in map.views.iter().flat_map(|view| &view.members) {
             let life = lives.entry(member.brick).or_default();
@@ -91,7 +93,8 @@ impl Distribute {
     }
 }
 
-/// Whose stable storage counts.
+/// The bricks whose stable storage an fsync relies on: all members of the view, or its leader in a mode that
+/// acknowledges early.
 fn members(map: &VolumeMap, partition: PartitionNumber) -> Vec<BrickId> {
     let view = map.view(partition);
     if map.mode.answers_early() {
@@ -100,8 +103,8 @@ fn members(map: &VolumeMap, partition: PartitionNumber) -> Vec<BrickId> {
     view.map(|view| view.members.iter().map(|member| member.brick).collect()).unwrap_or_default()
 }
 
-/// In which life the views of these partitions have each brick. After a restart they change one after the other; the
-/// earlier life is the one that nobody answers for until all have.
+/// The incarnation that the views of these partitions name for each brick. After a restart the views change one by
+/// one; the earliest incarnation is the one that no brick confirms until all views have changed.
 fn lives<'a>(views: impl Iterator<Item = &'a View>) -> BTreeMap<BrickId, Incarnation> {
     let mut lives = BTreeMap::new();
     for member in views.flat_map(|view| &view.members) {
@@ -111,17 +114,17 @@ fn lives<'a>(views: impl Iterator<Item = &'a View>) -> BTreeMap<BrickId, Incarna
     lives
 }
 
-fn sync_of(lives: &BTreeMap<BrickId, Incarnation>, brick: BrickId, shards: Vec<ShardId>, all: bool) -> (Whom, Op) {
+fn sync_of(lives: &BTreeMap<BrickId, Incarnation>, brick: BrickId, shards: Vec<ShardId>, all: bool) -> (Recipient, Op) {
     let incarnation = lives.get(&brick).copied().unwrap_or_default();
-    (Whom::Brick(brick), Op::Data { op: DataOp::Sync { incarnation, shards, all } })
+    (Recipient::Brick(brick), Op::Data { op: DataOp::Sync { incarnation, shards, all } })
 }
 
 fn lost(inode: InodeId) -> Error {
-    let what = format!("of inode {}: the machines of all replicas that had it restarted", inode.number());
+    let what = format!("changes of inode {}: the machines of all replicas that had them restarted", inode.number());
     Error::Lost { what }
 }
 
-/// Whose metadata an op changes; what it makes is in its answer.
+/// The inodes whose metadata an op changes. The inode that it creates is in its reply.
 pub(super) fn inodes_of(op: &Op) -> [Option<InodeId>; 2] {
     match op {
         Op::Name { op } => match op {

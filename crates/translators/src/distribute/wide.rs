@@ -1,70 +1,78 @@
-//! Directories whose names several partitions share: how many do, what their parts are together, their names in order.
+//! Directories whose names several partitions share: how many partitions, the attributes of all parts together, and
+//! the names in order.
 //!
-//! A leader refuses a name that rests elsewhere and says how many partitions there are, so what is known here may be
-//! forgotten or too little: that costs a round trip. It is never too much, since a directory does not shrink.
+//! A leader refuses an op on a name of another partition and says how many partitions share the directory. So the
+//! number known here may be forgotten or too low, at the cost of a round trip. It is never too high, since the number
+//! never decreases.
 
 use super::{Distribute, unexpected};
-use crate::replicate::Whom;
+use crate::replicate::Recipient;
 use hekate_graph::Context;
 use hekate_proto::*;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// Directories remembered; more are forgotten all at once.
+/// Directories remembered; at the limit all are forgotten.
 const WIDE_MAX: usize = 10_000;
-/// Times that the parts of a directory are asked while anything changes in it, and while subdirectories come and go.
+/// Rounds after which parts that changed are accepted, if the numbers of subdirectories did not.
 const EXACT_MAX: usize = 4;
+/// Rounds after which the attributes of the parts are accepted in any case.
 const COLLECTS_MAX: usize = 16;
-/// Parts asked with one batch.
+/// Parts queried in one batch.
 const PARTS_AT_ONCE: usize = 256;
-/// Names in one answer, as leaders limit them.
+/// Most names in one reply, as leaders limit them.
 const LIST_MAX: u32 = 4096;
 
-/// The directories that are known to be shared.
+/// The directories known to be shared by several partitions.
 #[derive(Debug, Default)]
 pub(super) struct Wide {
     known: HashMap<InodeId, Known>,
-    /// Some were forgotten: one that is not known may be shared all the same.
+    /// True if some were forgotten: an unknown directory may then be shared.
     forgotten: bool,
 }
 
 #[derive(Debug)]
 struct Known {
     spread: u32,
-    /// The change counters of its parts when they were asked last.
+    /// The change counters of the parts, when they were last queried.
     changes: Vec<u64>,
 }
 
-/// Whether an inode's attributes are only those of its own partition.
+/// True if the attributes cover only one part of a directory.
 pub(super) fn is_wide(attr: &Attr) -> bool {
     attr.kind == NodeKind::Directory && attr.spread > 1
 }
 
-/// The names of a part that were fetched and not given out.
+/// Names of one part that were fetched and not returned yet.
 struct Part {
     position: Position,
     entries: VecDeque<Entry>,
+    /// The last name that was fetched.
     after: Option<Name>,
+    /// True if the part has no more names.
     end: bool,
 }
 
 impl Part {
-    fn is_dry(&self) -> bool {
+    fn needs_refill(&self) -> bool {
         self.entries.is_empty() && !self.end
     }
 }
 
 impl Distribute {
-    /// How many partitions share a directory's names, as far as it is known.
+    /// Number of partitions that share a directory's names, as far as known.
     pub(super) fn spread_of(&self, dir: InodeId) -> u32 {
         self.wide.lock().known.get(&dir).map_or(1, |known| known.spread)
     }
 
-    /// A leader says how many. One that says less than is known, or the same, would be asked for ever.
+    /// Stores the number of partitions that a leader reported.
+    ///
+    /// # Errors
+    /// `Protocol` if the number is not higher than the known one: the op would be repeated forever.
     pub(super) fn learn_spread(&self, dir: InodeId, spread: u32) -> Result<()> {
         let mut wide = self.wide.lock();
         let known = wide.known.get(&dir).map_or(1, |known| known.spread);
         if spread <= known || !is_spread(spread, self.replicate.map().partitions()) {
-            let what = format!("names of {dir:?} in {spread} partitions, of which {known} were known");
+            let what = format!("a leader says that {spread} partitions share the names of {dir:?}, after {known}");
             return Err(Error::Protocol { what });
         }
         if wide.known.len() >= WIDE_MAX {
@@ -75,8 +83,8 @@ impl Distribute {
         Ok(())
     }
 
-    /// Partitions that may have a name, whether it is known how many share them or not.
-    pub(super) fn may_rest_in(&self, dir: InodeId, name: &Name) -> BTreeSet<PartitionNumber> {
+    /// Partitions that may have a name, also if the number of partitions that share the directory is unknown.
+    pub(super) fn possible_partitions(&self, dir: InodeId, name: &Name) -> BTreeSet<PartitionNumber> {
         let known = self.wide.lock().known.get(&dir).map(|known| known.spread);
         let count = self.replicate.map().partitions();
         let all = (0..=count.trailing_zeros()).map(|bits| 1 << bits);
@@ -84,7 +92,7 @@ impl Distribute {
         spreads.map(|spread| self.partition(name_position(dir, name, spread))).collect()
     }
 
-    /// Partitions that have what an fsync of an inode is about: its attributes, and a directory's names.
+    /// Partitions that an fsync of an inode concerns: those of its attributes and, for a directory, of its names.
     pub(super) fn homes(&self, inode: InodeId) -> Vec<PartitionNumber> {
         let wide = self.wide.lock();
         let spread = match wide.known.get(&inode) {
@@ -95,12 +103,12 @@ impl Distribute {
         name_positions(inode, spread).map(|position| self.partition(position)).collect()
     }
 
-    /// A directory's attributes, those of all of its parts together.
+    /// Attributes of a directory, with those of all parts combined.
     ///
-    /// Parts are asked one after the other, so they are asked until they are the same twice: then there was a moment at
-    /// which all were so. In a directory in which files come and go all the time it is enough after some tries that the
-    /// subdirectories are the same; times and change counter may be of several moments then.
-    pub(super) fn whole(&self, context: &Context, dir: InodeId) -> Result<Reply> {
+    /// The parts are queried one after the other, until two rounds agree: then all had these values at one moment. If
+    /// files are created and removed all the time, it is enough after 4 rounds that the numbers of subdirectories
+    /// agree; times and change counter may then be of several moments.
+    pub(super) fn whole_directory(&self, context: &Context, dir: InodeId) -> Result<Reply> {
         let mut changes = self.wide.lock().known.get(&dir).map(|known| known.changes.clone()).unwrap_or_default();
         let mut subdirectories: Option<Vec<u32>> = None;
         let mut collects = 0;
@@ -121,18 +129,18 @@ impl Distribute {
                 if let Some(known) = self.wide.lock().known.get_mut(&dir) {
                     known.changes = changes;
                 }
-                return Ok(Reply::Node { attr: together(home, &parts), created: false });
+                return Ok(Reply::Node { attr: merge_parts(home, &parts), created: false });
             }
         }
     }
 
-    /// The inode with its own part, and the other parts.
+    /// Attributes of the inode with its own part, and the other parts.
     fn collect(&self, context: &Context, dir: InodeId) -> Result<(Attr, Vec<StubView>)> {
         let spread = self.spread_of(dir);
         let stub = |position| (position, Op::Name { op: NameOp::Stub { dir, spread } });
         let home = (dir.position(), Op::Inode { op: InodeOp::GetAttr { inode: dir } });
         let others = name_positions(dir, spread).skip(1).map(stub);
-        let mut replies = self.ask_parts(context, std::iter::once(home).chain(others).collect())?.into_iter();
+        let mut replies = self.query_parts(context, std::iter::once(home).chain(others).collect())?.into_iter();
         let Some(Reply::Node { attr, .. }) = replies.next() else { return Err(unexpected()) };
         if attr.spread != spread {
             return Err(Error::OtherSpread { spread: attr.spread });
@@ -144,8 +152,8 @@ impl Distribute {
         Ok((attr, replies.map(view).collect::<Result<_>>()?))
     }
 
-    /// Asks partitions, those of one server together. -> their answers in the order of the questions.
-    fn ask_parts(&self, context: &Context, questions: Vec<(Position, Op)>) -> Result<Vec<Reply>> {
+    /// Queries partitions, those of one server together. Returns the replies in the order of the questions.
+    fn query_parts(&self, context: &Context, questions: Vec<(Position, Op)>) -> Result<Vec<Reply>> {
         let map = self.replicate.map();
         let server = |position: Position| {
             map.view(map.partition_of(position)).and_then(|view| map.server_of(view.leader)).map(|server| server.0)
@@ -154,42 +162,45 @@ impl Distribute {
         let mut questions: Vec<_> = questions.into_iter().enumerate().collect();
         questions.sort_by_key(|(_, (position, _))| server(*position));
         for some in questions.chunks(PARTS_AT_ONCE) {
-            let batch = some.iter().map(|(_, (at, op))| (Whom::Leader(self.partition(*at)), op.clone())).collect();
+            let batch = some.iter().map(|(_, (at, op))| (Recipient::Leader(self.partition(*at)), op.clone())).collect();
             for ((number, _), reply) in some.iter().zip(self.replicate.send_all(context, batch)?) {
                 answers[*number] = Some(reply?);
             }
         }
-        answers.into_iter().collect::<Option<_>>().ok_or_else(|| Error::bug("a batch without a reply"))
+        answers.into_iter().collect::<Option<_>>().ok_or_else(|| Error::bug("a request of a batch has no reply"))
     }
 
-    /// Names after `after` in byte order, of all partitions that share them.
+    /// Names after `after` in byte order, of all partitions that share the directory. Replies `List`.
     pub(super) fn list(
         &self,
         context: &Context,
         dir: InodeId,
         after: Option<&Name>,
         limit: u32,
-        (attributes, touch): (bool, bool),
+        attributes: bool,
+        touch: bool,
     ) -> Result<Reply> {
         loop {
             let listed = match self.spread_of(dir) {
                 1 => {
                     let op = NameOp::List { dir, after: after.cloned(), limit, attributes, touch };
-                    self.pass(context, self.partition(dir.position()), Op::Name { op })
+                    self.forward(context, self.partition(dir.position()), Op::Name { op })
                 }
-                spread => self.merged(context, (dir, spread), after, limit.clamp(1, LIST_MAX), attributes),
+                spread => self.merged(context, dir, spread, after, limit.clamp(1, LIST_MAX), attributes),
             };
             match listed {
                 Err(Error::OtherSpread { spread }) => self.learn_spread(dir, spread)?,
-                settled => return settled,
+                outcome => return outcome,
             }
         }
     }
 
+    /// Merges the names of all parts of a shared directory.
     fn merged(
         &self,
         context: &Context,
-        (dir, spread): (InodeId, u32),
+        dir: InodeId,
+        spread: u32,
         after: Option<&Name>,
         limit: u32,
         attributes: bool,
@@ -197,11 +208,12 @@ impl Distribute {
         let part = |position| Part { position, entries: VecDeque::new(), after: after.cloned(), end: false };
         let mut parts: Vec<Part> = name_positions(dir, spread).map(part).collect();
         let mut entries = Vec::with_capacity(limit as usize);
-        // Names are even over the parts: with some more than its share of each, hardly one is asked twice.
+        // Names are spread evenly over the parts. With a quarter and 8 more than its share requested of each, a part
+        // is rarely queried twice.
         let share = limit / spread + limit / spread / 4 + 8;
         while entries.len() < limit as usize {
-            if parts.iter().any(Part::is_dry) {
-                self.refill(context, (dir, spread), &mut parts, share.min(limit), attributes)?;
+            if parts.iter().any(Part::needs_refill) {
+                self.refill(context, dir, spread, &mut parts, share.min(limit), attributes)?;
             }
             let least = parts.iter_mut().filter(|part| !part.entries.is_empty());
             let least = least.min_by(|a, b| a.entries[0].name.cmp(&b.entries[0].name));
@@ -214,21 +226,22 @@ impl Distribute {
         Ok(Reply::List { entries, end })
     }
 
-    /// Fetches more of the parts that have none left.
+    /// Fetches more names of the parts that have none left.
     fn refill(
         &self,
         context: &Context,
-        (dir, spread): (InodeId, u32),
+        dir: InodeId,
+        spread: u32,
         parts: &mut [Part],
         limit: u32,
         attributes: bool,
     ) -> Result<()> {
-        let mut dry: Vec<&mut Part> = parts.iter_mut().filter(|part| part.is_dry()).collect();
+        let mut dry: Vec<&mut Part> = parts.iter_mut().filter(|part| part.needs_refill()).collect();
         let question = |part: &&mut Part| {
             let op = NameOp::ListPart { dir, spread, after: part.after.clone(), limit, attributes };
             (part.position, Op::Name { op })
         };
-        let replies = self.ask_parts(context, dry.iter().map(question).collect())?;
+        let replies = self.query_parts(context, dry.iter().map(question).collect())?;
         for (part, reply) in dry.iter_mut().zip(replies) {
             let Reply::List { entries, end } = reply else { return Err(unexpected()) };
             if entries.is_empty() && !end {
@@ -241,8 +254,8 @@ impl Distribute {
     }
 }
 
-/// The parts of a directory as one.
-fn together(home: Attr, parts: &[StubView]) -> Attr {
+/// Combines the parts of a directory.
+fn merge_parts(home: Attr, parts: &[StubView]) -> Attr {
     parts.iter().fold(home, |sum, part| Attr {
         nlink: sum.nlink.saturating_add(part.directories),
         mtime: sum.mtime.max(part.mtime),

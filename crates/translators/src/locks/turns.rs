@@ -1,15 +1,15 @@
-//! Who may speak of a file's locks now: the ops of one session on one inode go one after the other, so that what the
-//! session remembers is what the leader did last; and while a partition's leader is told everything, nobody else speaks to it.
+//! Serializes lock ops: the ops of a session on one inode run one after the other, so that the session remembers what
+//! the leader did last, and no op runs while the session reports its locks of a partition.
 
 use hekate_proto::{InodeId, PartitionNumber};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// How often one who waits looks whether its caller gave up.
-const LOOK_UP: Duration = Duration::from_millis(20);
+/// Interval at which a waiting op checks whether its caller gave up.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// See the module.
+/// Running lock ops of a session, and partitions whose locks are being reported.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     state: Mutex<State>,
@@ -18,61 +18,61 @@ pub(super) struct Turns {
 
 #[derive(Debug, Default)]
 struct State {
-    speaking: HashMap<InodeId, PartitionNumber>,
-    told: HashSet<PartitionNumber>,
+    active: HashMap<InodeId, PartitionNumber>,
+    restoring: HashSet<PartitionNumber>,
 }
 
-/// One op's turn, until it is dropped.
+/// The right to run one op on an inode, until it is dropped.
 pub(super) struct Turn<'a>(&'a Turns, InodeId);
 
-/// A partition of one's own, until it is dropped.
-pub(super) struct Alone<'a>(&'a Turns, PartitionNumber);
+/// The exclusive right to a partition, until it is dropped.
+pub(super) struct Exclusive<'a>(&'a Turns, PartitionNumber);
 
 impl Turns {
-    /// Waits for it; none if the caller gave up.
+    /// Waits until no other op on the inode runs. `None` if the caller gave up.
     pub fn begin(&self, inode: InodeId, partition: PartitionNumber, gave_up: impl Fn() -> bool) -> Option<Turn<'_>> {
         let mut state = self.state.lock();
-        while state.speaking.contains_key(&inode) || state.told.contains(&partition) {
+        while state.active.contains_key(&inode) || state.restoring.contains(&partition) {
             if gave_up() {
                 return None;
             }
-            self.changed.wait_for(&mut state, LOOK_UP);
+            self.changed.wait_for(&mut state, POLL_INTERVAL);
         }
-        state.speaking.insert(inode, partition);
+        state.active.insert(inode, partition);
         Some(Turn(self, inode))
     }
 
-    /// Waits until those who speak to the partition have ended; none if that takes too long, or another is at it.
-    pub fn alone(&self, partition: PartitionNumber, limit: Duration) -> Option<Alone<'_>> {
+    /// Waits until no op on the partition runs. `None` if that takes longer than `limit`.
+    pub fn exclusive(&self, partition: PartitionNumber, limit: Duration) -> Option<Exclusive<'_>> {
         let end = Instant::now() + limit;
         let mut state = self.state.lock();
-        while state.told.contains(&partition) {
+        while state.restoring.contains(&partition) {
             if self.changed.wait_until(&mut state, end).timed_out() {
                 return None;
             }
         }
-        state.told.insert(partition);
-        let alone = Alone(self, partition);
-        while state.speaking.values().any(|other| *other == partition) {
+        state.restoring.insert(partition);
+        let exclusive = Exclusive(self, partition);
+        while state.active.values().any(|other| *other == partition) {
             if self.changed.wait_until(&mut state, end).timed_out() {
                 drop(state);
                 return None;
             }
         }
-        Some(alone)
+        Some(exclusive)
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().speaking.remove(&self.1);
+        self.0.state.lock().active.remove(&self.1);
         self.0.changed.notify_all();
     }
 }
 
-impl Drop for Alone<'_> {
+impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().told.remove(&self.1);
+        self.0.state.lock().restoring.remove(&self.1);
         self.0.changed.notify_all();
     }
 }
@@ -96,15 +96,15 @@ mod tests {
     }
 
     #[test]
-    fn telling_a_partition_waits_for_its_ops_and_keeps_new_ones_out() {
+    fn a_report_waits_for_the_partitions_ops_and_keeps_new_ones_out() {
         let turns = Turns::default();
         let op = turns.begin(ONE, PARTITION, || true);
-        assert!(turns.alone(PARTITION, Duration::from_millis(1)).is_none());
+        assert!(turns.exclusive(PARTITION, Duration::from_millis(1)).is_none());
         drop(op);
-        let alone = turns.alone(PARTITION, Duration::from_millis(1));
-        assert!(alone.is_some() && turns.begin(TWO, PARTITION, || true).is_none());
+        let exclusive = turns.exclusive(PARTITION, Duration::from_millis(1));
+        assert!(exclusive.is_some() && turns.begin(TWO, PARTITION, || true).is_none());
         assert!(turns.begin(ONE, PartitionNumber(4), || true).is_some());
-        drop(alone);
+        drop(exclusive);
         assert!(turns.begin(TWO, PARTITION, || true).is_some());
     }
 }

@@ -1,12 +1,12 @@
-//! Locks that wait. Each keeps its op's slot and occupies no thread: one thread for each server that has some listens
-//! there, is told which have their answers, and asks for these. A connection for listening that is made anew asks for
-//! all, so nothing is lost with one.
+//! Waiting locks. Each keeps the slot of its op and occupies no thread. For each server with waits, one thread
+//! listens for notifications of waits that have a reply, and requests these replies. After it has connected it
+//! requests the replies of all waits, so a lost connection loses nothing.
 //!
-//! Slots are few, so of very many waits the later ones are not the leader's: the thread asks for them now and then, as one
-//! that does not wait.
+//! A session has few slots, so only a limited number of waits are registered at leaders. The thread polls for the
+//! others with ops that do not wait.
 //!
-//! A wait whose caller gave up while its server was away stays here, abandoned, until the server has taken it back; if it
-//! had been granted by then it is held until its owner closes the file.
+//! A wait whose caller gave up while its server was unavailable stays here as abandoned until the server has
+//! cancelled it. If the server had granted the lock before, the lock is held until its owner closes the file.
 
 use super::{ATTEMPT_LIMIT, Locks, State, gave_up, is_passing};
 use crate::replicate::OpTicket;
@@ -17,63 +17,64 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Waits of one mount that leaders know: half of its session's slots, so that other ops always find one.
-const KNOWN_MAX: usize = SESSION_SLOTS / 2;
-/// All of its waits; one more is refused.
+/// Waits of one mount that are registered at leaders: half of its session's slots, so that other ops find a free one.
+const REGISTERED_MAX: usize = SESSION_SLOTS / 2;
+/// All waits of one mount; one more is refused.
 const WAITS_MAX: usize = 4096;
-/// How often each of those is asked for that leaders do not know.
+/// Interval at which each wait that is not registered is polled.
 const POLL_PAUSE: Duration = Duration::from_millis(500);
-/// How often a thread that listens looks for what others have left it to do.
+/// Interval at which a listening thread checks for waits that other threads marked as due.
 const LISTEN_PAUSE: Duration = Duration::from_millis(100);
-/// How long it goes on listening for nobody.
+/// Time without waits after which a listening thread ends.
 const IDLE: Duration = Duration::from_secs(5);
-/// How often a cancel is sent before it is left to the thread that listens.
+/// Attempts to cancel a wait before that is left to the listening thread.
 const CANCEL_TRIES: u32 = 3;
 
-/// How often who waits for a lock looks whether its caller gave up.
-const LOOK_UP: Duration = Duration::from_millis(10);
+/// Interval at which a thread that waits for a lock checks whether its caller gave up.
+const CALLER_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Who is told the answer.
-type Then = Box<dyn FnOnce(Result<()>) + Send>;
+/// Receives the outcome of a wait.
+type OnAnswer = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// One of the waits that leaders know, until it is dropped.
-pub(super) struct Known(Arc<AtomicUsize>);
+/// The right to register one wait at a leader, until it is dropped.
+pub(super) struct Registration(Arc<AtomicUsize>);
 
-impl Known {
-    fn one_more(count: &Arc<AtomicUsize>) -> Option<Self> {
-        let more = |known: usize| (known < KNOWN_MAX).then_some(known + 1);
+impl Registration {
+    fn take(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let more = |registered: usize| (registered < REGISTERED_MAX).then_some(registered + 1);
         count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok().then(|| Self(count.clone()))
     }
 }
 
-impl Drop for Known {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// One lock that waits.
+/// One waiting lock.
 pub(super) struct Wait {
-    /// None: the leader does not know of it.
-    ticket: Option<(OpTicket, Known)>,
+    /// `None`: the wait is polled, and the leader does not know it.
+    ticket: Option<(OpTicket, Registration)>,
+    /// When the lock was last requested.
     asked_at: Instant,
     inode: InodeId,
     lock: Lock,
-    /// It is to be asked for again.
-    again: bool,
-    /// Its caller was told that it is interrupted; it is yet to be cancelled.
+    /// The reply is to be requested again.
+    due: bool,
+    /// The caller was told that it is interrupted, and the wait has yet to be cancelled.
     abandoned: bool,
     answer: Option<Result<()>>,
-    then: Option<Then>,
+    on_answer: Option<OnAnswer>,
 }
 
 impl Locks {
-    /// Asks for a lock that may have to wait.
+    /// Requests a lock that may have to wait. Replies `Done` or `Waiting`.
     pub(super) fn wait(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<Reply> {
         let op_id = self.begin_wait(inode, lock)?;
-        let asked = self.patiently(context, inode, || {
-            self.pay(context, inode, lock.owner)?;
-            self.ask(op_id, |op_id, op| self.send(context, op_id, inode, op))
+        let asked = self.retry_in_turn(context, inode, || {
+            self.send_owed_release(context, inode, lock.owner)?;
+            self.request(op_id, |op_id, op| self.send(context, op_id, inode, op))
         });
         if asked == Ok(Reply::Waiting { op_id }) {
             self.listen_to(inode);
@@ -89,21 +90,21 @@ impl Locks {
         Err(gave_up())
     }
 
-    /// Takes a lock and waits for it on this thread; who gives up holds nothing new.
-    pub(crate) fn hold(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<()> {
+    /// Takes a lock, waiting for it on this thread. If the caller gives up, it holds nothing new.
+    pub(crate) fn acquire(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<()> {
         match self.wait(context, inode, lock)? {
             Reply::Waiting { op_id } => self.await_lock(context, inode, op_id),
             _ => Ok(()),
         }
     }
 
-    /// Waits for the answer of a lock that waits.
+    /// Waits for the outcome of a waiting lock on this thread.
     pub fn await_lock(&self, context: &Context, inode: InodeId, op_id: OpId) -> Result<()> {
-        let (tell, told) = channel();
-        self.when_answered(op_id, move |answer| _ = tell.send(answer));
+        let (sender, outcome) = channel();
+        self.when_answered(op_id, move |answer| _ = sender.send(answer));
         let mut cancelled = false;
         loop {
-            match told.recv_timeout(LOOK_UP) {
+            match outcome.recv_timeout(CALLER_POLL_INTERVAL) {
                 Ok(answer) => return answer,
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::SessionEnded),
                 Err(RecvTimeoutError::Timeout) if context.interrupted() && !cancelled => {
@@ -115,40 +116,40 @@ impl Locks {
         }
     }
 
-    /// Lets go of a lock that is held. If its server is away and the caller does not wait, that is done when it is back.
-    pub(crate) fn let_go(&self, context: &Context, inode: InodeId, lock: Lock) {
+    /// Releases a lock that is held. If its server is unavailable and the caller does not wait, the release is owed.
+    pub(crate) fn unlock(&self, context: &Context, inode: InodeId, lock: Lock) {
         if self.set(context, inode, Lock { kind: LockKind::Unlock, ..lock }).is_err() {
-            // What cannot be sent now is owed.
+            // A release that cannot be sent now is owed.
             let _ = self.release(context, inode, lock.owner);
         }
     }
 
-    /// Known before it is sent, so that whoever connects for listening meanwhile asks for it.
+    /// Adds a wait before it is sent, so that a listening thread that connects meanwhile requests its reply.
     fn begin_wait(&self, inode: InodeId, lock: Lock) -> Result<OpId> {
-        // A slot is waited for, which is not to be done with the table locked.
-        let ticket = Known::one_more(&self.known).map(|known| (self.replicate.ticket(), known));
+        // Taking a slot may wait, so it happens without the lock on the table.
+        let ticket = Registration::take(&self.registered).map(|registration| (self.replicate.ticket(), registration));
         let op_id = ticket.as_ref().map_or_else(|| self.replicate.unused_id(), |(ticket, _)| ticket.op_id);
         let mut state = self.state.lock();
         if state.closed {
             return Err(Error::SessionEnded);
         }
         if state.waits.len() >= WAITS_MAX {
-            let what = format!("{WAITS_MAX} processes of this mount wait for locks already; try again later");
+            let what = format!("{WAITS_MAX} lock requests of this mount are waiting already; try again later");
             return Err(Error::TooManyLocks { what });
         }
-        let (asked_at, (again, abandoned, answer, then)) = (Instant::now(), Default::default());
-        state.waits.insert(op_id, Wait { ticket, asked_at, inode, lock, again, abandoned, answer, then });
+        let (asked_at, (due, abandoned, answer, on_answer)) = (Instant::now(), Default::default());
+        state.waits.insert(op_id, Wait { ticket, asked_at, inode, lock, due, abandoned, answer, on_answer });
         Ok(op_id)
     }
 
-    /// In its inode's turn: sends it (again), and takes its answer if that has come.
-    fn ask(&self, op_id: OpId, send: impl FnOnce(OpId, LockOp) -> Result<Reply>) -> Result<Reply> {
+    /// Sends a wait in its inode's turn, for the first time or again, and stores its outcome if there is one.
+    fn request(&self, op_id: OpId, send: impl FnOnce(OpId, LockOp) -> Result<Reply>) -> Result<Reply> {
         let open = |wait: &Wait| wait.answer.is_none().then_some((wait.inode, wait.lock, wait.ticket.is_some()));
-        let Some((inode, lock, known)) = self.state.lock().waits.get(&op_id).and_then(open) else {
+        let Some((inode, lock, is_registered)) = self.state.lock().waits.get(&op_id).and_then(open) else {
             return Ok(Reply::Waiting { op_id });
         };
-        let before = self.doubt(inode, &lock);
-        let answer = match known {
+        let before = self.assume_pending(inode, &lock);
+        let answer = match is_registered {
             true => send(op_id, LockOp::Set { inode, lock, wait: true }),
             false => {
                 let ticket = self.replicate.ticket();
@@ -159,57 +160,58 @@ impl Locks {
             }
         };
         let mut state = self.state.lock();
-        let settled = match &answer {
+        let outcome = match &answer {
             Ok(Reply::Waiting { .. }) => {
-                state.held.was_not_done(inode, &lock, before);
+                state.held.undo_pending(inode, &lock, before);
                 return answer;
             }
             Ok(_) => Ok(()),
             Err(error) if is_passing(error) => return answer,
             Err(error) => {
-                state.held.was_not_done(inode, &lock, before);
+                state.held.undo_pending(inode, &lock, before);
                 Err(error.clone())
             }
         };
-        let then = state.settle(op_id, settled.clone());
+        let on_answer = state.finish(op_id, outcome.clone());
         drop(state);
-        if let Some(then) = then {
-            then(settled);
+        if let Some(on_answer) = on_answer {
+            on_answer(outcome);
         }
         answer
     }
 
-    /// Whoever asked for it is told when the answer is there, now or later, by whichever thread finds it.
-    pub fn when_answered(&self, op_id: OpId, then: impl FnOnce(Result<()>) + Send + 'static) {
+    /// Calls `on_answer` with the outcome of a wait, now or later, on any thread.
+    pub fn when_answered(&self, op_id: OpId, on_answer: impl FnOnce(Result<()>) + Send + 'static) {
         let mut state = self.state.lock();
         let answer = match state.waits.get_mut(&op_id) {
             Some(Wait { answer: Some(_), .. }) => state.waits.remove(&op_id).and_then(|wait| wait.answer),
             Some(Wait { abandoned: true, .. }) => Some(Err(Error::Interrupted)),
             Some(wait) => {
-                wait.then = Some(Box::new(then));
+                wait.on_answer = Some(Box::new(on_answer));
                 return;
             }
             None => None,
         };
         drop(state);
-        then(answer.unwrap_or(Err(Error::SessionEnded)));
+        on_answer(answer.unwrap_or(Err(Error::SessionEnded)));
     }
 
-    /// Ends a wait. -> whether that is its answer; else it had been granted before, and is told so.
+    /// Cancels a wait. True if the wait ends as interrupted; false if the lock had been granted before, which its
+    /// outcome says.
     pub(super) fn cancel(&self, inode: InodeId, op_id: OpId) -> bool {
-        let is_known = |wait: &Wait| wait.ticket.is_some();
-        if !self.state.lock().waits.get(&op_id).is_none_or(is_known) {
-            return self.cancel_unknown(inode, op_id);
+        let is_registered = |wait: &Wait| wait.ticket.is_some();
+        if !self.state.lock().waits.get(&op_id).is_none_or(is_registered) {
+            return self.cancel_polled(inode, op_id);
         }
         for _ in 0..CANCEL_TRIES {
             let ticket = self.replicate.ticket();
             match self.attempt(ticket.op_id, inode, LockOp::Cancel { inode, op_id }) {
                 Ok(Reply::Cancelled { ended: true }) => {
-                    self.is_cancelled(op_id);
+                    self.end_cancelled(op_id);
                     return true;
                 }
                 Ok(_) => {
-                    self.take_turn_and_ask(op_id, inode);
+                    self.request_in_turn(op_id, inode);
                     return false;
                 }
                 Err(Error::LocksUntold) => _ = self.restore(self.partition(inode)),
@@ -220,71 +222,77 @@ impl Locks {
         true
     }
 
-    /// It is not asked for again; an answer that is on its way counts.
-    fn cancel_unknown(&self, inode: InodeId, op_id: OpId) -> bool {
+    /// Ends a wait that is not registered, after a request of it that is on its way.
+    fn cancel_polled(&self, inode: InodeId, op_id: OpId) -> bool {
         let end = Instant::now() + ATTEMPT_LIMIT;
         match self.turns.begin(inode, self.partition(inode), || Instant::now() > end) {
-            Some(_turn) => self.is_cancelled(op_id),
+            Some(_turn) => self.end_cancelled(op_id),
             None => self.abandon(op_id),
         }
         true
     }
 
-    fn is_cancelled(&self, op_id: OpId) {
-        let then = self.state.lock().settle(op_id, Err(Error::Interrupted));
-        if let Some(then) = then {
-            then(Err(Error::Interrupted));
+    /// The wait ends as interrupted.
+    fn end_cancelled(&self, op_id: OpId) {
+        let on_answer = self.state.lock().finish(op_id, Err(Error::Interrupted));
+        if let Some(on_answer) = on_answer {
+            on_answer(Err(Error::Interrupted));
         }
     }
 
-    /// Its caller waits no more; the server is yet to be told.
+    /// The caller no longer waits, and the server has yet to be told.
     fn abandon(&self, op_id: OpId) {
         let mut state = self.state.lock();
         let Some(wait) = state.waits.get_mut(&op_id).filter(|wait| wait.answer.is_none()) else { return };
         wait.abandoned = true;
-        let (then, inode) = (wait.then.take(), wait.inode);
+        let (on_answer, inode) = (wait.on_answer.take(), wait.inode);
         drop(state);
-        if let Some(then) = then {
-            then(Err(Error::Interrupted));
+        if let Some(on_answer) = on_answer {
+            on_answer(Err(Error::Interrupted));
         }
         self.listen_to(inode);
     }
 
-    /// Those on such inodes are asked for again, by whoever listens.
-    pub(super) fn ask_again(&self, is_meant: impl Fn(InodeId) -> bool) {
+    /// Marks the waits on inodes for which `belongs` is true, so that a listening thread requests their replies.
+    pub(super) fn mark_due(&self, belongs: impl Fn(InodeId) -> bool) {
         let waits = &mut self.state.lock().waits;
-        waits.values_mut().filter(|wait| is_meant(wait.inode)).for_each(|wait| wait.again = true);
+        waits.values_mut().filter(|wait| belongs(wait.inode)).for_each(|wait| wait.due = true);
     }
 
+    /// Starts the listening threads of all waits that lack one.
     pub(super) fn listen_to_all(&self) {
         let waiting: Vec<InodeId> = self.state.lock().waits.values().map(|wait| wait.inode).collect();
         waiting.into_iter().for_each(|inode| self.listen_to(inode));
     }
 
-    /// Sees to it that a thread listens to the server of an inode that somebody waits for.
+    /// Starts a thread that listens to the server of an inode with a wait, unless one runs.
     fn listen_to(&self, inode: InodeId) {
-        let (Ok(server), Some(own)) = (self.replicate.server_of(self.whom(inode)), self.own.upgrade()) else { return };
+        let (Ok(server), Some(own)) = (self.replicate.server_of(self.recipient(inode)), self.own.upgrade()) else {
+            return;
+        };
         if !self.state.lock().listening.insert(server) {
             return;
         }
         let listen = move || own.listen(server);
-        if let Err(error) = std::thread::Builder::new().name("hekate-ears".into()).spawn(listen) {
-            log::warn!("a thread that listens for locks: {error}");
+        if let Err(error) = std::thread::Builder::new().name("hekate-lock-wait".into()).spawn(listen) {
+            log::warn!(
+                "cannot start a thread that listens for lock notifications, the next heartbeat retries: {error}"
+            );
             self.state.lock().listening.remove(&server);
         }
     }
 
-    /// Until nobody waits for that server.
+    /// Body of a listening thread: runs until no wait needs that server.
     fn listen(self: Arc<Self>, server: ServerId) {
         let mut needed_at = Instant::now();
         loop {
             if self.is_needed(server) {
                 needed_at = Instant::now();
-            } else if needed_at.elapsed() > IDLE && self.leave(server) {
+            } else if needed_at.elapsed() > IDLE && self.stop_listening(server) {
                 return;
             }
-            let mut ears = match self.replicate.servers().listen(server) {
-                Ok(ears) => ears,
+            let mut notifications = match self.replicate.servers().listen(server) {
+                Ok(notifications) => notifications,
                 Err(Error::SessionEnded) => return self.close(),
                 Err(_) if self.is_closed() => return,
                 Err(_) => {
@@ -292,11 +300,11 @@ impl Locks {
                     continue;
                 }
             };
-            self.ask_again(|inode| self.is_at(inode, server));
+            self.mark_due(|inode| self.is_at(inode, server));
             loop {
-                self.tend(server);
-                match ears.next(LISTEN_PAUSE) {
-                    Ok(told) => self.are_told(&told.unwrap_or_default()),
+                self.request_due(server);
+                match notifications.next(LISTEN_PAUSE) {
+                    Ok(op_ids) => self.mark_notified(&op_ids.unwrap_or_default()),
                     Err(_) => break,
                 }
                 if self.is_needed(server) {
@@ -308,8 +316,9 @@ impl Locks {
         }
     }
 
+    /// True if the leader of the inode is at that server.
     fn is_at(&self, inode: InodeId, server: ServerId) -> bool {
-        self.replicate.server_of(self.whom(inode)) == Ok(server)
+        self.replicate.server_of(self.recipient(inode)) == Ok(server)
     }
 
     fn is_needed(&self, server: ServerId) -> bool {
@@ -320,8 +329,8 @@ impl Locks {
         self.state.lock().closed
     }
 
-    /// Nobody listens there any more, unless somebody has begun to wait. -> whether that is so.
-    fn leave(&self, server: ServerId) -> bool {
+    /// Removes the server from those listened to, unless a wait needs it again. True if the thread may end.
+    fn stop_listening(&self, server: ServerId) -> bool {
         let mut state = self.state.lock();
         let needed = state.waits.values().any(|wait| self.is_at(wait.inode, server));
         if !needed || state.closed {
@@ -330,23 +339,24 @@ impl Locks {
         !needed || state.closed
     }
 
-    fn are_told(&self, op_ids: &[OpId]) {
+    /// Marks waits that have a reply.
+    fn mark_notified(&self, op_ids: &[OpId]) {
         let mut state = self.state.lock();
         for op_id in op_ids {
             if let Some(wait) = state.waits.get_mut(op_id) {
-                wait.again = true;
+                wait.due = true;
             }
         }
     }
 
-    /// Asks for what is to be asked for again, and cancels what was abandoned.
-    fn tend(&self, server: ServerId) {
+    /// Requests the replies of due waits, and cancels abandoned ones.
+    fn request_due(&self, server: ServerId) {
         let due: Vec<(OpId, InodeId, bool)> = {
             let mut state = self.state.lock();
             let open = state.waits.iter_mut().filter(|(_, wait)| wait.answer.is_none());
             let due = open.filter(|(_, wait)| wait.is_due() && self.is_at(wait.inode, server));
             due.map(|(op_id, wait)| {
-                (wait.again, wait.asked_at) = (false, Instant::now());
+                (wait.due, wait.asked_at) = (false, Instant::now());
                 (*op_id, wait.inode, wait.abandoned)
             })
             .collect()
@@ -354,18 +364,18 @@ impl Locks {
         for (op_id, inode, abandoned) in due {
             match abandoned {
                 true => _ = self.cancel(inode, op_id),
-                false => self.take_turn_and_ask(op_id, inode),
+                false => self.request_in_turn(op_id, inode),
             }
         }
     }
 
-    /// What cannot be answered now is asked for again later.
-    fn take_turn_and_ask(&self, op_id: OpId, inode: InodeId) {
+    /// Requests the reply of a wait, with one attempt. If that fails, the wait stays due.
+    fn request_in_turn(&self, op_id: OpId, inode: InodeId) {
         let end = Instant::now() + ATTEMPT_LIMIT;
         let partition = self.partition(inode);
         let turn = self.turns.begin(inode, partition, || Instant::now() > end);
         let asked = match turn {
-            Some(_) => self.ask(op_id, |op_id, op| self.attempt(op_id, inode, op)),
+            Some(_) => self.request(op_id, |op_id, op| self.attempt(op_id, inode, op)),
             None => Err(gave_up()),
         };
         drop(turn);
@@ -373,42 +383,42 @@ impl Locks {
             self.restore(partition);
         }
         if asked.as_ref().is_err_and(is_passing) {
-            self.are_told(&[op_id]);
+            self.mark_notified(&[op_id]);
         }
     }
 
-    /// The session is about to end: whoever waits is told.
+    /// The session is about to end: all waits end with an error.
     pub fn close(&self) {
         let waits = {
             let mut state = self.state.lock();
             state.closed = true;
             std::mem::take(&mut state.waits)
         };
-        for then in waits.into_values().filter_map(|wait| wait.then) {
-            then(Err(Error::SessionEnded));
+        for on_answer in waits.into_values().filter_map(|wait| wait.on_answer) {
+            on_answer(Err(Error::SessionEnded));
         }
     }
 }
 
 impl Wait {
     fn is_due(&self) -> bool {
-        self.again || self.abandoned || self.ticket.is_none() && self.asked_at.elapsed() > POLL_PAUSE
+        self.due || self.abandoned || self.ticket.is_none() && self.asked_at.elapsed() > POLL_PAUSE
     }
 }
 
 impl State {
-    /// A wait's answer, which counts once. -> who wants to know it.
-    fn settle(&mut self, op_id: OpId, answer: Result<()>) -> Option<Then> {
+    /// Stores the outcome of a wait, unless it has one. Returns the callback that receives it.
+    fn finish(&mut self, op_id: OpId, answer: Result<()>) -> Option<OnAnswer> {
         let wait = self.waits.get_mut(&op_id).filter(|wait| wait.answer.is_none())?;
         if answer.is_ok() {
             self.held.apply(wait.inode, &wait.lock);
         }
-        let then = wait.then.take();
-        if then.is_some() || wait.abandoned {
+        let on_answer = wait.on_answer.take();
+        if on_answer.is_some() || wait.abandoned {
             self.waits.remove(&op_id);
         } else {
             wait.answer = Some(answer);
         }
-        then
+        on_answer
     }
 }

@@ -1,11 +1,12 @@
-//! The fast lane (High Speed Replication): an overwrite goes from here to all members of its partition's view at once, and is
-//! done when all have answered.
+//! The fast path: an overwrite goes from the client to all members of its partition's view at once, and is
+//! acknowledged when all have replied.
 //!
-//! A leader allows it with its answer to a write of the same shard: from then on each write names the stamp that it
-//! follows. Only one is on its way for a shard. Whatever does not end well goes to the leader under the same id, which
-//! finds out what became of it; an op goes on the fast lane once (rules 3 to 5 of `docs/fast-lane.md`).
+//! A leader allows it in its reply to a write of the same shard. From then on each write names the stamp that it
+//! follows, and only one write of a shard is in flight. A write that not all members accept is sent to the leader
+//! under the same op id, and the leader determines its outcome; an op uses the fast path once (rules 3 to 5 of
+//! `docs/fast-lane.md`).
 
-use super::{OpTicket, Replicate, Whom, servers_of};
+use super::{OpTicket, Recipient, Replicate, servers_of};
 use bytes::Bytes;
 use hekate_graph::Context;
 use hekate_proto::map::Mode;
@@ -14,29 +15,29 @@ use hekate_transport::Sent;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 
-/// Bytes of the greatest fast write.
+/// Longest fast write, in bytes. Longer ones gain nothing: the transfer dominates the round trip.
 const FAST_BYTES_MAX: usize = 64 << 10;
-/// Shards that are remembered; a leader closes what nobody uses.
+/// Shards remembered. A leader closes shards that no client writes.
 const SHARDS_MAX: usize = 4096;
 
-/// What a leader has allowed.
+/// What a leader has allowed for a shard.
 #[derive(Debug, Clone, Copy)]
 struct Allowed {
     epoch: Epoch,
     term: u64,
     stamp: Stamp,
-    /// All members are known to have that write.
+    /// True if all members are known to have the write of `stamp`.
     settled: bool,
 }
 
 #[derive(Debug)]
 enum Lane {
     Free(Allowed),
-    /// A write is on its way.
+    /// A write is in flight.
     Busy,
 }
 
-/// Shards that the session may write on the fast lane.
+/// Shards that the session may write on the fast path.
 #[derive(Debug, Default)]
 pub(super) struct FastShards {
     lanes: Mutex<HashMap<ShardId, Lane>>,
@@ -44,7 +45,7 @@ pub(super) struct FastShards {
 }
 
 impl FastShards {
-    /// Waits while another write is on its way: it would have to be followed.
+    /// Takes the shard. Waits while a write is in flight, since the next one must follow it.
     fn take(&self, shard: ShardId) -> Option<Allowed> {
         let mut lanes = self.lanes.lock();
         loop {
@@ -57,7 +58,7 @@ impl FastShards {
         }
     }
 
-    fn give_back(&self, shard: ShardId, allowed: Option<Allowed>) {
+    fn release(&self, shard: ShardId, allowed: Option<Allowed>) {
         let mut lanes = self.lanes.lock();
         lanes.remove(&shard);
         if let Some(allowed) = allowed {
@@ -67,7 +68,7 @@ impl FastShards {
         self.freed.notify_all();
     }
 
-    /// None: the leader has closed the shard.
+    /// Stores what a leader replied. `None`: the leader has closed the shard.
     fn allow(&self, shard: ShardId, allowed: Option<Allowed>) {
         let mut lanes = self.lanes.lock();
         if matches!(lanes.get(&shard), Some(Lane::Busy)) {
@@ -84,21 +85,22 @@ impl FastShards {
     }
 }
 
-/// A fast write on its way.
+/// A fast write in flight.
 pub(crate) struct Flight<'a> {
     replicate: &'a Replicate,
     shard: ShardId,
-    /// What the next write may follow.
+    /// What the next write may follow, if this one succeeds.
     after: Allowed,
     ticket: OpTicket,
     sent: Vec<Sent>,
-    /// Some member was not reached.
+    /// True if the write could not be sent to some member.
     failed: bool,
     ended: bool,
 }
 
 impl Replicate {
-    /// Whether a write may end up on the fast lane: the volume wants it, and it is worth it.
+    /// True if a write is eligible for the fast path: the volume's mode has it, the write is short, and several
+    /// servers have members.
     pub(crate) fn may_be_fast(&self, shard: ShardId, bytes: usize) -> bool {
         let map = self.map();
         let is_wanted = bytes <= FAST_BYTES_MAX && map.mode == Mode::Hsr;
@@ -106,6 +108,7 @@ impl Replicate {
     }
 
     /// Sends a write to all members, if the leader of its shard has allowed that.
+    /// `offset` is in the shard.
     pub(crate) fn begin_fast(
         &self,
         context: &Context,
@@ -119,7 +122,7 @@ impl Replicate {
         let allowed = self.fast.take(shard)?;
         let epoch = map.view(partition).map(|view| view.epoch);
         if epoch != Some(allowed.epoch) {
-            self.fast.give_back(shard, None);
+            self.fast.release(shard, None);
             return None;
         }
         let Allowed { term, stamp: follow, settled, .. } = allowed;
@@ -153,25 +156,25 @@ impl Replicate {
         Some(Flight { replicate: self, shard, after, ticket, sent, failed, ended: false })
     }
 
-    /// What the answer to a write on the leader's lane allows.
+    /// Stores what the reply to a write on the leader's path allows.
     pub(crate) fn note_allowed(&self, shard: ShardId, reply: &Reply) {
         let Reply::Written { stamp, fast } = *reply else { return };
         let map = self.map();
         let Some(view) = map.view(map.partition_of(shard.position())) else { return };
-        // The answer came when all members had it.
+        // A leader replies when all members have the write.
         let allowed = fast.map(|term| Allowed { epoch: view.epoch, term, stamp, settled: true });
         self.fast.allow(shard, allowed);
     }
 }
 
 impl Flight<'_> {
-    /// Waits for all members. If one of them has not taken the write, the leader finds out what became of it. -> whether it was
-    /// done by all at once.
+    /// Waits for all members. If one has not accepted the write, the leader determines its outcome. True if all
+    /// members accepted it, false if the leader executed it.
     pub(crate) fn finish(mut self, context: &Context, offset: u32, bytes: &Bytes) -> Result<bool> {
         let replicate = self.replicate;
         let partition = replicate.map().partition_of(self.shard.position());
         let is_another_view = || {
-            replicate.watch();
+            replicate.fetch_map_if_due();
             replicate.map().view(partition).is_none_or(|view| view.epoch != self.after.epoch)
         };
         let gave_up = || replicate.gave_up(context) || is_another_view();
@@ -182,13 +185,13 @@ impl Flight<'_> {
             is_done &= batch.finish(&gave_up).is_ok_and(|replies| replies.iter().all(taken));
         }
         self.ended = true;
-        replicate.fast.give_back(self.shard, is_done.then_some(self.after));
+        replicate.fast.release(self.shard, is_done.then_some(self.after));
         if is_done {
             return Ok(true);
         }
         let ShardId { data, index, .. } = self.shard;
         let op = DataOp::WriteShard { data, index, offset, bytes: bytes.clone(), follow: None, fast: true };
-        let reply = replicate.send_again(context, self.ticket.op_id, Whom::Leader(partition), Op::Data { op })?;
+        let reply = replicate.send_again(context, self.ticket.op_id, Recipient::Leader(partition), Op::Data { op })?;
         replicate.note_allowed(self.shard, &reply);
         Ok(false)
     }
@@ -197,7 +200,7 @@ impl Flight<'_> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.replicate.fast.give_back(self.shard, None);
+            self.replicate.fast.release(self.shard, None);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Raw writes: a durable overwrite that the client takes to all members itself, past the log and without stamps. For measuring only:
-//! `fast-path` is the bytes alone, `afr` what GlusterFS's AFR does for each write: lock, changelog +1, write, changelog -1, unlock, each a
-//! round trip to all members. With `eager-lock` a shard's lock stays for the next write, until it was idle for a second or another
-//! session wants it; with `piggyback` writes at the same time share a changelog entry, under an eager lock later ones too.
+//! Raw writes: durable overwrites that the client sends to all members, outside of the log and without stamps. They
+//! serve measurements only. Mode `fast-path` sends the bytes alone. Mode `afr` does what GlusterFS's AFR does for
+//! each write: lock, changelog +1, write, changelog -1, unlock, each a round trip to all members. With `eager-lock`
+//! the lock of a shard is kept for the next write, until it was idle for 1 s or another session wants it. With
+//! `piggyback` concurrent writes share a changelog entry, and under an eager lock later ones do too.
 //!
-//! What cannot go this way (a shard that is not there, a view that lacks a member) takes the leader's lane. Nothing of it outlives a crash
-//! as AFR's self-heal would have it; nobody is told times of such writes.
+//! A write that cannot go this way (the shard does not exist, the view lacks a member) takes the leader's path.
+//! Unlike AFR's self-heal, nothing repairs such writes after a crash, and the inode's times do not change.
 
 use super::{Replicate, servers_of};
 use bytes::Bytes;
@@ -15,30 +16,30 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Bytes of the greatest raw write.
+/// Longest raw write, in bytes, as for fast writes.
 const RAW_BYTES_MAX: usize = 64 << 10;
-/// How long an eager lock stays unused, as GlusterFS's post-op-delay-secs.
+/// Idle time after which an eager lock is released, as GlusterFS's post-op-delay-secs.
 const IDLE: Duration = Duration::from_secs(1);
-/// Before a lock is tried again that another has; it doubles up to 16 of them.
+/// First pause before a lock that another session holds is requested again; it doubles, up to 16 times.
 const LOCK_PAUSE: Duration = Duration::from_micros(250);
-/// The slot of raw ops' ids: none of those that servers remember.
+/// Slot in the ids of raw ops. Servers remember no results for it.
 const NO_SLOT: u8 = u8::MAX;
 
-/// What writes of this session share.
+/// Locks and changelog entries that concurrent writes of this session share, by shard.
 #[derive(Debug, Default)]
 pub(super) struct RawLanes {
-    shards: Mutex<HashMap<ShardId, Shared>>,
+    shards: Mutex<HashMap<ShardId, ShardState>>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    lock: Piece,
-    mark: Piece,
+struct ShardState {
+    lock: Shared,
+    mark: Shared,
 }
 
-impl Shared {
-    fn piece(&mut self, which: Which) -> &mut Piece {
+impl ShardState {
+    fn part(&mut self, which: Which) -> &mut Shared {
         match which {
             Which::Lock => &mut self.lock,
             Which::Mark => &mut self.mark,
@@ -52,44 +53,46 @@ enum Which {
     Mark,
 }
 
-/// A lock or a changelog entry at all members.
+/// A lock or a changelog entry that all members have.
 #[derive(Debug)]
-struct Piece {
+struct Shared {
     state: State,
     op: OpId,
+    /// Writes that use it.
     users: u32,
+    /// When it was last used.
     used: Instant,
 }
 
-impl Default for Piece {
+impl Default for Shared {
     fn default() -> Self {
-        Self { state: State::Gone, op: OpId(0), users: 0, used: Instant::now() }
+        Self { state: State::Absent, op: OpId(0), users: 0, used: Instant::now() }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Gone,
-    /// Somebody makes it, or lets it go.
-    Moving,
-    There,
-    /// There, and to go when nobody uses it.
-    Leaving,
+    Absent,
+    /// A thread acquires or releases it.
+    Changing,
+    Held,
+    /// Held, and to be released when its last user is done.
+    Releasing,
 }
 
-/// What members said to a step.
+/// What the members replied to a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum Outcome {
     Done,
     /// Done, and another session waits for the lock.
     Wanted,
-    /// Another has the lock.
+    /// Another session has the lock.
     Busy,
-    /// Not by all.
+    /// Not executed by all members.
     Refused,
 }
 
-/// Where a shard's writes go.
+/// The members that a shard's writes go to.
 struct Lane<'a> {
     replicate: &'a Replicate,
     map: &'a VolumeMap,
@@ -99,7 +102,7 @@ struct Lane<'a> {
 }
 
 impl Replicate {
-    /// Writes past the log, if the volume is for that. -> whether it was written.
+    /// Writes outside of the log, if the volume's mode says so. True if the data was written.
     pub(crate) fn write_raw(&self, context: &Context, shard: ShardId, offset: u32, bytes: &Bytes) -> Result<bool> {
         let map = self.map();
         if !map.mode.is_raw() || !context.durable || bytes.len() > RAW_BYTES_MAX {
@@ -109,10 +112,11 @@ impl Replicate {
         let write = RawStep::Write { offset, bytes: bytes.clone() };
         match map.mode {
             Mode::Afr { eager_lock, piggyback } => {
-                let range = (offset, bytes.len() as u32);
-                lane.write_afr(context, (eager_lock, piggyback), range, write)
+                let options = AfrOptions { eager_lock, piggyback };
+                let range = ShardSpan { offset, length: bytes.len() as u32 };
+                lane.write_afr(context, options, range, write)
             }
-            _ => Ok(lane.tell(context, self.raw_id(), &write)? == Told::Done),
+            _ => Ok(lane.send_step(context, self.raw_id(), &write)? == Outcome::Done),
         }
     }
 
@@ -127,75 +131,88 @@ impl Replicate {
         self.op_id(NO_SLOT)
     }
 
-    /// Eager locks that nobody uses any more go; `all`: whatever their age.
-    pub(crate) fn let_go_of_raw_locks(&self, context: &Context, all: bool) {
+    /// Releases eager locks that were idle for 1 s, or with `all` every idle one.
+    pub(crate) fn release_raw_locks(&self, context: &Context, all: bool) {
         let is_idle =
-            |piece: &Piece| piece.users == 0 && piece.state == State::There && (all || piece.used.elapsed() > IDLE);
+            |shared: &Shared| shared.users == 0 && shared.state == State::Held && (all || shared.used.elapsed() > IDLE);
         let idle: Vec<ShardId> = {
             let shards = self.raw.shards.lock();
-            shards.iter().filter(|(_, shared)| is_idle(&shared.lock)).map(|(shard, _)| *shard).collect()
+            shards.iter().filter(|(_, state)| is_idle(&state.lock)).map(|(shard, _)| *shard).collect()
         };
         let map = self.map();
         for lane in idle.into_iter().filter_map(|shard| self.raw_lane(&map, shard)) {
-            // What cannot be let go now ends with the session.
-            let _ = lane.let_go(context, Which::Mark, &RawStep::Clear);
-            let _ = lane.let_go(context, Which::Lock, &RawStep::Unlock);
+            // A lock that cannot be released now ends with the session.
+            let _ = lane.release(context, Which::Mark, &RawStep::Clear);
+            let _ = lane.release(context, Which::Lock, &RawStep::Unlock);
         }
     }
 }
+/// Options of mode `afr`.
+#[derive(Clone, Copy)]
+struct AfrOptions {
+    eager_lock: bool,
+    piggyback: bool,
+}
+
+/// A range of a shard, in bytes.
+#[derive(Clone, Copy)]
+struct ShardSpan {
+    offset: u32,
+    length: u32,
+}
 
 impl Lane<'_> {
-    fn write_afr(
-        &self,
-        context: &Context,
-        (eager_lock, piggyback): (bool, bool),
-        (offset, length): (u32, u32),
-        write: RawStep,
-    ) -> Result<bool> {
-        let whole = SHARD_BYTES as u32;
+    fn write_afr(&self, context: &Context, options: AfrOptions, range: ShardSpan, write: RawStep) -> Result<bool> {
+        let AfrOptions { eager_lock, piggyback } = options;
+        let whole = ShardSpan { offset: 0, length: SHARD_BYTES as u32 };
         let own = self.replicate.raw_id();
-        let lock = |(offset, length)| move |op| self.lock(context, op, &RawStep::Lock { offset, length });
-        let mark =
-            |(offset, length)| move |op| Ok(self.tell(context, op, &RawStep::Mark { offset, length })? == Told::Done);
+        let lock = |range: ShardSpan| {
+            let step = RawStep::Lock { offset: range.offset, length: range.length };
+            move |op| self.lock(context, op, &step)
+        };
+        let mark = |range: ShardSpan| {
+            let step = RawStep::Mark { offset: range.offset, length: range.length };
+            move |op| Ok(self.send_step(context, op, &step)? == Outcome::Done)
+        };
         let is_locked = match eager_lock {
-            true => self.share(Which::Lock, lock((0, whole)))?,
-            false => lock((offset, length))(own)?,
+            true => self.share(Which::Lock, lock(whole))?,
+            false => lock(range)(own)?,
         };
         if !is_locked {
             return Ok(false);
         }
         let is_marked = match piggyback {
-            true => self.share(Which::Mark, mark((0, whole)))?,
-            false => mark((offset, length))(own)?,
+            true => self.share(Which::Mark, mark(whole))?,
+            false => mark(range)(own)?,
         };
-        let told = if is_marked { self.tell(context, own, &write)? } else { Told::Refused };
-        let (is_done, is_wanted) = (matches!(told, Told::Done | Told::Wanted), told == Told::Wanted);
-        // A write that not all have stays in the changelog of those that have it.
+        let outcome = if is_marked { self.send_step(context, own, &write)? } else { Outcome::Refused };
+        let (is_done, is_wanted) = (matches!(outcome, Outcome::Done | Outcome::Wanted), outcome == Outcome::Wanted);
+        // A write that some members lack stays in the changelog of the others.
         let stays = eager_lock && !is_wanted;
         match (piggyback, is_marked && is_done) {
-            (true, true) => self.leave(context, Which::Mark, &RawStep::Clear, stays)?,
-            (false, true) => drop(self.tell(context, own, &RawStep::Clear)?),
+            (true, true) => self.finish_use(context, Which::Mark, &RawStep::Clear, stays)?,
+            (false, true) => drop(self.send_step(context, own, &RawStep::Clear)?),
             (_, false) => {}
         }
         match eager_lock {
-            true => self.leave(context, Which::Lock, &RawStep::Unlock, stays)?,
-            false => drop(self.tell(context, own, &RawStep::Unlock)?),
+            true => self.finish_use(context, Which::Lock, &RawStep::Unlock, stays)?,
+            false => drop(self.send_step(context, own, &RawStep::Unlock)?),
         }
         Ok(is_done)
     }
 
-    /// At all members, or at none.
+    /// Locks at all members, or at none. True if locked.
     fn lock(&self, context: &Context, op: OpId, step: &RawStep) -> Result<bool> {
         let mut tries = 0;
         loop {
-            match self.tell(context, op, step)? {
-                Told::Done | Told::Wanted => return Ok(true),
-                told => {
-                    self.tell(context, op, &RawStep::Unlock)?;
-                    if told == Told::Refused || self.replicate.gave_up(context) {
+            match self.send_step(context, op, step)? {
+                Outcome::Done | Outcome::Wanted => return Ok(true),
+                outcome => {
+                    self.send_step(context, op, &RawStep::Unlock)?;
+                    if outcome == Outcome::Refused || self.replicate.gave_up(context) {
                         return Ok(false);
                     }
-                    // Whoever waits for the same must not come back at the same time.
+                    // Sessions that want the same lock must not retry at the same time.
                     let apart = 1 + op.0 % 3;
                     std::thread::sleep(LOCK_PAUSE * (apart as u32) * (1 << tries));
                     tries = (tries + 1).min(4);
@@ -204,83 +221,84 @@ impl Lane<'_> {
         }
     }
 
-    /// Uses what other writes of the session have made, or makes it. -> whether it is there.
+    /// Uses a lock or entry that another write of the session holds, or acquires it. True if it is held.
     fn share(&self, which: Which, make: impl FnOnce(OpId) -> Result<bool>) -> Result<bool> {
         let raw = &self.replicate.raw;
         let mut shards = raw.shards.lock();
         loop {
-            let piece = shards.entry(self.shard).or_default().piece(which);
-            match piece.state {
-                State::There => {
-                    piece.users += 1;
+            let shared = shards.entry(self.shard).or_default().part(which);
+            match shared.state {
+                State::Held => {
+                    shared.users += 1;
                     return Ok(true);
                 }
-                State::Gone => {
-                    piece.state = State::Moving;
+                State::Absent => {
+                    shared.state = State::Changing;
                     break;
                 }
-                State::Moving | State::Leaving => raw.changed.wait(&mut shards),
+                State::Changing | State::Releasing => raw.changed.wait(&mut shards),
             }
         }
         drop(shards);
         let op = self.replicate.raw_id();
         let made = make(op);
         let is_made = matches!(made, Ok(true));
-        let state = if is_made { State::There } else { State::Gone };
-        self.set(which, Piece { state, op, users: u32::from(is_made), used: Instant::now() });
+        let state = if is_made { State::Held } else { State::Absent };
+        self.set(which, Shared { state, op, users: u32::from(is_made), used: Instant::now() });
         made
     }
 
-    /// Uses it no more; the last one lets it go, unless it `stays`.
-    fn leave(&self, context: &Context, which: Which, undo: &RawStep, stays: bool) -> Result<()> {
+    /// Ends one use. The last user releases the lock or entry, unless it `stays`.
+    fn finish_use(&self, context: &Context, which: Which, undo: &RawStep, stays: bool) -> Result<()> {
         {
             let mut shards = self.replicate.raw.shards.lock();
-            let piece = shards.entry(self.shard).or_default().piece(which);
-            (piece.users, piece.used) = (piece.users.saturating_sub(1), Instant::now());
+            let shared = shards.entry(self.shard).or_default().part(which);
+            (shared.users, shared.used) = (shared.users.saturating_sub(1), Instant::now());
             if !stays {
-                piece.state = State::Leaving;
+                shared.state = State::Releasing;
             }
-            if piece.users > 0 || piece.state != State::Leaving {
+            if shared.users > 0 || shared.state != State::Releasing {
                 return Ok(());
             }
-            // Seen as there by who lets it go.
-            piece.state = State::There;
+            // `release` expects it to be held.
+            shared.state = State::Held;
         }
-        self.let_go(context, which, undo)
+        self.release(context, which, undo)
     }
 
-    fn let_go(&self, context: &Context, which: Which, undo: &RawStep) -> Result<()> {
+    /// Releases a lock or entry without users.
+    fn release(&self, context: &Context, which: Which, undo: &RawStep) -> Result<()> {
         let op = {
             let mut shards = self.replicate.raw.shards.lock();
-            let piece = shards.entry(self.shard).or_default().piece(which);
-            if piece.users > 0 || piece.state != State::There {
+            let shared = shards.entry(self.shard).or_default().part(which);
+            if shared.users > 0 || shared.state != State::Held {
                 return Ok(());
             }
-            piece.state = State::Moving;
-            piece.op
+            shared.state = State::Changing;
+            shared.op
         };
-        let told = self.tell(context, op, undo);
-        self.set(which, Piece::default());
-        told.map(drop)
+        let outcome = self.send_step(context, op, undo);
+        self.set(which, Shared::default());
+        outcome.map(drop)
     }
 
-    fn set(&self, which: Which, piece: Piece) {
+    fn set(&self, which: Which, shared: Shared) {
         let raw = &self.replicate.raw;
         let mut shards = raw.shards.lock();
-        let shared = shards.entry(self.shard).or_default();
-        *shared.piece(which) = piece;
-        if shared.lock.state == State::Gone && shared.mark.state == State::Gone {
+        let state = shards.entry(self.shard).or_default();
+        *state.part(which) = shared;
+        if state.lock.state == State::Absent && state.mark.state == State::Absent {
             shards.remove(&self.shard);
         }
         drop(shards);
         raw.changed.notify_all();
     }
 
-    /// One step at all members side by side: a round trip.
-    fn tell(&self, context: &Context, op_id: OpId, step: &RawStep) -> Result<Told> {
+    /// Sends one step to all members at once and waits for their replies.
+    fn send_step(&self, context: &Context, op_id: OpId, step: &RawStep) -> Result<Outcome> {
         let Self { replicate, map, shard, epoch, servers } = self;
         let gave_up = || replicate.gave_up(context);
-        // What came before it is in the same journal.
+        // The other steps are in the same journal before the write, so its sync covers them.
         let is_durable = matches!(step, RawStep::Write { .. });
         let request = |brick: BrickId| {
             let partition = map.partition_of(shard.position());
@@ -289,30 +307,30 @@ impl Lane<'_> {
             let op = Op::Data { op: DataOp::RawWrite { data: shard.data, index: shard.index, step: step.clone() } };
             Request { volume, target, session, op_id, durable: is_durable, retry: false, op }
         };
-        let (mut sent, mut told) = (Vec::with_capacity(servers.len()), Told::Done);
+        let (mut sent, mut outcome) = (Vec::with_capacity(servers.len()), Outcome::Done);
         for (server, bricks) in servers {
             let requests: Vec<Request> = bricks.iter().copied().map(request).collect();
             match replicate.servers.begin(*server, &requests, &gave_up) {
                 Ok(batch) => sent.push(batch),
-                Err(_) => told = Told::Refused,
+                Err(_) => outcome = Outcome::Refused,
             }
         }
         for batch in sent {
             let replies = match batch.finish(&gave_up) {
                 Ok(replies) => replies,
-                Err(_) => vec![Err(Error::Unavailable { what: "a member".into() })],
+                Err(_) => vec![Err(Error::Unavailable { what: "a member did not reply".into() })],
             };
             for reply in replies {
-                told = match (told, reply) {
-                    (Told::Refused, _) => Told::Refused,
-                    (told, Ok(Reply::Done)) => told,
-                    (Told::Done, Ok(Reply::Waiting { .. })) => Told::Wanted,
-                    (told, Ok(Reply::Waiting { .. })) => told,
-                    (_, Err(Error::WouldBlock | Error::Skipped)) => Told::Busy,
-                    _ => Told::Refused,
+                outcome = match (outcome, reply) {
+                    (Outcome::Refused, _) => Outcome::Refused,
+                    (outcome, Ok(Reply::Done)) => outcome,
+                    (Outcome::Done, Ok(Reply::Waiting { .. })) => Outcome::Wanted,
+                    (outcome, Ok(Reply::Waiting { .. })) => outcome,
+                    (_, Err(Error::WouldBlock | Error::Skipped)) => Outcome::Busy,
+                    _ => Outcome::Refused,
                 };
             }
         }
-        Ok(told)
+        Ok(outcome)
     }
 }
