@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Mutation tests of a brick's journal, log and recovery: mutants.sh [FILE...]. What no test notices is listed as missed in
-# target/mutants/mutants.out/missed.txt; docs/mutants.md says why each of those is left. What an earlier run caught is not tried again.
+# target/mutants/mutants.out/missed.txt; docs/mutants/brick.txt says why each known one is left. What an earlier run caught is
+# not tried again.
 set -eu
 cd "$(dirname "$0")/.."
 cargo mutants --version >/dev/null 2>&1 || {
