@@ -17,7 +17,7 @@ pub(crate) use crate::heal::learners::LearnerWork;
 
 use crate::heal::learner::heal_key;
 use crate::leader::Leader;
-use crate::log::append::{Draft, Unmade};
+use crate::log::append::{Appended, Draft};
 use crate::membership::Membership;
 use crate::message::{BlockAt, FastList, Hashed, HealStep, HeldShard, Message};
 use crate::ops::step::Commit;
@@ -351,7 +351,7 @@ impl Leader {
         let (session, op_id, step) = (SYSTEM_SESSION, OpId(0), Some((brick, step)));
         let draft = Draft { session, op_id, commit, also: Vec::new(), must: true, step, closes: false };
         match self.append(cx, draft)? {
-            Ok(sequence) => {
+            Appended::Made(sequence) => {
                 let cost = cost + STEP_BYTES;
                 self.healing.heal_bytes = self.healing.heal_bytes.saturating_sub(cost);
                 if let Some(learner) = self.healing.learners.get_mut(&brick) {
@@ -359,8 +359,8 @@ impl Leader {
                 }
                 Ok(Some(sequence))
             }
-            Err(Unmade::NoRoom) => Ok(None),
-            Err(Unmade::Refused(error)) => Err(error),
+            Appended::NoRoom => Ok(None),
+            Appended::Refused(error) => Err(error),
         }
     }
 
@@ -425,12 +425,12 @@ impl Leader {
     fn restart(&mut self, cx: &mut Context, brick: BrickId, told: Told) -> Result<bool> {
         // Of this view, so that no position that the learner may have had is behind it.
         let sequence = match self.append_own(cx, Commit::default())? {
-            Ok(sequence) => sequence,
-            Err(Unmade::NoRoom) => {
+            Appended::Made(sequence) => sequence,
+            Appended::NoRoom => {
                 self.set_stage(brick, Stage::Told(told));
                 return Ok(false);
             }
-            Err(Unmade::Refused(error)) => return Err(error),
+            Appended::Refused(error) => return Err(error),
         };
         cx.out.branches.push("a learner is compared from the beginning");
         cx.send_member(brick, Message::Restart { sequence });

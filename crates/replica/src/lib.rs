@@ -6,6 +6,7 @@
 mod context;
 mod fast;
 mod heal;
+mod invariants;
 mod leader;
 mod locks;
 mod log;

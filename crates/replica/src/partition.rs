@@ -110,6 +110,7 @@ impl Partition {
                 None => refuse(event, error, out),
             };
         }
+        let (sends, answers) = (out.sends.len(), out.answers.len());
         let outcome = match event {
             Event::Message(envelope) => self.message(envelope, around, out),
             Event::View => self.renew_view(around, out),
@@ -119,6 +120,11 @@ impl Partition {
             },
         };
         if let Err(error) = outcome {
+            if matches!(error, Error::Bug { .. }) {
+                // A rule does not hold: what this event produced may be wrong.
+                out.sends.truncate(sends);
+                out.answers[answers..].iter_mut().for_each(|(_, answer)| *answer = Err(error.clone()));
+            }
             // Others on the brick need not wait for it.
             if let Role::Follower(follower) = &mut self.role {
                 follower.forget(&mut Context { at: &mut self.at, around, out });

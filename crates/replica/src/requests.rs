@@ -6,7 +6,7 @@ mod retries;
 use crate::context::{Context, Out, Token};
 use crate::fast::raw;
 use crate::leader::Leader;
-use crate::log::append::{Draft, Unmade};
+use crate::log::append::{Appended, Draft};
 use crate::log::settle::Then;
 use crate::ops::dispatch::step;
 use crate::ops::footprint::{check_place, keys_of, written_data, written_shard};
@@ -213,7 +213,7 @@ impl Leader {
             Event::Collect { volume, inode } => {
                 let ask = self.ask(cx, *volume);
                 match purge_orphan(cx.around.brick, &ask, *inode).map_err(error_of)? {
-                    Some(commit) => self.append_own(cx, commit)?.is_ok(),
+                    Some(commit) => self.append_own(cx, commit)?.is_made(),
                     None => true,
                 }
             }
@@ -234,9 +234,9 @@ impl Leader {
     /// A record of the host's.
     fn change(&mut self, cx: &mut Context, token: Token, commit: Commit) -> Result<bool> {
         match self.append_own(cx, commit)? {
-            Ok(sequence) => self.when(sequence, false, Then::Answer(token, Ok(Reply::Done))),
-            Err(Unmade::NoRoom) => return Ok(false),
-            Err(Unmade::Refused(error)) => self.answer(token, Err(error)),
+            Appended::Made(sequence) => self.when(sequence, false, Then::Answer(token, Ok(Reply::Done))),
+            Appended::NoRoom => return Ok(false),
+            Appended::Refused(error) => self.answer(token, Err(error)),
         }
         self.ask_stuck(cx);
         Ok(true)
@@ -325,7 +325,7 @@ impl Leader {
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
         let draft = Draft { session, op_id, commit: &commit, also, must: false, step, closes };
         match self.append(cx, draft)? {
-            Ok(sequence) => {
+            Appended::Made(sequence) => {
                 self.remember_slot(ask);
                 if is_noted {
                     self.loosely_noted(sequence, cx.around.now);
@@ -343,8 +343,8 @@ impl Leader {
                     None => self.when(sequence, false, Then::Answer(token, Ok(reply))),
                 }
             }
-            Err(Unmade::NoRoom) => return Ok(false),
-            Err(Unmade::Refused(error)) => self.answer_op(token, ask, Err(error)),
+            Appended::NoRoom => return Ok(false),
+            Appended::Refused(error) => self.answer_op(token, ask, Err(error)),
         }
         Ok(true)
     }

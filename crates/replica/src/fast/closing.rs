@@ -6,7 +6,7 @@ use super::lender::ask_lender;
 use super::uneven::Uneven;
 use crate::context::Context;
 use crate::leader::Leader;
-use crate::log::append::{Draft, Unmade};
+use crate::log::append::{Appended, Draft};
 use crate::message::{FastList, Message};
 use crate::ops::data::block_change;
 use crate::ops::step::Commit;
@@ -277,9 +277,9 @@ impl Leader {
         let (session, op_id, step, also) = (SYSTEM_SESSION, OpId(0), None, Vec::new());
         let draft = Draft { session, op_id, commit, also, must: true, step, closes: true };
         match self.append(cx, draft)? {
-            Ok(sequence) => Ok(Some(sequence)),
-            Err(Unmade::NoRoom) => Ok(None),
-            Err(Unmade::Refused(error)) => Err(error),
+            Appended::Made(sequence) => Ok(Some(sequence)),
+            Appended::NoRoom => Ok(None),
+            Appended::Refused(error) => Err(error),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::loose::Loose;
 use super::uneven::Uneven;
 use super::{FastOp, read_lists};
 use crate::context::{Context, Out, Token};
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::message::{FastList, Message};
@@ -162,13 +163,19 @@ fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
 
 impl Leader {
     /// A leader begins: nothing is open.
-    pub fn begin_fast_lane(&mut self, cx: &Context) {
+    ///
+    /// # Errors
+    ///
+    /// `Bug` if a rule does not hold.
+    pub fn begin_fast_lane(&mut self, cx: &Context) -> Result<()> {
         let ticket = self.log.next_ticket();
         self.requests.wait_all(self.fast.take_reads());
         // Of this view, of this life of the brick, and of this beginning in it.
         let parts = [(cx.at.view.epoch.0, 24), (u64::from(cx.around.brick.generation()), 16), (ticket, 24)];
         let term = parts.iter().fold(0, |term, (part, bits)| term << bits | part & ((1 << bits) - 1));
+        require(term != self.fast.term, "L10", || format!("term {term:#x} is given twice"))?;
         self.fast = FastLane { term, ..FastLane::default() };
+        Ok(())
     }
 
     /// What is listed here is to be evened: as it is once all records are here, since an evening record may be among those that

@@ -8,7 +8,7 @@
 use super::lane::FastLane;
 use crate::context::Context;
 use crate::leader::Leader;
-use crate::log::append::Unmade;
+use crate::log::append::Appended;
 use crate::log::settle::Then;
 use crate::membership::Membership;
 use crate::ops::step::{Ask, Commit};
@@ -161,12 +161,12 @@ impl Leader {
         }
         let commit = Commit { changes: vec![Change::Delete { key: key(cx.at) }], ..Commit::default() };
         match self.append_own(cx, commit)? {
-            Ok(_) => {
+            Appended::Made(_) => {
                 cx.out.branches.push("nothing is loose any more");
                 self.fast.loose.noted = None;
             }
-            Err(Unmade::NoRoom) => {}
-            Err(Unmade::Refused(error)) => return Err(error),
+            Appended::NoRoom => {}
+            Appended::Refused(error) => return Err(error),
         }
         Ok(())
     }

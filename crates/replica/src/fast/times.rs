@@ -8,7 +8,7 @@
 
 use crate::context::{Around, Context, Token};
 use crate::leader::Leader;
-use crate::log::append::Unmade;
+use crate::log::append::Appended;
 use crate::ops::step::{Ask, Commit};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -155,9 +155,9 @@ impl Leader {
                 }
             }
             match self.append_own(cx, commit)? {
-                Ok(_) => self.times.found.retain(|file| !some.contains(file)),
-                Err(Unmade::NoRoom) => return Ok(()),
-                Err(Unmade::Refused(error)) => return Err(error),
+                Appended::Made(_) => self.times.found.retain(|file| !some.contains(file)),
+                Appended::NoRoom => return Ok(()),
+                Appended::Refused(error) => return Err(error),
             }
             cx.out.branches.push("times of files that were being written are renewed");
         }
@@ -172,7 +172,7 @@ impl Leader {
         }
         let (mut commit, idle) = self.untold_times(cx, &idle)?;
         commit.changes.extend(Times::ends(cx.at.ring, &idle));
-        if !idle.is_empty() && self.append_own(cx, commit)?.is_ok() {
+        if !idle.is_empty() && self.append_own(cx, commit)?.is_made() {
             self.times.unnote(&idle);
         }
         Ok(())
@@ -204,9 +204,9 @@ impl Leader {
         let (commit, told) = self.untold_times(cx, files)?;
         if !commit.changes.is_empty() {
             match self.append_own(cx, commit)? {
-                Ok(_) => {}
-                Err(Unmade::NoRoom) => return Ok(false),
-                Err(Unmade::Refused(error)) => return Err(error),
+                Appended::Made(_) => {}
+                Appended::NoRoom => return Ok(false),
+                Appended::Refused(error) => return Err(error),
             }
         }
         self.times.told(&told);

@@ -2,6 +2,7 @@
 
 use crate::context::{Context, Out};
 use crate::fast::times::Times;
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::log::follower::append;
 use crate::log::room;
@@ -9,6 +10,7 @@ use crate::log::settle::Then;
 use crate::message::{HealStep, Message};
 use crate::ops::step::Commit;
 use hekate_brick::LogEntry;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 /// A record's requirements.
@@ -26,31 +28,41 @@ pub(crate) struct Draft<'a> {
     pub closes: bool,
 }
 
-/// Why no record was made.
-pub(crate) enum Unmade {
+/// What became of a draft.
+pub(crate) enum Appended {
+    /// It is the record with this sequence number.
+    Made(Sequence),
     /// The brick must write home first, or a shard be closed.
     NoRoom,
+    /// It can never be a record; no replica has it.
     Refused(Error),
+}
+
+impl Appended {
+    pub fn is_made(&self) -> bool {
+        matches!(self, Self::Made(_))
+    }
 }
 
 impl Leader {
     /// Makes a record, and sends it on its way. It is settled once every member has it.
-    pub fn append(&mut self, cx: &mut Context, draft: Draft) -> Result<std::result::Result<Sequence, Unmade>> {
+    pub fn append(&mut self, cx: &mut Context, draft: Draft) -> Result<Appended> {
         let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
         let mut changes = commit.changes.clone();
         changes.extend(draft.also);
         let unnoted = if commit.times_of.is_none() { self.changes_times(cx, &changes) } else { Vec::new() };
         if self.must_tell_times(cx, &unnoted)? {
-            return Ok(Err(Unmade::NoRoom));
+            return Ok(Appended::NoRoom);
         }
         changes.extend(Times::ends(cx.at.ring, &unnoted));
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
         if !draft.closes && self.must_close(&changes, cx.out) {
-            return Ok(Err(Unmade::NoRoom));
+            return Ok(Appended::NoRoom);
         }
         let grows = room::takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.log.last.0 + 1);
+        self.check_order(cx, sequence)?;
         let (ring, partition, epoch) = (cx.at.ring, cx.at.own.partition, cx.at.view.epoch);
         set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
@@ -58,7 +70,7 @@ impl Leader {
             // Of what cannot be read it is not known.
             if !room::has_its_room(cx.around.brick, cx.at.ring, &entry.record.changes).unwrap_or(false) {
                 cx.out.branches.push("a record is refused for want of room");
-                return Ok(Err(Unmade::Refused(error)));
+                return Ok(Appended::Refused(error));
             }
         }
         let takes_now = !(grows && cx.around.brick.has_starving()) && cx.around.brick.takes_now(&entry);
@@ -73,11 +85,11 @@ impl Leader {
             Ok(false) | Err(Error::Unavailable { .. }) => {
                 cx.out.wants_room = true;
                 cx.out.branches.push("the leader's journal has no room");
-                return Ok(Err(Unmade::NoRoom));
+                return Ok(Appended::NoRoom);
             }
             // Refused for what it is: nobody has it.
             Err(error @ (Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. })) => {
-                return Ok(Err(Unmade::Refused(error)));
+                return Ok(Appended::Refused(error));
             }
             Err(error) => return Err(error),
         }
@@ -95,7 +107,21 @@ impl Leader {
         }
         self.stream(cx, &entry, commit, draft.step);
         self.log.window.push_back((entry, commit.fresh.clone()));
-        Ok(Ok(sequence))
+        Ok(Appended::Made(sequence))
+    }
+
+    /// R1: records follow each other in the epoch of a view that this replica leads. R4: while a member is away none is made.
+    /// L16: what is open on the fast lane is open in a view without absent members.
+    fn check_order(&self, cx: &Context, sequence: Sequence) -> Result<()> {
+        let last = cx.around.brick.position(cx.at.ring, cx.at.own.partition).sequence;
+        require(cx.at.leads(), "R1", || format!("a record in view {}, which another replica leads", cx.at.view.epoch))?;
+        require(last.0 + 1 == sequence.0, "R1", || format!("record {sequence} behind record {last} of the brick"))?;
+        require(self.all_present(), "R4", || format!("record {sequence} while members are away: {:?}", self.away()))?;
+        let is_lane_whole =
+            self.fast.open_count() == 0 || self.opens_shards(cx.at) || is_planted(Bug::FastWritesInPartialView);
+        require(is_lane_whole, "L16", || {
+            format!("{} shards are open in a view that lacks replicas", self.fast.open_count())
+        })
     }
 
     /// What a record leaves to be done later.

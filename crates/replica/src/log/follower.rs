@@ -4,6 +4,7 @@ use crate::context::{Around, Context, SyncJob};
 use crate::fast::FastMember;
 use crate::heal::learner::{Learning, block_hashes};
 use crate::heal::proof::Question;
+use crate::invariants::require;
 use crate::membership::Membership;
 use crate::message::{Address, Fresh, HealStep, Message};
 use crate::partition::Event;
@@ -276,6 +277,7 @@ impl Follower {
     fn take_one(&mut self, cx: &mut Context, sequence: Sequence, arrived: &Arrived) -> Result<bool> {
         let (brick, copied) = (cx.around.brick, arrived.copied);
         if self.learning.record.is_none() {
+            require(self.last.0 + 1 == sequence.0, "R1", || format!("record {sequence} behind record {}", self.last))?;
             let takes_now = brick.takes_now(&arrived.entry);
             let taken = takes_now && append_taken(brick, cx.at.ring, &arrived.entry, &arrived.fresh, copied)?;
             if taken {

@@ -1,5 +1,6 @@
 //! The numbers that a leader hands out, and its clock.
 
+use crate::invariants::require;
 use hekate_brick::Brick;
 use hekate_proto::*;
 
@@ -63,6 +64,17 @@ impl Numbers {
         // Its ring had as many partitions as the tag's highest bit says; since then they may have doubled.
         let then = 1u32.checked_shl(tag.checked_ilog2()?)?;
         (then <= count).then(|| PartitionNumber((tag - then) * (count / then)))
+    }
+
+    /// R13: all numbers that were handed out are reserved by a record on stable storage of all members.
+    ///
+    /// # Errors
+    ///
+    /// `Bug` if one is not.
+    pub fn check(&self) -> Result<()> {
+        require(self.next <= self.safe && self.safe <= self.reserved, "R13", || {
+            format!("numbers below {} are used, {} safe, {} reserved", self.next, self.safe, self.reserved)
+        })
     }
 
     /// Whether an op may begin.

@@ -2,6 +2,7 @@
 //! then. Nothing is answered before all records that the answer depends on are settled.
 
 use crate::context::{Context, Out, Token};
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::message::{Address, Message, Outcome};
@@ -43,7 +44,7 @@ impl Leader {
     pub fn settle(&mut self, cx: &mut Context) -> Result<()> {
         loop {
             self.go_on_closing(cx)?;
-            self.let_out(cx);
+            self.let_out(cx)?;
             self.go_on_levelling(cx)?;
             if self.requests.take_retry() {
                 self.retry(cx)?;
@@ -53,22 +54,29 @@ impl Leader {
         }
     }
 
-    fn let_out(&mut self, cx: &mut Context) {
+    fn let_out(&mut self, cx: &mut Context) -> Result<()> {
         let mut held = self.members.values().map(|member| member.held).min();
         if is_planted(Bug::AnsweredBeforeReplication) {
             held = None;
         }
         self.log.settled = self.log.settled.max(held.unwrap_or(self.log.last).min(self.log.last));
+        require(self.log.stable <= self.log.last, "R4", || {
+            format!("stable up to {}, the log ends with {}", self.log.stable, self.log.last)
+        })?;
         while self.log.window.front().is_some_and(|(entry, _)| entry.record.sequence <= self.log.settled) {
             self.log.window.pop_front();
         }
         while let Some(next) = self.log.after.iter().position(|waits| self.may_go(cx.at, waits)) {
             let Some((sequence, stable, then)) = self.log.after.remove(next) else { break };
+            require(sequence <= self.log.settled, "R2", || {
+                format!("record {sequence} is to be acknowledged, settled is {}", self.log.settled)
+            })?;
             match stable {
                 true => self.round(cx, sequence, Vec::new(), vec![then]),
-                false => self.fire(cx, then),
+                false => self.fire(cx, then)?,
             }
         }
+        Ok(())
     }
 
     /// Nothing that is settled waits any more.
@@ -94,10 +102,10 @@ impl Leader {
         self.log.window.iter().flat_map(|(entry, _)| &entry.record.changes)
     }
 
-    fn fire(&mut self, cx: &mut Context, then: Then) {
+    fn fire(&mut self, cx: &mut Context, then: Then) -> Result<()> {
         match then {
             Then::Answer(token, reply) => cx.out.answers.push((token, reply)),
-            Then::SendLegs(intent, upto) => self.send_legs(cx, intent, upto),
+            Then::SendLegs(intent, upto) => self.send_legs(cx, intent, upto)?,
             Then::EndLeg(to, intent, number, reply) => {
                 let outcome = match reply {
                     Ok(reply) => Outcome::Taken { reply },
@@ -114,6 +122,9 @@ impl Leader {
             }
             Then::SayGone(to, intent) => cx.send(to, Message::Forget { intent }),
             Then::Open(epoch) if epoch == cx.at.view.epoch && !cx.at.view.opened => {
+                require(self.all_present() && self.is_settled(), "R3", || {
+                    format!("view {epoch} is to open, and members lack {:?}", self.waits_for())
+                })?;
                 self.start.allow_open();
                 self.fast.loose.view_begins();
                 cx.out.open = Some((cx.at.own.partition, epoch));
@@ -121,6 +132,7 @@ impl Leader {
             Then::Open(_) => {}
             Then::LooseSynced(term) => self.loose_synced(term),
         }
+        Ok(())
     }
 
     pub fn refuse_all(&mut self, error: &Error, out: &mut Out) {

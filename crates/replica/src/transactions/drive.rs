@@ -5,8 +5,9 @@
 //! partitions rest on the same bricks, whose journals keep the order.
 
 use crate::context::Context;
+use crate::invariants::require;
 use crate::leader::Leader;
-use crate::log::append::{Draft, Unmade};
+use crate::log::append::{Appended, Draft};
 use crate::log::settle::Then;
 use crate::membership::Membership;
 use crate::message::{Message, Outcome};
@@ -49,14 +50,17 @@ impl Leader {
         if let Some(leg) = before.undo {
             driven.undo.push(IntentLeg { position, number, leg });
             let undo = driven.undo.clone();
-            if let Err(went) = self.record_intent(cx, intent, undo)? {
+            let recorded = self.record_intent(cx, intent, undo)?;
+            if !recorded.is_made() {
                 let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
                 driven.pending.clear();
                 driven.undo.pop();
-                return match went {
-                    Some(error) => self.give_up(cx, intent, Undone::Answered(Err(error))),
-                    None => Ok(()),
-                };
+                driven.stalled = matches!(recorded, Appended::NoRoom);
+            }
+            match recorded {
+                Appended::Made(_) => {}
+                Appended::NoRoom => return Ok(()),
+                Appended::Refused(error) => return self.give_up(cx, intent, Undone::Answered(Err(error))),
             }
         }
         // What is only read depends on nothing that was done before it.
@@ -65,32 +69,20 @@ impl Leader {
         Ok(())
     }
 
-    /// `Err(None)`: there is no room now.
-    fn record_intent(
-        &mut self,
-        cx: &mut Context,
-        intent: IntentId,
-        legs: Vec<IntentLeg>,
-    ) -> Result<std::result::Result<(), Option<Error>>> {
-        let Some(driven) = self.transactions.driven.get(&intent) else { return Ok(Ok(())) };
+    fn record_intent(&mut self, cx: &mut Context, intent: IntentId, legs: Vec<IntentLeg>) -> Result<Appended> {
+        let Some(driven) = self.transactions.driven.get(&intent) else {
+            return Err(Error::bug("an intent of an op that is not under way"));
+        };
         let record = IntentRecord { what: driven.what().into(), volume: driven.volume(), legs };
         let mut commit = Commit::default();
         commit.put(self.intent_key(cx.at, intent), &record);
-        match self.append_own(cx, commit)? {
-            Ok(_) => {
-                if let Some(driven) = self.transactions.driven.get_mut(&intent) {
-                    driven.recorded = true;
-                }
-                Ok(Ok(()))
-            }
-            Err(Unmade::NoRoom) => {
-                if let Some(driven) = self.transactions.driven.get_mut(&intent) {
-                    driven.stalled = true;
-                }
-                Ok(Err(None))
-            }
-            Err(Unmade::Refused(error)) => Ok(Err(Some(error))),
+        let appended = self.append_own(cx, commit)?;
+        if appended.is_made()
+            && let Some(driven) = self.transactions.driven.get_mut(&intent)
+        {
+            driven.recorded = true;
         }
+        Ok(appended)
     }
 
     pub(super) fn intent_key(&self, at: &Membership, intent: IntentId) -> Key {
@@ -110,12 +102,22 @@ impl Leader {
         );
     }
 
-    pub fn send_legs(&mut self, cx: &mut Context, intent: IntentId, upto: Sequence) {
+    /// Sends the legs of an op that wait for what is in the log up to `upto`.
+    ///
+    /// # Errors
+    ///
+    /// `Bug` if a rule does not hold.
+    pub fn send_legs(&mut self, cx: &mut Context, intent: IntentId, upto: Sequence) -> Result<()> {
         let ticks = self.requests.ticks();
         // What was to be sent again before these legs were there does not wait for what they follow.
         let Some(driven) = self.transactions.driven.get_mut(&intent).filter(|driven| driven.follow <= upto) else {
-            return;
+            return Ok(());
         };
+        require(driven.follow <= self.log.settled(), "R7", || {
+            format!("legs of intent {intent:?} follow record {}, settled is {}", driven.follow, self.log.settled())
+        })?;
+        let is_undoable = driven.undo.is_empty() || driven.recorded;
+        require(is_undoable, "R6", || format!("legs of intent {intent:?} are to be sent before it is in the log"))?;
         driven.resend_at = ticks + RESEND_TICKS;
         let (session, op_id) = match &driven.aim {
             Aim::Op(ask, _) => (ask.session, ask.op_id),
@@ -130,6 +132,7 @@ impl Leader {
             let (number, leg) = (*number, leg.clone());
             cx.send(to, Message::Leg { intent, number, volume, session, op_id, leg });
         }
+        Ok(())
     }
 
     /// The commit point.
@@ -160,12 +163,12 @@ impl Leader {
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
         let draft = Draft { session, op_id, commit: &commit, also, must, step, closes };
         let sequence = match self.append(cx, draft)? {
-            Ok(sequence) => sequence,
-            Err(Unmade::NoRoom) => {
+            Appended::Made(sequence) => sequence,
+            Appended::NoRoom => {
                 self.stall(intent);
                 return Ok(());
             }
-            Err(Unmade::Refused(error)) => {
+            Appended::Refused(error) => {
                 return self.give_up(cx, intent, Undone::Answered(Err(error)));
             }
         };
@@ -242,7 +245,7 @@ impl Leader {
             if driven.pending.is_empty() {
                 self.end_intent(cx, intent)?;
             } else {
-                self.send_legs(cx, intent, self.log.last());
+                self.send_legs(cx, intent, self.log.last())?;
             }
             return Ok(());
         }
@@ -323,15 +326,15 @@ impl Leader {
             commit.delete(key.clone());
         }
         match self.append_own(cx, commit)? {
-            Ok(sequence) => {
+            Appended::Made(sequence) => {
                 self.when(sequence, false, Then::Ended(intent));
                 Ok(())
             }
-            Err(Unmade::NoRoom) => {
+            Appended::NoRoom => {
                 self.stall(intent);
                 Ok(())
             }
-            Err(Unmade::Refused(error)) => Err(error),
+            Appended::Refused(error) => Err(error),
         }
     }
 

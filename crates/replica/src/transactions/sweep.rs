@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::leader::Leader;
-use crate::log::append::Unmade;
+use crate::log::append::Appended;
 use crate::log::number_allocator::Numbers;
 use crate::log::settle::Then;
 use crate::membership::Membership;
@@ -31,12 +31,12 @@ impl Leader {
         intents.iter().for_each(|intent| commit.delete(self.intent_key(cx.at, *intent)));
         marks.iter().for_each(|mark| commit.delete(mark.clone()));
         match self.append_own(cx, commit)? {
-            Ok(sequence) => {
+            Appended::Made(sequence) => {
                 let stable = intents.iter().any(|intent| self.is_marked_elsewhere(cx, *intent));
                 intents.into_iter().for_each(|intent| self.when(sequence, stable, Then::Forget(intent)));
             }
-            Err(Unmade::NoRoom) => (self.transactions.swept, self.transactions.forgotten) = (intents, marks),
-            Err(Unmade::Refused(error)) => return Err(error),
+            Appended::NoRoom => (self.transactions.swept, self.transactions.forgotten) = (intents, marks),
+            Appended::Refused(error) => return Err(error),
         }
         Ok(())
     }

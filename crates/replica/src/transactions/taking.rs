@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::leader::Leader;
-use crate::log::append::{Draft, Unmade};
+use crate::log::append::{Appended, Draft};
 use crate::log::settle::Then;
 use crate::membership::Membership;
 use crate::message::{Address, Message, Outcome};
@@ -50,18 +50,18 @@ impl Leader {
             let (session, op_id, also, step, closes) = (ask.session, ask.op_id, Vec::new(), None, false);
             let draft = Draft { session, op_id, commit, also, must, step, closes };
             match self.append(cx, draft)? {
-                Ok(_) => {
+                Appended::Made(_) => {
                     // That it may forget the mark is told once, and may not arrive.
                     if !matches!(leg, Leg::DropShards { .. }) {
                         self.transactions.doubtful.insert(intent);
                     }
                     self.leg_taken(cx.at, ask, leg);
                 }
-                Err(Unmade::NoRoom) => {
+                Appended::NoRoom => {
                     cx.send(from, busy);
                     return Ok(());
                 }
-                Err(Unmade::Refused(error)) => {
+                Appended::Refused(error) => {
                     self.when(self.log.last(), false, Then::EndLeg(from, intent, number, Err(error)));
                     return Ok(());
                 }

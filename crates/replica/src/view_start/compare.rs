@@ -8,7 +8,7 @@
 
 use crate::context::Context;
 use crate::leader::Leader;
-use crate::log::append::Unmade;
+use crate::log::append::Appended;
 use crate::membership::Membership;
 use crate::message::{Hashed, Message, Portion};
 use crate::ops::step::Commit;
@@ -98,13 +98,13 @@ impl Leader {
         }
         let (changes, told) = (comparison.changes.values().cloned().collect(), comparison.tell(cx.at));
         match self.append_own(cx, Commit { changes, ..Commit::default() })? {
-            Ok(_) => {
+            Appended::Made(_) => {
                 cx.out.notes.extend(told);
                 self.start.phase = Phase::Feeding;
                 Ok(())
             }
-            Err(Unmade::NoRoom) => Ok(()),
-            Err(Unmade::Refused(error)) => Err(error),
+            Appended::NoRoom => Ok(()),
+            Appended::Refused(error) => Err(error),
         }
     }
 }

@@ -5,8 +5,9 @@
 //! to what all members have on stable storage, so what one lacks another still has, unless its journal has rotted (`feed.rs`).
 
 use crate::context::{Around, Context};
+use crate::invariants::require;
 use crate::leader::{Leader, Member};
-use crate::log::append::{Draft, Unmade};
+use crate::log::append::{Appended, Draft};
 use crate::log::follower::append_if_room;
 use crate::log::settle::Then;
 use crate::message::{Address, BlockAt, FastList, Message};
@@ -88,7 +89,7 @@ impl Leader {
         self.start.may_open = false;
         // The note of a file says that its times are to be renewed.
         self.times.forget();
-        self.begin_fast_lane(cx);
+        self.begin_fast_lane(cx)?;
         self.ask_members_only(cx);
         self.ask_positions(cx);
         self.decide(cx)
@@ -294,6 +295,19 @@ impl Leader {
         Ok(())
     }
 
+    /// R3, R13, R15, L15 and L17, for a leader that is about to serve.
+    fn check_serving(&self, cx: &Context) -> Result<()> {
+        let view = &cx.at.view;
+        require(view.opened && cx.at.leads(), "L15", || {
+            format!("view {} is not open, or another leads it", view.epoch)
+        })?;
+        require(cx.at.is_meant(), "L17", || format!("view {} names another incarnation of this brick", view.epoch))?;
+        require(self.all_present(), "R3", || format!("members are away: {:?}", self.away()))?;
+        require(cx.at.lost.is_empty(), "R15", || format!("{} lost blocks are not settled", cx.at.lost.len()))?;
+        require(!self.transactions.recovers(), "R3", || "an intent is neither undone nor finished".into())?;
+        self.numbers.check()
+    }
+
     /// From phase to phase, as far as it goes.
     pub fn go_on_levelling(&mut self, cx: &mut Context) -> Result<()> {
         let is_even = self.start.phase == Phase::Feeding && self.all_present() && self.is_settled();
@@ -345,6 +359,7 @@ impl Leader {
         }
         let recovers = self.transactions.recovers() || self.times.has_found();
         if self.start.phase == Phase::Recovering && self.numbers.has_room() && !recovers && self.is_settled() {
+            self.check_serving(cx)?;
             self.start.phase = Phase::Serving;
             self.requests.retry();
         }
@@ -399,14 +414,14 @@ impl Leader {
         let record = ShardRecord { stamp, ..before };
         let changes = vec![Change::WriteBlocks { shard: block.shard, record, run, bytes }];
         match self.append_own(cx, Commit { changes, ..Commit::default() })? {
-            Ok(_) => Ok(()),
+            Appended::Made(_) => Ok(()),
             // There was no room in the journal: once more, a little later.
-            Err(Unmade::NoRoom) => {
+            Appended::NoRoom => {
                 let Phase::Settling { blocks } = &mut self.start.phase else { return Ok(()) };
                 blocks.insert(block, Lost { asked: false, ..lost });
                 Ok(())
             }
-            Err(Unmade::Refused(error)) => Err(error),
+            Appended::Refused(error) => Err(error),
         }
     }
 
@@ -435,8 +450,8 @@ impl Leader {
         cx.out.branches.push("levelling: writes whose bytes are lost are forgotten");
         match self.append_own(cx, commit)? {
             // Settled, it is looked at again; without room, a little later.
-            Ok(_) | Err(Unmade::NoRoom) => Ok(()),
-            Err(Unmade::Refused(error)) => Err(error),
+            Appended::Made(_) | Appended::NoRoom => Ok(()),
+            Appended::Refused(error) => Err(error),
         }
     }
 
@@ -447,13 +462,13 @@ impl Leader {
             return Ok(None);
         }
         match self.append_own(cx, Commit::default())? {
-            Err(Unmade::Refused(error)) => Ok(Some(error)),
-            Ok(_) | Err(Unmade::NoRoom) => Ok(None),
+            Appended::Refused(error) => Ok(Some(error)),
+            Appended::Made(_) | Appended::NoRoom => Ok(None),
         }
     }
 
     /// A record of the server's own.
-    pub fn append_own(&mut self, cx: &mut Context, commit: Commit) -> Result<std::result::Result<Sequence, Unmade>> {
+    pub fn append_own(&mut self, cx: &mut Context, commit: Commit) -> Result<Appended> {
         let draft = Draft {
             session: SYSTEM_SESSION,
             op_id: OpId(0),
