@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "e2e"))
 
 import harness  # noqa: E402
-from test_processes import three  # noqa: E402
+from servers import three  # noqa: E402
 
 CALLS = ["sendto", "sendmsg", "write", "writev", "fdatasync"]
 PAGE = b"p" * 4096

@@ -18,6 +18,7 @@ demo_programs=(
   python3:python3       #  20 MB   with its standard library: compares what was acknowledged with what is there
 )
 test_programs=(
+  pytest-3:python3-pytest # 1.5 MB  runs the end-to-end tests, side by side with xdist (0.2 MB)
   strace:strace         # 2.8 MB   shows that each disk is synced before the reply
   getfattr:attr         # 0.2 MB   extended attributes
   ganesha.nfsd:nfs-ganesha # 2 MB  an NFS server in user space, with rpcbind and 2 MB of libraries, and
@@ -51,6 +52,9 @@ need() { local pair; for pair; do command -v "${pair%%:*}" >/dev/null 2>&1 || pa
 # What lets nfs-ganesha serve directories of this machine is a library of its own (0.2 MB).
 need_ganesha() { compgen -G '/usr/lib/*/ganesha/libfsalvfs.so' >/dev/null || packages+=(nfs-ganesha-vfs); }
 
+# A plug-in of pytest has no program.
+need_xdist() { /usr/bin/python3 -c "import xdist" 2>/dev/null || packages+=(python3-pytest-xdist); }
+
 # PostgreSQL's server, unpacked and not installed, since Debian's package wants LLVM for what the tests turn off: 62 MB,
 # and these libraries of its, 45 MB at most.
 postgres_libraries=(libicu72 libldap-2.5-0 liblz4-1 libpam0g libpq5 libssl3 libxml2 libzstd1 tzdata)
@@ -75,9 +79,9 @@ need "${demo_programs[@]}"
 [ -e "$(gcc -print-file-name=crt1.o 2>/dev/null || true)" ] || packages+=(libc6-dev) # 12 MB: what gcc links against
 case $task in
   demo) ;;
-  test) need "${test_programs[@]}"; need_ganesha; need_postgres ;;
+  test) need "${test_programs[@]}"; need_xdist; need_ganesha; need_postgres ;;
   bench) need "${test_programs[@]}" "${bench_programs[@]}" ;;
-  soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_ganesha; need_postgres ;;
+  soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_xdist; need_ganesha; need_postgres ;;
   *) give_up "usage: scripts/setup.sh demo|test|bench|soak" ;;
 esac
 if [ "$task" != demo ]; then

@@ -25,9 +25,9 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "e2e")]
 import acked  # noqa: E402
 import faults  # noqa: E402
 import report  # noqa: E402
+from checker import check, checker  # noqa: E402
 from cluster import CLIENTS, SERVERS, VOLUMES, Cluster  # noqa: E402
 from harness import HEKATE, Store, equal  # noqa: E402
-from test_histories import check, checker  # noqa: E402
 
 # Load before a fault, and after it was healed.
 BEFORE_S, AFTER_S = 1.0, 2.0

@@ -1,24 +1,20 @@
-"""What every end-to-end test stands on: a store of its own, and a runner that cleans up whatever happens.
+"""What every end-to-end test uses: a store in a directory of its own, assertions, and the clean-up of that directory.
 
-A test is a function with `@test` that takes a `Store`. It runs in a process of its own with a time limit, in a
-directory of its own. Processes and mounts are found again by that directory, so a test that hangs or is killed leaves
-nothing behind either.
+The clean-up finds processes, mounts and loop devices by the directory, so it works after a test that hung or was killed.
 """
 
 import errno
-import functools
 import glob
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import time
-import traceback
+from unittest import SkipTest as Skip  # pytest reports it as a skip; scripts without pytest use this module too
 
 HEKATE = os.environ.get("HEKATE", "")
 NOBODY = 65534
@@ -26,22 +22,10 @@ NOBODY = 65534
 PATIENCE = int(os.environ.get("E2E_PATIENCE", "1"))
 # The first mount of a store is one of its server (`serve --mount`): for tests that kill neither.
 OWN = bool(os.environ.get("HEKATE_OWN_MOUNT"))
-TESTS = []
-
-# Tests of what is not there yet, and what each waits for. One that passes is a failure: then its line goes.
-AWAITED = {}
-
-
-class Skip(Exception):
-    """The machine lacks what the test needs."""
-
-
-def test(function=None, *, root=False, fuse=True, limit_s=90):
-    """Declares a test. `root`, `fuse`: what it needs; `limit_s`: what it may take on a busy machine."""
-    if function is None:
-        return functools.partial(test, root=root, fuse=fuse, limit_s=limit_s)
-    TESTS.append((function.__name__, function, root, fuse, limit_s))
-    return function
+# Name of the variable that holds a test's directory in the environment of the processes which the test starts.
+DIRECTORY_VARIABLE = "E2E_TEST"
+# Below the ports that Linux gives to connections (32768 and up): 2,000 for each worker of pytest-xdist.
+PORT_MIN, PORTS = 10_000, 2_000
 
 
 def equal(found, wanted, what):
@@ -84,10 +68,16 @@ def wait_until(condition, what, limit_s=20):
 
 
 def free_port():
-    """A port of the loopback address that nobody has."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return asked.getsockname()[1]
+    """A port of the loopback address that nothing listens on, from the range of this worker."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10
+    for port in random.sample(range(PORT_MIN + worker * PORTS, PORT_MIN + (worker + 1) * PORTS), 50):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("50 ports are all in use")
 
 
 def write(path, data, flags=0):
@@ -285,193 +275,106 @@ def processes_of(base):
     """Hekate processes that were started with a path in `base`."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().decode(errors="replace").split("\0")
-        except OSError:
-            continue
+        words = proc_strings(pid, "cmdline")
         ours = any(word == base or word.startswith(base + "/") for word in words[1:])
         if ours and os.path.basename(words[0]) in ("hekate", os.path.basename(HEKATE)):
             found.append(int(pid))
     return found
 
 
+def started_by(base):
+    """Processes that inherited the environment of a test whose directory is `base` or in it."""
+    wanted = f"{DIRECTORY_VARIABLE}={base}"
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if any(word == wanted or word.startswith(wanted + "/") for word in proc_strings(pid, "environ")):
+            found.append(int(pid))
+    return found
+
+
+def proc_strings(pid, name):
+    """The zero-terminated strings of /proc/PID/NAME; [""] if the process is gone or belongs to another user."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return [""]
+
+
 def mounts_below(base):
     """Mount points below `base`, innermost first."""
+    return [point for point, _, _ in mounts_with_devices(base)]
+
+
+def mounts_with_devices(base):
+    """(mount point, minor number of its device, kind of file system) below `base`, innermost first."""
+    found = []
     with open("/proc/self/mountinfo") as file:
-        points = [line.split(" ")[4] for line in file]
-    return [point for point in reversed(points) if point.startswith(base + "/")]
+        for line in file:
+            words, kind = line.split(" "), line.partition(" - ")[2].split(" ")[0]
+            if words[4].startswith(base + "/"):
+                found.append((words[4], words[2].partition(":")[2], kind))
+    return found[::-1]
 
 
-def clean_up(base):
-    for pid in processes_of(base):
+def end_processes(base):
+    """Ends the Hekate processes of `base` at once, and after a second whatever else a test left there."""
+    end_all(processes_of(base))
+    abort_fuse(base)
+    end = time.monotonic() + 1
+    while (left := started_by(base)) and time.monotonic() < end:
+        time.sleep(0.02)
+    end_all(left)
+
+
+def end_all(pids):
+    for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+
+
+def abort_fuse(base):
+    """Ends waits in FUSE mounts below `base`: a process that waits there cannot be killed."""
+    for _, minor, kind in mounts_with_devices(base):
+        if kind.startswith("fuse"):
+            try:
+                with open(f"/sys/fs/fuse/connections/{minor}/abort", "w") as file:
+                    file.write("1")
+            except OSError:
+                pass  # the connection has ended, or fusectl is not mounted
+
+
+def clean_up(base):
+    end_processes(base)
     for point in mounts_below(base):
-        plain, lazy = (["umount"], ["umount", "-l"]) if os.geteuid() == 0 else (["fusermount3", "-u"], ["fusermount3", "-uz"])
+        is_root = os.geteuid() == 0
+        plain, lazy = (["umount"], ["umount", "-l"]) if is_root else (["fusermount3", "-u"], ["fusermount3", "-uz"])
         try:
             subprocess.run([*plain, point], capture_output=True, check=True, timeout=5)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             subprocess.run([*lazy, point], capture_output=True, timeout=30)
+    detach_loops(base)
     if not mounts_below(base):
         shutil.rmtree(base, ignore_errors=True)
 
 
+def detach_loops(base):
+    """Detaches loop devices whose files are below `base`."""
+    for path in glob.glob("/sys/block/loop*/loop/backing_file"):
+        try:
+            with open(path) as file:
+                is_ours = file.read().startswith(base + "/")
+        except OSError:
+            continue  # detached meanwhile
+        if is_ours:
+            subprocess.run(["losetup", "-d", f"/dev/{path.split('/')[3]}"], capture_output=True, timeout=30)
+
+
 def logs(base):
     """The last lines of the log of each server."""
-    for path in sorted(glob.glob(f"{base}/state*/*.log")):
+    for path in sorted(glob.glob(f"{base}/*/*.log")):
         with open(path, errors="replace") as file:
             for line in file.read().splitlines()[-8:]:
                 yield f"{os.path.relpath(path, base)}: {line}"
-
-
-# --- running ---
-
-
-def run_one(function, base, limit_s):
-    """-> ("PASS" | "FAIL" | "SKIP", why)."""
-    limit_s *= PATIENCE
-    report = f"{base}/report"
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        verdict, why = judge(function, base)
-        with open(report, "w") as file:
-            json.dump([verdict, why], file)
-        os._exit(0)
-    end = time.monotonic() + limit_s
-    while os.waitpid(child, os.WNOHANG)[0] == 0:
-        if time.monotonic() > end:
-            where = stuck_at(child)
-            # Its mounts first: a process that waits for one cannot be killed.
-            for pid in processes_of(base):
-                os.kill(pid, signal.SIGKILL)
-            end_group(child)
-            os.waitpid(child, 0)
-            return "FAIL", f"not done after {limit_s} s {where}"
-        time.sleep(0.01)
-    end_group(child)
-    try:
-        with open(report) as file:
-            return tuple(json.load(file))
-    except (OSError, ValueError):
-        return "FAIL", "the test's process died"
-
-
-def end_group(leader):
-    """Ends what the test started in its own process group."""
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def stuck_at(pid):
-    try:
-        with open(f"/proc/{pid}/wchan") as file:
-            return f"(waiting in {file.read() or 'user space'})"
-    except OSError:
-        return ""
-
-
-def stacks_of(pid):
-    """Where a server that does not answer is, if gdb is there to ask. -> in which file that is written."""
-    path = f"/var/tmp/hekate-stacks.{pid}.txt"
-    try:
-        with open(path, "w") as file:
-            words = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 40"]
-            subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=60, check=True)
-        return f" (its threads: {path})"
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def judge(function, base):
-    store = Store(base)
-    try:
-        function(store)
-        store.end()
-        return "PASS", ""
-    except Skip as why:
-        return "SKIP", str(why)
-    except BaseException as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        if isinstance(error, AssertionError):
-            frames = [frame for frame in frames if "/test_" in frame.filename][-1:]
-        where = [f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in frames if "/e2e/" in frame.filename]
-        where = f" ({', '.join(where)})" if where else ""
-        text = str(error) if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: {error}"
-        if isinstance(error, subprocess.TimeoutExpired) and store.server_pid:
-            text += stacks_of(store.server_pid)
-        return "FAIL", text + where
-
-
-def missing(root, fuse):
-    if root and os.geteuid() != 0:
-        return "needs root"
-    if fuse:
-        if not os.path.exists("/dev/fuse"):
-            return "needs /dev/fuse"
-        if os.geteuid() != 0 and not os.access("/dev/fuse", os.R_OK | os.W_OK):
-            return "needs access to /dev/fuse"
-    return None
-
-
-def main(modules):
-    wanted = sys.argv[1:]
-    TESTS.sort(key=lambda test: modules.index(sys.modules[test[1].__module__]))
-    unknown = set(wanted) - {name for name, *_ in TESTS}
-    if unknown:
-        sys.exit(f"no such test: {', '.join(unknown)}; there are: {', '.join(name for name, *_ in TESTS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    top = tempfile.mkdtemp(prefix="hekate-e2e.", dir=os.environ.get("E2E_DIR", "/var/tmp"))
-    os.chmod(top, 0o711)  # other users pass through in their tests
-    counts, unsteady = {"PASS": 0, "FAIL": 0, "SKIP": 0, "WAIT": 0}, []
-    try:
-        for name, function, root, fuse, limit_s in TESTS:
-            if wanted and name not in wanted:
-                continue
-            arguments = (name, function, missing(root, fuse), f"{top}/{name}", limit_s)
-            verdict = one_line(*arguments)
-            if verdict == "FAIL" and os.environ.get("CI"):
-                # What fails once in CI is told at the end; what fails twice fails.
-                verdict = one_line(*arguments)
-                unsteady += [name] if verdict == "PASS" else []
-            counts[verdict] += 1
-    finally:
-        clean_up(top)
-    if unsteady:
-        print(f"hekate e2e: passed only when run again, see above: {', '.join(unsteady)}")
-    skipped = f", {counts['SKIP']} skipped" if counts["SKIP"] else ""
-    awaited = f", {counts['WAIT']} wait for what is not there yet" if counts["WAIT"] else ""
-    print(f"hekate e2e: {counts['PASS']} passed, {counts['FAIL']} failed{skipped}{awaited}")
-    sys.exit(1 if counts["FAIL"] else 0)
-
-
-def as_awaited(name, verdict, why):
-    if name not in AWAITED or verdict == "SKIP":
-        return verdict, why
-    if verdict == "PASS":
-        return "FAIL", "passes now: delete its line in AWAITED (harness.py)"
-    return "WAIT", f"for {AWAITED[name]} ({why})"
-
-
-def one_line(name, function, lacks, base, limit_s):
-    """Runs a test and prints its line. -> the verdict."""
-    if lacks:
-        print(f"SKIP {name}: {lacks}", flush=True)
-        return "SKIP"
-    os.mkdir(base)
-    os.chmod(base, 0o711)
-    begun = time.monotonic()
-    try:
-        verdict, why = as_awaited(name, *run_one(function, base, limit_s))
-        print(f"{verdict} {name} ({time.monotonic() - begun:.1f} s){': ' + why if why else ''}", flush=True)
-        if verdict == "FAIL":
-            for line in logs(base):
-                print(f"     {line}", flush=True)
-    finally:
-        clean_up(base)
-    return verdict

@@ -12,9 +12,8 @@ import signal
 import socket
 import struct
 import subprocess
-import time
 
-from harness import Skip, is_gone, wait_until
+from harness import Skip, wait_until
 from helper_install import own_namespace
 
 CLONE_NEWNET = 0x40000000

@@ -5,7 +5,9 @@ import errno
 import os
 import subprocess
 
-from harness import Skip, equal, raises, test
+import pytest
+
+from harness import Skip, equal, raises
 
 ALICE, BOB, CREW = 61_001, 61_002, 61_010
 STEPS = f"""
@@ -39,8 +41,8 @@ def alike(found, wanted, what):
     assert not differs, f"{what}: " + " | ".join(differs[:30])
 
 
-@test(root=True)
-def acls_are_what_they_are_on_a_local_file_system(store):
+@pytest.mark.root
+def test_acls_are_what_they_are_on_a_local_file_system(store):
     if run("/", "command -v setfacl getfacl").returncode != 0:
         raise Skip("setfacl is missing: apt-get install acl")
     mnt = store.up()
@@ -64,8 +66,8 @@ def acls_are_what_they_are_on_a_local_file_system(store):
     equal(shown(mnt), shown(local), "after the server was killed")
 
 
-@test(root=True)
-def acls_are_checked_where_they_enter(store):
+@pytest.mark.root
+def test_acls_are_checked_where_they_enter(store):
     mnt = store.up()
     open(f"{mnt}/f", "w").close()
     os.symlink("f", f"{mnt}/l")
@@ -85,8 +87,8 @@ def acls_are_checked_where_they_enter(store):
     equal(os.stat(f"{mnt}/f").st_mode & 0o777, 0o640, "after what was refused")
 
 
-@test(root=True)
-def a_caching_mount_knows_the_attributes_that_it_gives(store):
+@pytest.mark.root
+def test_a_caching_mount_knows_the_attributes_that_it_gives(store):
     """It answers from what it was told of an inode; what it was told before must not hide what it has done since."""
     store.init()
     store.serve()

@@ -7,8 +7,10 @@ a difference again [20]; HEKATE_NO_GAPS=1: also what `against_ext4/gaps.py` leav
 import os
 import subprocess
 
+import pytest
+
 from against_ext4.run import Run
-from harness import Skip, test
+from harness import Skip
 
 OPS = int(os.environ.get("HEKATE_OPS", "20000"))
 # The same in each run, as a difference that `KNOWN` names may show itself in a new way; `make soak` draws others.
@@ -47,11 +49,13 @@ def compare(store, names):
         subprocess.run(["umount", ext4], check=True)
 
 
-@test(root=True, limit_s=LIMIT_S)
-def one_mount_does_what_ext4_does(store):
+@pytest.mark.root
+@pytest.mark.limit(LIMIT_S)
+def test_one_mount_does_what_ext4_does(store):
     compare(store, ["mnt"])
 
 
-@test(root=True, limit_s=LIMIT_S)
-def two_mounts_in_turn_do_what_ext4_does(store):
+@pytest.mark.root
+@pytest.mark.limit(LIMIT_S)
+def test_two_mounts_in_turn_do_what_ext4_does(store):
     compare(store, ["mnt", "other"])

@@ -8,10 +8,12 @@ import signal
 import threading
 import time
 
-from harness import equal, free_port, read, test, wait_until, write
+import pytest
+
+from harness import equal, free_port, read, wait_until, write
 from test_failover import views
 from test_kills import Writers
-from test_processes import three
+from servers import three
 
 DENIED = 77
 
@@ -23,8 +25,8 @@ def all_done(writers):
     assert counts["acknowledged"] > 30, f"too slow to say anything: {counts}"
 
 
-@test(limit_s=150)
-def a_server_that_hangs_is_waited_for(store):
+@pytest.mark.limit(150)
+def test_a_server_that_hangs_is_waited_for(store):
     mnt = three(store)
     writers = Writers(store, mnt, seconds=11)
     time.sleep(1)
@@ -40,8 +42,8 @@ def a_server_that_hangs_is_waited_for(store):
     all_done(writers)
 
 
-@test(limit_s=150)
-def a_server_that_hangs_long_is_made_even(store):
+@pytest.mark.limit(150)
+def test_a_server_that_hangs_long_is_made_even(store):
     mnt = three(store)
     for number in range(20):
         os.mkdir(f"{mnt}/d{number}")
@@ -69,8 +71,8 @@ def restart_machine(store, name, brick):
     write(path, re.sub('boot = ".*"', 'boot = "another"', life).encode())
 
 
-@test(limit_s=150)
-def mounts_take_new_views_after_a_machine_restarts(store):
+@pytest.mark.limit(150)
+def test_mounts_take_new_views_after_a_machine_restarts(store):
     mnt = three(store)
     idle = store.mount("idle")
     os.mkdir(f"{idle}/before")
@@ -98,8 +100,8 @@ def mounts_take_new_views_after_a_machine_restarts(store):
     equal(sorted(os.listdir(f"{mnt}/before"), key=int), [str(number) for number in range(20)], "made by old views")
 
 
-@test(limit_s=150)
-def a_mount_over_tcp_reaches_all_servers(store):
+@pytest.mark.limit(150)
+def test_a_mount_over_tcp_reaches_all_servers(store):
     three(store, listen=True, mount=False)
     mnt = store.mount(server=f"tcp:{store.address}")
     writers = Writers(store, mnt, seconds=7)
@@ -119,8 +121,8 @@ def a_mount_over_tcp_reaches_all_servers(store):
     all_done(writers)
 
 
-@test(limit_s=120)
-def a_server_waits_for_the_first_one(store):
+@pytest.mark.limit(120)
+def test_a_server_waits_for_the_first_one(store):
     three(store, mount=False)
     store.kill_other("s2")
     store.kill_server()
@@ -144,8 +146,8 @@ def other_cluster(store, address):
     return state
 
 
-@test(limit_s=120)
-def a_cluster_with_the_same_secret_is_told_apart(store):
+@pytest.mark.limit(120)
+def test_a_cluster_with_the_same_secret_is_told_apart(store):
     mnt = three(store)
     os.mkdir(f"{mnt}/ours")
     address = f"127.0.0.1:{free_port()}"

@@ -10,13 +10,15 @@ import stat
 import subprocess
 import time
 
-from harness import NOBODY, HEKATE, equal, free_port, read, test, wait_until
+import pytest
+
+from harness import NOBODY, HEKATE, equal, free_port, read, wait_until
 from raw_client import CONTROL, HELLO, TO_CONTROL, Raw, Refused, Session, control, greeted, header, set_mode, user, write_shard
 from test_users import program_for_all
 
 
-@test(fuse=False)
-def a_relayed_proof_opens_no_other_server(store):
+@pytest.mark.no_fuse
+def test_a_relayed_proof_opens_no_other_server(store):
     """Whoever holds the port of a server that is down is asked in, and must not get through to another with that."""
     ports = [free_port(), free_port()]
     store.init()
@@ -50,8 +52,10 @@ def a_relayed_proof_opens_no_other_server(store):
     store.serve_other("two", "--listen", f"127.0.0.1:{ports[1]}")
     wait_until(lambda: store.status()["health"] == "good", "both servers in touch")
 
-@test(root=True, fuse=False, limit_s=180)
-def strangers_do_not_keep_others_out(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+@pytest.mark.limit(180)
+def test_strangers_do_not_keep_others_out(store):
     store.init()
     store.serve()
     os.chmod(store.state, 0o711)
@@ -66,8 +70,9 @@ def strangers_do_not_keep_others_out(store):
     session.create("f")
 
 
-@test(root=True, fuse=False)
-def strangers_take_little_memory(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_strangers_take_little_memory(store):
     store.init()
     store.serve()
     os.chmod(store.state, 0o711)
@@ -85,8 +90,8 @@ def memory(pid):
     return int(read(f"/proc/{pid}/statm").split()[1]) * resource.getpagesize()
 
 
-@test(fuse=False)
-def a_slow_handshake_ends_in_time(store):
+@pytest.mark.no_fuse
+def test_a_slow_handshake_ends_in_time(store):
     port = free_port()
     store.init()
     store.serve("--listen", f"127.0.0.1:{port}")
@@ -104,8 +109,8 @@ def a_slow_handshake_ends_in_time(store):
     assert time.monotonic() < begun + 25, "it goes on after 30 s"
 
 
-@test(root=True)
-def what_is_made_is_private(store):
+@pytest.mark.root
+def test_what_is_made_is_private(store):
     before = os.umask(0o000)
     try:
         store.init()
@@ -121,8 +126,8 @@ def what_is_made_is_private(store):
         equal(stat.S_IMODE(mode) & 0o077, 0, f"mode {stat.S_IMODE(mode):o} of {os.path.relpath(path, store.base)} for others")
 
 
-@test(root=True)
-def a_state_directory_that_a_mount_made_is_private(store):
+@pytest.mark.root
+def test_a_state_directory_that_a_mount_made_is_private(store):
     before = os.umask(0o022)
     try:
         store.try_cli("mount", "v", store.directory("mnt"))
@@ -132,8 +137,9 @@ def a_state_directory_that_a_mount_made_is_private(store):
     equal(os.stat(store.state).st_mode & 0o077, 0, "mode of the state directory for others")
 
 
-@test(root=True, fuse=False)
-def a_secret_is_a_file_of_ones_own(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_a_secret_is_a_file_of_ones_own(store):
     program = program_for_all(store)
     for name, make in (("file", lambda path: open(path, "w").close()), ("link", lambda path: os.symlink(store.path("victim"), path))):
         state = store.directory(name)
@@ -148,8 +154,9 @@ def a_secret_is_a_file_of_ones_own(store):
             equal(os.lstat(f"{state}/secret").st_uid, 0, "who owns the secret")
 
 
-@test(root=True, fuse=False)
-def a_stranger_does_not_hold_a_brick(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_a_stranger_does_not_hold_a_brick(store):
     store.init()
     opened = []
     with user(NOBODY):
@@ -163,8 +170,9 @@ def a_stranger_does_not_hold_a_brick(store):
     equal(len(opened), 0, "files of a brick and of the state that a stranger can open")
 
 
-@test(root=True, fuse=False)
-def a_brick_is_not_made_where_others_may_write(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_a_brick_is_not_made_where_others_may_write(store):
     path = store.directory("open")
     os.chmod(path, 0o777)
     done = store.try_cli("init", "--brick", path)
@@ -174,8 +182,8 @@ def a_brick_is_not_made_where_others_may_write(store):
     store.refuses("init", "--brick", theirs, words=["theirs", f"{NOBODY}|owner|belongs"], state=store.path("other"))
 
 
-@test(root=True)
-def a_log_follows_no_link(store):
+@pytest.mark.root
+def test_a_log_follows_no_link(store):
     store.init()
     store.serve()
     os.chmod(store.state, 0o711)
@@ -194,8 +202,9 @@ def a_log_follows_no_link(store):
             os.unlink(path)
 
 
-@test(root=True, fuse=False)
-def a_server_in_a_pid_namespace_answers(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_a_server_in_a_pid_namespace_answers(store):
     store.init()
     words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", HEKATE, "--state", store.state, "serve"]
     server = subprocess.Popen(words, stderr=subprocess.DEVNULL)
@@ -210,8 +219,9 @@ def a_server_in_a_pid_namespace_answers(store):
         server.wait(20)
 
 
-@test(root=True, fuse=False)
-def ops_go_to_their_own_partition_only(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_ops_go_to_their_own_partition_only(store):
     """Through another partition they part the replicas, and then the server does not start any more."""
     store.init(bricks=3)
     store.serve()
@@ -239,8 +249,8 @@ def ops_go_to_their_own_partition_only(store):
     store.serve()
 
 
-@test(fuse=False)
-def output_that_nobody_reads_is_no_panic(store):
+@pytest.mark.no_fuse
+def test_output_that_nobody_reads_is_no_panic(store):
     store.init()
     store.serve()
     for words in (["status"], ["--json", "status"], ["volume", "list"]):
@@ -251,8 +261,7 @@ def output_that_nobody_reads_is_no_panic(store):
         assert "panicked" not in done.stderr, f"{words}: {done.stderr[:200]}"
 
 
-@test
-def a_bundle_is_made_while_a_mount_waits(store):
+def test_a_bundle_is_made_while_a_mount_waits(store):
     store.up()
     store.kill_server()
     store.cli("debug", "bundle", store.path("bundle.tar.gz"), limit_s=40)

@@ -7,7 +7,9 @@ import shutil
 import stat
 import subprocess
 
-from harness import equal, read, same_bytes, test, wait_until, write
+import pytest
+
+from harness import equal, read, same_bytes, wait_until, write
 
 USAGE, NOT_ALL, INPUT, IN_USE, CANNOT_CREATE, DAMAGED = 64, 65, 66, 69, 73, 74
 SHARD = 4 << 20
@@ -117,8 +119,8 @@ def export(store, to, *options, exit=0, brick=None, **named):
     return outcome.json()
 
 
-@test(limit_s=150)
-def one_brick_has_all_files_of_two_copies(store):
+@pytest.mark.limit(150)
+def test_one_brick_has_all_files_of_two_copies(store):
     mnt = store.up()
     content(mnt)
     wanted = picture(mnt)
@@ -156,8 +158,7 @@ def one_brick_has_all_files_of_two_copies(store):
     same_tree(picture(f"{store.path('alone')}/volume-1"), wanted)
 
 
-@test
-def what_is_on_other_bricks_is_listed(store):
+def test_what_is_on_other_bricks_is_listed(store):
     mnt = store.up(bricks=3)
     content(mnt)
     wanted = picture(mnt)
@@ -178,8 +179,7 @@ def what_is_on_other_bricks_is_listed(store):
     assert whole > 40, f"only {whole} files"
 
 
-@test
-def a_running_brick_is_left_alone(store):
+def test_a_running_brick_is_left_alone(store):
     store.init()
     store.serve()
     brick = store.path("brick0")
@@ -190,8 +190,8 @@ def a_running_brick_is_left_alone(store):
     equal(store.status()["health"], "good", "health")
 
 
-@test(fuse=False)
-def mistakes_with_bricks(store):
+@pytest.mark.no_fuse
+def test_mistakes_with_bricks(store):
     store.init()
     brick, out = store.path("brick0"), store.directory("out")
     nothing = store.directory("nothing")
@@ -235,8 +235,7 @@ def stopped_brick(store):
     return wanted, store.path("brick0")
 
 
-@test
-def a_damaged_block_is_named_and_never_copied(store):
+def test_a_damaged_block_is_named_and_never_copied(store):
     wanted, brick = stopped_brick(store)
     shard = max(of_type(inspect(store, "--data"), "shard"), key=lambda shard: shard["record"]["length"])
     write(f"{brick}/data/00/junk", b"junk")
@@ -257,8 +256,7 @@ def a_damaged_block_is_named_and_never_copied(store):
         same_bytes(read(f"{store.path('out')}/v/{name}"), wanted[name], name)
 
 
-@test
-def a_damaged_journal_is_named_and_read_up_to_the_damage(store):
+def test_a_damaged_journal_is_named_and_read_up_to_the_damage(store):
     wanted, brick = stopped_brick(store)
     records = [record for record in of_type(inspect(store, "--journal"), "record") if not record["applied"]]
     target = records[len(records) // 2]
@@ -275,8 +273,8 @@ def a_damaged_journal_is_named_and_read_up_to_the_damage(store):
     equal(fingerprint(brick), before, "something was written to the brick")
 
 
-@test(limit_s=150)
-def a_damaged_index_is_named_and_never_a_panic(store):
+@pytest.mark.limit(150)
+def test_a_damaged_index_is_named_and_never_a_panic(store):
     mnt = store.up()
     for number in range(300):
         write(f"{mnt}/{number:03}", b"%d" % number * 300)
@@ -311,8 +309,7 @@ def a_damaged_index_is_named_and_never_a_panic(store):
     assert named > 0, "no damage was seen"
 
 
-@test
-def a_scrub_mends_what_has_rotted_and_a_read_does_too(store):
+def test_a_scrub_mends_what_has_rotted_and_a_read_does_too(store):
     mnt = store.up()
     wanted = os.urandom(SHARD)
     write(f"{mnt}/large", wanted, os.O_SYNC)

@@ -7,7 +7,9 @@ import os
 import shutil
 import sys
 
-from harness import Skip, Store, equal, test
+import pytest
+
+from harness import Skip, Store, equal
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "chaos"))
 import faults  # noqa: E402
@@ -19,8 +21,9 @@ SEED = os.environ.get("HEKATE_SEED", "1")
 NEEDED = ["cc", "ip", "nsenter", "mke2fs"]
 
 
-@test(root=True, limit_s=900)
-def promises_are_kept_in_chaos(store):
+@pytest.mark.root
+@pytest.mark.limit(900)
+def test_promises_are_kept_in_chaos(store):
     missing = [name for name in NEEDED if not shutil.which(name)] + [path for path in ["/dev/net/tun", "/dev/loop-control"] if not os.path.exists(path)]
     if missing:
         raise Skip(f"needs {', '.join(missing)}")

@@ -6,7 +6,9 @@ import re
 import shutil
 import subprocess
 
-from harness import NOBODY, equal, test, write
+import pytest
+
+from harness import NOBODY, equal, write
 from test_bricks import SHARD, content
 
 DIFFERENT, USAGE, NOT_A_DIRECTORY, NO_INPUT, IN_USE, DAMAGED, DENIED = 1, 64, 65, 66, 69, 74, 77
@@ -35,8 +37,8 @@ def has(place):
     return [replica["has"] for replica in place["replicas"]]
 
 
-@test(limit_s=150)
-def replicas_of_a_tree_are_equal(store):
+@pytest.mark.limit(150)
+def test_replicas_of_a_tree_are_equal(store):
     mnt = store.up()
     content(mnt)
     store.umount()
@@ -71,8 +73,8 @@ def replicas_of_a_tree_are_equal(store):
         assert word in text, f"the answer lacks {word!r}:\n{text}"
 
 
-@test(limit_s=150)
-def replicas_are_equal_after_kills(store):
+@pytest.mark.limit(150)
+def test_replicas_are_equal_after_kills(store):
     mnt = store.up(bricks=3)
     for turn in range(3):
         worker = subprocess.Popen(
@@ -93,8 +95,8 @@ def replicas_are_equal_after_kills(store):
     equal({part["state"] for part in report["partitions"]}, {"equal"}, "partitions")
 
 
-@test(limit_s=150)
-def a_replica_that_missed_something_is_named(store):
+@pytest.mark.limit(150)
+def test_a_replica_that_missed_something_is_named(store):
     mnt = store.up()
     os.makedirs(f"{mnt}/a/b")
     write(f"{mnt}/a/b/rewritten", os.urandom(2 * SHARD + 5000))
@@ -137,8 +139,7 @@ def a_replica_that_missed_something_is_named(store):
         assert word in outcome.out, f"the answer lacks {word!r}:\n{outcome.out}"
 
 
-@test
-def a_flipped_bit_in_one_replica_is_named(store):
+def test_a_flipped_bit_in_one_replica_is_named(store):
     mnt = store.up()
     os.mkdir(f"{mnt}/d")
     write(f"{mnt}/d/large", os.urandom(SHARD))
@@ -167,8 +168,8 @@ def a_flipped_bit_in_one_replica_is_named(store):
     equal(compare(store)["equal"], True, "mended")
 
 
-@test(fuse=False)
-def mistakes_with_compare(store):
+@pytest.mark.no_fuse
+def test_mistakes_with_compare(store):
     store.refuses("debug", "compare", words=["hekate init", "debug compare DIR DIR"], exits=[USAGE])
     store.init()
     store.refuses("debug", "compare", store.directory("nothing"), words=["(?i)not a brick"])
@@ -183,8 +184,7 @@ def mistakes_with_compare(store):
     assert "Examples" in store.cli("debug", "compare", "--help").out
 
 
-@test
-def where_a_file_rests(store):
+def test_where_a_file_rests(store):
     mnt = store.up(bricks=3)
     os.makedirs(f"{mnt}/a/b")
     write(f"{mnt}/a/b/large", os.urandom(2 * SHARD + 17))
@@ -231,8 +231,7 @@ def where_a_file_rests(store):
     assert "NOT EQUAL" not in text, text
 
 
-@test
-def where_goes_on_over_holes(store):
+def test_where_goes_on_over_holes(store):
     mnt = store.up()
     with open(f"{mnt}/sparse", "wb") as file:
         file.truncate(1 << 40)
@@ -247,8 +246,8 @@ def where_goes_on_over_holes(store):
     assert "--offset" in store.cli("where", "v:/sparse").out
 
 
-@test(root=True)
-def mistakes_with_where(store):
+@pytest.mark.root
+def test_mistakes_with_where(store):
     store.init()
     store.refuses("where", "v:/a", words=["is it running", f"hekate --state {store.state} serve"], exits=[IN_USE])
     store.serve()

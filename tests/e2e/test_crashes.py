@@ -7,7 +7,9 @@ import subprocess
 import threading
 import time
 
-from harness import equal, raises, read, same_bytes, test, wait_until, write
+import pytest
+
+from harness import equal, raises, read, same_bytes, wait_until, write
 
 
 def one_of_everything(mnt, worker, number):
@@ -33,8 +35,8 @@ def one_of_everything(mnt, worker, number):
 shared = {}
 
 
-@test(limit_s=120)
-def writers_wait_for_a_killed_server(store):
+@pytest.mark.limit(120)
+def test_writers_wait_for_a_killed_server(store):
     mnt = store.up()
     stop, counts, failures = threading.Event(), {}, []
 
@@ -79,8 +81,7 @@ def writers_wait_for_a_killed_server(store):
         equal({os.stat(f"{base}/{n}").st_nlink for n in range(count)}, {1}, "links")
 
 
-@test
-def an_op_interrupted_by_a_signal_ends_while_the_server_is_away(store):
+def test_an_op_interrupted_by_a_signal_ends_while_the_server_is_away(store):
     mnt = store.up()
     store.kill_server()
     child = subprocess.Popen(["stat", mnt], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -93,8 +94,7 @@ def an_op_interrupted_by_a_signal_ends_while_the_server_is_away(store):
     os.stat(mnt)
 
 
-@test
-def a_killed_mount_loses_nothing(store):
+def test_a_killed_mount_loses_nothing(store):
     mnt = store.up()
     for number in range(200):
         write(f"{mnt}/{number}", b"%d" % number * 100)
@@ -114,8 +114,7 @@ def a_killed_mount_loses_nothing(store):
     equal(os.stat(f"{mnt}/large").st_size, 5_000_000, "size of the large file")
 
 
-@test
-def a_mount_outlives_an_orderly_restart(store):
+def test_a_mount_outlives_an_orderly_restart(store):
     mnt = store.up()
     write(f"{mnt}/f", b"f" * 100_000)
     handle = os.open(f"{mnt}/f", os.O_RDWR)
@@ -144,8 +143,7 @@ def serve_again(store):
     store.server_pid = store.status()["pid"]
 
 
-@test
-def an_unlinked_open_file_outlives_a_killed_server(store):
+def test_an_unlinked_open_file_outlives_a_killed_server(store):
     mnt = store.up()
     data = os.urandom(200_000)
     write(f"{mnt}/f", data)
@@ -159,8 +157,7 @@ def an_unlinked_open_file_outlives_a_killed_server(store):
     wait_until(lambda: store.status()["orphans"] == 0, "the orphan is collected")
 
 
-@test
-def a_killed_server_starts_again_and_again(store):
+def test_a_killed_server_starts_again_and_again(store):
     mnt = store.up()
     for turn in range(8):
         write(f"{mnt}/{turn}", b"%d" % turn * 50_000, os.O_SYNC if turn % 2 else 0)

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 
-from harness import equal, kill, raises, read, test, wait_until, write
+import pytest
+
+from harness import equal, kill, raises, read, wait_until, write
 from helper_install import works
 
 # (EIO: of a write that was cut in the middle.)
@@ -73,8 +75,9 @@ def busy_mount(store):
     return mnt, other, held, started
 
 
-@test(root=True, limit_s=120)
-def a_killed_mount_leaves_nobody_waiting(store):
+@pytest.mark.root
+@pytest.mark.limit(120)
+def test_a_killed_mount_leaves_nobody_waiting(store):
     mnt, other, held, started = busy_mount(store)
     equal({name: process.poll() for name, process in started.items() if process.poll() is not None}, {}, "ended early")
     store.kill_mount()
@@ -89,8 +92,9 @@ def a_killed_mount_leaves_nobody_waiting(store):
     equal(len(read(f"{mnt}/big")), 9 << 20, "mounted again")
 
 
-@test(root=True, limit_s=120)
-def a_mount_is_killed_while_its_server_is_away(store):
+@pytest.mark.root
+@pytest.mark.limit(120)
+def test_a_mount_is_killed_while_its_server_is_away(store):
     mnt, other, held, started = busy_mount(store)
     os.kill(store.server_pid, signal.SIGSTOP)
     time.sleep(1)
@@ -105,8 +109,7 @@ def a_mount_is_killed_while_its_server_is_away(store):
     equal(len(read(f"{mnt}/big")), 9 << 20, "mounted again")
 
 
-@test
-def a_killed_mount_is_mounted_over(store):
+def test_a_killed_mount_is_mounted_over(store):
     mnt = store.up()
     write(f"{mnt}/f", b"f")
     handle = os.open(f"{mnt}/f", os.O_RDONLY)
@@ -126,8 +129,7 @@ def a_killed_mount_is_mounted_over(store):
     equal(read(f"{mnt}/f"), b"f", "one that lives stays")
 
 
-@test
-def a_dead_mount_is_found_however_it_is_written(store):
+def test_a_dead_mount_is_found_however_it_is_written(store):
     """With a slash, through a link, with blanks: as people write it."""
     mnt = store.up()
     store.umount()

@@ -7,10 +7,12 @@ import subprocess
 import threading
 import time
 
-from harness import equal, free_port, test, wait_until
+import pytest
+
+from harness import equal, free_port, wait_until
 from test_compare import compare
 from test_kills import Writers
-from test_processes import three
+from servers import three
 
 # Of the lease, 3 s, and some round trips; a busy machine takes longer.
 GONE_ON_S = 20
@@ -55,8 +57,8 @@ def ends_equal(store):
     equal((report["equal"], report["problem_count"]), (True, 0), "replicas")
 
 
-@test(limit_s=200)
-def a_killed_server_is_done_without(store):
+@pytest.mark.limit(200)
+def test_a_killed_server_is_done_without(store):
     mnt = three(store)
     goes_on(store, mnt, "before")
     store.kill_other("s2")
@@ -81,8 +83,8 @@ def a_killed_server_is_done_without(store):
     ends_equal(store)
 
 
-@test(limit_s=120)
-def a_server_that_stops_is_not_waited_for(store):
+@pytest.mark.limit(120)
+def test_a_server_that_stops_is_not_waited_for(store):
     mnt = three(store)
     goes_on(store, mnt, "before")
     store.stop_other("s3")
@@ -94,8 +96,8 @@ def a_server_that_stops_is_not_waited_for(store):
     ends_equal(store)
 
 
-@test(limit_s=200)
-def who_slept_longer_than_its_lease_serves_no_old_view(store):
+@pytest.mark.limit(200)
+def test_who_slept_longer_than_its_lease_serves_no_old_view(store):
     mnt = three(store)
     writers = Writers(store, mnt, seconds=14)
     time.sleep(0.5)
@@ -109,8 +111,8 @@ def who_slept_longer_than_its_lease_serves_no_old_view(store):
     ends_equal(store)
 
 
-@test(limit_s=200)
-def a_server_that_hangs_is_done_without(store):
+@pytest.mark.limit(200)
+def test_a_server_that_hangs_is_done_without(store):
     mnt = three(store)
     goes_on(store, mnt, "before")
     # Its connections stay: who has asked it something looks for the others by himself.
@@ -122,8 +124,8 @@ def a_server_that_hangs_is_done_without(store):
     ends_equal(store)
 
 
-@test(limit_s=200)
-def any_server_can_die_with_a_coordinator_apart(store):
+@pytest.mark.limit(200)
+def test_any_server_can_die_with_a_coordinator_apart(store):
     mnt = three(store, listen=True, apart=True)
     equal(store.status()["coordinator"][0].startswith("tcp:127.0.0.1:"), True, "where the coordinator is")
     goes_on(store, mnt, "before")
@@ -136,8 +138,8 @@ def any_server_can_die_with_a_coordinator_apart(store):
     equal(len(os.listdir(mnt)), 80, "directories")
 
 
-@test(limit_s=200)
-def nobody_serves_without_the_coordinator(store):
+@pytest.mark.limit(200)
+def test_nobody_serves_without_the_coordinator(store):
     mnt = three(store, listen=True, apart=True)
     address = store.status()["coordinator"][0].removeprefix("tcp:")
     goes_on(store, mnt, "before")
@@ -160,8 +162,8 @@ def waiting(store):
     return {f"{row['ring']}/{row['partition']}": row for row in rows}
 
 
-@test(limit_s=200)
-def a_volume_may_want_all_of_its_copies(store):
+@pytest.mark.limit(200)
+def test_a_volume_may_want_all_of_its_copies(store):
     three(store, listen=True, mount=False)
     store.refuses("volume", "create", "w", "--min-replicas", "3", words=["from 1 to 2"])
     store.cli("volume", "create", "w", "--domain", "server", "--min-replicas", "2")
@@ -181,8 +183,8 @@ def a_volume_may_want_all_of_its_copies(store):
     wait_until(lambda: store.status()["health"] == "good", "all is well again", limit_s=40)
 
 
-@test(limit_s=200)
-def a_partition_whose_last_replicas_are_gone_is_forced(store):
+@pytest.mark.limit(200)
+def test_a_partition_whose_last_replicas_are_gone_is_forced(store):
     mnt = three(store, listen=True, apart=True)
     goes_on(store, mnt, "before")
     store.kill_other("s2")
@@ -249,8 +251,7 @@ def outcome(call, descriptor):
         return errno.errorcode[error.errno]
 
 
-@test
-def what_all_replicas_lost_is_told_once_to_each_who_had_it_open(store):
+def test_what_all_replicas_lost_is_told_once_to_each_who_had_it_open(store):
     store.init()
     store.serve()
     mnt = store.mount()
@@ -283,8 +284,7 @@ def what_all_replicas_lost_is_told_once_to_each_who_had_it_open(store):
         equal(outcome(os.close, descriptor), "done", "a close")
 
 
-@test
-def mistakes_with_a_coordinator_are_named(store):
+def test_mistakes_with_a_coordinator_are_named(store):
     address, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
     secret = f"{store.path('c')}/secret"
     there = ["--coordinator", address, "--secret-file", secret, "--journal", "32"]
@@ -318,8 +318,8 @@ def mistakes_with_a_coordinator_are_named(store):
     equal(len(store.status()["servers"]), 2, "servers")
 
 
-@test(limit_s=200)
-def a_mount_made_while_a_server_was_away_finds_it_later(store):
+@pytest.mark.limit(200)
+def test_a_mount_made_while_a_server_was_away_finds_it_later(store):
     mnt = three(store, listen=True, apart=True)
     goes_on(store, mnt, "before")
     store.kill_other("s2")
@@ -366,8 +366,9 @@ def fails_a_sync(store, name):
         tracer.wait()
 
 
-@test(limit_s=300, root=True)
-def a_failed_sync_of_one_brick_fails_no_fsync(store):
+@pytest.mark.root
+@pytest.mark.limit(300)
+def test_a_failed_sync_of_one_brick_fails_no_fsync(store):
     mnt = three(store)
     goes_on(store, mnt, "before")
     for name in ["s2", "s3", "s2"]:

@@ -6,11 +6,13 @@ import os
 import threading
 import time
 
-from harness import equal, test, wait_until
+import pytest
+
+from harness import equal, wait_until
 from raw_client import DENIED, PROTOCOL, Session, fast_write
 from test_apart import restart_machine
 from test_failover import ends_equal
-from test_processes import three
+from servers import three
 
 BLOCK = 4096
 BLOCKS = 256
@@ -58,8 +60,8 @@ def holds(path, round_, numbers=range(0, BLOCKS, 16)):
             equal(file.read(BLOCK) == block(number, round_), True, f"block {number} of round {round_}")
 
 
-@test(limit_s=120)
-def overwrites_go_to_all_replicas(store):
+@pytest.mark.limit(120)
+def test_overwrites_go_to_all_replicas(store):
     path = hsr(store)
     shown = store.cli("volume", "show", "fast").out
     equal("mode hsr" in shown, True, "the mode")
@@ -96,8 +98,8 @@ def seen_inside(store):
     wait_until(is_quiet, "all shards are closed", limit_s=30)
 
 
-@test(limit_s=300)
-def a_server_dies_amid_fast_writes(store):
+@pytest.mark.limit(300)
+def test_a_server_dies_amid_fast_writes(store):
     path = hsr(store)
     overwrite(path, [1])
     for round_, name, flags in [(2, "s2", os.O_DSYNC), (30, "s3", os.O_DSYNC), (60, "s2", 0), (90, "s3", 0)]:
@@ -119,8 +121,8 @@ def a_server_dies_amid_fast_writes(store):
     ends_equal_of(store)
 
 
-@test(limit_s=200)
-def all_machines_restart_amid_loose_writes(store):
+@pytest.mark.limit(200)
+def test_all_machines_restart_amid_loose_writes(store):
     """What each replica had of these is in no log: one decides, the others are compared with it"""
     path = hsr(store)
     ends = threading.Event()
@@ -155,8 +157,8 @@ def all_machines_restart_amid_loose_writes(store):
     ends_equal_of(store)
 
 
-@test(limit_s=120)
-def two_mounts_fight_over_a_shard_and_both_go_on(store):
+@pytest.mark.limit(120)
+def test_two_mounts_fight_over_a_shard_and_both_go_on(store):
     path = hsr(store)
     other = store.mount("other", volume="fast")
     halves = [range(0, BLOCKS, 16), range(8, BLOCKS, 16)]
@@ -174,8 +176,8 @@ def two_mounts_fight_over_a_shard_and_both_go_on(store):
     ends_equal_of(store)
 
 
-@test(fuse=False)
-def what_no_leader_has_allowed_is_refused(store):
+@pytest.mark.no_fuse
+def test_what_no_leader_has_allowed_is_refused(store):
     conflict, stale_view = 22, 21
     store.init()
     store.serve()

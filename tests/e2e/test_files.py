@@ -7,7 +7,7 @@ import os
 import random
 import time
 
-from harness import equal, raises, read, same_bytes, test, write
+from harness import equal, raises, read, same_bytes, write
 
 INLINE = 16 << 10
 SHARD = 4 << 20
@@ -18,8 +18,7 @@ def pattern(length, seed=0):
     return b"".join((seed << 40 | word).to_bytes(8, "little") for word in range(-(-length // 8)))[:length]
 
 
-@test
-def bytes_come_back(store):
+def test_bytes_come_back(store):
     mnt = store.up()
     for number, size in enumerate([0, 1, 4095, 4096, INLINE - 1, INLINE, INLINE + 1, 100_000, SHARD, SHARD + 1]):
         write(f"{mnt}/{number}", pattern(size, number))
@@ -29,8 +28,7 @@ def bytes_come_back(store):
     same_bytes(read(f"{mnt}/9"), pattern(SHARD + 1, 9), "after a remount")
 
 
-@test
-def opening_obeys_its_flags(store):
+def test_opening_obeys_its_flags(store):
     mnt = store.up()
     path = f"{mnt}/f"
     raises(errno.ENOENT, os.open, path, os.O_RDONLY)
@@ -48,8 +46,7 @@ def opening_obeys_its_flags(store):
     os.close(handle)
 
 
-@test
-def appends_go_to_the_end(store):
+def test_appends_go_to_the_end(store):
     mnt = store.up()
     handle = os.open(f"{mnt}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     wanted = b""
@@ -62,8 +59,7 @@ def appends_go_to_the_end(store):
     same_bytes(read(f"{mnt}/log"), wanted + b"last\n", "the log")
 
 
-@test
-def truncate_crosses_inline_and_shard_borders(store):
+def test_truncate_crosses_inline_and_shard_borders(store):
     mnt = store.up()
     borders = [0, 1, 4096, INLINE - 1, INLINE, INLINE + 1, SHARD - 1, SHARD, SHARD + 1, 2 * SHARD + 5]
     for first in borders:
@@ -81,8 +77,7 @@ def truncate_crosses_inline_and_shard_borders(store):
             os.unlink(path)
 
 
-@test
-def random_changes_match_a_model(store):
+def test_random_changes_match_a_model(store):
     mnt = store.up()
     chance = random.Random(20)
     model, path = bytearray(), f"{mnt}/f"
@@ -113,8 +108,7 @@ def random_changes_match_a_model(store):
     same_bytes(read(path), bytes(model), "after a restart")
 
 
-@test
-def holes_read_as_zeros(store):
+def test_holes_read_as_zeros(store):
     mnt = store.up()
     path, far = f"{mnt}/sparse", (1 << 30) + 123
     handle = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -138,8 +132,7 @@ def walk(directory):
             yield entry
 
 
-@test
-def an_unlinked_open_file_stays_usable(store):
+def test_an_unlinked_open_file_stays_usable(store):
     mnt = store.up()
     for size in [100, 1 << 20]:
         data = pattern(size, 1)
@@ -161,8 +154,7 @@ def an_unlinked_open_file_stays_usable(store):
         equal(read(f"{mnt}/f"), b"another", "the new file of that name")
 
 
-@test
-def a_replaced_open_file_stays_usable(store):
+def test_a_replaced_open_file_stays_usable(store):
     mnt = store.up()
     write(f"{mnt}/old", b"old" * 20_000)
     write(f"{mnt}/new", b"new")
@@ -173,8 +165,7 @@ def a_replaced_open_file_stays_usable(store):
     os.close(handle)
 
 
-@test
-def a_large_file_survives_a_restart(store):
+def test_a_large_file_survives_a_restart(store):
     mnt = store.up()
     digest = hashlib.sha256()
     with open(f"{mnt}/large", "wb", buffering=0) as file:
@@ -191,8 +182,7 @@ def a_large_file_survives_a_restart(store):
     equal(hashlib.sha256(read(f"{mnt}/large")).hexdigest(), digest.hexdigest(), "checksum after a restart")
 
 
-@test
-def maps_and_writes_agree(store):
+def test_maps_and_writes_agree(store):
     mnt = store.up()
     write(f"{mnt}/f", pattern(100_000))
     handle = os.open(f"{mnt}/f", os.O_RDWR)

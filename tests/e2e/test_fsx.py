@@ -9,7 +9,9 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import equal, read, same_bytes, test, write
+import pytest
+
+from harness import equal, read, same_bytes, write
 from posix_lists import tool, waiting
 
 OPS = int(os.environ.get("HEKATE_FSX_OPS", "20000"))
@@ -30,8 +32,8 @@ WEIGHTS = {
 FALLOCATE = {"posix_fallocate": [], "punch_hole": ["--punch-hole"]}
 
 
-@test(limit_s=max(600, OPS // 30))
-def fsx_finds_what_it_wrote(store):
+@pytest.mark.limit(max(600, OPS // 30))
+def test_fsx_finds_what_it_wrote(store):
     mounts = {"strict": store.up(), "cached": store.mount("cached", options=["--cache", "1"])}
     off = waiting("fsx")
     for operation in off:

@@ -6,7 +6,9 @@ import random
 import resource
 import subprocess
 
-from harness import equal, read, test, wait_until, write
+import pytest
+
+from harness import equal, read, wait_until, write
 
 SHARD = 4 << 20
 
@@ -44,8 +46,9 @@ def full_bricks(store):
     return [brick for brick in store.status()["bricks"] if brick["stalled"]]
 
 
-@test(root=True, limit_s=150)
-def a_disk_without_inodes_says_so_and_stays_whole(store):
+@pytest.mark.root
+@pytest.mark.limit(150)
+def test_a_disk_without_inodes_says_so_and_stays_whole(store):
     disks = [make_disk(store, f"disk{number}", options=["-N", "500"]) for number in range(2)]
     mnt = store.up(directories=[f"{disk}/brick" for disk in disks])
     taken, ended = write_byte_a_shard(f"{mnt}/sparse", 900)
@@ -81,8 +84,9 @@ def a_disk_without_inodes_says_so_and_stays_whole(store):
     equal(read(f"{mnt}/small"), b"s" * 1000, "a small file")
 
 
-@test(root=True, limit_s=150)
-def a_server_starts_with_a_full_brick(store):
+@pytest.mark.root
+@pytest.mark.limit(150)
+def test_a_server_starts_with_a_full_brick(store):
     disks = [make_disk(store, f"disk{number}", options=["-N", "4000"]) for number in range(2)]
     mnt = store.up(directories=[f"{disk}/brick" for disk in disks])
     write(f"{mnt}/before", b"b" * 100_000)
@@ -129,8 +133,9 @@ def a_server_starts_with_a_full_brick(store):
     equal(os.path.exists(f"{mnt}/before"), False, "the removed file is there")
 
 
-@test(root=True, limit_s=150)
-def a_quota_of_the_disk_says_so_and_stays_whole(store):
+@pytest.mark.root
+@pytest.mark.limit(150)
+def test_a_quota_of_the_disk_says_so_and_stays_whole(store):
     """btrfs answers EDQUOT, to writes of the journal too, and statvfs(3) does not know of the quota."""
     disk = make_disk(store, "disk", "1G", program="mkfs.btrfs")
     subprocess.run(["btrfs", "subvolume", "create", f"{disk}/limited"], check=True, stdout=subprocess.DEVNULL)
@@ -161,8 +166,9 @@ def a_quota_of_the_disk_says_so_and_stays_whole(store):
     equal(read(f"{mnt}/again"), b"a" * 300_000, "a file that was made without the quota")
 
 
-@test(root=True, limit_s=150)
-def a_limit_of_file_size_stalls_checkpoints_and_loses_nothing(store):
+@pytest.mark.root
+@pytest.mark.limit(150)
+def test_a_limit_of_file_size_stalls_checkpoints_and_loses_nothing(store):
     mnt = store.up()
     most = resource.RLIM_INFINITY
     # Less than a data file has: what comes behind the first MiB of a shard cannot be written home.
@@ -186,8 +192,9 @@ def a_limit_of_file_size_stalls_checkpoints_and_loses_nothing(store):
         equal(file.read(6), b"behind", "what was written under the limit")
 
 
-@test(root=True, limit_s=150)
-def want_of_file_descriptors_is_waited_for(store):
+@pytest.mark.root
+@pytest.mark.limit(150)
+def test_want_of_file_descriptors_is_waited_for(store):
     mnt = store.up()
     write(f"{mnt}/kept", b"k" * 100_000)
     taken, ended = write_byte_a_shard(f"{mnt}/many", 100)

@@ -3,8 +3,10 @@
 import errno
 import os
 
+import pytest
+
 from handles import forget, handle_of, open_handle, read_handle
-from harness import Skip, equal, raises, test, wait_until, write
+from harness import Skip, equal, raises, wait_until, write
 
 EXPORT = ["-o", "export"]
 
@@ -17,8 +19,8 @@ def up(store):
     return store.mount(options=EXPORT)
 
 
-@test(root=True)
-def files_are_found_by_handles(store):
+@pytest.mark.root
+def test_files_are_found_by_handles(store):
     mnt = up(store)
     os.makedirs(f"{mnt}/a/b")
     handles = {}
@@ -39,8 +41,8 @@ def files_are_found_by_handles(store):
     equal(read_handle(mnt, handles[7]), b"written", "written by handle")
 
 
-@test(root=True)
-def directories_are_found_by_handles(store):
+@pytest.mark.root
+def test_directories_are_found_by_handles(store):
     mnt = up(store)
     os.makedirs(f"{mnt}/a/b/c")
     write(f"{mnt}/a/b/c/f", b"deep")
@@ -62,8 +64,8 @@ def directories_are_found_by_handles(store):
     os.close(found)
 
 
-@test(root=True)
-def handles_of_what_is_gone_are_stale(store):
+@pytest.mark.root
+def test_handles_of_what_is_gone_are_stale(store):
     mnt = up(store)
     other = store.mount("other")
     for name in ("here", "there", "open"):
@@ -85,8 +87,8 @@ def handles_of_what_is_gone_are_stale(store):
     raises(errno.ESTALE, open_handle, mnt, handles["open"])
 
 
-@test(root=True)
-def handles_end_with_the_mount(store):
+@pytest.mark.root
+def test_handles_end_with_the_mount(store):
     mnt = up(store)
     write(f"{mnt}/f", b"f")
     handle = handle_of(f"{mnt}/f")

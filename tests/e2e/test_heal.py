@@ -6,7 +6,9 @@ import signal
 import subprocess
 import time
 
-from harness import HEKATE, equal, free_port, test, wait_until
+import pytest
+
+from harness import HEKATE, equal, free_port, wait_until
 from test_failover import has_healed, views
 from test_replace import check_files, make_files
 from test_scrub import apart, ends_equal, two
@@ -26,8 +28,8 @@ def lacked(store):
     return rows, said
 
 
-@test(limit_s=200)
-def files_that_a_replica_lacks_are_named(store):
+@pytest.mark.limit(200)
+def test_files_that_a_replica_lacks_are_named(store):
     mnt = two(store)
     os.makedirs(f"{mnt}/old/deep")
     with open(f"{mnt}/old/deep/large", "wb") as file:
@@ -79,8 +81,8 @@ def is_in_the_middle(store):
     return any(0 < part < 1 for part in healed) or 0 < len(healed) < len(views(store))
 
 
-@test(limit_s=300)
-def both_sides_are_killed_while_one_heals(store):
+@pytest.mark.limit(300)
+def test_both_sides_are_killed_while_one_heals(store):
     mnt = apart(store)
     files = make_files(mnt, "before", 1)
     store.kill_other("s2")
@@ -114,8 +116,8 @@ def both_sides_are_killed_while_one_heals(store):
     ends_equal(store, "s2-new")
 
 
-@test(limit_s=200)
-def heal_status_is_right_during_the_next_fault(store):
+@pytest.mark.limit(200)
+def test_heal_status_is_right_during_the_next_fault(store):
     mnt = two(store)
     files = make_files(mnt, "before", 1)
 
@@ -149,8 +151,8 @@ def heal_status_is_right_during_the_next_fault(store):
     check_files(mnt, files)
 
 
-@test(limit_s=200)
-def a_proof_that_a_fault_interrupts_begins_anew(store):
+@pytest.mark.limit(200)
+def test_a_proof_that_a_fault_interrupts_begins_anew(store):
     """It was given up after 20 seconds, since a server that was away for a moment had ended it, or a partition did not serve yet when it was asked for."""
     mnt = two(store)
     files = make_files(mnt, "before", 1)
@@ -169,8 +171,8 @@ def a_proof_that_a_fault_interrupts_begins_anew(store):
     check_files(mnt, files)
 
 
-@test(limit_s=120)
-def nobody_knows_of_what_a_dead_server_alone_has(store):
+@pytest.mark.limit(120)
+def test_nobody_knows_of_what_a_dead_server_alone_has(store):
     """Nobody else can say what those partitions lack."""
     store.init(volume=None, bricks=1)
     store.address = f"127.0.0.1:{free_port()}"

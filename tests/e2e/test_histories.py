@@ -6,11 +6,12 @@ checker, else it is built (crates/sim).
 
 import os
 import random
-import subprocess
 import time
 
+import pytest
+
 import recorder
-from harness import Skip, test
+from checker import check, checker
 
 ROUNDS = int(os.environ.get("HEKATE_HISTORIES", "12"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
@@ -18,19 +19,6 @@ LIMIT_S = 300 + 10 * ROUNDS
 PROCESSES = 6
 # So many calls of each process that the search for an order stays short.
 CALLS = 60
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-def checker():
-    """-> the command that judges a file."""
-    if os.environ.get("CHECK_HISTORY"):
-        return [os.environ["CHECK_HISTORY"]]
-    words = ["cargo", "run", "-q", "-p", "hekate-sim", "--bin", "check-history", "--"]
-    try:
-        subprocess.run(["cargo", "build", "-q", *words[3:-1]], cwd=REPOSITORY, check=True)
-    except FileNotFoundError:
-        raise Skip("there is no cargo, and CHECK_HISTORY names no program") from None
-    return words
 
 
 def record(store, kill=False, options=(), count=ROUNDS):
@@ -65,28 +53,24 @@ def judge(store, kill):
     assert overlapping(lines) > len(lines) // 10, "calls hardly ever met"
 
 
-def check(command, path):
-    return subprocess.run([*command, path], cwd=REPOSITORY, capture_output=True, text=True)
-
-
 def overlapping(lines):
     """How many calls began before the one that began before them had returned."""
     lines = sorted(lines, key=lambda line: line["from"])
     return sum(line["from"] < before["to"] for before, line in zip(lines, lines[1:]))
 
 
-@test(limit_s=LIMIT_S)
-def three_mounts_see_one_order(store):
+@pytest.mark.limit(LIMIT_S)
+def test_three_mounts_see_one_order(store):
     judge(store, kill=False)
 
 
-@test(limit_s=LIMIT_S)
-def three_mounts_see_one_order_while_the_server_dies(store):
+@pytest.mark.limit(LIMIT_S)
+def test_three_mounts_see_one_order_while_the_server_dies(store):
     judge(store, kill=True)
 
 
-@test(limit_s=LIMIT_S)
-def mounts_that_cache_are_seen_to_break_the_order(store):
+@pytest.mark.limit(LIMIT_S)
+def test_mounts_that_cache_are_seen_to_break_the_order(store):
     command = checker()
     path, _ = record(store, options=["--cache", "5"], count=2)
     told = check(command, path)

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 
-from harness import equal, kill, test, wait_until
+import pytest
+
+from harness import equal, kill, wait_until
 from test_compare import compare
-from test_processes import three
+from servers import three
 
 ACKED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "acked.py")
 # What a dead mount had asked for is done, or taken back, so long after a server that lives has what it waited for.
@@ -136,16 +138,16 @@ def scrub(store, state=None):
         equal((brick["scrub"]["last"]["mended"], brick["scrub"]["last"]["damaged"]), (0, 0), f"scrub of {brick['directory']}")
 
 
-@test(limit_s=LIMIT_S)
-def everything_acknowledged_survives_kills(store):
+@pytest.mark.limit(LIMIT_S)
+def test_everything_acknowledged_survives_kills(store):
     store.up(bricks=3)
     run(store, ["server", "mount"], lambda _: store.serve())
     scrub(store)
     end_and_compare(store, store.bricks(3))
 
 
-@test(limit_s=LIMIT_S)
-def acknowledged_by_three_survives_kills(store):
+@pytest.mark.limit(LIMIT_S)
+def test_acknowledged_by_three_survives_kills(store):
     three(store)
 
     def serve(name):

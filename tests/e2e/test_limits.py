@@ -10,14 +10,15 @@ import threading
 import time
 
 import test_spread
-from harness import NOBODY, equal, raises, read, test, write
+import pytest
+
+from harness import NOBODY, equal, raises, read, write
 
 MIB = 1 << 20
 GREATEST = 1 << 60
 
 
-@test
-def sizes_have_limits(store):
+def test_sizes_have_limits(store):
     mnt = store.up()
     handle = os.open(f"{mnt}/f", os.O_RDWR | os.O_CREAT)
     os.ftruncate(handle, GREATEST)
@@ -37,16 +38,14 @@ def sizes_have_limits(store):
     equal(len(os.getxattr(f"{mnt}/f", "user.0")), 64 << 10, "the longest value")
 
 
-@test
-def blocks_are_counted_by_size(store):
+def test_blocks_are_counted_by_size(store):
     mnt = store.up()
     with open(f"{mnt}/sparse", "wb") as file:
         file.truncate(100 * MIB)
     equal(os.stat(f"{mnt}/sparse").st_blocks, 100 * MIB // 512, "blocks of a file that has none")
 
 
-@test
-def an_append_is_whole_up_to_a_mebibyte(store):
+def test_an_append_is_whole_up_to_a_mebibyte(store):
     # Less a page, as the program's bytes need not begin at one.
     whole = MIB - 4096
     mounts = [store.up(), store.mount("mnt2")]
@@ -66,8 +65,7 @@ def an_append_is_whole_up_to_a_mebibyte(store):
         equal(len(set(content[at : at + whole])), 1, f"writers of the append at {at}")
 
 
-@test
-def the_offset_after_an_append_is_by_what_the_kernel_knew(store):
+def test_the_offset_after_an_append_is_by_what_the_kernel_knew(store):
     mnt, other = store.up(), store.mount("mnt2")
     handle = os.open(f"{mnt}/log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
     os.write(handle, b"one")
@@ -79,8 +77,8 @@ def the_offset_after_an_append_is_by_what_the_kernel_knew(store):
     os.close(handle)
 
 
-@test(root=True)
-def a_new_set_group_id_bit_may_stay(store):
+@pytest.mark.root
+def test_a_new_set_group_id_bit_may_stay(store):
     mnt, other = store.up(), store.mount("mnt2")
     os.chmod(mnt, 0o777)
     write(f"{mnt}/f", b"f")
@@ -99,8 +97,7 @@ def a_new_set_group_id_bit_may_stay(store):
     equal(stat.S_IMODE(os.stat(f"{mnt}/f").st_mode), 0o2666, "mode")
 
 
-@test
-def a_directory_that_another_mount_moved_may_be_stale_once(store):
+def test_a_directory_that_another_mount_moved_may_be_stale_once(store):
     mnt, other = store.up(), store.mount("mnt2")
     for name in ("a", "b", "a/x"):
         os.mkdir(f"{mnt}/{name}")
@@ -115,8 +112,7 @@ def a_directory_that_another_mount_moved_may_be_stale_once(store):
     equal(sorted(os.listdir(other)), ["a", "b", "y"], "names")
 
 
-@test
-def o_path_keeps_no_removed_file(store):
+def test_o_path_keeps_no_removed_file(store):
     mnt = store.up()
     write(f"{mnt}/f", b"f")
     handle = os.open(f"{mnt}/f", os.O_PATH)
@@ -125,8 +121,7 @@ def o_path_keeps_no_removed_file(store):
     os.close(handle)
 
 
-@test
-def what_another_mount_removed_has_no_extended_attributes(store):
+def test_what_another_mount_removed_has_no_extended_attributes(store):
     mnt, other = store.up(), store.mount("mnt2")
     os.mkdir(f"{mnt}/d")
     os.setxattr(f"{mnt}/d", "user.a", b"value")
@@ -155,8 +150,7 @@ def what_another_mount_removed_has_no_extended_attributes(store):
     os.close(handle)
 
 
-@test
-def dot_dot_has_no_number_in_a_listing(store):
+def test_dot_dot_has_no_number_in_a_listing(store):
     mnt = store.up()
     os.mkdir(f"{mnt}/d")
     found = {name: number for number, name in entries(f"{mnt}/d")}
@@ -178,8 +172,7 @@ def entries(path):
         at += length
 
 
-@test
-def a_shared_directory_keeps_its_time_of_access(store):
+def test_a_shared_directory_keeps_its_time_of_access(store):
     mnt = test_spread.up(store)
     os.mkdir(f"{mnt}/wide")
     write(f"{mnt}/wide/f", b"")
@@ -189,8 +182,7 @@ def a_shared_directory_keeps_its_time_of_access(store):
     equal(os.stat(f"{mnt}/wide").st_atime_ns, before, "time of access")
 
 
-@test
-def what_the_page_cache_answers_is_no_access(store):
+def test_what_the_page_cache_answers_is_no_access(store):
     store.init()
     store.serve()
     mnt = store.mount(options=("--cache", "60"))
@@ -204,8 +196,8 @@ def what_the_page_cache_answers_is_no_access(store):
     os.close(handle)
 
 
-@test(root=True)
-def no_label_is_no_support_for_labels(store):
+@pytest.mark.root
+def test_no_label_is_no_support_for_labels(store):
     mnt = store.up()
     write(f"{mnt}/f", b"")
     raises(errno.EOPNOTSUPP, os.getxattr, f"{mnt}/f", "security.selinux")
@@ -215,8 +207,7 @@ def no_label_is_no_support_for_labels(store):
     raises(errno.ENODATA, os.getxattr, f"{mnt}/f", "security.other")
 
 
-@test
-def mappings_of_two_mounts_overwrite_each_other(store):
+def test_mappings_of_two_mounts_overwrite_each_other(store):
     """docs/limits.md: each mount writes back whole pages of its own."""
     one = store.up()
     two = store.mount("two")

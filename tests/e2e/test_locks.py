@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 
-from harness import equal, kill, raises, test, wait_until, write
+import pytest
+
+from harness import equal, kill, raises, wait_until, write
 
 # A process that locks: takes commands as JSON, a line each, and answers with "done" or the name of an errno.
 LOCKER = r"""
@@ -87,10 +89,8 @@ class Locker:
         self.process.wait()
 
 
-def lock_test(function=None, **named):
-    """A test whose lockers end with it, so that it can be unmounted."""
-    if function is None:
-        return functools.partial(lock_test, **named)
+def ends_lockers(function):
+    """The lockers end with the test, so that it can be unmounted."""
 
     @functools.wraps(function)
     def run(store):
@@ -98,11 +98,11 @@ def lock_test(function=None, **named):
         for locker in list(Locker.living):
             locker.kill()
 
-    return test(run, **named)
+    return run
 
 
-@lock_test
-def locks_hold_between_mounts(store):
+@ends_lockers
+def test_locks_hold_between_mounts(store):
     one, two = store.up(), store.mount("two")
     a, b, c = Locker(f"{one}/f"), Locker(f"{two}/f"), Locker(f"{one}/f")
     equal(a.ask("posix", start=10, length=10), "done", "a range")
@@ -120,8 +120,8 @@ def locks_hold_between_mounts(store):
     equal(b.ask("posix", start=14, length=6), "done", "fcntl free after the close")
 
 
-@test(root=True)
-def locks_of_directories_and_fifos_hold_within_a_mount(store):
+@pytest.mark.root
+def test_locks_of_directories_and_fifos_hold_within_a_mount(store):
     """docs/limits.md: the kernel keeps them itself, for one mount."""
     one, two = store.up(), store.mount("two", options=("-o", "dev"))
     three = store.mount("three", options=("-o", "dev"))
@@ -137,8 +137,8 @@ def locks_of_directories_and_fifos_hold_within_a_mount(store):
             os.close(handle)
 
 
-@lock_test
-def locks_of_open_files_go_with_the_last_descriptor(store):
+@ends_lockers
+def test_locks_of_open_files_go_with_the_last_descriptor(store):
     one, two = store.up(), store.mount("two")
     a, b = Locker(f"{one}/f"), Locker(f"{two}/f")
     equal(a.ask("ofd", start=0, length=10), "done", "an OFD lock")
@@ -149,8 +149,8 @@ def locks_of_open_files_go_with_the_last_descriptor(store):
     wait_until(lambda: b.ask("posix", start=0, length=40) == "done", "free after the close")
 
 
-@lock_test
-def more_wait_for_locks_than_a_mount_has_workers(store):
+@ends_lockers
+def test_more_wait_for_locks_than_a_mount_has_workers(store):
     one, two = store.up(), store.mount("two")
     holder = Locker(f"{one}/f")
     equal(holder.ask("posix"), "done", "the lock")
@@ -171,8 +171,8 @@ def more_wait_for_locks_than_a_mount_has_workers(store):
         locker.kill()
 
 
-@lock_test
-def a_signal_ends_a_wait(store):
+@ends_lockers
+def test_a_signal_ends_a_wait(store):
     one, two = store.up(), store.mount("two")
     for style in ("posix", "flock", "ofd"):
         a, b, c = Locker(f"{one}/f"), Locker(f"{two}/f"), Locker(f"{two}/f")
@@ -191,8 +191,8 @@ def a_signal_ends_a_wait(store):
         b.kill()
 
 
-@lock_test
-def a_wait_for_each_other_is_refused(store):
+@ends_lockers
+def test_a_wait_for_each_other_is_refused(store):
     one, two = store.up(), store.mount("two")
     a, b = Locker(f"{one}/f"), Locker(f"{two}/f")
     equal((a.ask("posix", start=0, length=1), b.ask("posix", start=1, length=1)), ("done", "done"), "a byte each")
@@ -202,8 +202,8 @@ def a_wait_for_each_other_is_refused(store):
     equal(a.answer(), "done", "the wait of the other")
 
 
-@lock_test
-def a_killed_process_holds_no_locks(store):
+@ends_lockers
+def test_a_killed_process_holds_no_locks(store):
     one, two = store.up(), store.mount("two")
     for style in ("posix", "flock", "ofd"):
         a, b = Locker(f"{one}/f"), Locker(f"{two}/f")
@@ -214,8 +214,9 @@ def a_killed_process_holds_no_locks(store):
         b.kill()
 
 
-@lock_test(limit_s=200)
-def a_killed_mount_holds_no_locks(store):
+@pytest.mark.limit(200)
+@ends_lockers
+def test_a_killed_mount_holds_no_locks(store):
     one, two = store.up(), store.mount("two")
     a, b = Locker(f"{one}/f"), Locker(f"{two}/f")
     equal((a.ask("posix"), a.ask("flock")), ("done", "done"), "both styles")
@@ -227,8 +228,8 @@ def a_killed_mount_holds_no_locks(store):
     a.kill()
 
 
-@lock_test
-def a_mount_that_died_with_its_server_holds_nobody_up(store):
+@ends_lockers
+def test_a_mount_that_died_with_its_server_holds_nobody_up(store):
     one = store.up()
     a = Locker(f"{one}/f")
     equal(a.ask("posix"), "done", "a lock of the mount that dies")
@@ -243,8 +244,8 @@ def a_mount_that_died_with_its_server_holds_nobody_up(store):
     equal((b.ask("flock"), c.ask("posix")), ("done", "done"), "another style, and the file that was locked")
 
 
-@lock_test
-def a_mount_that_lives_keeps_its_locks(store):
+@ends_lockers
+def test_a_mount_that_lives_keeps_its_locks(store):
     one, two = store.up(), store.mount("two")
     a, b = Locker(f"{one}/f"), Locker(f"{two}/f")
     equal(a.ask("posix"), "done", "a lock")
@@ -262,8 +263,9 @@ def a_mount_that_lives_keeps_its_locks(store):
         equal(b.ask("posix", "none"), "done", "and let go of again")
 
 
-@lock_test(limit_s=200)
-def where_no_death_can_be_proved_a_lock_is_refused_at_once(store):
+@pytest.mark.limit(200)
+@ends_lockers
+def test_where_no_death_can_be_proved_a_lock_is_refused_at_once(store):
     one = store.up()
     a = Locker(f"{one}/f")
     equal(a.ask("posix"), "done", "a lock of the mount that dies")
@@ -288,8 +290,8 @@ def has_seen_locks(store):
     return all(os.path.getsize(os.path.join(directory, name)) > 0 for name in os.listdir(directory))
 
 
-@lock_test
-def locks_outlive_the_server(store):
+@ends_lockers
+def test_locks_outlive_the_server(store):
     one, two = store.up(), store.mount("two")
     a, b, c = Locker(f"{one}/f"), Locker(f"{two}/f"), Locker(f"{two}/f")
     equal((a.ask("posix", start=0, length=50), a.ask("flock")), ("done", "done"), "both styles")
@@ -310,8 +312,8 @@ def locks_outlive_the_server(store):
     equal((a.answer(), b.answer()), ("done", "done"), "let go while the server was away, and granted")
 
 
-@lock_test
-def a_process_killed_while_the_server_is_away_holds_no_locks(store):
+@ends_lockers
+def test_a_process_killed_while_the_server_is_away_holds_no_locks(store):
     one, two = store.up(), store.mount("two")
     a, b, c = Locker(f"{one}/f"), Locker(f"{one}/f"), Locker(f"{two}/f")
     equal((a.ask("posix"), a.ask("flock")), ("done", "done"), "both styles")
@@ -323,8 +325,9 @@ def a_process_killed_while_the_server_is_away_holds_no_locks(store):
     wait_until(lambda: (c.ask("posix"), c.ask("flock")) == ("done", "done"), "free once the server is back")
 
 
-@lock_test(limit_s=150)
-def a_counter_under_a_lock_is_never_counted_wrong(store):
+@pytest.mark.limit(150)
+@ends_lockers
+def test_a_counter_under_a_lock_is_never_counted_wrong(store):
     one, two = store.up(), store.mount("two")
     lockers = [Locker(f"{mnt}/n") for mnt in (one, two) for _ in range(3)]
     for locker in lockers:

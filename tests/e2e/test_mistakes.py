@@ -4,13 +4,15 @@ import os
 import shutil
 import subprocess
 
-from harness import HEKATE, NOBODY, equal, free_port, kill, read, test, wait_until, write
+import pytest
+
+from harness import HEKATE, NOBODY, equal, free_port, kill, read, wait_until, write
 
 USAGE, INPUT, AWAY, CANNOT_CREATE, DENIED = 64, 66, 69, 73, 77
 
 
-@test(fuse=False)
-def init_refuses_what_cannot_be(store):
+@pytest.mark.no_fuse
+def test_init_refuses_what_cannot_be(store):
     full = store.directory("full")
     write(f"{full}/precious", b"p")
     one, two = store.bricks(2)
@@ -32,23 +34,23 @@ def init_refuses_what_cannot_be(store):
     store.init()
 
 
-@test(fuse=False)
-def init_twice(store):
+@pytest.mark.no_fuse
+def test_init_twice(store):
     store.init()
     store.refuses("init", "--brick", store.path("other"), words=["holds a cluster already"])
     store.refuses("init", "--brick", store.path("brick0"), state=store.path("state2"), words=["not empty"])
 
 
-@test(fuse=False)
-def a_refused_init_leaves_nothing_in_the_way(store):
+@pytest.mark.no_fuse
+def test_a_refused_init_leaves_nothing_in_the_way(store):
     one, two = store.bricks(2)
     store.refuses("init", "--brick", one, "--brick", two, "--volume", "../up", "--copies", "2", words=["../up"])
     store.refuses("init", "--brick", one, "--brick", two, "--volume", "bad name", "--copies", "2", words=["bad name"])
     store.init()
 
 
-@test(fuse=False)
-def no_server(store):
+@pytest.mark.no_fuse
+def test_no_server(store):
     for command in [["status"], ["stop"], ["pool", "list"], ["volume", "list"]]:
         store.refuses(*command, words=[f"hekate --state {store.state} serve --detach"], exits=[AWAY])
     store.refuses("mount", "v", store.directory("mnt"), words=[f"hekate --state {store.state} serve --detach"], exits=[AWAY])
@@ -62,8 +64,8 @@ def no_server(store):
     store.serve()
 
 
-@test(fuse=False)
-def a_second_server(store):
+@pytest.mark.no_fuse
+def test_a_second_server(store):
     store.init()
     store.serve()
     for options in [["--detach"], []]:
@@ -71,8 +73,8 @@ def a_second_server(store):
     equal(store.status()["pid"], store.server_pid, "the first one still answers")
 
 
-@test(fuse=False)
-def bricks_that_are_not_there(store):
+@pytest.mark.no_fuse
+def test_bricks_that_are_not_there(store):
     store.init(bricks=3)
     os.rename(store.path("brick1"), store.path("away"))
     store.refuses("serve", "--detach", words=["brick1", "(?i)is its disk mounted|does not exist|missing"])
@@ -93,8 +95,7 @@ def bricks_that_are_not_there(store):
     store.serve()
 
 
-@test
-def mounts_that_cannot_be(store):
+def test_mounts_that_cannot_be(store):
     mnt = store.up()
     write(store.path("file"), b"")
     empty = store.directory("empty")
@@ -114,8 +115,7 @@ def mounts_that_cannot_be(store):
     store.umount("with blank")
 
 
-@test
-def a_mount_point_may_be_written_in_any_way(store):
+def test_a_mount_point_may_be_written_in_any_way(store):
     mnt = store.up()
     store.umount()
     os.symlink(mnt, store.path("link"))
@@ -128,8 +128,7 @@ def a_mount_point_may_be_written_in_any_way(store):
     os.chdir("/")
 
 
-@test
-def volumes_are_made_once_and_deleted_with_care(store):
+def test_volumes_are_made_once_and_deleted_with_care(store):
     mnt = store.up()
     store.refuses("volume", "create", "v", words=["volume called v already"])
     store.refuses("volume", "create", "w", "--copies", "3", words=["3 copies", "2"])
@@ -157,8 +156,8 @@ def volumes_are_made_once_and_deleted_with_care(store):
     equal(os.listdir(mnt), [], "a new volume of the old name")
 
 
-@test(fuse=False)
-def options_that_do_not_exist(store):
+@pytest.mark.no_fuse
+def test_options_that_do_not_exist(store):
     for arguments in [["frobnicate"], ["mount"], ["serve", "--nope"], ["volume"], ["init", "--copies", "x"]]:
         outcome = store.try_cli(*arguments)
         assert outcome.exit in (2, USAGE), f"{arguments}: exit {outcome.exit}"
@@ -167,8 +166,8 @@ def options_that_do_not_exist(store):
         equal(store.try_cli(*arguments).exit, 0, f"exit of {arguments}")
 
 
-@test(fuse=False)
-def servers_that_cannot_be_reached(store):
+@pytest.mark.no_fuse
+def test_servers_that_cannot_be_reached(store):
     store.init()
     store.refuses("status", server="tcp:127.0.0.1:1", words=["127.0.0.1:1"], exits=[AWAY])
     store.refuses("status", server="tcp:192.0.2.1:7000", words=["loopback"])
@@ -177,8 +176,8 @@ def servers_that_cannot_be_reached(store):
     store.refuses("status", server="unix:/nonexistent/socket", words=["/nonexistent/socket"], exits=[AWAY])
 
 
-@test(fuse=False)
-def addresses_are_taken_as_people_write_them(store):
+@pytest.mark.no_fuse
+def test_addresses_are_taken_as_people_write_them(store):
     store.init()
     port = free_port()
     for wrong, words in [
@@ -201,8 +200,8 @@ def addresses_are_taken_as_people_write_them(store):
     store.serve_other("second")
 
 
-@test(fuse=False)
-def who_finds_no_server_is_told_what_to_do(store):
+@pytest.mark.no_fuse
+def test_who_finds_no_server_is_told_what_to_do(store):
     store.init()
     serve = f"hekate --state {store.state} serve --detach"
     store.refuses("status", words=[serve], exits=[AWAY])
@@ -217,8 +216,8 @@ def who_finds_no_server_is_told_what_to_do(store):
     assert "serve --detach" not in refused.err, f"this machine is not where the server is: {refused.err}"
 
 
-@test(fuse=False)
-def a_variable_for_the_state_is_no_required_option(store):
+@pytest.mark.no_fuse
+def test_a_variable_for_the_state_is_no_required_option(store):
     store.init()
     environment = dict(os.environ, HEKATE_STATE=store.state, HEKATE_SERVER=f"unix:{store.state}/server.sock")
     run = lambda *words: subprocess.run([HEKATE, *words], capture_output=True, text=True, env=environment)
@@ -232,8 +231,7 @@ def a_variable_for_the_state_is_no_required_option(store):
     assert "HEKATE_STATE" in run("--help").stdout, "help names the variable"
 
 
-@test
-def what_is_mounted_is_found_by_its_path_and_its_volume(store):
+def test_what_is_mounted_is_found_by_its_path_and_its_volume(store):
     mnt = store.up()
     os.makedirs(f"{mnt}/a/b")
     write(f"{mnt}/a/b/f", b"f")
@@ -258,8 +256,8 @@ def what_is_mounted_is_found_by_its_path_and_its_volume(store):
     equal(os.path.ismount(mnt), False, "mounted")
 
 
-@test(fuse=False)
-def a_new_volume_on_two_servers_is_served_when_it_is_made(store):
+@pytest.mark.no_fuse
+def test_a_new_volume_on_two_servers_is_served_when_it_is_made(store):
     address = f"127.0.0.1:{free_port()}"
     store.init(bricks=1, volume=None)
     store.serve("--listen", address)
@@ -271,8 +269,8 @@ def a_new_volume_on_two_servers_is_served_when_it_is_made(store):
     equal((told["health"], told["waiting_partitions"]), ("good", []), "right after it was made")
 
 
-@test(fuse=False)
-def values_that_are_out_of_range_are_named(store):
+@pytest.mark.no_fuse
+def test_values_that_are_out_of_range_are_named(store):
     one = store.path("brick0")
     for words, option in [
         (["init", "--brick", one, "--journal", "-5"], "--journal"),
@@ -299,8 +297,8 @@ def values_that_are_out_of_range_are_named(store):
     assert "mount-helper" not in shown.err, f"what is for mount(8) is shown: {shown.err}"
 
 
-@test(fuse=False)
-def files_where_directories_are_meant(store):
+@pytest.mark.no_fuse
+def test_files_where_directories_are_meant(store):
     write(store.path("file"), b"f")
     is_file = ["file is a file", "directory of its own"]
     store.refuses("init", "--brick", store.path("file"), words=is_file, exits=[USAGE])
@@ -321,8 +319,9 @@ def files_where_directories_are_meant(store):
     store.refuses("mount", "-o", "help", "v", store.path("m"), words=["the options are", "allow_suid", "default_permissions", "cache=SECONDS"])
 
 
-@test(root=True, fuse=False)
-def another_user_is_told_what_to_do(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_another_user_is_told_what_to_do(store):
     store.init()
     store.serve()
     os.chmod(store.base, 0o711)

@@ -5,11 +5,13 @@ import os
 import threading
 import time
 
-from harness import equal, test, wait_until
+import pytest
+
+from harness import equal, wait_until
 from raw_client import PROTOCOL, Session, raw_write
 from test_failover import ends_equal
 from test_fast import BLOCK, BLOCKS, holds, overwrite
-from test_processes import three
+from servers import three
 
 MODES = {
     "async": ["async"],
@@ -40,8 +42,8 @@ def raw_writes(store, *servers):
     return found
 
 
-@test(limit_s=200)
-def every_mode_holds_what_was_written_and_says_what_it_gives_up(store):
+@pytest.mark.limit(200)
+def test_every_mode_holds_what_was_written_and_says_what_it_gives_up(store):
     three(store)
     store.umount()
     for name in MODES:
@@ -69,8 +71,8 @@ def every_mode_holds_what_was_written_and_says_what_it_gives_up(store):
     ends_equal(store)
 
 
-@test(limit_s=200)
-def two_mounts_write_one_shard_under_afr_locks(store):
+@pytest.mark.limit(200)
+def test_two_mounts_write_one_shard_under_afr_locks(store):
     three(store)
     store.umount()
     for name in ["afr", "afr-both"]:
@@ -90,8 +92,8 @@ def two_mounts_write_one_shard_under_afr_locks(store):
     ends_equal(store)
 
 
-@test(limit_s=200)
-def a_server_dies_amid_raw_and_early_writes(store):
+@pytest.mark.limit(200)
+def test_a_server_dies_amid_raw_and_early_writes(store):
     three(store)
     store.umount()
     for name in ["afr", "async"]:
@@ -114,8 +116,8 @@ def a_server_dies_amid_raw_and_early_writes(store):
     ends_equal(store)
 
 
-@test(fuse=False)
-def raw_writes_are_refused_where_a_volume_is_not_made_for_them(store):
+@pytest.mark.no_fuse
+def test_raw_writes_are_refused_where_a_volume_is_not_made_for_them(store):
     store.init()
     store.serve()
     store.cli("volume", "create", "afr", "--mode", "afr")

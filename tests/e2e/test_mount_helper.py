@@ -7,7 +7,9 @@ import signal
 import subprocess
 import time
 
-from harness import NOBODY, equal, free_port, raises, read, test, wait_until, write
+import pytest
+
+from harness import NOBODY, equal, free_port, raises, read, wait_until, write
 from helper_install import fails, install_helper, options_of, run, works, write_fstab
 
 
@@ -23,8 +25,8 @@ def sessions(store):
     return store.status()["volumes"][0]["sessions"]
 
 
-@test(root=True)
-def mount_by_type(store):
+@pytest.mark.root
+def test_mount_by_type(store):
     mnt, state = up(store)
     works("mount", "-t", "hekate", "v", mnt, "-o", f"{state},noexec,noatime,x-systemd.requires=net,comment=of a kind")
     equal(works("findmnt", "-n", "-o", "SOURCE,FSTYPE", "--mountpoint", mnt).split(), ["v", "fuse.hekate"], "findmnt")
@@ -39,8 +41,8 @@ def mount_by_type(store):
     works("umount", mnt)
 
 
-@test(root=True)
-def mounts_of_fstab(store):
+@pytest.mark.root
+def test_mounts_of_fstab(store):
     mnt, state = up(store)
     other, later = store.directory("with space"), store.directory("later")
     port = free_port()
@@ -67,8 +69,8 @@ def mounts_of_fstab(store):
     wait_until(lambda: sessions(store) == 0, "their sessions ended")
 
 
-@test(root=True)
-def what_the_mount_helper_refuses(store):
+@pytest.mark.root
+def test_what_the_mount_helper_refuses(store):
     mnt, state = up(store)
     hekate = ["mount", "-t", "hekate", "v", mnt, "-o"]
     fails(*hekate, f"{state},frobnicate", exit=1, says=['"frobnicate" is no option of Hekate', "cache=SECONDS"])
@@ -88,8 +90,8 @@ def what_the_mount_helper_refuses(store):
     store.cli("umount", store.path("two"))
 
 
-@test(root=True)
-def options_of_hekate_mount_are_the_same(store):
+@pytest.mark.root
+def test_options_of_hekate_mount_are_the_same(store):
     mnt = store.up()
     store.umount()
     store.mount(options=["-o", "noexec", "-o", "rw,ro,cache=0.5"])
@@ -103,8 +105,8 @@ def options_of_hekate_mount_are_the_same(store):
     equal(works("findmnt", "-n", "-o", "SOURCE", "--mountpoint", mnt), f"unix:{store.state}/server.sock/v", "source")
 
 
-@test(root=True)
-def programs_and_devices_in_a_mount(store):
+@pytest.mark.root
+def test_programs_and_devices_in_a_mount(store):
     mnt = store.up()
     write(f"{mnt}/script", b"#!/bin/sh\necho ran\n")
     os.chmod(f"{mnt}/script", 0o755)
@@ -129,8 +131,8 @@ def programs_and_devices_in_a_mount(store):
     equal(read(f"{mnt}/null"), b"", "a device with dev")
 
 
-@test(root=True)
-def set_id_and_devices_by_mount(store):
+@pytest.mark.root
+def test_set_id_and_devices_by_mount(store):
     """mount(8) turns suid and dev into flags and does not pass them on, so there are words of our own."""
     mnt, state = up(store)
     write_fstab(store)
@@ -177,8 +179,8 @@ def set_id_and_devices_by_mount(store):
     works("umount", mnt)
 
 
-@test(root=True)
-def remounting_changes_flags_and_nothing_else(store):
+@pytest.mark.root
+def test_remounting_changes_flags_and_nothing_else(store):
     mnt, state = up(store)
     works("mount", "-t", "hekate", "v", mnt, "-o", f"{state},noexec")
     write(f"{mnt}/f", b"f")
@@ -203,8 +205,8 @@ def remounting_changes_flags_and_nothing_else(store):
     fails("mount.hekate", "v", mnt, "-o", f"{state},remount,ro", exit=1, says=["nothing to remount"])
 
 
-@test(root=True)
-def a_mount_at_boot_waits_for_its_server(store):
+@pytest.mark.root
+def test_a_mount_at_boot_waits_for_its_server(store):
     mnt, state = up(store)
     store.stop()
     begun = time.monotonic()
@@ -223,8 +225,9 @@ def a_mount_at_boot_waits_for_its_server(store):
     works("umount", mnt)
 
 
-@test(root=True, fuse=False)
-def doctor_says_how_the_mount_helper_is_installed(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_doctor_says_how_the_mount_helper_is_installed(store):
     row = lambda: next(row for row in store.cli("--json", "doctor").json()["checks"] if row["check"] == "mount helper")
     install_helper(store)
     equal(row()["state"], "good", "with the links")
@@ -236,8 +239,8 @@ def doctor_says_how_the_mount_helper_is_installed(store):
     equal(row()["state"], "good", "with what doctor said")
 
 
-@test(root=True)
-def a_soft_mount_gives_up_on_a_server_that_is_away(store):
+@pytest.mark.root
+def test_a_soft_mount_gives_up_on_a_server_that_is_away(store):
     mnt = store.up()
     store.umount()
     store.mount(options=["-o", "soft=2"])
@@ -266,8 +269,8 @@ def answers(path):
         return False
 
 
-@test(root=True)
-def reading_changes_no_access_time_with_noatime(store):
+@pytest.mark.root
+def test_reading_changes_no_access_time_with_noatime(store):
     mnt = store.up()
     plain = store.mount("plain")
     store.umount()

@@ -6,11 +6,10 @@ import os
 import subprocess
 import threading
 
-from harness import equal, raises, read, test, wait_until, write
+from harness import equal, raises, read, wait_until, write
 
 
-@test
-def two_mounts_see_each_other_at_once(store):
+def test_two_mounts_see_each_other_at_once(store):
     one = store.up()
     two = store.mount("two")
     for turn in range(60):
@@ -37,8 +36,7 @@ def two_mounts_see_each_other_at_once(store):
         raises(errno.ENOENT, os.stat, f"{here}/d")
 
 
-@test
-def open_files_see_what_another_mount_writes(store):
+def test_open_files_see_what_another_mount_writes(store):
     one = store.up()
     two = store.mount("two")
     write(f"{one}/f", b"0" * 100_000)
@@ -55,8 +53,7 @@ def open_files_see_what_another_mount_writes(store):
         os.close(handle)
 
 
-@test
-def a_file_that_another_mount_unlinks_stays_readable(store):
+def test_a_file_that_another_mount_unlinks_stays_readable(store):
     one = store.up()
     two = store.mount("two")
     data = os.urandom(300_000)
@@ -70,8 +67,7 @@ def a_file_that_another_mount_unlinks_stays_readable(store):
     wait_until(lambda: store.status()["orphans"] == 0, "the orphan collected once nobody has it open")
 
 
-@test
-def appends_from_two_mounts_in_turn(store):
+def test_appends_from_two_mounts_in_turn(store):
     """At the same moment is another matter: docs/semantics.md, section 2."""
     one = store.up()
     two = store.mount("two")
@@ -84,8 +80,7 @@ def appends_from_two_mounts_in_turn(store):
         os.close(handle)
 
 
-@test
-def exclusive_creates_have_one_winner(store):
+def test_exclusive_creates_have_one_winner(store):
     one = store.up()
     two = store.mount("two")
     wins = {one: 0, two: 0}
@@ -106,8 +101,7 @@ def exclusive_creates_have_one_winner(store):
     equal(sum(wins.values()), 200, f"winners of 200 races ({wins[one]} and {wins[two]})")
 
 
-@test
-def crossing_moves_of_directories_never_make_a_ring(store):
+def test_crossing_moves_of_directories_never_make_a_ring(store):
     one = store.up()
     two = store.mount("two")
     for turn in range(30):
@@ -131,8 +125,7 @@ def crossing_moves_of_directories_never_make_a_ring(store):
         equal((left, outcomes.count("moved")), (2, 1), f"turn {turn}: directories left and moves done ({outcomes})")
 
 
-@test
-def a_read_only_mount_refuses_changes(store):
+def test_a_read_only_mount_refuses_changes(store):
     mnt = store.up()
     write(f"{mnt}/f", b"f")
     store.umount()
@@ -143,8 +136,7 @@ def a_read_only_mount_refuses_changes(store):
     raises(errno.EROFS, os.unlink, f"{mnt}/f")
 
 
-@test
-def a_cache_is_a_choice(store):
+def test_a_cache_is_a_choice(store):
     mnt = store.up()
     write(f"{mnt}/f", b"f" * 50_000)
     cached = store.mount("cached", options=["--cache", "1"])
@@ -158,8 +150,7 @@ def a_cache_is_a_choice(store):
         equal(read(f"{mnt}/r{number}"), b"%d" % number, "written through")
 
 
-@test
-def past_the_page_cache_and_through_it_is_the_same(store):
+def test_past_the_page_cache_and_through_it_is_the_same(store):
     store.init()
     store.serve()
     path = f"{store.mount(options=['--cache', '600'])}/f"
@@ -184,8 +175,7 @@ def past_the_page_cache_and_through_it_is_the_same(store):
     os.close(past)
 
 
-@test
-def a_caching_mount_knows_its_directories_after_its_own_changes(store):
+def test_a_caching_mount_knows_its_directories_after_its_own_changes(store):
     """The kernel asks for a directory's attributes after each change in it; what the mount answers must have in it all that
     it has done, by whatever op and thread."""
     store.init()
@@ -238,8 +228,7 @@ def a_caching_mount_knows_its_directories_after_its_own_changes(store):
     as_it_is("six at once")
 
 
-@test
-def unmounting_while_in_use(store):
+def test_unmounting_while_in_use(store):
     mnt = store.up()
     write(f"{mnt}/f", b"f")
     handle = os.open(f"{mnt}/f", os.O_RDONLY)

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import equal, raises, read, test, write
+import pytest
+
+from harness import equal, raises, read, write
 
 NOREPLACE, EXCHANGE = 1, 2
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -21,8 +23,7 @@ def renameat2(old, new, flags):
         raise OSError(number, os.strerror(number), old)
 
 
-@test
-def rename_obeys_posix(store):
+def test_rename_obeys_posix(store):
     mnt = store.up()
     a, b = f"{mnt}/a", f"{mnt}/b"
     for directory in "abcd":
@@ -56,8 +57,7 @@ def rename_obeys_posix(store):
     equal(sorted(os.listdir(b)), ["i", "same"], "between two names of one file nothing happens")
 
 
-@test
-def a_moved_directory_keeps_counts_and_content(store):
+def test_a_moved_directory_keeps_counts_and_content(store):
     mnt = store.up()
     for path in ["x", "y", "x/dir", "x/dir/inner"]:
         os.mkdir(f"{mnt}/{path}")
@@ -73,8 +73,7 @@ def a_moved_directory_keeps_counts_and_content(store):
     os.chdir("/")
 
 
-@test
-def rename_without_replacing_and_exchanging(store):
+def test_rename_without_replacing_and_exchanging(store):
     mnt = store.up()
     a, b, d, e = (f"{mnt}/{name}" for name in "abde")
     write(a, b"a")
@@ -103,8 +102,7 @@ def rename_without_replacing_and_exchanging(store):
     raises(errno.EINVAL, renameat2, a, b, NOREPLACE | EXCHANGE)
 
 
-@test
-def hard_links_share_one_file(store):
+def test_hard_links_share_one_file(store):
     mnt = store.up()
     os.mkdir(f"{mnt}/d")
     write(f"{mnt}/a", b"one")
@@ -124,8 +122,7 @@ def hard_links_share_one_file(store):
     equal(os.stat(f"{mnt}/d/l3").st_nlink, 5, "links after a remount")
 
 
-@test
-def symlinks_keep_their_target(store):
+def test_symlinks_keep_their_target(store):
     mnt = store.up()
     for number, target in enumerate(["f", "../x", "/" + "t" * 4094, "missing", "ä\n b"]):
         os.symlink(target, f"{mnt}/{number}")
@@ -142,8 +139,7 @@ def symlinks_keep_their_target(store):
     equal(read(f"{mnt}/f"), b"f", "the target outlives its symlink")
 
 
-@test
-def extended_attributes(store):
+def test_extended_attributes(store):
     mnt = store.up()
     write(f"{mnt}/f", b"")
     os.mkdir(f"{mnt}/d")
@@ -165,8 +161,7 @@ def extended_attributes(store):
     equal(os.getxattr(f"{mnt}/f", "user.one"), b"2", "after a remount")
 
 
-@test
-def modes_owners_and_times(store):
+def test_modes_owners_and_times(store):
     mnt = store.up()
     path = f"{mnt}/f"
     write(path, b"f")
@@ -192,8 +187,8 @@ def modes_owners_and_times(store):
     equal(stat.S_IMODE(os.stat(f"{mnt}/masked").st_mode), 0o750, "mode after umask")
 
 
-@test(root=True)
-def owners_are_checked(store):
+@pytest.mark.root
+def test_owners_are_checked(store):
     mnt = store.up()
     os.chmod(mnt, 0o755)
     write(f"{mnt}/private", b"p")
@@ -231,8 +226,7 @@ with open("{mnt}/theirs", "ab") as file: file.write(b"!")
     equal(os.stat(f"{mnt}/group/d").st_mode & 0o2000, 0o2000, "set-group-id is passed on to directories")
 
 
-@test
-def names_of_any_bytes_up_to_255(store):
+def test_names_of_any_bytes_up_to_255(store):
     mnt = os.fsencode(store.up())
     names = [b"x" * 255, "ä".encode() * 127, b"\xff\xfe", b"new\nline", b" ", b"..a", b"\\", b"%2f", b"*"]
     for name in names:
@@ -250,8 +244,7 @@ def names_of_any_bytes_up_to_255(store):
     equal(read(mnt + b"/" + b"z" * 255), b"*", "renamed to 255 bytes")
 
 
-@test
-def removing_directories(store):
+def test_removing_directories(store):
     mnt = store.up()
     os.mkdir(f"{mnt}/d")
     write(f"{mnt}/d/f", b"")
@@ -279,8 +272,8 @@ def removing_directories(store):
     equal(os.listdir(f"{mnt}/d"), [], "made anew")
 
 
-@test(limit_s=150)
-def twenty_thousand_names_in_one_directory(store):
+@pytest.mark.limit(150)
+def test_twenty_thousand_names_in_one_directory(store):
     mnt = store.up()
     os.mkdir(f"{mnt}/d")
     wanted = {f"file-{number:05d}" for number in range(20_000)}
@@ -312,8 +305,7 @@ def complete(directory, wanted, what):
     equal(set(names) ^ wanted, set(), f"difference of {what}")
 
 
-@test
-def inode_numbers_are_stable_and_unique(store):
+def test_inode_numbers_are_stable_and_unique(store):
     mnt = store.up()
     for number in range(200):
         os.mkdir(f"{mnt}/d{number}")
@@ -335,8 +327,7 @@ def inode_numbers_are_stable_and_unique(store):
     equal(numbers(), before, "after the server was killed")
 
 
-@test
-def pipes_and_sockets_have_names(store):
+def test_pipes_and_sockets_have_names(store):
     mnt = store.up()
     os.mkfifo(f"{mnt}/pipe", 0o640)
     assert stat.S_ISFIFO(os.stat(f"{mnt}/pipe").st_mode)
@@ -353,8 +344,7 @@ def pipes_and_sockets_have_names(store):
     os.unlink(f"{mnt}/pipe")
 
 
-@test
-def statfs_counts_one_copy(store):
+def test_statfs_counts_one_copy(store):
     mnt = store.up()
     found = os.statvfs(mnt)
     disk = os.statvfs(store.base)

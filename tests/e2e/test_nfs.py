@@ -5,8 +5,10 @@ import errno
 import fcntl
 import os
 
+import pytest
+
 from handles import forget
-from harness import equal, raises, read, same_bytes, test, wait_until, write
+from harness import equal, raises, read, same_bytes, wait_until, write
 from nfs import Client, Server, own_network
 
 # enum nfs4_lock_op of libnfs
@@ -22,8 +24,9 @@ def up(store):
     return mnt, Server(store, mnt), Client()
 
 
-@test(root=True, limit_s=150)
-def files_through_nfs(store):
+@pytest.mark.root
+@pytest.mark.limit(150)
+def test_files_through_nfs(store):
     mnt, server, client = up(store)
     data = os.urandom(5_000_000)
     client.write("/big", data)
@@ -49,8 +52,9 @@ def files_through_nfs(store):
     server.end()
 
 
-@test(root=True, limit_s=150)
-def nfs_handles_outlive_the_nfs_server(store):
+@pytest.mark.root
+@pytest.mark.limit(150)
+def test_nfs_handles_outlive_the_nfs_server(store):
     mnt, server, client = up(store)
     os.makedirs(f"{mnt}/a")
     write(f"{mnt}/a/f", b"before")
@@ -65,8 +69,9 @@ def nfs_handles_outlive_the_nfs_server(store):
     server.end()
 
 
-@test(root=True, limit_s=150)
-def locks_hold_between_nfs_and_other_mounts(store):
+@pytest.mark.root
+@pytest.mark.limit(150)
+def test_locks_hold_between_nfs_and_other_mounts(store):
     mnt, server, _ = up(store)
     other = store.mount("other")
     write(f"{mnt}/f", b"f")

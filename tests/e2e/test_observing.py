@@ -14,16 +14,12 @@ import time
 import urllib.error
 import urllib.request
 
-from harness import HEKATE, equal, raises, read, test, wait_until, write
+import pytest
+
+from harness import HEKATE, equal, free_port, raises, read, wait_until, write
 from test_bricks import SHARD, damage
 from test_failover import goes_on
 from test_scrub import files_of, flip_in_memory
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def samples(text):
@@ -40,8 +36,7 @@ def samples(text):
     return found
 
 
-@test
-def prometheus_reads_counters_and_histograms(store):
+def test_prometheus_reads_counters_and_histograms(store):
     port = free_port()
     store.init(bricks=2)
     store.serve("--metrics", f"127.0.0.1:{port}")
@@ -78,8 +73,7 @@ def prometheus_reads_counters_and_histograms(store):
     assert f"127.0.0.1:{port}" in refused.err, refused.err
 
 
-@test
-def status_is_watched(store):
+def test_status_is_watched(store):
     mnt = store.up()
     words = [HEKATE, "--state", store.state, "status", "--watch", "1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as watching:
@@ -111,8 +105,7 @@ def log_of(store):
     return read(f"{store.state}/serve.log").decode()
 
 
-@test
-def damage_that_a_read_meets_is_shown_until_it_is_gone(store):
+def test_damage_that_a_read_meets_is_shown_until_it_is_gone(store):
     mnt = store.up()
     for name in ("kept", "removed"):
         write(f"{mnt}/{name}", os.urandom(SHARD), os.O_SYNC)
@@ -155,8 +148,7 @@ def store_mapped(path, at, byte):
         mapped.flush()
 
 
-@test
-def a_file_that_two_mounts_map_is_named_once(store):
+def test_a_file_that_two_mounts_map_is_named_once(store):
     mnt = store.up()
     other = store.mount("other")
     for name in ("shared", "alone", "written"):
@@ -190,8 +182,8 @@ def a_file_that_two_mounts_map_is_named_once(store):
     equal(store.status()["health"], "good", "health")
 
 
-@test(limit_s=150)
-def each_brick_that_stops_is_named_with_its_cause_and_the_fix(store):
+@pytest.mark.limit(150)
+def test_each_brick_that_stops_is_named_with_its_cause_and_the_fix(store):
     store.init(bricks=3, volume=None)
     store.serve()
     store.cli("volume", "create", "v", "--copies", "3", "--min-replicas", "1")
@@ -235,8 +227,7 @@ def each_brick_that_stops_is_named_with_its_cause_and_the_fix(store):
     store.stop()
 
 
-@test
-def slow_ops_are_kept_and_named(store):
+def test_slow_ops_are_kept_and_named(store):
     store.init(bricks=2)
     store.serve("--slow-op", "1")
     mnt = store.mount()
@@ -259,8 +250,7 @@ def slow_ops_are_kept_and_named(store):
     assert number > 0
 
 
-@test
-def an_op_that_waits_is_seen_at_work(store):
+def test_an_op_that_waits_is_seen_at_work(store):
     address = f"127.0.0.1:{free_port()}"
     store.init(bricks=1, volume=None)
     store.serve("--listen", address)
@@ -286,8 +276,7 @@ def an_op_that_waits_is_seen_at_work(store):
     wait_until(lambda: not at_work(), "nothing is at work any more")
 
 
-@test
-def a_bundle_says_no_names(store):
+def test_a_bundle_says_no_names(store):
     store.init(bricks=2, volume="holiday")
     store.serve()
     mnt = store.mount(volume="holiday")
@@ -322,8 +311,7 @@ def a_bundle_says_no_names(store):
     store.serve()
 
 
-@test
-def bricks_are_added_and_removed(store):
+def test_bricks_are_added_and_removed(store):
     mnt = store.up(bricks=2)
     write(f"{mnt}/f", b"stays")
     third = store.directory("third")
@@ -357,8 +345,7 @@ def bricks_are_added_and_removed(store):
     assert "nothing rests" not in store.try_cli("brick", "drain", fourth).err
 
 
-@test
-def bricks_that_cannot_be_added(store):
+def test_bricks_that_cannot_be_added(store):
     store.init(bricks=2)
     store.serve()
     full = store.directory("full")

@@ -5,11 +5,12 @@ import re
 import socket
 import subprocess
 
-from harness import HEKATE, equal, read, test, write
+import pytest
+
+from harness import HEKATE, equal, read, write
 
 
-@test
-def every_command_answers_in_json(store):
+def test_every_command_answers_in_json(store):
     bricks = [word for path in store.bricks(3) for word in ("--brick", path)]
     made = store.cli("--json", "init", *bricks, "--journal", "32", "--volume", "v", "--copies", "2").json()
     equal((len(made["bricks"]), made["volume"]), (3, "v"), "init")
@@ -37,8 +38,7 @@ def every_command_answers_in_json(store):
     store.serve()
 
 
-@test
-def every_command_answers_people(store):
+def test_every_command_answers_people(store):
     store.init(bricks=3)
     store.serve()
     store.mount()
@@ -56,8 +56,7 @@ def every_command_answers_people(store):
             assert word in text, f"hekate {' '.join(command)} lacks {word!r}:\n{text}"
 
 
-@test
-def copies_are_on_as_many_bricks(store):
+def test_copies_are_on_as_many_bricks(store):
     """All of the data is on as many bricks as the volume has copies."""
     mnt = store.up(bricks=3)
     for number in range(8):
@@ -75,8 +74,7 @@ def copies_are_on_as_many_bricks(store):
     equal(len(files), 8, "shards")
 
 
-@test
-def tcp_on_loopback_with_the_secret(store):
+def test_tcp_on_loopback_with_the_secret(store):
     store.init()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -108,8 +106,8 @@ def tcp_on_loopback_with_the_secret(store):
     equal(store.status()["health"], "good", "health after noise")
 
 
-@test(fuse=False)
-def tcp_only_on_loopback(store):
+@pytest.mark.no_fuse
+def test_tcp_only_on_loopback(store):
     store.init()
     for address in ["0.0.0.0:7001", "[::]:7001", "192.0.2.1:7001"]:
         store.refuses("serve", "--listen", address, words=["loopback"])
@@ -121,8 +119,8 @@ def tcp_only_on_loopback(store):
     store.serve()
 
 
-@test(fuse=False)
-def each_command_has_an_example_in_its_help(store):
+@pytest.mark.no_fuse
+def test_each_command_has_an_example_in_its_help(store):
     def leaves(*words):
         text = subprocess.run([HEKATE, *words, "--help"], capture_output=True, text=True, check=True).stdout
         listed = re.search(r"\nCommands:\n(.*?)\n\n", text, re.S)

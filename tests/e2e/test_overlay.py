@@ -12,7 +12,9 @@ import stat
 import subprocess
 import tarfile
 
-from harness import NOBODY, equal, raises, read, test, write
+import pytest
+
+from harness import NOBODY, equal, raises, read, write
 from overlays import fuse_overlay, image_overlay, overlay, tmpfs
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -32,8 +34,8 @@ def whiteout(path):
 # --- RENAME_WHITEOUT ---
 
 
-@test(root=True)
-def a_rename_leaves_a_whiteout(store):
+@pytest.mark.root
+def test_a_rename_leaves_a_whiteout(store):
     mnt, other = store.up(), store.mount("mnt2")
     for number in range(8):
         # Directories of one volume lie in several partitions.
@@ -128,8 +130,8 @@ def tree(root):
     return found
 
 
-@test(root=True)
-def an_overlay_on_a_mount_does_what_one_on_tmpfs_does(store):
+@pytest.mark.root
+def test_an_overlay_on_a_mount_does_what_one_on_tmpfs_does(store):
     mnt = store.up()
     with tmpfs(store.path("ram")) as ram:
         make_lower(store.directory("ram/lower"))
@@ -183,8 +185,8 @@ def unpack(tar, directory, namespace):
                 entries.extract(entry, directory, filter="fully_trusted")
 
 
-@test(root=True)
-def layers_of_an_image_are_unpacked_on_a_mount(store):
+@pytest.mark.root
+def test_layers_of_an_image_are_unpacked_on_a_mount(store):
     mnt = store.up()
     layers = [
         layer({"etc/a": b"one", "etc/b": b"one", "lib/x": b"one", "lib/y": b"one"}),
@@ -239,8 +241,8 @@ KEPT = {"removed": b"kept", "replaced": b"kept"}
 NAMES = {"removed.link": b"kept", "replaced": b"new", "replaced.link": b"kept"}
 
 
-@test(root=True)
-def hard_links_are_kept_by_fuse_overlayfs_and_in_an_image(store):
+@pytest.mark.root
+def test_hard_links_are_kept_by_fuse_overlayfs_and_in_an_image(store):
     mnt, lower = store.up(), store.directory("lower")
     for kind in (fuse_overlay, image_overlay):
         write(f"{lower}/below", b"below")
@@ -257,8 +259,8 @@ def hard_links_are_kept_by_fuse_overlayfs_and_in_an_image(store):
         equal(names_of(merged), NAMES, "the layers of fuse-overlayfs in an overlay of the kernel")
 
 
-@test(root=True)
-def a_hard_link_on_an_overlay_of_the_kernel_may_be_stale(store):
+@pytest.mark.root
+def test_a_hard_link_on_an_overlay_of_the_kernel_may_be_stale(store):
     """docs/limits.md: the kernel looks an inode up by the name by which it was found first."""
     mnt, lower = store.up(), store.directory("lower")
     kept = store.mount("kept", options=["--cache", "60"])

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from harness import equal, mounts_below, raises, read, same_bytes, test, wait_until, write
+from harness import equal, mounts_below, raises, read, same_bytes, wait_until, write
 
 MIB = 1 << 20
 
@@ -27,8 +27,7 @@ def own(store, options="", name="own"):
     return directory
 
 
-@test
-def a_server_mounts_its_own_volumes(store):
+def test_a_server_mounts_its_own_volumes(store):
     store.init()
     mnt = own(store, ":cache=1")
     other = store.mount()
@@ -54,8 +53,7 @@ def a_server_mounts_its_own_volumes(store):
     equal(store.status()["health"], "good", "the server after its mount has gone")
 
 
-@test
-def many_threads_work_in_an_own_mount(store):
+def test_many_threads_work_in_an_own_mount(store):
     store.init()
     mnt, other = own(store), store.mount()
     failed = []
@@ -79,8 +77,7 @@ def many_threads_work_in_an_own_mount(store):
     equal(sorted(os.listdir(mnt)), sorted(os.listdir(other)), "names")
 
 
-@test
-def locks_hold_between_an_own_mount_and_others(store):
+def test_locks_hold_between_an_own_mount_and_others(store):
     store.init()
     mnt, other = own(store), store.mount()
     write(f"{mnt}/f", b"x")
@@ -100,8 +97,7 @@ def locks_hold_between_an_own_mount_and_others(store):
             equal(waits.communicate(timeout=20)[0].strip(), "got it", "the lock is handed over")
 
 
-@test
-def a_server_stops_though_its_mount_is_in_use(store):
+def test_a_server_stops_though_its_mount_is_in_use(store):
     store.init()
     mnt = own(store)
     write(f"{mnt}/f", b"kept")
@@ -122,8 +118,7 @@ def a_server_stops_though_its_mount_is_in_use(store):
     equal(read(f"{mnt}/f"), b"kept", "after a restart")
 
 
-@test
-def a_killed_server_takes_its_mount_with_it(store):
+def test_a_killed_server_takes_its_mount_with_it(store):
     store.init()
     mnt = own(store)
     write(f"{mnt}/f", b"synced", os.O_SYNC)
@@ -141,8 +136,7 @@ def is_dead(path):
     return False
 
 
-@test
-def mistakes_with_own_mounts_are_told(store):
+def test_mistakes_with_own_mounts_are_told(store):
     store.init()
     there = store.directory("there")
     refused = lambda mount, *words: store.refuses("serve", "--mount", mount, words=words)

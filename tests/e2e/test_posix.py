@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 
-from harness import NOBODY, PATIENCE, equal, test, wait_until
+import pytest
+
+from harness import NOBODY, PATIENCE, equal, wait_until
 from posix_lists import as_user, excluded, matches, own, tool, waiting
 from test_users import private_device, public_server
 
@@ -34,8 +36,9 @@ entries = [["{nobody}", "{nobodies}"], ["daemon", "daemon"]]
 """
 
 
-@test(root=True, limit_s=300)
-def pjdfstest_as_root(store):
+@pytest.mark.root
+@pytest.mark.limit(300)
+def test_pjdfstest_as_root(store):
     """On a strict mount, and on one that keeps names and attributes."""
     directory, may_fail = short_names(store), excluded("root")
     store.init()
@@ -53,8 +56,9 @@ def pjdfstest_as_root(store):
         store.cli("umount", mnt)
 
 
-@test(root=True, limit_s=300)
-def pjdfstest_as_nobody(store):
+@pytest.mark.root
+@pytest.mark.limit(300)
+def test_pjdfstest_as_nobody(store):
     """In a directory of root's mount, and on a mount of their own."""
     directory = short_names(store)
     as_nobody = public_server(store)
@@ -78,8 +82,8 @@ def pjdfstest_as_nobody(store):
     store.cli("umount", roots)
 
 
-@test(fuse=False)
-def pjdfstest_is_judged_by_its_lists(_store):
+@pytest.mark.no_fuse
+def test_pjdfstest_is_judged_by_its_lists():
     """An exclusion holds as long as the case fails on both, no longer."""
     passes, fails, skips = ("ok", ""), ("FAILED", "words"), ("skipped", "no reason")
     for here, there, lists, wanted in [

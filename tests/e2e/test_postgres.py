@@ -12,7 +12,9 @@ import subprocess
 import threading
 import time
 
-from harness import NOBODY, PATIENCE, Skip, equal, is_gone, test, wait_until
+import pytest
+
+from harness import NOBODY, PATIENCE, Skip, equal, is_gone, wait_until
 
 ROUNDS = int(os.environ.get("HEKATE_ROUNDS", "3"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
@@ -225,8 +227,9 @@ def check(cluster, writers):
     cluster.run("pg_amcheck", "--all", "--heapallindexed", "--parent-check", "--rootdescend")
 
 
-@test(root=True, limit_s=LIMIT_S)
-def postgres_survives_kills_together_with_the_server(store):
+@pytest.mark.root
+@pytest.mark.limit(LIMIT_S)
+def test_postgres_survives_kills_together_with_the_server(store):
     if shutil.which("setpriv") is None:
         raise Skip("needs setpriv")
     chance = random.Random(SEED)

@@ -6,7 +6,9 @@ import struct
 import subprocess
 import sys
 
-from harness import equal, test, wait_until
+import pytest
+
+from harness import equal, wait_until
 
 POWER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "chaos", "power")
 sys.path.append(POWER)
@@ -49,8 +51,8 @@ def write(number, data):
 FLUSH = (disk.FLUSH, 0, 0, b"")
 
 
-@test(fuse=False)
-def a_power_cut_takes_only_what_no_flush_covered(store):
+@pytest.mark.no_fuse
+def test_a_power_cut_takes_only_what_no_flush_covered(store):
     image, path = store.path("image"), store.path("socket")
     with open(image, "wb") as file:
         file.truncate(16 * BLOCK)

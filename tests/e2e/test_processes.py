@@ -4,34 +4,11 @@ import os
 import threading
 import time
 
-from harness import equal, free_port, read, same_bytes, test, wait_until, write
+from harness import equal, read, same_bytes, wait_until, write
+from servers import three
 
 
-def three(store, listen=False, mount=True, apart=False):
-    """Three servers with a brick each, and a volume with its copies on two of them -> the mount, if it is wanted.
-
-    `listen`: all of them on TCP, not the first alone. `apart`: the coordinator is a process of its own.
-    """
-    options = []
-    if apart:
-        coordinator = f"127.0.0.1:{free_port()}"
-        store.coordinate(coordinator)
-        options = ["--coordinator", coordinator, "--secret-file", f"{store.path('c')}/secret"]
-    store.init(volume=None, bricks=1, options=options)
-    store.address = f"127.0.0.1:{free_port()}"
-    store.serve("--listen", store.address)
-    store.listens = {}
-    for name in ["s2", "s3"]:
-        store.join(name, store.address)
-        store.listens[name] = ["--listen", f"127.0.0.1:{free_port()}"] if listen else []
-        store.serve_other(name, *store.listens[name])
-    store.cli("volume", "create", "v", "--copies", "2", "--domain", "server")
-    wait_until(lambda: store.status()["health"] == "good", "all partitions serve", limit_s=20)
-    return store.mount() if mount else None
-
-
-@test
-def files_of_three_processes(store):
+def test_files_of_three_processes(store):
     mnt = three(store)
     for number in range(30):
         os.mkdir(f"{mnt}/d{number}")
@@ -55,8 +32,7 @@ def places(found):
     return [found["place"]] + found.get("names", []) + found.get("shards", [])
 
 
-@test
-def where_files_of_three_processes_rest(store):
+def test_where_files_of_three_processes_rest(store):
     mnt = three(store)
     os.makedirs(f"{mnt}/a/b")
     write(f"{mnt}/a/b/big", os.urandom(64 << 20))
@@ -86,8 +62,7 @@ def where_files_of_three_processes_rest(store):
     equal(stamps(again), stamps(found[-1]), "what was there before")
 
 
-@test
-def a_process_that_is_away_is_waited_for_and_named(store):
+def test_a_process_that_is_away_is_waited_for_and_named(store):
     mnt = three(store)
     # Directories are scattered over the partitions.
     for number in range(40):
@@ -116,8 +91,7 @@ def a_process_that_is_away_is_waited_for_and_named(store):
         same_bytes(read(f"{mnt}/d{number}/f"), b"%d" % number, "what waited")
 
 
-@test
-def processes_are_killed_under_load(store):
+def test_processes_are_killed_under_load(store):
     mnt = three(store)
     failures, counts, stop = [], {}, threading.Event()
 

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import sqlite_clients
-from harness import PATIENCE, Skip, equal, kill, read, test, wait_until
+from harness import PATIENCE, Skip, equal, kill, read, wait_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLIENTS = f"{HERE}/sqlite_clients.py"
@@ -87,8 +89,8 @@ def tree_of(top):
     return found
 
 
-@test(limit_s=240)
-def git_does_what_it_does_on_a_local_disk(store):
+@pytest.mark.limit(240)
+def test_git_does_what_it_does_on_a_local_disk(store):
     if subprocess.run(["git", "-C", SOURCE, "-c", "safe.directory=*", "rev-parse", "HEAD"], capture_output=True).returncode != 0:
         raise Skip(f"{SOURCE} is no git repository; HEKATE_GIT_SOURCE names one")
     mnt = store.up()
@@ -201,18 +203,18 @@ def sqlite_under_kills(store, mode):
         clients.verify(database)
 
 
-@test(limit_s=LIMIT_S)
-def sqlite_in_rollback_mode_survives_kills(store):
+@pytest.mark.limit(LIMIT_S)
+def test_sqlite_in_rollback_mode_survives_kills(store):
     sqlite_under_kills(store, "delete")
 
 
-@test(limit_s=LIMIT_S)
-def sqlite_in_wal_mode_survives_kills(store):
+@pytest.mark.limit(LIMIT_S)
+def test_sqlite_in_wal_mode_survives_kills(store):
     sqlite_under_kills(store, "wal")
 
 
-@test(limit_s=LIMIT_S)
-def sqlite_over_two_mounts_loses_no_update(store):
+@pytest.mark.limit(LIMIT_S)
+def test_sqlite_over_two_mounts_loses_no_update(store):
     """In rollback mode, for WAL wants memory that its users share."""
     one = store.up()
     two = store.mount("two")

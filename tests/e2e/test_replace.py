@@ -5,7 +5,9 @@ import os
 import random
 import shutil
 
-from harness import equal, test, wait_until
+import pytest
+
+from harness import equal, wait_until
 from test_failover import has_healed, views
 from test_kills import Writers
 
@@ -38,8 +40,8 @@ def members(store):
     return {member["brick"] for view in views(store) for member in view["members"]}
 
 
-@test(limit_s=200)
-def a_brick_that_is_gone_is_replaced(store):
+@pytest.mark.limit(200)
+def test_a_brick_that_is_gone_is_replaced(store):
     mnt = None
     store.init()
     store.serve()
@@ -79,8 +81,8 @@ def a_brick_that_is_gone_is_replaced(store):
     check_files(store.mount(), files)
 
 
-@test(limit_s=200)
-def a_brick_that_works_is_replaced_under_load(store):
+@pytest.mark.limit(200)
+def test_a_brick_that_works_is_replaced_under_load(store):
     store.init()
     store.serve()
     mnt = store.mount()

@@ -7,7 +7,9 @@ import subprocess
 import threading
 import time
 
-from harness import equal, raises, read, test, wait_until, write
+import pytest
+
+from harness import equal, raises, read, wait_until, write
 
 PART = 1 << 20
 
@@ -36,8 +38,8 @@ def small_bricks(store, size):
     return [f"{disk}/brick" for disk in disks]
 
 
-@test(root=True)
-def a_full_disk_says_so_and_empties_again(store):
+@pytest.mark.root
+def test_a_full_disk_says_so_and_empties_again(store):
     mnt = store.up(directories=small_bricks(store, "200m"))
     write(f"{mnt}/kept", b"k" * 100_000)
     first = fill(mnt)
@@ -66,8 +68,9 @@ def a_full_disk_says_so_and_empties_again(store):
     equal([brick["state"] for brick in store.status()["bricks"]], ["online", "online"], "bricks")
 
 
-@test(root=True, limit_s=240)
-def small_files_take_the_room_of_those_that_were_removed(store):
+@pytest.mark.root
+@pytest.mark.limit(240)
+def test_small_files_take_the_room_of_those_that_were_removed(store):
     """Their room is in the index, which keeps its size: it is used again, and creates are refused only when nothing is left."""
     mnt = store.up(directories=small_bricks(store, "220m"))
 
@@ -99,8 +102,8 @@ def small_files_take_the_room_of_those_that_were_removed(store):
     assert len(again) > len(removed) * 2 // 3, f"{len(again)} files fit where {len(removed)} of {len(first)} were removed"
 
 
-@test(root=True)
-def what_was_reserved_fits_on_a_full_disk(store):
+@pytest.mark.root
+def test_what_was_reserved_fits_on_a_full_disk(store):
     disks = [store.directory(f"disk{number}") for number in range(2)]
     for disk in disks:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", disk], check=True)
@@ -133,8 +136,7 @@ def what_was_reserved_fits_on_a_full_disk(store):
     os.close(handle)
 
 
-@test
-def writers_go_on_though_all_journals_are_full(store):
+def test_writers_go_on_though_all_journals_are_full(store):
     """Writers of many files keep three small journals full: each waits for room, and none for ever."""
     store.init(bricks=3)
     store.serve()

@@ -13,8 +13,10 @@ import threading
 import time
 from array import array
 
+import pytest
+
 from gaps import gap
-from harness import equal, same_bytes, test, wait_until
+from harness import equal, same_bytes
 
 FILES = int(os.environ.get("HEKATE_FILES", "25000"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
@@ -158,8 +160,8 @@ def remove_tree(worker, top):
         output("rm", "-r", f"{top}/{directory}")
 
 
-@test(limit_s=2 * LIMIT_S)
-def many_files_take_bounded_memory(store):
+@pytest.mark.limit(2 * LIMIT_S)
+def test_many_files_take_bounded_memory(store):
     mnt = store.up()
     remembered = Remembered()
     top = f"{mnt}/tree"
@@ -309,8 +311,8 @@ def ls_counts(directory):
     return int(done.stdout)
 
 
-@test(limit_s=2 * LIMIT_S)
-def many_names_in_a_directory(store):
+@pytest.mark.limit(2 * LIMIT_S)
+def test_many_names_in_a_directory(store):
     mnt = store.up()
     remembered = Remembered()
     directory = f"{mnt}/wide"
@@ -346,8 +348,7 @@ def many_names_in_a_directory(store):
 # --- names of any bytes, files of any size ---
 
 
-@test
-def names_of_any_bytes_of_any_length(store):
+def test_names_of_any_bytes_of_any_length(store):
     mnt = os.fsencode(store.up())
     chance = random.Random(SEED)
     letters = [byte for byte in range(1, 256) if byte != ord("/")]
@@ -372,8 +373,7 @@ PLACES = [0, (4 << 30) - 3, (8 << 30) + 1, 1 << 40]
 LENGTH = 3 * MIB
 
 
-@test
-def files_over_4_gib(store):
+def test_files_over_4_gib(store):
     mnt = store.up()
     path = f"{mnt}/large"
     parts = {place: os.urandom(LENGTH) for place in PLACES}

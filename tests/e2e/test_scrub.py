@@ -4,8 +4,10 @@ import os
 import time
 import re
 
+import pytest
+
 import index_sums
-from harness import equal, free_port, read, same_bytes, test, wait_until, write
+from harness import equal, free_port, read, same_bytes, wait_until, write
 from test_bricks import DAMAGED, SHARD, damage
 from test_compare import different
 from test_failover import goes_on, has_healed
@@ -78,8 +80,8 @@ def ends_equal(store, second="s2-brick"):
     equal(others, [], "replicas")
 
 
-@test(limit_s=200)
-def flipped_bits_are_mended_from_another_server(store):
+@pytest.mark.limit(200)
+def test_flipped_bits_are_mended_from_another_server(store):
     mnt = two(store)
     large = os.urandom(3 * SHARD)
     write(f"{mnt}/large", large, os.O_SYNC)
@@ -141,8 +143,8 @@ def flipped_bits_are_mended_from_another_server(store):
     ends_equal(store)
 
 
-@test(limit_s=200)
-def damage_on_all_servers_is_told_and_not_spread(store):
+@pytest.mark.limit(200)
+def test_damage_on_all_servers_is_told_and_not_spread(store):
     mnt = two(store)
     large = os.urandom(SHARD)
     write(f"{mnt}/large", large, os.O_SYNC)
@@ -185,8 +187,8 @@ def is_replaced(store, brick):
     store.cli("brick", "remove", brick, state=store.path("s2"))
 
 
-@test(limit_s=200)
-def a_brick_with_a_flipped_key_stops_and_others_answer(store):
+@pytest.mark.limit(200)
+def test_a_brick_with_a_flipped_key_stops_and_others_answer(store):
     mnt = apart(store)
     names = [f"{os.urandom(20).hex()}-{number}" for number in range(20)]
     for name in names:
@@ -212,8 +214,8 @@ def a_brick_with_a_flipped_key_stops_and_others_answer(store):
     is_replaced(store, brick)
 
 
-@test(limit_s=200)
-def a_brick_with_a_flipped_journal_is_replaced(store):
+@pytest.mark.limit(200)
+def test_a_brick_with_a_flipped_journal_is_replaced(store):
     mnt = apart(store)
     marks = [os.urandom(BLOCK) for _ in range(20)]
     file = os.open(f"{mnt}/written", os.O_RDWR | os.O_CREAT | os.O_SYNC)
@@ -241,8 +243,8 @@ def a_brick_with_a_flipped_journal_is_replaced(store):
     has_healed(store)
 
 
-@test(limit_s=200)
-def a_brick_puts_flipped_bits_of_its_index_right(store):
+@pytest.mark.limit(200)
+def test_a_brick_puts_flipped_bits_of_its_index_right(store):
     mnt = store.up()
     large = os.urandom(3 * SHARD)
     write(f"{mnt}/large", large, os.O_SYNC)
@@ -320,8 +322,8 @@ def stops_and_others_answer(store, harm):
     print(f"{len(harmed)} blocks; the server {'stopped it' if started.exit == 0 else 'did not open it'}")
 
 
-@test(limit_s=200)
-def a_brick_with_a_damaged_index_stops_and_others_answer(store):
+@pytest.mark.limit(200)
+def test_a_brick_with_a_damaged_index_stops_and_others_answer(store):
     def harm(index, block, rests):
         # A few may be what an unused end of another page has.
         places = keys_of_checksums(rests)
@@ -334,8 +336,8 @@ def a_brick_with_a_damaged_index_stops_and_others_answer(store):
     stops_and_others_answer(store, harm)
 
 
-@test(limit_s=200)
-def a_brick_with_a_damaged_branch_stops_and_others_answer(store):
+@pytest.mark.limit(200)
+def test_a_brick_with_a_damaged_branch_stops_and_others_answer(store):
     def harm(index, block, rests):
         is_branch = rests[0] == 2
         if is_branch:
@@ -345,8 +347,8 @@ def a_brick_with_a_damaged_branch_stops_and_others_answer(store):
     stops_and_others_answer(store, harm)
 
 
-@test(limit_s=150)
-def a_scrub_covers_what_no_checkpoint_has_written_home(store):
+@pytest.mark.limit(150)
+def test_a_scrub_covers_what_no_checkpoint_has_written_home(store):
     mnt = store.up(journal=256)
     parts = [os.urandom(1 << 20) for _ in range(40)]
     write(f"{mnt}/large", b"".join(parts))

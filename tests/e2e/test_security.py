@@ -8,7 +8,9 @@ import random
 import struct
 import subprocess
 
-from harness import NOBODY, equal, free_port, read, test
+import pytest
+
+from harness import NOBODY, equal, free_port, read
 from helper_install import run
 from raw_client import (
     CONTROL, DENIED, HELLO, PACKET, PROTOCOL, REQUESTS, ROOT, SERVER, SESSION_ENDED, STALE, TO_CONTROL, Raw, Refused,
@@ -37,8 +39,9 @@ def is_well(store):
         assert "panicked" not in log.read(), "a panic in the server's log"
 
 
-@test(root=True, fuse=False)
-def a_volumes_user_reaches_no_other_volume(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_a_volumes_user_reaches_no_other_volume(store):
     address = up(store)
     roots = Session(address, "v")
     inode = roots.create("private", mode=0o600)
@@ -65,8 +68,9 @@ def a_volumes_user_reaches_no_other_volume(store):
     is_well(store)
 
 
-@test(root=True, fuse=False)
-def a_session_is_taken_up_by_its_user_only(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_a_session_is_taken_up_by_its_user_only(store):
     address = up(store)
     theirs = Session(address, "theirs", NOBODY)
     greeted(address, resume("theirs", theirs.session), NOBODY)
@@ -81,8 +85,9 @@ def a_session_is_taken_up_by_its_user_only(store):
     equal(refusal(address, peer(2, 1, 1), NOBODY).number, DENIED, "a server that runs as nobody")
 
 
-@test(root=True, fuse=False)
-def strangers_ask_for_what_all_may_see_only(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_strangers_ask_for_what_all_may_see_only(store):
     address = up(store)
     for request in ("status", "server-status", "identify", "pool-list", "volume-list", "brick-list", "partition-list", "metrics"):
         assert "ok" in control(address, {"request": request}, NOBODY), request
@@ -115,8 +120,9 @@ def strangers_ask_for_what_all_may_see_only(store):
     is_well(store)
 
 
-@test(root=True, fuse=False)
-def names_lead_nowhere_else(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_names_lead_nowhere_else(store):
     address = up(store)
     for name in ("../x", "/etc", "..", "", "a/b", "a\nb", "\x1b[31m", "a\0b", "x" * 64):
         volume = {"request": "volume-create", "name": name, "pool": "default", "copies": 1, "allowed_uids": []}
@@ -139,8 +145,8 @@ def names_lead_nowhere_else(store):
     is_well(store)
 
 
-@test(fuse=False)
-def who_does_not_know_the_secret_is_refused(store):
+@pytest.mark.no_fuse
+def test_who_does_not_know_the_secret_is_refused(store):
     port = free_port()
     store.init()
     store.serve("--listen", f"127.0.0.1:{port}")
@@ -165,8 +171,10 @@ def who_does_not_know_the_secret_is_refused(store):
     is_well(store)
 
 
-@test(root=True, fuse=False, limit_s=120)
-def garbage_costs_its_connection_only(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+@pytest.mark.limit(120)
+def test_garbage_costs_its_connection_only(store):
     port = free_port()
     address = up(store, "--listen", f"127.0.0.1:{port}")
     tcp, secret = ("127.0.0.1", port), read(f"{store.state}/secret")
@@ -209,8 +217,9 @@ def garbage_costs_its_connection_only(store):
     is_well(store)
 
 
-@test(root=True, fuse=False)
-def strangers_read_no_brick_and_no_state(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_strangers_read_no_brick_and_no_state(store):
     before = os.umask(0o000)
     try:
         store.init()
@@ -248,8 +257,9 @@ def wrote(session, partition, data):
         return True
 
 
-@test(root=True, fuse=False)
-def the_secret_is_in_nothing_that_is_shown(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_the_secret_is_in_nothing_that_is_shown(store):
     port = free_port()
     store.init()
     store.serve("--listen", f"127.0.0.1:{port}")
@@ -274,8 +284,9 @@ def the_secret_is_in_nothing_that_is_shown(store):
         assert form not in shown, "the secret is shown"
 
 
-@test(root=True, fuse=False)
-def the_secret_can_be_changed(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_the_secret_can_be_changed(store):
     port = free_port()
     store.init()
     store.serve("--listen", f"127.0.0.1:{port}")
@@ -294,8 +305,8 @@ def the_secret_can_be_changed(store):
     equal([server["state"] for server in store.status()["servers"]], ["online", "online"], "servers")
 
 
-@test(root=True)
-def a_volumes_user_is_root_in_it_and_nowhere_else(store):
+@pytest.mark.root
+def test_a_volumes_user_is_root_in_it_and_nowhere_else(store):
     """Not promised: permissions within a volume are checked by the kernel of a mount, not by the server."""
     address = up(store)
     session = Session(address, "theirs", NOBODY)
@@ -317,8 +328,7 @@ def a_volumes_user_is_root_in_it_and_nowhere_else(store):
     assert "Permission denied" in reads.stderr, f"the kernel of the mount does not check modes: {reads}"
 
 
-@test
-def names_are_shown_without_control_characters(store):
+def test_names_are_shown_without_control_characters(store):
     mnt = store.up().encode()
     for name in NAMES:
         os.mkdir(mnt + b"/" + name)

@@ -4,7 +4,9 @@ import os
 import shutil
 import socket
 
-from harness import equal, free_port, kill, test, wait_until, write
+import pytest
+
+from harness import equal, free_port, kill, wait_until, write
 
 USAGE, AWAY, EXISTS, DENIED = 64, 69, 73, 77
 
@@ -22,8 +24,8 @@ def states(store, state=None):
     return {server["name"]: server["state"] for server in servers}
 
 
-@test(fuse=False)
-def three_servers(store):
+@pytest.mark.no_fuse
+def test_three_servers(store):
     address = first(store, bricks=2)
     equal(store.join("state2", address)["server"], 2, "the number of the second server")
     equal(states(store), {"server-1": "online", "server-2": "away"}, "a server that has joined and is not served")
@@ -43,8 +45,8 @@ def three_servers(store):
         assert word in text, f"status lacks {word}: {text}"
 
 
-@test(fuse=False)
-def a_server_that_is_away_is_named(store):
+@pytest.mark.no_fuse
+def test_a_server_that_is_away_is_named(store):
     address = first(store)
     store.join("state2", address)
     store.serve_other("state2")
@@ -63,8 +65,8 @@ def a_server_that_is_away_is_named(store):
     equal(states(store, store.path("state2")), {"server-1": "online", "server-2": "online"}, "both are back")
 
 
-@test(fuse=False)
-def copies_on_different_servers(store):
+@pytest.mark.no_fuse
+def test_copies_on_different_servers(store):
     address = first(store, bricks=3)
     words = ["2 servers", "1: ", "hekate join", "--domain disk"]
     store.refuses("volume", "create", "v", "--copies", "2", "--domain", "server", words=words, exits=[USAGE])
@@ -92,8 +94,8 @@ def copies_on_different_servers(store):
     store.server_pid = None
 
 
-@test(fuse=False)
-def joins_that_cannot_be(store):
+@pytest.mark.no_fuse
+def test_joins_that_cannot_be(store):
     address = first(store)
     joins = ["join", address, "--secret-file", f"{store.state}/secret", "--journal", "32"]
     state = store.path("state2")
@@ -131,8 +133,8 @@ def joins_that_cannot_be(store):
         store.refuses("serve", *options, state=state, words=["(?i)running|in use|another"])
 
 
-@test(fuse=False)
-def serving_and_joining_at_once(store):
+@pytest.mark.no_fuse
+def test_serving_and_joining_at_once(store):
     address = first(store)
     brick = store.path("new")
     named = ["--join", address, "--secret-file", f"{store.state}/secret", "--brick", brick, "--journal", "32"]
@@ -153,8 +155,8 @@ def serving_and_joining_at_once(store):
     store.serve_other("state2")
 
 
-@test(fuse=False)
-def disks_of_a_joined_server_that_are_exchanged(store):
+@pytest.mark.no_fuse
+def test_disks_of_a_joined_server_that_are_exchanged(store):
     address = first(store)
     store.join("state2", address)
     os.rename(store.path("state2-brick"), store.path("away"))

@@ -11,8 +11,10 @@ import subprocess
 import tempfile
 import termios
 
+import pytest
+
 import harness
-from harness import NOBODY, Skip, equal, free_port, is_gone, kill, test, wait_until
+from harness import NOBODY, Skip, equal, free_port, is_gone, kill, wait_until
 from helper_install import own_namespace, run, works
 from test_users import program_for_all
 
@@ -55,8 +57,8 @@ def told_in_order(store, address):
     return server.stderr.read()
 
 
-@test(fuse=False)
-def a_server_tells_the_service_manager(store):
+@pytest.mark.no_fuse
+def test_a_server_tells_the_service_manager(store):
     store.init()
     said = told_in_order(store, store.path("notify"))
     assert "hekate-serve: serving at" in said and "<6>" not in said, said
@@ -68,8 +70,8 @@ def a_server_tells_the_service_manager(store):
     assert "tell the service manager" in server.communicate(timeout=30)[1]
 
 
-@test(fuse=False)
-def a_server_that_cannot_start_tells_why(store):
+@pytest.mark.no_fuse
+def test_a_server_that_cannot_start_tells_why(store):
     store.init()
     shutil.move(store.path("brick0"), store.path("elsewhere"))
     manager = Manager(store.path("notify"))
@@ -86,8 +88,7 @@ def a_server_that_cannot_start_tells_why(store):
     shutil.move(store.path("elsewhere"), store.path("brick0"))
 
 
-@test
-def a_mount_tells_the_service_manager(store):
+def test_a_mount_tells_the_service_manager(store):
     store.init()
     store.serve()
     manager = Manager(store.path("notify"))
@@ -99,8 +100,7 @@ def a_mount_tells_the_service_manager(store):
     equal(mount.wait(timeout=30), 0, "exit status")
 
 
-@test
-def a_hang_up_ends_each_process_in_order(store):
+def test_a_hang_up_ends_each_process_in_order(store):
     """SIGHUP does as SIGTERM: in the foreground, in the background, and when the terminal is closed."""
     store.coordinate(f"127.0.0.1:{free_port()}")
     os.kill(store.coordinator_pid, signal.SIGHUP)
@@ -130,8 +130,8 @@ def a_hang_up_ends_each_process_in_order(store):
     equal((server.returncode, said.splitlines()[-1]), (0, "hekate-serve: stopping"), "after its terminal was closed")
 
 
-@test(fuse=False)
-def a_hang_up_that_is_ignored_at_the_start_stays_ignored(store):
+@pytest.mark.no_fuse
+def test_a_hang_up_that_is_ignored_at_the_start_stays_ignored(store):
     store.init()
     server = started(store, "serve", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN), stderr=subprocess.DEVNULL)
     wait_until(lambda: store.try_cli("status").exit == 0, "it serves")
@@ -141,8 +141,8 @@ def a_hang_up_that_is_ignored_at_the_start_stays_ignored(store):
     equal(server.wait(timeout=30), 0, "exit status")
 
 
-@test(fuse=False)
-def lines_for_the_journal_have_priorities(store):
+@pytest.mark.no_fuse
+def test_lines_for_the_journal_have_priorities(store):
     store.init()
     with tempfile.TemporaryFile() as journal:
         found = os.fstat(journal.fileno())
@@ -173,8 +173,8 @@ def commands(*words):
     return [list(words)] + [below for name in names if name != "help" for below in commands(*words, name)]
 
 
-@test(fuse=False)
-def each_command_has_a_man_page(store):
+@pytest.mark.no_fuse
+def test_each_command_has_a_man_page(store):
     works(harness.HEKATE, "man", store.path("man"))
     wanted = {"-".join(["hekate", *words]) + ".1" for words in commands()}
     assert "hekate-volume-create.1" in wanted, wanted
@@ -199,8 +199,8 @@ def completed(store, *words):
     return works("bash", "--norc", "-c", script, "bash", *words).split()
 
 
-@test(fuse=False)
-def bash_completes_commands_and_options(store):
+@pytest.mark.no_fuse
+def test_bash_completes_commands_and_options(store):
     with open(store.path("completion"), "w") as file:
         file.write(works(harness.HEKATE, "completion", "bash"))
     works("bash", "-n", store.path("completion"))
@@ -213,8 +213,8 @@ def bash_completes_commands_and_options(store):
     equal(completed(store, "hekate", "completion", "z"), ["zsh"], "hekate completion z")
 
 
-@test(fuse=False)
-def other_shells_take_their_completion(store):
+@pytest.mark.no_fuse
+def test_other_shells_take_their_completion(store):
     parsers = {shell: words for shell, words in {"zsh": ["zsh", "-n"], "fish": ["fish", "-n"]}.items() if shutil.which(shell)}
     for shell in ["zsh", "fish"]:
         with open(store.path(shell), "w") as file:
@@ -228,8 +228,8 @@ def other_shells_take_their_completion(store):
         works(*words, store.path(shell))
 
 
-@test(fuse=False)
-def the_unit_is_one_that_systemd_takes(store):
+@pytest.mark.no_fuse
+def test_the_unit_is_one_that_systemd_takes(store):
     unit = f"{REPOSITORY}/packaging/debian/scripts/hekate.service"
     with open(unit) as file:
         settings = [line.split("=")[0] for line in file if "=" in line and not line.startswith("#")]
@@ -249,8 +249,9 @@ def the_unit_is_one_that_systemd_takes(store):
     equal((checked.returncode, checked.stderr), (0, ""), "systemd-analyze verify")
 
 
-@test(root=True, fuse=False)
-def root_has_its_state_in_var_and_its_socket_in_run(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_root_has_its_state_in_var_and_its_socket_in_run(store):
     own_namespace()
     for directory in ["/var/lib", "/run"]:
         works("mount", "-t", "tmpfs", "tmpfs", directory)
@@ -271,8 +272,9 @@ def root_has_its_state_in_var_and_its_socket_in_run(store):
             kill(pid)
 
 
-@test(root=True, fuse=False)
-def users_have_xdg_directories(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_users_have_xdg_directories(store):
     program = program_for_all(store)
     home, runtime = store.directory("h"), store.directory("run")
     for path in [home, runtime]:

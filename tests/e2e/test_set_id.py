@@ -5,7 +5,9 @@ import itertools
 import os
 import stat
 
-from harness import NOBODY, equal, test, write
+import pytest
+
+from harness import NOBODY, equal, write
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 GROUP = 4711
@@ -117,8 +119,9 @@ def modes_after(root):
     return found
 
 
-@test(root=True, limit_s=240)
-def set_id_bits_go_as_on_a_local_file_system(store):
+@pytest.mark.root
+@pytest.mark.limit(240)
+def test_set_id_bits_go_as_on_a_local_file_system(store):
     local = store.directory("local")
     os.chmod(store.base, 0o755)
     os.chmod(os.path.dirname(store.base), 0o755)

@@ -9,7 +9,9 @@ import threading
 import time
 from contextlib import contextmanager
 
-from harness import equal, raises, read, same_bytes, test, wait_until, write
+import pytest
+
+from harness import equal, raises, read, same_bytes, wait_until, write
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 MIB = 1 << 20
@@ -26,8 +28,7 @@ def pattern(length, seed):
     return bytes((seed + index // 512 + index) % 251 + 1 for index in range(4096)) * (length // 4096 + 1)
 
 
-@test
-def fallocate_makes_room_holes_and_zeros(store):
+def test_fallocate_makes_room_holes_and_zeros(store):
     mnt = store.up()
     for name, size in (("small", 9_000), ("middle", 300_000), ("large", 9 * MIB + 123)):
         model = bytearray(pattern(size, 7)[:size])
@@ -55,8 +56,7 @@ def fallocate_makes_room_holes_and_zeros(store):
         os.close(handle)
 
 
-@test
-def what_is_done_through_o_sync_is_on_disk_when_it_returns(store):
+def test_what_is_done_through_o_sync_is_on_disk_when_it_returns(store):
     mnt = store.up()
     write(f"{mnt}/source", os.urandom(MIB))
     syncs = {}
@@ -91,8 +91,7 @@ def calls_of(store, names):
         seen.extend(line for line in lines if "sync(" in line)
 
 
-@test
-def a_punched_file_gives_its_room_back(store):
+def test_a_punched_file_gives_its_room_back(store):
     mnt = store.up()
     with open(f"{mnt}/f", "wb") as file:
         file.write(pattern(16 * MIB, 3)[: 16 * MIB])
@@ -117,8 +116,7 @@ def a_punched_file_gives_its_room_back(store):
     wait_until(is_less, "the holes are given back", 40)
 
 
-@test
-def seek_finds_data_and_holes(store):
+def test_seek_finds_data_and_holes(store):
     mnt = store.up()
     handle = os.open(f"{mnt}/sparse", os.O_RDWR | os.O_CREAT)
     places = [0, 5 * MIB, 6 * MIB + 8192, 4097 * MIB]
@@ -147,8 +145,7 @@ def seek_finds_data_and_holes(store):
         equal(os.lseek(file.fileno(), 1, os.SEEK_DATA), 1, "data")
 
 
-@test
-def servers_copy_ranges_of_files(store):
+def test_servers_copy_ranges_of_files(store):
     mnt = store.up()
     sent = lambda: sum(ops(store).get(name, 0) for name in ("read-shard", "write-shard"))
     for size in (10, 16_000, 20_000, 6 * MIB + 77, 40 * MIB + 5):
@@ -208,8 +205,7 @@ def extents(handle):
     return found
 
 
-@test
-def holes_stay_holes_when_they_are_copied(store):
+def test_holes_stay_holes_when_they_are_copied(store):
     mnt = store.up()
     size, at = 6 << 30, (3 << 30) + 5 * 4096
     source = os.open(f"{mnt}/image", os.O_RDWR | os.O_CREAT)
@@ -244,8 +240,7 @@ def holes_stay_holes_when_they_are_copied(store):
         os.close(handle)
 
 
-@test
-def what_holes_cost_does_not_follow_their_length(store):
+def test_what_holes_cost_does_not_follow_their_length(store):
     mnt = store.up()
     places = [0, 5 << 20, 3 << 30, 1 << 40, (1 << 60) - 10_000]
     handle = os.open(f"{mnt}/huge", os.O_RDWR | os.O_CREAT)
@@ -280,8 +275,7 @@ def what_holes_cost_does_not_follow_their_length(store):
     spends("to remove it", 1000, lambda: os.unlink(f"{mnt}/huge"))
 
 
-@test
-def a_copy_moves_the_time_of_access_as_a_read_does(store):
+def test_a_copy_moves_the_time_of_access_as_a_read_does(store):
     mnt = store.up()
     for flags, moves in ((0, True), (os.O_NOATIME, False)):
         write(f"{mnt}/{flags}", b"a" * 30_000)
@@ -298,8 +292,7 @@ def ops(store):
     return {name: one["done"] for name, one in store.status()["ops"].items()}
 
 
-@test
-def appends_of_two_mounts_lose_nothing(store):
+def test_appends_of_two_mounts_lose_nothing(store):
     mounts = [store.up(), store.mount("mnt2")]
     rounds = 300
     failed = []
@@ -328,8 +321,7 @@ def appends_of_two_mounts_lose_nothing(store):
         assert not wrong and len(own) == rounds, f"writer {number}: {len(own)} lines, {wrong}"
 
 
-@test
-def a_mount_that_dies_while_it_appends_holds_nobody_up_for_ever(store):
+def test_a_mount_that_dies_while_it_appends_holds_nobody_up_for_ever(store):
     mounts = [store.up(), store.mount("mnt2")]
     write(f"{mounts[0]}/log", b"x" * 100_000)
     handle = os.open(f"{mounts[0]}/log", os.O_WRONLY | os.O_APPEND)
@@ -362,8 +354,7 @@ def name_it(handle, path):
     return 0 if done == 0 else ctypes.get_errno()
 
 
-@test
-def files_without_names(store):
+def test_files_without_names(store):
     mnt = store.up()
     flags = os.O_TMPFILE | os.O_RDWR
     handle = os.open(mnt, flags, 0o640)
@@ -387,8 +378,7 @@ def files_without_names(store):
     wait_until(lambda: store.status()["orphans"] == 0, "the file without a name goes", 30)
 
 
-@test
-def times_of_access_follow_relatime(store):
+def test_times_of_access_follow_relatime(store):
     mnt = store.up()
     for name, size in (("small", 10), ("large", 100_000)):
         write(f"{mnt}/{name}", b"x" * size)
@@ -419,8 +409,8 @@ def times_of_access_follow_relatime(store):
     assert os.stat(mnt).st_atime_ns > before, "a directory that was listed"
 
 
-@test(root=True)
-def file_capabilities_go_with_a_write(store):
+@pytest.mark.root
+def test_file_capabilities_go_with_a_write(store):
     mnt = store.up()
     capability = bytes.fromhex("0000000200040000000000000000000000000000")
     for size in (100, 100_000):
@@ -441,8 +431,7 @@ def file_capabilities_go_with_a_write(store):
             raises(errno.ENODATA, os.getxattr, f"{mnt}/f", "security.capability")
 
 
-@test
-def mapped_pages_are_those_of_reads_and_writes(store):
+def test_mapped_pages_are_those_of_reads_and_writes(store):
     mnt, other = store.up(), store.mount("mnt2")
     write(f"{mnt}/f", bytes(64 << 10))
     handle = os.open(f"{mnt}/f", os.O_RDWR)

@@ -6,7 +6,9 @@ import stat
 import threading
 import time
 
-from harness import equal, raises, read, test, write
+import pytest
+
+from harness import equal, raises, read, write
 
 
 def up(store, spread=8):
@@ -18,8 +20,8 @@ def up(store, spread=8):
     return store.mount()
 
 
-@test(fuse=False)
-def a_spread_is_checked_and_shown(store):
+@pytest.mark.no_fuse
+def test_a_spread_is_checked_and_shown(store):
     store.init()
     store.serve()
     for bad in ("0", "3", "1024"):
@@ -30,8 +32,8 @@ def a_spread_is_checked_and_shown(store):
     equal(store.cli("--json", "volume", "show", "v").json()["spread"], 1, "as it is without the option")
 
 
-@test(limit_s=300)
-def ten_thousand_names_are_listed_in_order(store):
+@pytest.mark.limit(300)
+def test_ten_thousand_names_are_listed_in_order(store):
     mnt = up(store)
     wide = f"{mnt}/wide"
     os.mkdir(wide)
@@ -76,8 +78,7 @@ def ten_thousand_names_are_listed_in_order(store):
     raises(errno.ENOENT, os.stat, wide)
 
 
-@test
-def attributes_of_a_shared_directory_are_one(store):
+def test_attributes_of_a_shared_directory_are_one(store):
     mnt = up(store)
     wide, other = f"{mnt}/wide", store.mount("other") + "/wide"
     os.mkdir(wide)
@@ -99,8 +100,8 @@ def attributes_of_a_shared_directory_are_one(store):
     raises(errno.ENOTEMPTY, os.rename, f"{mnt}/d0", wide)
 
 
-@test(limit_s=180)
-def no_file_is_lost_to_rmdir_while_the_server_is_killed(store):
+@pytest.mark.limit(180)
+def test_no_file_is_lost_to_rmdir_while_the_server_is_killed(store):
     mnt = up(store)
     other = store.mount("other")
     stop, failures, made, removed = threading.Event(), [], [0], [0]
@@ -154,8 +155,7 @@ def no_file_is_lost_to_rmdir_while_the_server_is_killed(store):
     equal(os.listdir(other), [], "what is left in the root")
 
 
-@test
-def bricks_are_read_out_with_the_names_of_all_partitions(store):
+def test_bricks_are_read_out_with_the_names_of_all_partitions(store):
     mnt = up(store)
     os.mkdir(f"{mnt}/wide")
     for number in range(200):

@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 
-from harness import NOBODY, Skip, equal, is_gone, kill, raises, read, test, wait_until, write
-from helper_install import fails, install_helper, options_of, own_namespace, run, works, write_fstab
+import pytest
+
+from harness import NOBODY, Skip, equal, kill, raises, write
+from helper_install import fails, install_helper, options_of, run, works, write_fstab
 from test_users import private_device, public_server
 
 
@@ -31,8 +33,8 @@ def fuse_conf(store, text):
     subprocess.run(["mount", "--bind", path, "/etc/fuse.conf"], check=True)
 
 
-@test(root=True)
-def users_options_reach_the_kernel(store):
+@pytest.mark.root
+def test_users_options_reach_the_kernel(store):
     as_nobody, mnt = up(store)
     store.cli("mount", "theirs", mnt, **as_nobody)
     works("sh", "-ec", f"cd {mnt}; printf '#!/bin/sh\\necho ran' > s; chmod 755 s; ./s", uid=NOBODY)
@@ -51,8 +53,8 @@ def users_options_reach_the_kernel(store):
     equal(os.path.ismount(mnt), False, "still mounted")
 
 
-@test(root=True)
-def other_users_come_in_if_root_allows_it(store):
+@pytest.mark.root
+def test_other_users_come_in_if_root_allows_it(store):
     as_nobody, mnt = up(store)
     fuse_conf(store, "# user_allow_other\n")
     words = ["user_allow_other", "/etc/fuse.conf", "root"]
@@ -66,8 +68,8 @@ def other_users_come_in_if_root_allows_it(store):
     store.cli("umount", mnt, **as_nobody)
 
 
-@test(root=True)
-def a_user_mounts_what_fstab_lets_users_mount(store):
+@pytest.mark.root
+def test_a_user_mounts_what_fstab_lets_users_mount(store):
     as_nobody, mnt = up(store)
     if os.stat(shutil.which("mount")).st_mode & 0o4000 == 0:
         raise Skip("needs a mount(8) that is set-user-id")
@@ -86,8 +88,8 @@ def a_user_mounts_what_fstab_lets_users_mount(store):
     equal(os.path.ismount(mnt), False, "still mounted")
 
 
-@test(root=True)
-def a_users_killed_mount_is_mounted_over(store):
+@pytest.mark.root
+def test_a_users_killed_mount_is_mounted_over(store):
     as_nobody, mnt = up(store)
     pid = store.cli("--json", "mount", "theirs", mnt, **as_nobody).json()["pid"]
     works("sh", "-c", f"echo before > {mnt}/f", uid=NOBODY)

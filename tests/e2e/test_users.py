@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 
+import pytest
+
 import harness
-from harness import NOBODY, Skip, equal, test
+from harness import NOBODY, Skip, equal
 
 CLONE_NEWNS = 0x20000
 
@@ -28,8 +30,9 @@ def public_server(store):
             "program": program_for_all(store)}
 
 
-@test(root=True, fuse=False)
-def strangers_may_look_but_not_change(store):
+@pytest.mark.root
+@pytest.mark.no_fuse
+def test_strangers_may_look_but_not_change(store):
     as_nobody = public_server(store)
     equal(store.try_cli("--json", "status", **as_nobody).exit, 0, "status")
     for command in [["stop"], ["volume", "create", "w"], ["volume", "delete", "v", "--confirm", "v"]]:
@@ -39,8 +42,8 @@ def strangers_may_look_but_not_change(store):
     assert "panicked" not in refused.text
 
 
-@test(root=True)
-def strangers_may_not_mount(store):
+@pytest.mark.root
+def test_strangers_may_not_mount(store):
     as_nobody = public_server(store)
     mnt = store.directory("theirs")
     os.chown(mnt, NOBODY, NOBODY)
@@ -49,8 +52,8 @@ def strangers_may_not_mount(store):
     store.refuses("mount", "v", mnt, words=[f"user {NOBODY} may not use volume v", "--allow-uid"], exits=[77], **as_nobody)
 
 
-@test(root=True)
-def users_mount_what_is_theirs(store):
+@pytest.mark.root
+def test_users_mount_what_is_theirs(store):
     as_nobody = public_server(store)
     private_device(store)
     store.cli("volume", "create", "theirs", "--owner", str(NOBODY))

@@ -16,7 +16,9 @@ import tempfile
 import threading
 import traceback
 
-from harness import equal, raises, test, write
+import pytest
+
+from harness import equal, raises, write
 
 # What a walk may answer for a name that is removed at the same moment.
 GONE = {"ENOENT"}
@@ -157,24 +159,23 @@ def judge(store, roots, rounds=4):
         equal(found.found - may, set(), f"errors that a local file system does not answer (makers: {with_makers})")
 
 
-@test(limit_s=150)
-def a_tree_is_removed_and_walked_at_once(store):
+@pytest.mark.limit(150)
+def test_a_tree_is_removed_and_walked_at_once(store):
     judge(store, [store.up()])
 
 
-@test(limit_s=150)
-def a_tree_is_removed_and_walked_at_once_on_two_mounts(store):
+@pytest.mark.limit(150)
+def test_a_tree_is_removed_and_walked_at_once_on_two_mounts(store):
     judge(store, [store.up(), store.mount("mnt2")])
 
 
-@test(limit_s=150)
-def a_tree_is_removed_and_walked_at_once_on_mounts_that_cache(store):
+@pytest.mark.limit(150)
+def test_a_tree_is_removed_and_walked_at_once_on_mounts_that_cache(store):
     store.up()
     judge(store, [store.mount(f"cached{number}", options=("--cache", "1")) for number in range(2)], rounds=2)
 
 
-@test
-def a_tree_is_removed_by_rm_on_two_mounts_at_once(store):
+def test_a_tree_is_removed_by_rm_on_two_mounts_at_once(store):
     mounts = [store.up(), store.mount("mnt2")]
     for _ in range(3):
         os.mkdir(f"{mounts[0]}/tree")
@@ -185,8 +186,7 @@ def a_tree_is_removed_by_rm_on_two_mounts_at_once(store):
         equal([os.listdir(mount) for mount in mounts], [[], []], "what is left")
 
 
-@test
-def a_removed_directory_answers_as_on_a_local_file_system(store):
+def test_a_removed_directory_answers_as_on_a_local_file_system(store):
     """`by`: the mount that removes; `user`: the one whose process uses it. The first pair is the local file system."""
     local = store.directory("local")
     mnt, other = store.up(), store.mount("mnt2")
@@ -257,8 +257,8 @@ def work_in_removed(user, by):
         os._exit(status)
 
 
-@test(limit_s=150)
-def a_name_that_is_replaced_all_the_time_is_always_found(store):
+@pytest.mark.limit(150)
+def test_a_name_that_is_replaced_all_the_time_is_always_found(store):
     """rename(2): there is no moment at which the new name leads nowhere."""
     for mounts in on_one_and_two(store):
         jobs = [lambda number=number: replace(mounts[0], number) for number in range(3)]
@@ -266,8 +266,8 @@ def a_name_that_is_replaced_all_the_time_is_always_found(store):
         equal(use_beside(mounts, jobs), set(), f"errors of who uses the name on {mounts}")
 
 
-@test(limit_s=150)
-def a_name_that_comes_and_goes_is_found_or_not(store):
+@pytest.mark.limit(150)
+def test_a_name_that_comes_and_goes_is_found_or_not(store):
     for mounts in on_one_and_two(store):
         jobs = [lambda: come_and_go(mounts[0])] * 2
         found = use_beside(mounts, jobs)

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import threading
 
-from harness import HEKATE, equal, test, wait_until
+import pytest
+
+from harness import HEKATE, equal, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 JOB = ("--every", "200ms", "--size", "2MiB", "--threads", "4")
@@ -24,8 +26,7 @@ def measure(store, target, name, seconds, *more):
     return done.json()
 
 
-@test
-def a_volume_is_measured_beside_a_disk(store):
+def test_a_volume_is_measured_beside_a_disk(store):
     mnt = store.up()
     disk = store.directory("disk")
     raw, volume = measure(store, disk, "raw", 2), measure(store, mnt, "volume", 2)
@@ -47,8 +48,8 @@ def a_volume_is_measured_beside_a_disk(store):
     equal((waits["parts"], waits["wait_for"]), (3, 2), "a quorum")
 
 
-@test(fuse=False)
-def a_killed_measurement_is_gone_on_with(store):
+@pytest.mark.no_fuse
+def test_a_killed_measurement_is_gone_on_with(store):
     disk, name = store.directory("disk"), store.path("series")
     command = [HEKATE, "variation", "measure", disk, "--for", "3s", *JOB, "-o", name]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -67,8 +68,8 @@ def a_killed_measurement_is_gone_on_with(store):
     equal(sum(1 for line in open(f"{name}.csv") if line[0].isdigit()), 15, "lines of the CSV file")
 
 
-@test(fuse=False)
-def an_interrupted_measurement_keeps_samples(store):
+@pytest.mark.no_fuse
+def test_an_interrupted_measurement_keeps_samples(store):
     disk, name = store.directory("disk"), store.path("series")
     command = [HEKATE, "--json", "variation", "measure", disk, "--for", "1h", *JOB, "-o", name]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -81,8 +82,8 @@ def an_interrupted_measurement_keeps_samples(store):
     equal(os.listdir(disk), [], "files left behind")
 
 
-@test(fuse=False)
-def plans_answer_as_the_manual_says(store):
+@pytest.mark.no_fuse
+def test_plans_answer_as_the_manual_says(store):
     files = [data(name) for name in ("steep", "narrow", "cliff")]
     found = store.cli("--json", "variation", "plan", "--target", "100000", *files).json()
     plans = {plan["kind"]: plan for plan in found["plans"]}
@@ -94,8 +95,8 @@ def plans_answer_as_the_manual_says(store):
     assert "each operation of a user is 2 on machines" in text and "95 % INTERVAL" in text, text
 
 
-@test(fuse=False)
-def bad_series_are_refused_in_words(store):
+@pytest.mark.no_fuse
+def test_bad_series_are_refused_in_words(store):
     bad = store.path("bad.csv")
     for text, words in (("", "empty"), ("time_s,iops\n0,NaN\n", "line 2"), ("a,b\n1,2\n", "no column iops")):
         with open(bad, "w", encoding="utf-8") as file:
@@ -141,8 +142,8 @@ class Objects(http.server.BaseHTTPRequestHandler):
         self.answer(204)
 
 
-@test(fuse=False)
-def an_s3_endpoint_is_measured_and_emptied(store):
+@pytest.mark.no_fuse
+def test_an_s3_endpoint_is_measured_and_emptied(store):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Objects)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret")
@@ -155,8 +156,8 @@ def an_s3_endpoint_is_measured_and_emptied(store):
     server.shutdown()
 
 
-@test(fuse=False)
-def mistakes_with_s3_are_named(store):
+@pytest.mark.no_fuse
+def test_mistakes_with_s3_are_named(store):
     os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret")
     ca = store.path("ca.pem")
     with open(ca, "w", encoding="utf-8") as file:
@@ -179,8 +180,8 @@ def mistakes_with_s3_are_named(store):
     assert done.exit == 64 and "are for s3://" in done.text, done.text
 
 
-@test(fuse=False)
-def names_that_people_write_are_understood(store):
+@pytest.mark.no_fuse
+def test_names_that_people_write_are_understood(store):
     disk = store.directory("disk")
     measure(store, disk, "disk.1", 1)
     assert os.path.exists(store.path("disk.1.hvs")) and os.path.exists(store.path("disk.1.csv"))

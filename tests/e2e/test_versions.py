@@ -4,12 +4,11 @@ import os
 import re
 import threading
 
-from harness import equal, read, same_bytes, test, wait_until, write
+from harness import equal, read, same_bytes, wait_until, write
 from test_servers import first
 
 
-@test
-def a_brick_of_a_newer_release_is_refused(store):
+def test_a_brick_of_a_newer_release_is_refused(store):
     mnt = store.up()
     write(f"{mnt}/f", b"kept")
     store.umount()
@@ -29,8 +28,7 @@ def a_brick_of_a_newer_release_is_refused(store):
     equal(read(f"{store.mount()}/f"), b"kept", "bytes")
 
 
-@test
-def servers_restart_one_after_the_other_under_load(store):
+def test_servers_restart_one_after_the_other_under_load(store):
     """Both copies are on different servers; who writes waits while one of them is away, and nothing fails or is lost."""
     address = first(store)
     store.join("second", address)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from harness import equal, test, wait_until, write
+from harness import equal, write
 
 # Asks for something of a file, and counts the timer signals that it is told of afterwards.
 CHILD = """
@@ -70,15 +70,13 @@ def kills_and_waits(store, mnt, hang, go_on):
         assert out.startswith("done") and int(out.split()[1]) >= 1, f"{what}: {out}"
 
 
-@test
-def who_waits_for_a_server_that_hangs_can_be_killed(store):
+def test_who_waits_for_a_server_that_hangs_can_be_killed(store):
     mnt = store.up()
     kills_and_waits(
         store, mnt, lambda: os.kill(store.server_pid, signal.SIGSTOP), lambda: os.kill(store.server_pid, signal.SIGCONT)
     )
 
 
-@test
-def who_waits_for_a_server_that_is_away_can_be_killed(store):
+def test_who_waits_for_a_server_that_is_away_can_be_killed(store):
     mnt = store.up()
     kills_and_waits(store, mnt, store.kill_server, store.serve)

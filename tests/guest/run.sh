@@ -31,7 +31,7 @@ run=$(mktemp -d "$directory/run.XXXXXX")
 trap 'rm -rf "$run"' EXIT
 mkdir -p "$run/tests/tests"
 cp "$HEKATE" "$run/tests/hekate"
-cp -r tests/e2e tests/posix "$run/tests/tests/"
+cp -r tests/e2e tests/posix tests/chaos "$run/tests/tests/"
 mkdir "$run/tests/docs"
 cp docs/semantics.md "$run/tests/docs/"
 cp "$CHECK_HISTORY" "$run/tests/check-history"
@@ -45,8 +45,9 @@ accelerator=(-accel tcg,thread=multi -cpu max) patience=${GUEST_PATIENCE:-20}
 if [ -w /dev/kvm ] && { [ -d /sys/module/kvm_intel ] || [ -d /sys/module/kvm_amd ]; }; then
   accelerator=(-accel kvm -cpu host) patience=${GUEST_PATIENCE:-3}
 fi
+# One test at a time, since the guest has little to spare, and nothing is written beside the tests.
 {
-  echo "E2E_PATIENCE=$patience"
+  echo "E2E_PATIENCE=$patience E2E_WORKERS=0 E2E_AGAIN=0 PYTEST_ADDOPTS='-p no:cacheprovider'"
   for setting in ${E2E_SETTINGS:-}; do echo "$setting"; done
 } >"$run/tests/settings"
 truncate -s 2G "$run/disk"

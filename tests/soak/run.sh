@@ -53,11 +53,11 @@ posix() { # fsx with a million operations on each kind of file and mount, and pj
 
 reexport() { # a mount that Samba serves on: a minute
   cargo build --release -p hekate
-  HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/soak/reexport.py
+  tests/e2e/run.sh test_samba.py -m soak
 }
 containers() { # a Debian root made on an overlay on a mount, and used on overlays of two kinds: ten minutes, 60 MB from a mirror
   cargo build --release -p hekate
-  HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/soak/containers.py
+  tests/e2e/run.sh test_container_roots.py -m soak
 }
 programs() { # git, SQLite and PostgreSQL on mounts, killed with the server 30 times and more: half an hour
   cargo build --release -p hekate

@@ -3,7 +3,7 @@
 //!
 //! A test is named as "`FILE::NAME`", in back quotes anywhere in the text or after "Test:". FILE is a path from the
 //! root of the repository or from `crates/`; `brick/journal.rs` also stands for `crates/brick/src/journal.rs`. NAME is
-//! a `#[test]` in a .rs file, a function in a .py or .sh file.
+//! a `#[test]` in a .rs file, a function that pytest takes for a test (`test_...`) in a .py file, a function in a .sh file.
 
 use crate::report::Offence;
 use crate::tree::Tree;
@@ -53,7 +53,9 @@ fn why_missing(tree: &Tree, reference: &str) -> Option<String> {
         return Some(format!("names the test {reference}, but there is no file {file}; {form}"));
     };
     let there = match file.rsplit_once('.') {
-        Some((_, "py")) => text.lines().any(|line| line.trim_start().starts_with(&format!("def {name}("))),
+        Some((_, "py")) => {
+            name.starts_with("test_") && text.lines().any(|line| line.starts_with(&format!("def {name}(")))
+        }
         Some((_, "sh")) => text.lines().any(|line| line.trim_start().starts_with(&format!("{name}()"))),
         _ => has_test(text, name),
     };
@@ -94,6 +96,7 @@ mod tests {
             ("crates/brick/src/journal.rs", TEST),
             ("crates/brick/tests/kill.rs", "proptest! {\n    #[test]\n    fn any(x in 0..9) {}\n}"),
             ("tests/e2e/posix.sh", "rename_is_atomic() {\n}"),
+            ("tests/e2e/test_names.py", "def helper(store):\n    pass\n\n\ndef test_renames(store):\n    pass\n"),
         ]);
         check(&tree).into_iter().map(|offence| offence.to_string()).collect()
     }
@@ -104,6 +107,7 @@ mod tests {
             "Test: crates/brick/src/journal.rs::survives_a_kill, `tests/e2e/posix.sh::rename_is_atomic`.",
             "Held by both (`brick/journal.rs::survives_a_kill`).",
             "Test: `brick/tests/kill.rs::any`",
+            "Test: `tests/e2e/test_names.py::test_renames`.",
             "Comes with issue 7.",
             "Plain words about `write()`.",
         ] {
@@ -116,6 +120,7 @@ mod tests {
         for (line, complaint) in [
             ("Test: brick/journal.rs::gone", "has no test of that name"),
             ("Test: `brick/journal.rs::helper`", "has no test of that name"),
+            ("Test: `tests/e2e/test_names.py::helper`", "has no test of that name"),
             ("`brick/gone.rs::x`", "there is no file brick/gone.rs"),
             ("Test: soon", "names no test"),
             ("Comes with issue soon", "without a number"),

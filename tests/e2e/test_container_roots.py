@@ -4,8 +4,12 @@ import os
 import shutil
 import subprocess
 
-from harness import Skip, equal, read, test
+import pytest
+
+from harness import Skip, equal, read
 from overlays import fuse_overlay, image_overlay
+
+pytestmark = pytest.mark.soak
 
 IN_ROOT = r"""
 set -eu
@@ -34,8 +38,9 @@ def run_in(root):
     return done.stdout
 
 
-@test(root=True, limit_s=3000)
-def a_root_is_made_and_used_on_overlays(store):
+@pytest.mark.root
+@pytest.mark.limit(3000)
+def test_a_root_is_made_and_used_on_overlays(store):
     if shutil.which("mmdebstrap") is None:
         raise Skip("mmdebstrap is missing; run scripts/setup.sh soak")
     mnt = store.up(journal=256)

@@ -8,7 +8,11 @@ import select
 import shutil
 import subprocess
 
-from harness import Skip, equal, free_port, raises, read, same_bytes, test, wait_until, write
+import pytest
+
+from harness import Skip, equal, free_port, raises, read, same_bytes, wait_until, write
+
+pytestmark = pytest.mark.soak
 
 CONFIGURATION = """
 [global]
@@ -78,8 +82,9 @@ def up(store):
     return mnt, Samba(store, mnt)
 
 
-@test(root=True, limit_s=180)
-def files_through_samba(store):
+@pytest.mark.root
+@pytest.mark.limit(180)
+def test_files_through_samba(store):
     mnt, samba = up(store)
     data = os.urandom(30_000_000)
     write(store.path("here"), data)
@@ -97,8 +102,9 @@ def files_through_samba(store):
     samba.end()
 
 
-@test(root=True, limit_s=180)
-def extended_attributes_through_samba(store):
+@pytest.mark.root
+@pytest.mark.limit(180)
+def test_extended_attributes_through_samba(store):
     mnt, samba = up(store)
     write(f"{mnt}/f", b"f")
     samba.do("setea f colour green")
@@ -111,8 +117,9 @@ def extended_attributes_through_samba(store):
     samba.end()
 
 
-@test(root=True, limit_s=180)
-def locks_hold_between_samba_and_other_mounts(store):
+@pytest.mark.root
+@pytest.mark.limit(180)
+def test_locks_hold_between_samba_and_other_mounts(store):
     mnt, samba = up(store)
     other = store.mount("other")
     write(f"{mnt}/f", b"f" * 100)
