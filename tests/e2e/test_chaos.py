@@ -1,4 +1,4 @@
-"""Chaos with real processes, the short form (tests/chaos, docs/chaos.md): a fault of each of ten kinds, and nothing promised broken.
+"""Chaos with real processes, the short form (tests/chaos, docs/chaos.md): one fault of each kind, and every promise is kept.
 
 HEKATE_SEED: which [1]; the long form takes another each time.
 """
@@ -21,12 +21,28 @@ SEED = os.environ.get("HEKATE_SEED", "1")
 NEEDED = ["cc", "ip", "nsenter", "mke2fs"]
 
 
+# No other test has these faults: of the network, of two servers at once, of a full disk beside load.
+KINDS = ["cut", "split", "pair", "loss", "full"]
+
+
+@pytest.mark.root
+@pytest.mark.limit(600)
+def test_promises_are_kept_in_chaos(store):
+    keeps_promises(store, KINDS)
+
+
+@pytest.mark.soak
 @pytest.mark.root
 @pytest.mark.limit(900)
-def test_promises_are_kept_in_chaos(store):
-    missing = [name for name in NEEDED if not shutil.which(name)] + [path for path in ["/dev/net/tun", "/dev/loop-control"] if not os.path.exists(path)]
+def test_promises_are_kept_in_more_kinds_of_chaos(store):
+    keeps_promises(store, [kind for kind in faults.SHORT if kind not in KINDS])
+
+
+def keeps_promises(store, kinds):
+    missing = [name for name in NEEDED if not shutil.which(name)]
+    missing += [path for path in ["/dev/net/tun", "/dev/loop-control"] if not os.path.exists(path)]
     if missing:
         raise Skip(f"needs {', '.join(missing)}")
-    results = run.chaos(Store(store.directory("chaos")), len(faults.SHORT), SEED, faults.SHORT, lambda text: print(text, flush=True))
+    results = run.chaos(Store(store.directory("chaos")), len(kinds), SEED, kinds, lambda text: print(text, flush=True))
     print(report.table(results), flush=True)
-    equal(sorted(result["kind"] for result in results), sorted(faults.SHORT), "kinds of faults")
+    equal(sorted(result["kind"] for result in results), sorted(kinds), "kinds of faults")

@@ -77,9 +77,10 @@ against_ext4() { # a million random system calls on mounts and on ext4, half of 
     HEKATE_SEED=$RANDOM HEKATE_OPS=100000 HEKATE_SHORTEN_S=300 tests/e2e/run.sh one_mount_does_what_ext4_does two_mounts_in_turn_do_what_ext4_does
   done
 }
-chaos() { # 200 faults of processes, network and disks on a cluster in namespaces, as root (docs/chaos.md): an hour
+chaos() { # the kinds that make test leaves out, then 200 faults of processes, network and disks on a cluster in namespaces, as root (docs/chaos.md): an hour
   cargo build --release -p hekate
   cargo build -p hekate-sim --bin check-history
+  tests/e2e/run.sh test_chaos.py -m soak
   HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") \
     CHECK_HISTORY=$(readlink -f "${CARGO_TARGET_DIR:-target}/debug/check-history") python3 -B tests/chaos/run.py --cycles 200
 }
