@@ -60,8 +60,15 @@ def pytest_collection_modifyitems(config, items):
 
 
 def is_dropped(config, item):
-    named = config.option.keyword or config.option.markexpr or any("::" in word for word in config.args)
-    return is_worker(config) and is_alone(item) or bool(item.get_closest_marker("soak")) and not named
+    if is_worker(config) and is_alone(item):
+        return True
+    return item.get_closest_marker("soak") is not None and not is_named(config, item)
+
+
+def is_named(config, item):
+    """By its whole name, or by an expression of markers."""
+    words = [config.option.keyword, config.option.markexpr, *(word for word in config.args if "::" in word)]
+    return bool(config.option.markexpr) or any(item.name.removeprefix("test_") in word for word in words)
 
 
 def is_alone(item):
@@ -101,13 +108,14 @@ def run_again(session, items):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     first = {report.nodeid for report in reporter.stats.get(AGAIN, [])}
     run_all(session, [item for item in items if item.nodeid in first])
-    unstable = len(first - failed_again(reporter))
+    unstable = len(first & with_outcome(reporter, "passed") - with_outcome(reporter, "failed", "error"))
     if unstable * 100 > UNSTABLE_PERCENT_MAX * session.testscollected:
         session.testsfailed += unstable
 
 
-def failed_again(reporter):
-    return {report.nodeid for kind in ("failed", "error") for report in reporter.stats.get(kind, [])}
+def with_outcome(reporter, *kinds):
+    """Names of tests."""
+    return {report.nodeid for kind in kinds for report in reporter.stats.get(kind, [])}
 
 
 # --- a test ---
@@ -162,15 +170,15 @@ def pytest_report_teststatus(report):
 
 def pytest_terminal_summary(terminalreporter):
     first = terminalreporter.stats.get(AGAIN, [])
-    failed = failed_again(terminalreporter)
-    unstable = [report.nodeid for report in first if report.nodeid not in failed]
+    passed, failed = with_outcome(terminalreporter, "passed"), with_outcome(terminalreporter, "failed", "error")
     for report in first:
-        result = "unstable: passed when it ran again" if report.nodeid in unstable else "failed again"
-        terminalreporter.write_sep("_", f"{report.nodeid}: {result}; its first failure", red=True)
+        again = "failed again" if report.nodeid in failed else "unstable" if report.nodeid in passed else "not run again"
+        terminalreporter.write_sep("_", f"{report.nodeid}: {again}; its first failure", red=True)
         terminalreporter.write_line(report.longreprtext)
         for title, text in report.sections:
             terminalreporter.write_sep("-", title)
             terminalreporter.write_line(text)
+    unstable = sorted({report.nodeid for report in first} & passed - failed)
     if unstable:
         limit = f"at most {UNSTABLE_PERCENT_MAX} % of all tests may be"
         terminalreporter.write_line(f"hekate e2e: {len(unstable)} unstable ({limit}): {' '.join(unstable)}")
