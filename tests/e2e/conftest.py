@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import zlib
 
 import pytest
 
@@ -18,6 +19,8 @@ from harness import Store, clean_up
 TOP_VARIABLE = "E2E_TOP"
 # So many of a hundred tests may pass only when they run again.
 UNSTABLE_PERCENT_MAX = 1
+# Of a test in the name of its directory, in bytes.
+NAME_MAX = 24
 # The outcome of a test that failed and is to run again.
 AGAIN = "again"
 
@@ -53,7 +56,7 @@ def pytest_unconfigure(config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Those with the longest limits first, so that none of them is left over in the end; those that run alone last."""
+    """The tests with the longest limits run first, so that none is left running at the end; those marked `alone` run last."""
     dropped = [item for item in items if is_dropped(config, item)]
     config.hook.pytest_deselected(items=dropped)
     items[:] = sorted(set(items) - set(dropped), key=lambda item: (is_alone(item), -limit_of(item), item.nodeid))
@@ -125,7 +128,7 @@ def with_outcome(reporter, *kinds):
 def pytest_runtest_protocol(item):
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in run_apart(item, f"{os.environ[TOP_VARIABLE]}/{item.name.removeprefix('test_')}"):
+    for report in run_apart(item, directory_of(item)):
         if report.failed and item.config.option.again:
             report.outcome = AGAIN
         hook.pytest_runtest_logreport(report=report)
@@ -140,10 +143,15 @@ def pytest_runtest_setup(item):
         pytest.skip("needs access to /dev/fuse")
 
 
+def directory_of(item):
+    """Short, since a socket's path in it may have 107 bytes."""
+    return f"{os.environ[TOP_VARIABLE]}/{item.name.removeprefix('test_')[:NAME_MAX]}-{zlib.crc32(item.nodeid.encode()):08x}"
+
+
 @pytest.fixture
 def store(request):
     """A cluster of the test's own, of which nothing exists yet."""
-    return Store(f"{os.environ[TOP_VARIABLE]}/{request.node.name.removeprefix('test_')}")
+    return Store(directory_of(request.node))
 
 
 @pytest.hookimpl(hookwrapper=True)
