@@ -1,7 +1,9 @@
-//! Bricks of a cluster that runs: made, added, replaced and removed. `own_bricks.rs` opens and holds them.
+//! Bricks of a cluster that runs: made, added, replaced and removed by the operator. `own_bricks.rs` opens and holds
+//! them.
 //!
-//! Another brick can take a brick's place: it is to hold what that one holds, learns it, and then that one goes from its
-//! views. To spread what rests on a brick over others does not exist yet.
+//! A new brick can take another brick's place: it becomes a learner of all that the other one holds, and the other one
+//! leaves its views when the new one has learned it. Spreading the replicas of a brick over several others does not
+//! exist yet.
 
 use crate::hosting::node::Node;
 use hekate_brick::{Brick, BrickSettings, Identity};
@@ -10,23 +12,27 @@ use hekate_proto::*;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// A journal is of this size at least and at most, in MiB.
+/// Sizes of a journal, in MiB.
 const JOURNAL_MIB: std::ops::RangeInclusive<u64> = 32..=65_536;
 
-/// What a brick is made for.
+/// What a new brick is for.
 #[derive(Debug, Clone, Copy)]
 pub struct NewBrick<'a> {
-    /// The cluster's id.
+    /// The cluster's id: 32 hex digits.
     pub cluster: &'a str,
-    /// The server whose it is.
+    /// The server that the brick belongs to.
     pub server: ServerId,
-    /// The pool that it is for.
     pub pool: &'a str,
-    /// The size of its journal.
+    /// The size of its journal, in MiB.
     pub journal_mib: u64,
 }
 
-/// Makes a brick in an empty directory. -> its record.
+/// Makes a brick in an empty directory, and returns its record for the coordinator.
+///
+/// # Errors
+///
+/// `Invalid` if the journal's size is out of bounds or the directory is not empty, `Io` if the directory cannot be
+/// written.
 pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
     if !JOURNAL_MIB.contains(&wanted.journal_mib) {
         return Err(Error::invalid(format!(
@@ -41,7 +47,7 @@ pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
     let id = BrickId(u128::from_le_bytes(random));
     let defaults = BrickSettings::default();
     let segments = (wanted.journal_mib << 20) / defaults.segment_bytes;
-    // A small journal gets smaller segments, of at least 8 MiB, so that the greatest op fits into one.
+    // A small journal gets smaller segments, of at least 8 MiB, so that the largest op fits into one.
     let settings = if segments >= 4 {
         BrickSettings { journal_segments: segments, ..defaults }
     } else {
@@ -62,7 +68,11 @@ pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
     })
 }
 
-/// Makes a brick on this server and records it.
+/// Makes a brick on this server and records it. The server opens it at its next start.
+///
+/// # Errors
+///
+/// `Invalid` if there is no such pool or the directory cannot be a brick; those of the coordinator.
 pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result<Value> {
     let pools: Vec<String> = node.registry.pools()?.into_iter().map(|pool| pool.name).collect();
     if !pools.iter().any(|known| known == pool) {
@@ -75,7 +85,12 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
     crate::control::json(&info)
 }
 
-/// Makes a brick on this server that takes the place of another one, of any server.
+/// Makes a brick on this server that takes the place of another brick, of any server.
+///
+/// # Errors
+///
+/// `Invalid` if the other brick is unknown or holds nothing, or the directory cannot be a brick; those of the
+/// coordinator.
 pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> Result<Value> {
     let old = any_brick(node, called)?;
     if !node.registry.rings()?.iter().any(|ring| ring.is_placed(old.brick)) {
@@ -95,7 +110,7 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
     }))
 }
 
-/// By its directory or the beginning of its id.
+/// A brick of the cluster by its directory or the first digits of its id.
 fn any_brick(node: &Node, called: &str) -> Result<BrickInfo> {
     let all = node.registry.bricks()?;
     let directory = called.trim_end_matches('/');
@@ -113,7 +128,11 @@ fn any_brick(node: &Node, called: &str) -> Result<BrickInfo> {
     }
 }
 
-/// Whether a brick can be made there. `replaced`: its directory may be the same.
+/// Checks that a brick can be made in the directory. It may be the directory of the brick that is `replaced`.
+///
+/// # Errors
+///
+/// `Invalid`, with the reason.
 fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<()> {
     let path = Path::new(directory);
     if !path.is_absolute() {
@@ -140,7 +159,11 @@ fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<
     Identity::check_empty(path)
 }
 
-/// Takes a brick out of the cluster that nothing rests on; its directory is left as it is.
+/// Takes a brick that holds no replica out of the cluster; its directory is left as it is.
+///
+/// # Errors
+///
+/// `NotSupported` if it holds replicas; those of the coordinator.
 pub fn remove(node: &Node, info: &BrickInfo) -> Result<Value> {
     let rings = node.registry.remove_brick(info.brick)?;
     if !rings.is_empty() {
@@ -152,7 +175,7 @@ pub fn remove(node: &Node, info: &BrickInfo) -> Result<Value> {
     Ok(json!({ "brick": info.brick, "directory": info.directory, "state": "removed" }))
 }
 
-/// Why a brick's partitions can't go elsewhere.
+/// The error for a brick whose replicas are to go to others: `NotSupported`, or `Invalid` if it holds none.
 pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<Value> {
     let rings: Vec<RingInfo> = node.registry.rings()?.into_iter().filter(|ring| ring.has(info.brick)).collect();
     if rings.is_empty() {

@@ -1,4 +1,4 @@
-//! A coordinator as a process of its own: it has no bricks and serves no volume, so any server can be away.
+//! A coordinator that is a process of its own: it has no bricks and serves no volume, so any server can fail.
 //!
 //! It answers the same control requests as a first server that holds the coordinator, with the same checks.
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See the module.
+/// The service of a coordinator's process.
 pub struct CoordinatorHost {
     coordinator: EmbeddedCoordinator,
     endpoints: Vec<String>,
@@ -20,18 +20,27 @@ pub struct CoordinatorHost {
 }
 
 impl CoordinatorHost {
-    /// Of that state directory; makes its file when it is not there. It listens at the endpoints.
+    /// Opens the coordinator of a state directory, and makes its file if there is none. `endpoints` is where the
+    /// process listens.
+    ///
+    /// # Errors
+    ///
+    /// `Damaged` or `Io` if the file cannot be read or made.
     pub fn open(state: &Path, endpoints: Vec<String>) -> Result<Self> {
         let coordinator = state_directory::open_apart(state)?;
         Ok(Self { coordinator, endpoints, stop_asked: AtomicBool::new(false) })
     }
 
-    /// Whether the control interface was asked to stop it.
+    /// True if the control interface was asked to stop the process.
     pub fn stop_asked(&self) -> bool {
         self.stop_asked.load(Ordering::Relaxed)
     }
 
-    /// The cluster's id, once there is one.
+    /// The cluster's id; `None` before `hekate init --coordinator` has made the cluster.
+    ///
+    /// # Errors
+    ///
+    /// `Damaged` if the record cannot be read.
     pub fn cluster(&self) -> Result<Option<String>> {
         let unreadable = |e| Error::Damaged { what: format!("the coordinator's record of its cluster: {e}") };
         self.coordinator.get("/cluster")?.map(|text| serde_json::from_str(&text).map_err(unreadable)).transpose()

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The bricks that this server has open, and the directories of all of its bricks.
 pub struct OwnBricks {
     open: HashMap<BrickId, Arc<Brick>>,
-    /// Also of bricks that are not open.
+    /// Also has the bricks that are not open.
     directories: HashMap<BrickId, String>,
-    /// Every replica here agrees on what power cuts took before this start, and every brick has recorded so.
+    /// Every replica here agrees on what power cuts took before this start, and every brick has recorded this.
     lives_settled: AtomicBool,
 }
 
@@ -23,22 +22,19 @@ impl OwnBricks {
         Self { open, directories, lives_settled: AtomicBool::new(false) }
     }
 
-    /// A brick that is open.
     pub fn get(&self, brick: &BrickId) -> Option<&Arc<Brick>> {
         self.open.get(brick)
     }
 
-    /// All bricks that are open.
     pub fn values(&self) -> impl Iterator<Item = &Arc<Brick>> {
         self.open.values()
     }
 
-    /// The ids of all bricks that are open.
     pub fn ids(&self) -> impl Iterator<Item = BrickId> {
         self.open.keys().copied()
     }
 
-    /// True if the brick is open here and has stopped.
+    /// True if the brick is open here and has stopped because of a failure.
     pub fn has_stopped(&self, brick: BrickId) -> bool {
         self.open.get(&brick).is_some_and(|brick| brick.stopped().is_some())
     }
@@ -56,7 +52,7 @@ impl OwnBricks {
         }
     }
 
-    /// Bricks whose checkpoint waits for room on their disk, each with the reason.
+    /// Bricks that cannot complete a checkpoint because their disk is full, each with the reason.
     pub fn stalled(&self) -> BTreeMap<BrickId, String> {
         self.open.iter().filter_map(|(id, brick)| Some((*id, brick.stalled()?))).collect()
     }
@@ -75,7 +71,8 @@ impl OwnBricks {
         self.lives_settled.load(Ordering::Acquire)
     }
 
-    /// Records in every brick that what power cuts took from it is settled: the next start need not compare it.
+    /// Records in every brick that what power cuts took from it is settled, so that the next start does not compare
+    /// replicas for it.
     ///
     /// # Errors
     ///
@@ -92,11 +89,17 @@ pub struct Opened {
     pub bricks: OwnBricks,
     /// What each brick's recovery found.
     pub recoveries: HashMap<BrickId, RecoveryReport>,
-    /// Bricks that are not open: left out by the operator, or unreadable and without a replica.
+    /// Bricks that are not open: the operator left them out, or they cannot be opened and no partition is placed on
+    /// them.
     pub absent: BTreeSet<BrickId>,
 }
 
-/// Opens all of this server's bricks but those that it is to do without.
+/// Opens all of this server's bricks except those in the directories `without`.
+///
+/// # Errors
+///
+/// `Invalid` if a directory of `without` is no brick of this server; otherwise the error of the first brick that cannot
+/// be opened although partitions are placed on it.
 pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress: &dyn Fn(&str)) -> Result<Opened> {
     let (own, rings) = (registry.own_bricks()?, registry.rings()?);
     if let Some(unknown) = without.iter().find(|directory| own.iter().all(|info| info.directory != **directory)) {
@@ -130,7 +133,7 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
     Ok(Opened { bricks: OwnBricks::new(open, directories), recoveries, absent })
 }
 
-/// How long a write of the journal waits on a full file system that copies on write, before its brick stops.
+/// How long a write to the journal waits for room on a full file system that copies on write, before its brick stops.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
 
 fn open_one(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
@@ -154,7 +157,7 @@ fn open_one(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<
     Ok((brick, report))
 }
 
-/// What can be done about a brick that cannot be opened, if its volumes have other copies.
+/// Adds to the error of a brick what helps if its volumes have other copies.
 fn with_hint(error: Error, directory: &str) -> Error {
     let hint = |what: String| format!("{what}; if its disk is gone: `hekate serve --without {directory}`");
     match error {
@@ -171,7 +174,8 @@ mod tests {
     use super::*;
     use crate::tests::Served;
 
-    /// Seed 7352 of the simulator: each start counted an opening, so an older copy that was started often enough was taken.
+    /// Each start counts as an opening, but one that is refused does not: an older copy does not become current by
+    /// being tried.
     #[test]
     fn an_older_copy_is_refused_as_often_as_it_is_tried() {
         let served = Served::new("older-copy");

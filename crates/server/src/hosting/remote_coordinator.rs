@@ -1,4 +1,4 @@
-//! The coordinator as servers use it that do not hold it: over the control interface of who does.
+//! The coordinator of another process, called over that process's control interface.
 
 use crate::control::{ControlReply, ControlRequest, CoordinatorRequest};
 use hekate_cluster::Coordinator;
@@ -8,20 +8,21 @@ use hekate_transport::{Control, Endpoint};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// A transaction waits for the disk there.
+/// How long one call may take: a transaction waits for the disk there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Connects when it is needed, and again after the process that holds it was restarted.
+/// A coordinator of another process. Connects at the first call, and again after that process was restarted.
 ///
-/// While that is away everything is `Unavailable`. A transaction that was under way when it went is so too, and
-/// may have been done: it is not sent twice.
+/// While the process does not answer every call is `Unavailable`. So is a transaction whose connection ends before the
+/// answer; it may have been carried out, and it is not sent again.
 pub struct RemoteCoordinator {
     control: Control,
     cluster: Option<String>,
 }
 
 impl RemoteCoordinator {
-    /// The one that answers there; one of another cluster than this refuses.
+    /// The coordinator that answers at `endpoint`. A coordinator of another cluster than `cluster` refuses each call;
+    /// `None` while the caller has no cluster yet.
     pub fn new(endpoint: Endpoint, cluster: Option<String>) -> Self {
         Self { control: Control::new(endpoint, Some(ANSWER_LIMIT)), cluster }
     }
@@ -43,18 +44,18 @@ impl RemoteCoordinator {
         }
     }
 
-    /// The same kind of error as there.
+    /// The error that the other process answered, of the same kind.
     fn refused(&self, text: &str, exit: u8) -> Error {
         let kinds: [fn(String) -> Error; 3] =
             [|what| Error::Denied { what }, |what| Error::Unavailable { what }, |what| Error::Invalid { what }];
         let other = |what| Error::Io { what };
         let make = kinds.into_iter().find(|make| make(String::new()).entry().exit == exit).unwrap_or(other);
-        // The row's words come with the new error.
+        // The text begins with the words of its kind, which the new error adds again.
         let told = text.strip_prefix(make(String::new()).entry().text).and_then(|rest| rest.strip_prefix(": "));
         make(format!("the coordinator at {}: {}", self.control.endpoint(), told.unwrap_or(text)))
     }
 
-    /// A read does no harm twice, so one that met the end of a server is sent to the next at once.
+    /// Sends a read once more if its connection ended before the answer: a read may be carried out twice.
     fn read<T: DeserializeOwned>(&self, request: CoordinatorRequest) -> Result<T> {
         match self.ask(request.clone()) {
             Err(Error::Unavailable { .. }) => self.ask(request),

@@ -1,4 +1,4 @@
-//! Before a server serves: its replicas are brought into step, and ops that a crash cut short are undone or finished.
+//! Before a server serves: it brings its replicas into step, and undoes or finishes ops that a crash interrupted.
 
 #[cfg(test)]
 mod tests;
@@ -14,20 +14,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Under this target it is logged what a server that does not serve yet is at.
+/// Log target of lines about the progress of a start; `hekate serve` passes them to systemd.
 pub const PROGRESS: &str = "progress";
-/// How often it is said how far the comparison of replicas is.
+/// Time between two lines about the comparison of replicas.
 pub const TELL_PAUSE: Duration = Duration::from_secs(2);
-/// Between two looks at partitions that do not serve yet, and at their views.
+/// Time between two checks whether all partitions serve, and between two renewals of the lease meanwhile.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 const KEEP_PAUSE: Duration = Duration::from_millis(20);
 
-/// Lost blocks as the coordinator records them: ring, volume, data id, shard, block, brick.
+/// A lost block as the coordinator records it: ring, volume, data id in hexadecimal, shard, block, brick.
 type LostRow = (u16, u32, String, u64, u32, BrickId);
-/// A block, and the brick that lost it.
+/// A block, and the brick that lost it in a power cut.
 pub type LostOn = (LostBlock, BrickId);
 
-/// Blocks that an earlier start found lost and did not settle.
+/// Lost blocks that earlier starts recorded and did not settle.
+///
+/// # Errors
+///
+/// `Damaged` if the record cannot be read; those of the coordinator.
 pub fn read_lost(registry: &Registry) -> Result<BTreeSet<LostOn>> {
     let rows: Vec<LostRow> = registry.lost_blocks()?;
     let row = |(ring, volume, data, index, block, brick): LostRow| {
@@ -39,7 +43,11 @@ pub fn read_lost(registry: &Registry) -> Result<BTreeSet<LostOn>> {
     rows.into_iter().map(row).collect()
 }
 
-/// Records them; an empty list: they are settled.
+/// Records the lost blocks; an empty list if they are settled.
+///
+/// # Errors
+///
+/// Those of the coordinator.
 pub fn record_lost(registry: &Registry, lost: &BTreeSet<LostOn>) -> Result<()> {
     let row = |(lost, brick): &LostOn| -> LostRow {
         let shard = lost.shard;
@@ -58,7 +66,7 @@ pub fn lost_of(lost: &BTreeSet<LostOn>, ring: &RingInfo, brick: BrickId, partiti
 }
 
 impl Node {
-    /// After a restart of a machine replicas are compared; whoever waits for it is told how far that is.
+    /// Logs how far replicas are compared. They are compared after a restart of the machine, which can take minutes.
     pub(crate) fn tell_comparing(&self) {
         let rings = self.rings.all();
         let compared = |ring: &Arc<HostedRing>| -> Vec<u64> {
@@ -72,8 +80,12 @@ impl Node {
     }
 }
 
-/// Starts the replicas of rings, and returns when those serve that are here with all of their bricks; others wait for servers
-/// that may wait for this one. A replica that cannot be brought into step is then what is wrong with the server.
+/// Starts the replicas of the rings, and returns when those rings serve whose bricks are all here. Other rings may need
+/// servers that wait for this one.
+///
+/// # Errors
+///
+/// The failure of the first replica that cannot be brought into step; those of the coordinator and of a checkpoint.
 pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -95,7 +107,7 @@ fn start_replicas(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     rings.iter().for_each(|ring| node.tick(ring));
     let mut kept = None::<Instant>;
     loop {
-        // Views that are due are formed and begin here: the thread that does it later has not started.
+        // The thread that renews the lease and forms views starts later, so this one does it.
         if kept.is_none_or(|kept| kept.elapsed() >= KEEP_PAUSE) {
             node.keep_views()?;
             kept = Some(Instant::now());

@@ -1,7 +1,12 @@
-//! Whose state directory it is: the first server's, with the embedded coordinator; that of a server that has joined or has
-//! its coordinator elsewhere; or that of a coordinator as a process of its own.
+//! Which role a state directory belongs to, and the files in it.
 //!
-//! `server.json` says the second, `apart.redb` is the third's; `docs/format/coordinator.md` is the document.
+//! | role | its file |
+//! |---|---|
+//! | the first server, with the embedded coordinator | `coordinator.redb` |
+//! | a server whose coordinator is elsewhere | `server.json` |
+//! | a coordinator that is a process of its own | `apart.redb` |
+//!
+//! `docs/format/coordinator.md` describes them.
 
 use crate::hosting::remote_coordinator::RemoteCoordinator;
 use hekate_cluster::{EmbeddedCoordinator, Registry};
@@ -18,19 +23,22 @@ const APART_FILE: &str = "apart.redb";
 const MEMBERSHIP_FILE: &str = "server.json";
 const SECRET_FILE: &str = "secret";
 
-/// What a server keeps of the cluster, if it does not hold the coordinator.
+/// What `server.json` says: the identity of a server that does not hold the coordinator.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Membership {
-    /// Which server it is.
     pub server: ServerId,
-    /// The cluster's id, 32 hex digits.
+    /// The cluster's id: 32 hex digits.
     pub cluster: String,
-    /// Where the coordinator answers, as a process of its own or in the first server: `unix:PATH` or `tcp:ADDRESS:PORT`.
+    /// Where the coordinator answers: `unix:PATH` or `tcp:ADDRESS:PORT`.
     pub coordinator: String,
 }
 
 impl Membership {
-    /// What the state directory says; nothing if no server joined with it.
+    /// Reads the file; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `Damaged` if the file cannot be parsed, `Io` if it cannot be read.
     pub fn read(state: &Path) -> Result<Option<Self>> {
         let path = state.join(MEMBERSHIP_FILE);
         let text = match std::fs::read_to_string(&path) {
@@ -42,7 +50,11 @@ impl Membership {
         serde_json::from_str(&text).map(Some).map_err(damaged)
     }
 
-    /// Writes it, durably.
+    /// Writes the file; it is on stable storage when this returns.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the file cannot be written.
     pub fn write(&self, state: &Path) -> Result<()> {
         let (path, new) = (state.join(MEMBERSHIP_FILE), state.join("server.new"));
         let text = serde_json::to_string(self).map_err(|e| Error::bug(e.to_string()))?;
@@ -53,48 +65,70 @@ impl Membership {
             .map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 
-    /// The records of the cluster, as its coordinator gives them; of no other cluster.
+    /// The cluster's records at its coordinator, which refuses a caller of another cluster.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the address cannot be parsed.
     pub fn registry(&self, secret: Option<&Secret>) -> Result<Registry> {
         let endpoint = Endpoint::parse(&self.coordinator, secret)?;
         let coordinator = RemoteCoordinator::new(endpoint, Some(self.cluster.clone()));
         Ok(Registry::of(Arc::new(coordinator), self.server))
     }
 
-    /// The cluster whose coordinator answers there now.
+    /// The id of the cluster whose coordinator answers at the address now.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if none answers, `Invalid` if it has no cluster yet.
     pub fn cluster_there(&self, secret: Option<&Secret>) -> Result<String> {
         let endpoint = Endpoint::parse(&self.coordinator, secret)?;
         Registry::of(Arc::new(RemoteCoordinator::new(endpoint, None)), self.server).cluster()
     }
 }
 
-/// Whether a server's state is there, of either kind.
+/// True if the directory is a server's.
 pub fn is_member(state: &Path) -> bool {
     state.join(COORDINATOR_FILE).exists() || state.join(MEMBERSHIP_FILE).exists()
 }
 
-/// Whether the state of a coordinator is there that is a process of its own.
+/// True if the directory is that of a coordinator that is a process of its own.
 pub fn is_coordinator(state: &Path) -> bool {
     state.join(APART_FILE).exists()
 }
 
-/// The coordinator's file: that of a process of its own, or, as long as there is none, that of a first server.
+/// The path of the coordinator's file, of either kind.
 pub fn coordinator_file(state: &Path) -> PathBuf {
     state.join(if is_coordinator(state) { APART_FILE } else { COORDINATOR_FILE })
 }
 
-/// The coordinator of a process of its own; made if it is not there.
+/// Opens the coordinator of a process of its own; makes its file if there is none.
+///
+/// # Errors
+///
+/// `Damaged` or `Io` if the file cannot be read or made.
 pub(crate) fn open_apart(state: &Path) -> Result<EmbeddedCoordinator> {
     let path = state.join(APART_FILE);
     if path.exists() { EmbeddedCoordinator::open(&path) } else { EmbeddedCoordinator::create(&path) }
 }
 
-/// The cluster's secret, if the state directory has it.
+/// Reads the cluster's secret; `None` if the directory has none.
+///
+/// # Errors
+///
+/// `Invalid` or `Io` if the file cannot be used.
 pub(crate) fn secret(state: &Path) -> Result<Option<Secret>> {
     let path = state.join(SECRET_FILE);
     if path.exists() { Secret::read(&path).map(Some) } else { Ok(None) }
 }
 
-/// The records of the cluster, for the server whose state directory it is, and where they are if not here.
+/// Opens the cluster's records for the server of a state directory. Also returns where the coordinator answers, or
+/// `None` if this server holds it.
+///
+/// # Errors
+///
+/// `Invalid` if the directory is no server's, `Denied` if the coordinator is another cluster's or does not know the
+/// server, `Unavailable` if it does not answer.
 pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Registry, Option<String>)> {
     let embedded = state.join(COORDINATOR_FILE);
     if embedded.exists() {
@@ -108,7 +142,7 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Re
     };
     let (at, server) = (&membership.coordinator, membership.server);
     let found = membership.cluster_there(secret).map_err(|error| match error {
-        // `init --coordinator` writes what the server is before the cluster.
+        // `init --coordinator` writes `server.json` before it makes the cluster.
         Error::Invalid { what } => Error::Denied {
             what: format!(
                 "{} is of server {server}, and {what}: its making was cut short; remove it and its bricks and make it again",

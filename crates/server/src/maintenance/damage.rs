@@ -1,7 +1,8 @@
-//! Damage on this server's bricks that no replica could mend, whichever read, write or scrub met it; and bricks that have stopped.
+//! Damage on this server's bricks that no replica could repair, whether a read, a write or a scrub found it; and bricks
+//! that have stopped.
 //!
-//! An item leaves the list when its brick reads it again: it was mended, written anew or removed. The list is in memory, so
-//! after a start of the server damage is found anew by the next read or scrub.
+//! An item leaves the list when its brick can read it again: it was repaired, overwritten or removed. The list is in
+//! memory: after a restart of the server the next read or scrub finds the damage again.
 
 use crate::hosting::node::Node;
 use crate::maintenance::repair::{Mended, words};
@@ -13,33 +14,32 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Items that are kept, of some 200 bytes each; further ones are logged, and counted by the next scrub once there is room.
+/// Items that are kept, of some 200 bytes each. Further ones are logged, and added by the next scrub when there is
+/// room.
 const KEPT_MAX: usize = 10_000;
-/// Items that are read again in one round of scrubbing: 64 blocks of 4 KiB each 100 ms at most.
+/// Items that are read again in one round: at most 64 blocks of 4 KiB every 100 ms.
 const LOOKED_AT_ONCE: usize = 64;
-/// Items that `hekate status` lists.
 const NAMED_MAX: usize = 100;
 
-/// By brick, and by its description.
+/// The brick, and the description of what is damaged on it.
 type DamagedItem = (BrickId, String);
 
-/// The damaged blocks and entries of this server that no replica could mend.
 #[derive(Default)]
 pub struct Damages {
     known: Mutex<BTreeMap<DamagedItem, Finding>>,
-    /// The item that was read again last: the next round goes on behind it.
+    /// The item that was read again last; the next round begins behind it.
     looked_at: Mutex<Option<DamagedItem>>,
     /// Stopped bricks that the log has named.
     stopped: Mutex<BTreeSet<BrickId>>,
 }
 
 impl Damages {
-    /// Items that are damaged now, as far as they have been met.
+    /// The number of items that are known to be damaged now.
     pub fn count(&self) -> u64 {
         self.known.lock().len() as u64
     }
 
-    /// -> whether it was not known before.
+    /// Adds an item. True if it was not known.
     fn add(&self, place: DamagedItem, finding: &Finding) -> bool {
         let mut known = self.known.lock();
         let is_new = !known.contains_key(&place);
@@ -49,7 +49,7 @@ impl Damages {
         is_new
     }
 
-    /// The items behind the one that was looked at last, and behind the end those from the beginning on; each once.
+    /// The items that the next round reads: those behind the last one, then those from the beginning, each once.
     fn next(&self) -> Vec<(DamagedItem, Finding)> {
         let (known, mut looked_at) = (self.known.lock(), self.looked_at.lock());
         let last = looked_at.take();
@@ -62,7 +62,7 @@ impl Damages {
     }
 }
 
-/// Notes what became of something that a read, a write or a scrub found damaged on a brick of this server.
+/// Records the outcome of repairing what a read, a write or a scrub found damaged on a brick of this server.
 pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Mended>) {
     let place = (brick.id(), describe(finding));
     let name = node.bricks.name(brick.id());
@@ -71,7 +71,7 @@ pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Mend
             node.damages.known.lock().remove(&place);
             log::warn!("{} on brick {name}: {}", place.1, words(*done));
         }
-        // A brick that stops is logged as such, and replaced as a whole.
+        // A brick that stops is logged as stopped, and is replaced as a whole.
         Ok(Mended::KeyLost) => {}
         _ if brick.stopped().is_some() => {}
         Ok(Mended::No) | Err(_) => {
@@ -95,7 +95,6 @@ fn volume_name(node: &Node, finding: &Finding) -> String {
     node.volumes.name(volume).unwrap_or_else(|| format!("number {}", volume.0))
 }
 
-/// What is damaged, for `hekate status`.
 pub fn rows(node: &Node) -> Vec<Value> {
     let known: Vec<_> = node.damages.known.lock().iter().take(NAMED_MAX).map(|(p, f)| (p.clone(), f.clone())).collect();
     let row = |((brick, what), finding): (DamagedItem, Finding)| {
@@ -107,12 +106,12 @@ pub fn rows(node: &Node) -> Vec<Value> {
     known.into_iter().map(row).collect()
 }
 
-/// Reads some of what is damaged again, and names bricks in the log that have stopped.
+/// Reads some of the damaged items again, and logs bricks that have stopped.
 pub fn round(node: &Node) {
     node.bricks.values().for_each(|brick| tell_stopped(node, brick));
     for (place, finding) in node.damages.next() {
         let brick = node.bricks.get(&place.0).filter(|brick| brick.stopped().is_none());
-        // Of a brick that has stopped nothing is read: it is to be replaced as a whole.
+        // A stopped brick is not read: it is replaced as a whole.
         let Some(brick) = brick else {
             node.damages.known.lock().remove(&place);
             continue;
@@ -136,7 +135,7 @@ fn is_right(brick: &Brick, finding: &Finding) -> bool {
     }
 }
 
-/// A line for each brick that has stopped, once.
+/// Logs a stopped brick, once.
 fn tell_stopped(node: &Node, brick: &Brick) {
     let Some(why) = brick.stopped() else { return };
     if node.damages.stopped.lock().insert(brick.id()) {
@@ -144,7 +143,7 @@ fn tell_stopped(node: &Node, brick: &Brick) {
     }
 }
 
-/// What a brick that has stopped is said to be, and what to do.
+/// The log line for a stopped brick: the cause, and what to do.
 fn stopped_words(name: &str, directory: Option<&String>, why: &str) -> String {
     let called = directory.map_or(name, String::as_str);
     format!(

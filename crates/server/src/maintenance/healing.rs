@@ -1,5 +1,5 @@
-//! How fast replicas are healed: all that are led here share what may be sent, which is less while clients ask for something;
-//! and last safe copies come first.
+//! The bandwidth for healing. All partitions that are led here share it; it is lower while clients are active, and
+//! partitions with the fewest copies come first.
 
 use crate::hosting::hosted_ring::HostedRing;
 use hekate_replica::Address;
@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a second may send, from all partitions that are led here; and while clients ask for something, so that 50 MB/s are
-/// left beside what healing itself costs.
+/// Bytes per second that healing may send from all partitions that are led here; and while clients are active, so that
+/// healing and its own cost leave them 50 MB/s.
 const BYTES_A_SECOND: f64 = 200e6;
 const BUSY_BYTES_A_SECOND: f64 = 65e6;
-/// A server that was not let run for longer than this does not make up for it.
+/// The longest time that is made up for when the thread did not run.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// Those who have more copies get this part of their share until those with fewer are healed.
+/// A partition with more copies gets one part in this many of a share, until those with the fewest copies are healed.
 const LATER_SHARE: usize = 16;
-/// A step takes a record, however little it brings.
+/// The least that a partition may send in a tick, so that each step sends a record.
 const LIMIT_MIN: usize = 4 << 10;
-/// So many ticks clients count as asking after the last that they asked.
+/// Ticks after the last op in which clients count as active.
 const BUSY_TICKS: u64 = 10;
 
-/// Who asked when, and when bytes were shared last.
+/// What the shares of the next tick depend on.
 #[derive(Default)]
 pub struct Rate {
     ops: AtomicU64,
@@ -30,7 +30,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// What may be sent for the time since this was asked last: ticks come late on a busy machine.
+    /// Bytes for the time since the last call: ticks are late on a busy machine.
     fn bytes(&self, ops: u64) -> usize {
         let a_second = if self.is_busy(ops) { BUSY_BYTES_A_SECOND } else { BYTES_A_SECOND };
         let since = self.shared.lock().replace(Instant::now()).map_or(Duration::ZERO, |last| last.elapsed());
@@ -44,7 +44,8 @@ impl Rate {
         self.quiet_ticks.fetch_add(1, Ordering::Relaxed) < BUSY_TICKS
     }
 
-    /// Shares the next bytes among the partitions with replicas that can be brought on.
+    /// Divides the bytes of this tick among the partitions that have a replica to heal. `ops` is the number of ops that
+    /// clients have asked for since the server started.
     pub fn share(&self, ops: u64, rings: &[Arc<HostedRing>]) {
         let mut healing: Vec<(Arc<HostedRing>, Address, usize)> = Vec::new();
         for ring in rings {
@@ -67,7 +68,7 @@ impl Rate {
     }
 }
 
-/// For each: whether it is among those with the fewest copies.
+/// The share of each partition; `are_first` says which are among those with the fewest copies.
 fn limits(bytes: usize, are_first: &[bool]) -> Vec<usize> {
     let first = are_first.iter().filter(|is_first| **is_first).count().max(1);
     let share = bytes / first;

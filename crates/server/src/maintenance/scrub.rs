@@ -1,4 +1,5 @@
-//! Scrubbing the bricks while they serve: a pass a week, or when somebody asks; what it finds is mended.
+//! Scrubs the bricks while they serve: a pass over every brick once a week, or when an operator asks. What a pass finds
+//! damaged is repaired.
 
 use crate::control::prove_here;
 use crate::hosting::node::Node;
@@ -13,81 +14,84 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a round comes, and what it reads at most of a brick: 32 MiB/s, or 8 while clients ask for something.
+/// Time between two rounds, and what a round reads of a brick at most: 30 MiB/s, or 7.5 MiB/s while clients are active.
 pub const ROUND_PAUSE: Duration = Duration::from_millis(100);
 const ROUND_BYTES: u64 = 3 << 20;
 const BUSY_BYTES: u64 = ROUND_BYTES / 4;
 /// From the start of the server to the first pass, and from the end of a pass to the next.
 const FIRST_PASS_AFTER: Duration = Duration::from_secs(15 * 60);
 const NEXT_PASS_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Between two looks for the same damage that nobody could mend: each goes through a partition's entries.
+/// Time between two attempts to repair the same partition's entries: each reads all of them.
 const IN_VAIN_PAUSE: Duration = Duration::from_secs(10);
-/// Damaged things that are named.
+/// Damaged items that a pass lists.
 const NAMED_MAX: usize = 100;
 
-/// What is known of each brick's passes.
+/// The passes of each brick.
 #[derive(Default)]
 pub struct Scrubs {
     bricks: Mutex<HashMap<BrickId, Passes>>,
     /// Ops that clients had asked for when the last round began.
     ops: AtomicU64,
-    /// When a partition's entries were gone through for who met a damaged one, and nothing could be mended.
+    /// When the entries of a partition were last read for a request that had found a damaged one, and none could be
+    /// repaired.
     in_vain: Mutex<HashMap<(RingId, PartitionNumber), Instant>>,
 }
 
 #[derive(Default)]
 struct Passes {
-    /// A pass is to begin: over a volume, or all.
+    /// The operator has asked for a pass: over one volume, or over all.
     asked: Option<Option<VolumeId>>,
     running: Option<Pass>,
     last: Option<(Instant, Pass)>,
-    /// When the last pass over all of the brick ended.
+    /// When the last pass over all volumes ended.
     whole: Option<Instant>,
-    /// What was mended since the server started, by passes and by reads.
+    /// Items repaired since the server started, by passes and by reads.
     mended: u64,
-    /// Why the last pass did not come to its end.
+    /// Why the last pass ended early.
     error: Option<Error>,
 }
 
-/// A pass over a brick.
+/// A pass over a brick: where it is, and what it has found.
 #[derive(Clone)]
 struct Pass {
     volume: Option<VolumeId>,
     begun: Instant,
-    /// Of the brick's entries this share is behind it.
+    /// The share of the brick's entries that the pass has read, from 0 to 1.
     done: f64,
     cursor: ScrubCursor,
-    /// A checkpoint has written home what was acknowledged before the pass began: it reads the index, and what that
-    /// refers to.
+    /// A checkpoint has written home what was acknowledged before the pass began: the pass reads the index, and the
+    /// data files that the index refers to.
     is_home: bool,
-    /// Why that was not all.
+    /// What the checkpoint could not write home, so that the pass does not read it.
     left_out: Option<String>,
     bytes: u64,
     strays: u64,
     mended: u64,
-    /// Items that it found and no replica could mend.
+    /// Damaged items that no replica could repair.
     unmended: u64,
     named: BTreeSet<String>,
 }
 
 impl Scrubs {
-    /// A pass over this brick, of one volume or all, begins now, or when the one that is running has ended.
+    /// Asks for a pass over a brick, of one volume or of all. It begins with the next round, or when the running pass
+    /// has ended.
     pub fn ask(&self, brick: BrickId, volume: Option<VolumeId>) {
         let mut all = self.bricks.lock();
         let passes = all.entry(brick).or_default();
-        // All has the volume as well.
+        // A pass over all volumes includes this one.
         let wanted = if passes.asked == Some(None) { None } else { volume };
         (passes.asked, passes.error) = (Some(wanted), None);
     }
 
-    /// Mends a partition's entries for who has met a damaged one, unless that was in vain a moment ago. -> whether any was.
+    /// Repairs the entries of a partition for a request that has found a damaged one, unless an attempt failed less
+    /// than 10 s ago. True if an entry was repaired.
     pub fn may_look_through(
         &self,
         ring: RingId,
         partition: PartitionNumber,
         mend: impl FnOnce() -> Result<bool>,
     ) -> bool {
-        // Whoever comes meanwhile waits for the first.
+        // Other requests wait for the first one's attempt.
         let mut in_vain = self.in_vain.lock();
         let at = (ring, partition);
         if in_vain.get(&at).is_some_and(|at| at.elapsed() < IN_VAIN_PAUSE) {
@@ -101,12 +105,12 @@ impl Scrubs {
         is_mended
     }
 
-    /// Something on this brick is right again.
+    /// Counts an item that was repaired on this brick.
     pub fn note_mended(&self, brick: BrickId) {
         self.bricks.lock().entry(brick).or_default().mended += 1;
     }
 
-    /// How the running pass and the last one went.
+    /// The running pass and the last one.
     pub fn show(&self, brick: BrickId) -> Value {
         let all = self.bricks.lock();
         let none = Passes::default();
@@ -130,7 +134,6 @@ impl Scrubs {
 }
 
 impl Passes {
-    /// A pass has come to its end.
     fn end(&mut self, pass: Pass) {
         if pass.volume.is_none() {
             self.whole = Some(Instant::now());
@@ -187,7 +190,7 @@ impl Pass {
     }
 }
 
-/// A finding for people: a block with its data file, or an entry.
+/// A finding for people: a block with its data file, an entry, or a file.
 pub fn describe(finding: &Finding) -> String {
     match finding {
         Finding::Block { shard, block, .. } => format!("block {block} of {}", data_file_path(*shard)),
@@ -196,7 +199,7 @@ pub fn describe(finding: &Finding) -> String {
     }
 }
 
-/// Whose it is; 0: no volume's.
+/// The volume of a finding; 0 if it belongs to none.
 pub fn volume_of(finding: &Finding) -> VolumeId {
     match finding {
         Finding::Block { shard, .. } => shard.volume,
@@ -205,7 +208,7 @@ pub fn volume_of(finding: &Finding) -> VolumeId {
     }
 }
 
-/// A piece of every brick whose pass is due.
+/// One round: reads a part of every brick whose pass is due.
 pub fn round(node: &Node) -> Result<()> {
     let ops = node.counters.sum();
     let is_busy = node.scrubs.ops.swap(ops, Ordering::Relaxed) != ops;
@@ -220,7 +223,7 @@ pub fn round(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Whoever reads a block of the index puts a flipped bit right.
+/// Logs blocks of the index in which a bit had flipped; the brick corrects such a block when it reads it.
 fn note_index_blocks(node: &Node, brick: &Brick) {
     for block in brick.take_mended_index_blocks() {
         log::warn!(
@@ -236,14 +239,14 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
     let until = pass.bytes + bytes;
     let outcome = (|| {
         if !pass.is_home {
-            // Another brick that has stopped is no reason to leave this one out.
+            // Another brick that has stopped does not end this brick's pass.
             node.checkpoint_all().or_else(|error| brick.stopped().map_or(Ok(()), |_| Err(error)))?;
             pass.left_out = brick.stalled().map(|why| format!("what was written since the last checkpoint: {why}"));
             pass.is_home = true;
         }
         while !pass.cursor.is_done() && pass.bytes < until {
             let step = brick.scrub(&mut pass.cursor)?;
-            // Directories without files cost nothing and end the round as well.
+            // Directories without files read no bytes, and end the round as well.
             pass.bytes += step.bytes.max(4096);
             for finding in &step.findings {
                 if let Finding::Stray { .. } = finding {
@@ -253,7 +256,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
                         node.bricks.name(brick.id())
                     );
                 }
-                // Whatever keeps it from being mended, it is damaged.
+                // Whatever prevents the repair, the item is damaged.
                 let outcome = mend(node, brick, finding).unwrap_or(Mended::No);
                 pass.note(finding, outcome);
             }
@@ -268,7 +271,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
     if pass.cursor.is_done() {
         passes.end(pass);
         drop(all);
-        // What each has is sound by now; whether it is the same is asked once nothing is damaged any more.
+        // Each replica is sound by now. A proof compares them with each other.
         prove_here(node, getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))?)?;
     } else if outcome.is_ok() {
         passes.running = Some(pass);
@@ -276,8 +279,8 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
     outcome
 }
 
-/// Of a brick's replicas, which are about as large as each other, so much comes before a key: entries are in the order of
-/// their places on the ring.
+/// The share of a brick's entries before a key, from 0 to 1. Entries are in the order of their positions on the ring,
+/// and the brick's replicas are taken to be of the same size.
 fn share_before(node: &Node, brick: BrickId, key: &Key) -> f64 {
     let Some(place) = key.prefix() else { return 0.0 };
     let (mut all, mut behind) = (0.0, 0.0);
@@ -299,7 +302,7 @@ fn share_before(node: &Node, brick: BrickId, key: &Key) -> f64 {
     if all == 0.0 { 1.0 } else { behind / all }
 }
 
-/// The running pass, or a new one if it is time.
+/// The running pass, or a new one if it was asked for or is due.
 fn begin(node: &Node, brick: BrickId) -> Option<Pass> {
     let mut all = node.scrubs.bricks.lock();
     let passes = all.entry(brick).or_default();
