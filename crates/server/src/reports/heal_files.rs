@@ -1,8 +1,9 @@
-//! What replicas lack that are away or being healed, file by file: what the leader's journal says has changed since they
-//! left. Names come with it where something was made meanwhile; `names.rs` looks for the others.
+//! Files of which a replica lacks changes, because it is absent or being healed: what the leader's journal has of the
+//! time since the replica left its view. The journal also has the names of files that were made since; `names.rs` looks
+//! for the others.
 //!
-//! When a replica left is known to the server since it runs. If the journal does not go back so far, there may be more, and
-//! that is said: the replica is compared from its beginning then.
+//! The server knows when a replica left as long as it runs. If the journal does not reach back to that moment, the list
+//! may be incomplete, and says so: such a replica is compared from its beginning.
 
 mod names;
 
@@ -17,21 +18,36 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Files in one answer.
 const FILES_MAX: usize = 10_000;
 
+/// Age after which the beginning of a healing is forgotten, and its rate is measured anew.
+const ESTIMATE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A replica of a partition.
 type At = (RingId, PartitionNumber, BrickId);
 
-/// Since when replicas lack something.
+/// Since when replicas lack records, and how fast each is healed.
 #[derive(Default)]
-pub struct Leavings(Mutex<HashMap<At, Epoch>>, Mutex<HashMap<At, (Instant, u32)>>);
+pub struct Leavings {
+    /// The epoch of the first view without the replica.
+    left: Mutex<HashMap<At, Epoch>>,
+    begun: Mutex<HashMap<At, Begun>>,
+}
+
+/// How far a replica's healing was when it was first seen.
+#[derive(Clone, Copy)]
+struct Begun {
+    seen: Instant,
+    /// Of 10,000.
+    done: u32,
+}
 
 impl Leavings {
-    /// A partition's view is another one.
+    /// Notes which replicas a partition's new view leaves out, and which it takes in.
     pub fn note(&self, ring: RingId, partition: PartitionNumber, before: &View, view: &View) {
-        let mut left = self.0.lock();
+        let mut left = self.left.lock();
         for member in before.members.iter().filter(|member| !view.has_member(member.brick)) {
             left.entry((ring, partition, member.brick)).or_insert(view.epoch);
         }
@@ -40,51 +56,52 @@ impl Leavings {
         }
     }
 
-    /// How long it still takes if it goes on as it has since it was first seen at it; none: that is not known.
+    /// Seconds until a replica is healed, at the rate since its healing was first seen; `None` if the rate is not
+    /// known.
     pub fn seconds_left(&self, at: At, healing: &Healing) -> Option<f64> {
-        let mut begun = self.1.lock();
-        begun.retain(|_, (since, _)| since.elapsed().as_secs() < 7 * 24 * 3600);
+        let mut begun = self.begun.lock();
+        begun.retain(|_, begun| begun.seen.elapsed() < ESTIMATE_KEPT);
         if healing.whole || !healing.heard {
             begun.remove(&at);
             return None;
         }
-        let (since, from) = *begun.entry(at).or_insert((Instant::now(), healing.done));
-        let gone = f64::from(healing.done.checked_sub(from).filter(|gone| *gone > 0)?);
-        Some(since.elapsed().as_secs_f64() * f64::from(10_000 - healing.done) / gone)
+        let from = *begun.entry(at).or_insert(Begun { seen: Instant::now(), done: healing.done });
+        let healed = f64::from(healing.done.checked_sub(from.done).filter(|healed| *healed > 0)?);
+        Some(from.seen.elapsed().as_secs_f64() * f64::from(10_000 - healing.done) / healed)
     }
 }
 
-/// What one replica lacks of one file, as the journal of its partition's leader tells it.
+/// What one replica lacks of one file, according to the journal of its partition's leader.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Lacked {
     brick: BrickId,
     volume: u32,
-    /// An inode, or bytes by their data id: hexadecimal.
+    /// The inode, or the data id of the file's bytes, in hexadecimal.
     inode: Option<String>,
     data: Option<String>,
     blocks: u64,
     bytes: u64,
 }
 
-/// What the journals of one server tell.
+/// What the journals of one server say.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Told {
     lacked: Vec<Lacked>,
-    /// Bricks of which there may be more.
+    /// Bricks of which more may be missing.
     incomplete: BTreeSet<String>,
-    /// Which inode has which bytes, and where inodes have got names, as far as it was journaled since.
+    /// The inode of each data id, and the directory and name of each inode, as far as journals have them.
     owners: BTreeMap<String, String>,
     names: BTreeMap<String, (String, String)>,
     parents: BTreeMap<String, String>,
 }
 
-/// A replica that lacks something of a partition that is led here.
+/// A replica that lacks records of a partition which is led here.
 struct Lacking {
     brick: BrickId,
-    /// Since this view; none: since before this server started.
+    /// The epoch of the first view without the replica; `None` if it left before this server started.
     since: Option<Epoch>,
     healing: Option<Healing>,
-    /// The journal has what it lacks from the beginning.
+    /// The journal has all that the replica lacks.
     is_complete: bool,
     entries: BTreeMap<Key, u64>,
     blocks: BTreeMap<ShardId, BTreeSet<u32>>,
@@ -97,7 +114,7 @@ impl Lacking {
         is_since && !self.healing.as_ref().is_some_and(has)
     }
 
-    /// It has gone through what comes before this.
+    /// True if healing has not reached the key yet.
     fn is_behind(&self, key: &Key) -> bool {
         self.healing.as_ref().and_then(|healing| healing.from.as_ref()).is_none_or(|from| key >= from)
     }
@@ -121,9 +138,9 @@ impl Lacking {
         }
     }
 
-    /// By file.
+    /// What is missing, by file.
     fn files(self) -> impl Iterator<Item = Lacked> {
-        // Blocks and bytes by volume and id, of an inode or of a file's bytes.
+        // Bytes by volume and inode, and blocks by volume and data id.
         let (mut inodes, mut contents) = (BTreeMap::new(), BTreeMap::new());
         for (key, bytes) in self.entries {
             let (Some(place), Some(id), Some(kind)) = (key.prefix(), key.id(), key.kind()) else { continue };
@@ -154,7 +171,7 @@ fn hex(id: u128) -> String {
 }
 
 impl Told {
-    /// What a record says of whose bytes are whose, and of names.
+    /// Learns from a change which inode has which data ids, and which name leads to which inode.
     fn learn(&mut self, change: &Change) {
         let Change::Put { key, value } = change else { return };
         let Some(id) = key.id().map(hex) else { return };
@@ -176,7 +193,11 @@ impl Told {
     }
 }
 
-/// What the journals of this server tell of the partitions that are led here.
+/// What replicas lack of the partitions that are led here, according to this server's journals.
+///
+/// # Errors
+///
+/// `Io` or `Damaged` if a journal cannot be read; those of the coordinator.
 pub fn missing_here(node: &Node) -> Result<Value> {
     let mut told = Told::default();
     for brick in node.bricks.values() {
@@ -190,7 +211,7 @@ pub fn missing_here(node: &Node) -> Result<Value> {
             let Some(all) = lacking.get_mut(&at) else { return };
             let is_first = seen.insert(at);
             for one in all {
-                // Something older is there as well: so nothing is missing of what came since.
+                // The journal has an older record as well, so it has everything since.
                 one.is_complete |=
                     one.since.is_some_and(|since| record.epoch < since) || is_first && record.sequence == Sequence(1);
                 if one.wants(&record) {
@@ -209,9 +230,9 @@ pub fn missing_here(node: &Node) -> Result<Value> {
     Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "told": crate::control::json(&told)? }))
 }
 
-/// Of the partitions that this brick leads: who lacks something.
+/// The replicas that lack records of the partitions that a brick leads.
 fn lacking_of(node: &Node, leader: BrickId) -> Result<BTreeMap<(RingId, PartitionNumber), Vec<Lacking>>> {
-    let left = node.leavings.0.lock();
+    let left = node.leavings.left.lock();
     let mut found = BTreeMap::new();
     for info in node.registry.rings()? {
         let Ok(ring) = node.ring(info.ring) else { continue };
@@ -236,7 +257,11 @@ fn lacking_of(node: &Node, leader: BrickId) -> Result<BTreeMap<(RingId, Partitio
     Ok(found)
 }
 
-/// All servers' together: a row for each file that some brick lacks something of.
+/// The files of which replicas lack changes, as all servers that answer say.
+///
+/// # Errors
+///
+/// Those of the coordinator.
 pub fn missing(node: &Node) -> Result<Value> {
     let mut all = Told::default();
     for info in node.registry.servers()? {
@@ -244,7 +269,7 @@ pub fn missing(node: &Node) -> Result<Value> {
             true => missing_here(node).map_err(|error| error.to_string()),
             false => ask_server(node, &info, &ControlRequest::MissingHere),
         };
-        // One that is away leads nothing.
+        // A server that does not answer leads no partition.
         let Ok(mut said) = said else { continue };
         let Ok(told) = serde_json::from_value::<Told>(said["told"].take()) else { continue };
         all.lacked.extend(told.lacked);

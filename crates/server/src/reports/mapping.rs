@@ -1,7 +1,8 @@
-//! Files of which two mounts write back pages that programs stored to through shared mappings (mmap(2) with MAP_SHARED).
+//! Files of which two mounts write back pages that programs changed through shared mappings (mmap(2) with MAP_SHARED).
 //!
-//! Each mount has pages of its own, and a whole page is written back: a store of one mount can overwrite that of another, and
-//! neither is told (docs/limits.md). So the server that leads the file's inode says it, once a file. What it knows is in memory.
+//! Each mount has its own pages and writes back whole pages, so a store through one mount can overwrite a store through
+//! another without an error (docs/limits.md). The server that leads the file's inode logs it, once for each file. What
+//! it knows is in memory.
 
 use crate::hosting::node::Node;
 use crate::request::sessions::Session;
@@ -11,35 +12,33 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Files that are remembered, of some 100 bytes each; the one that was written back longest ago makes room.
+/// Files that are remembered, of some 100 bytes each; a new one replaces the one that was written back longest ago.
 const KEPT_MAX: usize = 4096;
-/// Two mounts that write back a file further apart take turns with it, rather than map it at the same time: a kernel writes a
-/// page back some 35 s after it was stored to.
+/// Two mounts that write back a file with more time between them use it one after the other, not at once: a kernel
+/// writes a page back some 35 s after it was stored to.
 const TOGETHER: Duration = Duration::from_secs(300);
-/// Files of one heartbeat that are noted: what an honest client names at most.
+/// Files of one heartbeat that are noted; the client's library names no more.
 const NOTED_AT_ONCE: usize = 1024;
-/// Files that `hekate status` lists.
 const NAMED_MAX: usize = 16;
 
 type File = (VolumeId, InodeId);
 
-/// Which sessions last wrote back mapped pages of which files, bounded in number.
+/// The sessions that last wrote back mapped pages of each file.
 #[derive(Default)]
 pub struct Mappings(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     files: HashMap<File, Writer>,
-    /// Files that two mounts had mapped, since the server started.
     count: u64,
 }
 
-/// Who wrote back last.
+/// The session that last wrote back pages of a file.
 #[derive(Debug, Clone, Copy)]
 struct Writer {
     session: SessionId,
     at: Instant,
-    /// The other session, once there was one: it was said.
+    /// Another session that wrote back pages of the file: the log has named both.
     other: Option<SessionId>,
 }
 
@@ -49,8 +48,8 @@ impl Mappings {
         self.0.lock().count
     }
 
-    /// A session has written back pages of the file now. `lives`: whether another session has not ended.
-    /// -> that other session, if it did so a while ago as well and the file was not yet told of.
+    /// Notes that a session has written back pages of a file. `lives` says whether another session has not ended.
+    /// Returns the other session if it wrote back the file less than 300 s ago and the log has not named them.
     fn note(
         &self,
         file: File,
@@ -83,7 +82,7 @@ impl Known {
     }
 }
 
-/// What a heartbeat says of mapped pages, of the files whose inodes are led here.
+/// Notes the files of a heartbeat whose inodes are led here.
 pub fn note(node: &Node, session: &Session, mapped: &[InodeId]) {
     let Ok(volume) = node.volume(session.volume) else { return };
     let Ok(ring) = node.ring(volume.ring) else { return };
@@ -106,7 +105,7 @@ pub fn note(node: &Node, session: &Session, mapped: &[InodeId]) {
     }
 }
 
-/// A client for people; its mount logs the same number.
+/// A client's name for people; its mount logs the same session number.
 fn client(node: &Node, session: SessionId) -> String {
     match node.sessions.get(session).ok().and_then(|session| session.uid) {
         Some(uid) => format!("session {} of user {uid}", session.0),
@@ -114,7 +113,7 @@ fn client(node: &Node, session: SessionId) -> String {
     }
 }
 
-/// Files that two mounts have mapped, for `hekate status`: the last ones.
+/// The files that two mounts have mapped most recently, for `hekate status`.
 pub fn rows(node: &Node) -> Vec<Value> {
     let known = node.mappings.0.lock();
     let mut met: Vec<(File, Writer)> = known

@@ -1,4 +1,4 @@
-//! The page that Prometheus reads: this server's ops, bricks, partitions, volumes, and its process.
+//! The page that Prometheus reads: this server's ops, bricks, partitions and volumes, and its process.
 
 use crate::control::own_report;
 use crate::hosting::node::Node;
@@ -6,7 +6,11 @@ use hekate_metrics::{Page, add_process};
 use hekate_proto::Result;
 use serde_json::Value;
 
-/// As OpenMetrics text. `docs/operating.md` lists the names.
+/// The page as OpenMetrics text. `docs/operating.md` lists the names.
+///
+/// # Errors
+///
+/// Those of the report that `hekate status` is made of.
 pub fn page(node: &Node) -> Result<String> {
     let report = own_report(node)?;
     let mut page = Page::default();

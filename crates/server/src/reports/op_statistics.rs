@@ -1,5 +1,4 @@
-//! What the server knows of the ops that clients ask for: counts and latencies of those that ended, those at work, and the
-//! last that were slow.
+//! Statistics of the ops that clients ask for: counts and latencies, ops in progress, and the last slow ones.
 
 mod at_work;
 mod slow;
@@ -19,7 +18,7 @@ struct Counter {
     latencies: Histogram,
 }
 
-/// One counter a kind of op.
+/// A counter for each kind of op.
 pub struct OpCounters([Counter; OP_LABELS.len()]);
 
 impl Default for OpCounters {
@@ -29,8 +28,8 @@ impl Default for OpCounters {
 }
 
 impl OpCounters {
-    /// Counts an op. Its time is from when its batch came to it until it could be answered, with the disks' syncs if it is
-    /// durable.
+    /// Counts an op. `took` is the time from the arrival of its batch until it could be answered; for a durable op it
+    /// includes the syncs.
     pub fn count(&self, label: &str, took: Duration, ok: bool) {
         let Some(counter) = OP_LABELS.binary_search(&label).ok().map(|index| &self.0[index]) else { return };
         counter.latencies.add(took);
@@ -39,13 +38,13 @@ impl OpCounters {
         }
     }
 
-    /// How many there were.
+    /// Ops since the server started.
     pub fn sum(&self) -> u64 {
         self.0.iter().map(|counter| counter.latencies.read().count()).sum()
     }
 
-    /// Those that happened. `latencies`: parts of the histogram that have some, the end
-    /// of each in µs, and how many.
+    /// The kinds of ops that were asked for. `latencies` are the buckets of the histogram that are not empty: the upper
+    /// end in µs, and the number of ops.
     pub fn to_json(&self) -> Value {
         let row = |(label, counter): (&&str, &Counter)| {
             let found = counter.latencies.read();
@@ -64,7 +63,8 @@ impl OpCounters {
         Value::Object(OP_LABELS.iter().zip(&self.0).filter_map(row).collect::<Map<_, _>>())
     }
 
-    /// Writes of shards by the lane that they took here: by the leader's, counted where it is; by the fast one, at each replica.
+    /// Writes of shards by lane: on the leader's lane each is counted by the leader, on the fast and the raw lane by
+    /// each member.
     pub fn lanes(&self) -> Vec<Value> {
         let all = self.to_json();
         let lane = |(lane, label): (&str, &str)| {
@@ -76,7 +76,7 @@ impl OpCounters {
         [("leader", "write-shard"), ("fast", "fast-write"), ("raw", "raw-write")].into_iter().filter_map(lane).collect()
     }
 
-    /// The same for Prometheus.
+    /// Adds the counters to the page for Prometheus.
     pub fn add_to(&self, page: &mut Page) {
         for (label, counter) in OP_LABELS.iter().zip(&self.0) {
             let (found, failed) = (counter.latencies.read(), counter.failed.load(Ordering::Relaxed));

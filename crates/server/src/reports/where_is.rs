@@ -1,5 +1,5 @@
-//! Where a file or directory rests: its partition, replicas, pieces and shards, with what each replica has of them.
-//! Different shards may be of different moments.
+//! Where a file or directory is: its partition, replicas, pieces and shards, and what each replica has of them. Shards
+//! are read one after another, so two of them may be of different moments.
 
 mod held;
 
@@ -14,23 +14,26 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Shards in one answer: some 600 bytes each with three replicas, in a frame of 16 MiB.
+/// Shards in one answer: some 600 bytes each with three replicas, which is far below a frame of 16 MiB.
 const SHARDS_MAX: usize = 2048;
-/// Shards that one answer looks for, there or not: 256 GiB of a file with holes.
+/// Shards that one answer looks for, whether they exist or not: 256 GiB of a file with holes.
 const SHARDS_TRIED_MAX: usize = 65_536;
 
-/// What is looked for.
+/// A question for a file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WhereRequest {
-    /// The volume's name.
     pub volume: String,
-    /// The path from its root: names are bytes.
+    /// The path from the volume's root, in bytes.
     pub path: Vec<u8>,
-    /// Shards are listed from this byte of the file on.
+    /// The first byte of the file whose shard is listed.
     pub offset: u64,
 }
 
-/// Answers; `NotFound` and `NotDirectory` are of the path.
+/// Answers the question.
+///
+/// # Errors
+///
+/// `NotFound` and `NotDirectory` for the path, `Invalid` for the volume; those of the replicas.
 pub fn where_is(node: &Node, wanted: &WhereRequest) -> Result<Value> {
     let volume = node.volumes.called(&wanted.volume).ok_or_else(|| node.no_volume(&wanted.volume))?;
     let ring = node.ring(volume.ring)?;
@@ -75,7 +78,7 @@ impl Search<'_> {
         Ok(answer)
     }
 
-    /// The inode under a path. Symbolic links are not followed.
+    /// The inode at a path. Symbolic links are not followed.
     fn walk(&self, path: &[u8]) -> Result<InodeId> {
         let mut at = ROOT;
         let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
@@ -87,7 +90,7 @@ impl Search<'_> {
     }
 
     fn name_in(&self, directory: InodeId, name: &Name) -> Result<InodeId> {
-        // Where names rest is the directory's to say.
+        // The directory's inode says in which partitions its names are.
         let spread = match self.value::<InodeRecord>(&self.key(directory, Kind::Inode))?.ok_or(Error::NotFound)? {
             InodeRecord { kind: NodeKind::Directory, spread, .. } => spread,
             _ => return Err(Error::NotDirectory),
@@ -110,7 +113,7 @@ impl Search<'_> {
         Look { partition: self.partition_of(position), what }
     }
 
-    /// The value of a key, as the leader of its partition has it.
+    /// The value of a key at the leader of its partition.
     fn value<T: Wire>(&self, key: &Key) -> Result<Option<T>> {
         let place = key.prefix().ok_or_else(|| Error::bug("a key without a place"))?;
         let look = self.look(place.position, What::Key(key.as_bytes().to_vec()));
@@ -118,7 +121,7 @@ impl Search<'_> {
         Ok(found.map(|value| T::from_bytes(value.into())).transpose()?)
     }
 
-    /// The inode as its leader has it, and where that is.
+    /// An inode as its leader has it, and its partition with what each replica has.
     fn inode(&self, id: InodeId) -> Result<(Value, InodeRecord)> {
         let key = self.key(id, Kind::Inode);
         let record = self.value(&key)?.ok_or(Error::NotFound)?;
@@ -130,7 +133,7 @@ impl Search<'_> {
         Ok((place, record))
     }
 
-    /// Where a directory's names rest: each partition that shares them.
+    /// The partitions that share a directory's names, with what each replica has.
     fn names(&self, id: InodeId, spread: u32) -> Result<Value> {
         if !is_spread(spread, self.ring.count()) {
             return Err(Error::Damaged { what: format!("a directory with names in {spread} partitions") });
@@ -144,7 +147,7 @@ impl Search<'_> {
         name_positions(id, spread).map(stub).collect()
     }
 
-    /// The shards of a file from a byte on, and where to go on if that is not all.
+    /// The shards of a file from a byte on, and the byte to continue at if there are more.
     fn shards(&self, record: &InodeRecord, offset: u64) -> Result<(Vec<Value>, Option<u64>)> {
         let (mut found, mut tried) = (Vec::new(), 0);
         let mut at = offset;
@@ -173,7 +176,7 @@ impl Search<'_> {
         Ok((found, None))
     }
 
-    /// `None`: no replica has it, so it is a hole.
+    /// A shard's row; `None` if no replica has the shard, so that it is a hole.
     fn shard(&self, shard: ShardId, from: u64, held: Vec<Held>) -> Result<Option<Value>> {
         if held.iter().all(|replica| replica.has.is_none() && replica.error.is_none()) {
             return Ok(None);
@@ -195,7 +198,7 @@ impl Search<'_> {
         self.place_of(position, held, show)
     }
 
-    /// A partition with its replicas, and what each has of something.
+    /// A partition with its replicas, and what each has of an item.
     fn place_of<T: Wire>(&self, position: Position, held: Vec<Held>, show: impl Fn(T) -> Value) -> Result<Value> {
         let number = self.partition_of(position);
         let view = self.ring.view(number)?;
@@ -225,7 +228,7 @@ fn stamp_text(Stamp { count, session, op }: Stamp) -> String {
     format!("{count}/{session}/{op}")
 }
 
-/// A file's pieces, with the bytes of the file that they hold.
+/// A file's pieces, and the bytes of the file that each holds.
 fn pieces(layout: &Layout, size: u64) -> Value {
     let mut start = 0u64;
     let piece = |piece: &Piece| {

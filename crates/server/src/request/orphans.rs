@@ -25,7 +25,7 @@ impl Orphans {
         self.0.lock().remove(orphan);
     }
 
-    /// At most `count` orphans that the condition holds for.
+    /// At most `count` orphans for which `is_chosen` is true.
     pub fn choose(&self, count: usize, is_chosen: impl Fn(&Orphan) -> bool) -> Vec<Orphan> {
         self.0.lock().iter().filter(|orphan| is_chosen(orphan)).take(count).copied().collect()
     }

@@ -1,4 +1,4 @@
-//! Paths of inodes: by what was learned of names, else by a look at the names where they would rest.
+//! Paths of inodes: from names that the journals have, otherwise from a search among the names in their directories.
 
 use crate::control::{ControlRequest, ask_server};
 use crate::hosting::hosted_ring::HostedRing;
@@ -9,18 +9,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Names that one look goes through, and looks of one answer.
+/// Names that one search reads, and searches for one answer.
 const NAMES_MAX: usize = 100_000;
 const LOOKS_MAX: usize = 1000;
-/// Directories above a name: deeper is damage.
+/// The most directories above a name; a deeper path is damage.
 const DEPTH_MAX: usize = 1000;
 
-/// Which name leads to an inode? Of a directory among its parent's, of anything else where it was born.
+/// A question for the name of an inode. A directory's name is in its parent; any other inode's name is searched where
+/// the inode was made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NameRequest {
     ring: RingId,
     volume: VolumeId,
-    /// Ids are hexadecimal here.
+    /// In hexadecimal, as `parent`.
     inode: String,
     parent: Option<String>,
 }
@@ -34,7 +35,11 @@ fn inode(text: &str) -> Result<InodeId> {
     Ok(InodeId::from_bits(id))
 }
 
-/// Looks among what the replicas of this server have.
+/// Searches the replicas of this server.
+///
+/// # Errors
+///
+/// `Invalid` if an id cannot be parsed; those of reading a replica.
 pub fn names_here(node: &Node, request: &NameRequest) -> Result<Value> {
     let ring = node.ring(request.ring)?;
     let (wanted, parent) = (inode(&request.inode)?, request.parent.as_deref().map(inode).transpose()?);
@@ -88,7 +93,7 @@ fn parent_of(ring: &HostedRing, volume: VolumeId, inode: InodeId) -> Result<Opti
     Ok(record.filter(|record| record.kind == NodeKind::Directory).map(|record| record.parent))
 }
 
-/// What is known of names while an answer is put together.
+/// The names that are known so far for one answer.
 pub struct Paths<'a> {
     node: &'a Node,
     volumes: Vec<VolumeInfo>,
@@ -113,7 +118,7 @@ impl<'a> Paths<'a> {
         found.map_or_else(|| volume.to_string(), |info| info.name.clone())
     }
 
-    /// From the volume's root; none: no name was found for it, or for a directory above.
+    /// The path from the volume's root; `None` if no name was found for the inode or a directory above it.
     pub fn of(&mut self, volume: VolumeId, inode: &str) -> Option<String> {
         let root = hex(ROOT);
         let (mut path, mut at) = (String::new(), inode.to_string());
@@ -130,14 +135,14 @@ impl<'a> Paths<'a> {
         None
     }
 
-    /// Asks the servers, this one first, until one knows.
+    /// Asks this server and then the others, until one knows the name.
     fn look_for(&mut self, volume: VolumeId, inode: &str) -> Option<()> {
         let ring = self.volumes.iter().find(|info| info.volume == volume)?.ring;
         if self.looks >= LOOKS_MAX {
             return None;
         }
         self.looks += 1;
-        // The first round may say only whose child it is, and the next where that one's names are.
+        // The first round may find only the parent, and the second the name in it.
         for _ in 0..2 {
             let parent = self.parents.get(inode).cloned();
             let request = NameRequest { ring, volume, inode: inode.into(), parent };

@@ -1,4 +1,4 @@
-//! Ops that are at work now: each thread that answers clients has a slot that says what it is at, written without waiting.
+//! Ops in progress: each thread that answers clients has a slot with its current op, which it writes without waiting.
 
 use hekate_proto::op::OP_LABELS;
 use hekate_proto::{Op, SessionId};
@@ -9,30 +9,30 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// All slots of a server's threads.
+/// The slots of all threads of a server.
 pub struct AtWork {
     id: u64,
     started: Instant,
     slots: Mutex<Vec<Weak<Slot>>>,
 }
 
-/// What one thread is at. Read while it is written it may be half of two ops, which is good enough to look at.
+/// The current op of one thread. A reader may see parts of two ops, which is good enough for a report.
 #[derive(Default)]
 struct Slot {
-    /// Since when, in ns after the start; 0: nothing.
+    /// When the op began, in ns after the server's start; 0: no op is in progress.
     since_ns: AtomicU64,
     op: AtomicUsize,
     session: AtomicU64,
 }
 
-/// Until it is dropped this thread is at work.
+/// Marks the thread as busy until it is dropped.
 pub struct Busy<'a> {
     all: &'a AtWork,
     slot: Arc<Slot>,
 }
 
 thread_local! {
-    /// This thread's slots, by server: tests have several in one process.
+    /// The slots of this thread, by server: a test has several servers in one process.
     static OWN: RefCell<Vec<(u64, Arc<Slot>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -44,7 +44,7 @@ impl Default for AtWork {
 }
 
 impl AtWork {
-    /// This thread begins to work.
+    /// Marks this thread as busy.
     pub fn busy(&self) -> Busy<'_> {
         let known = OWN.with_borrow(|own| own.iter().find(|(id, _)| *id == self.id).map(|(_, slot)| slot.clone()));
         Busy { all: self, slot: known.unwrap_or_else(|| self.new_slot()) }
@@ -53,14 +53,14 @@ impl AtWork {
     fn new_slot(&self) -> Arc<Slot> {
         let slot = Arc::<Slot>::default();
         let mut slots = self.slots.lock();
-        // Threads end.
+        // Threads that have ended dropped their slots.
         slots.retain(|slot| slot.strong_count() > 0);
         slots.push(Arc::downgrade(&slot));
         OWN.with_borrow_mut(|own| own.push((self.id, slot.clone())));
         slot
     }
 
-    /// What is at work, the oldest first: what, for which session, for how long.
+    /// The ops in progress, the oldest first: kind, session, and time since it began.
     pub fn look(&self) -> Vec<(&'static str, SessionId, Duration)> {
         let now = self.now();
         let look = |slot: Arc<Slot>| {
@@ -74,7 +74,7 @@ impl AtWork {
         found
     }
 
-    /// The same as JSON.
+    /// The ops in progress as JSON.
     pub fn to_json(&self) -> Value {
         let row = |(op, session, age): (&str, SessionId, Duration)| json!({ "op": op, "session": session, "milliseconds": age.as_millis() as u64 });
         self.look().into_iter().map(row).collect()
@@ -86,7 +86,7 @@ impl AtWork {
 }
 
 impl Busy<'_> {
-    /// It is at this op from now on.
+    /// Sets the thread's current op.
     pub fn with(&self, op: &Op, session: SessionId) {
         self.slot.op.store(OP_LABELS.binary_search(&op.label()).unwrap_or(usize::MAX), Ordering::Relaxed);
         self.slot.session.store(session.0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The last ops that took long: a line in the log for some, all of them for who asks.
+//! The last slow ops: all of them for `hekate debug slow`, and at most one line a second in the log.
 
 use hekate_proto::{DataOp, LockOp, NameOp, Op, SessionId, VolumeId};
 use parking_lot::Mutex;
@@ -7,35 +7,33 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Older ones are forgotten.
+/// Slow ops that are kept; a new one replaces the oldest.
 const KEPT: usize = 256;
-/// Between two lines in the log.
+/// Time between two lines in the log.
 const LINE_PAUSE: Duration = Duration::from_secs(1);
-/// From when on an op is slow, unless it is said otherwise.
+/// The duration from which on an op is slow, unless `--slow-op` says otherwise.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// One that took long.
+/// An op that took long.
 #[derive(Debug, Clone)]
 pub struct SlowOp {
     /// When it was answered.
     pub at: SystemTime,
-    /// What it was.
+    /// The kind of op.
     pub op: &'static str,
     /// What it was about: an inode or a shard, never a name.
     pub about: String,
-    /// For whom.
     pub session: SessionId,
-    /// On which volume.
     pub volume: VolumeId,
-    /// In all.
+    /// From its start until it could be answered, with the syncs.
     pub took: Duration,
-    /// Of that, waiting for disks to sync.
+    /// The part of `took` that the syncs of its batch took.
     pub syncing: Duration,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<String>,
 }
 
-/// See the module.
+/// The last slow ops.
 pub struct SlowOps {
     limit_ns: AtomicU64,
     count: AtomicU64,
@@ -57,18 +55,18 @@ impl Default for SlowOps {
 }
 
 impl SlowOps {
-    /// From when on an op is slow; zero: none is.
+    /// Sets the duration from which on an op is slow; zero: no op is.
     pub fn set_limit(&self, limit: Duration) {
         self.limit_ns.store(limit.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Whether an op that took so long is one.
+    /// True if an op of this duration is slow.
     pub fn is_slow(&self, took: Duration) -> bool {
         let limit = self.limit_ns.load(Ordering::Relaxed);
         limit != 0 && took.as_nanos() as u64 >= limit
     }
 
-    /// Keeps it. -> the line for the log, unless there was one a moment ago.
+    /// Keeps a slow op. Returns the line for the log, unless there was one less than a second ago.
     pub fn keep(&self, slow: SlowOp) -> Option<String> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let line = self.line_of(&slow, Instant::now());
@@ -103,12 +101,12 @@ impl SlowOps {
         Some(text)
     }
 
-    /// How many since the start.
+    /// Slow ops since the server started.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Those that are kept, the newest first.
+    /// The slow ops that are kept, the newest first.
     pub fn to_json(&self) -> Value {
         let row = |slow: &SlowOp| {
             json!({
@@ -130,7 +128,8 @@ impl SlowOps {
     }
 }
 
-/// What an op is about; an inode by its number, `st_ino`. Names are left out: who looks at servers need not know what files are called.
+/// What an op is about, by inode number (`st_ino`) or shard. Names are left out: an administrator of servers need not
+/// learn the names of files.
 pub fn about(op: &Op) -> String {
     match op {
         Op::Name { op: NameOp::Rename { dir, to_dir, .. } } => {

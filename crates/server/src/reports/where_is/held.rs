@@ -1,7 +1,7 @@
-//! What the replicas of partitions hold of something: those here, and those of other servers, which are asked.
+//! What the replicas of a partition have of an item: those here, and those of other servers, which are asked.
 //!
-//! Here it is read under the partition's lock, so a write that is on its way is on all of them or on none. Replicas on
-//! different servers are asked again until they are at the same record, as long as a second.
+//! Replicas here are read under the leader's lock once no change is in progress, so that all have the same records.
+//! Replicas of other servers are asked again for up to a second, until they are at the same record.
 
 use crate::control::{ControlRequest, ask_server};
 use crate::hosting::hosted_ring::{Hosted, HostedRing};
@@ -19,52 +19,50 @@ use std::time::{Duration, Instant};
 /// Questions in one request to a server.
 pub const LOOKS_MAX: usize = 256;
 
-/// How long what is on its way to the members is waited for.
+/// How long a question waits until no change is in progress, and the pause between two looks.
 const SETTLED_LIMIT: Duration = Duration::from_secs(1);
 const SETTLED_PAUSE: Duration = Duration::from_millis(1);
 
-/// Something in a partition, in the bytes that the wire has for it.
+/// An item of a partition, in its encoding on the wire.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
-    /// A key's value.
     Key(Vec<u8>),
-    /// A shard's record.
     Shard(Vec<u8>),
 }
 
-/// A question about it.
+/// A question for an item.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Look {
-    /// Where.
     pub partition: PartitionNumber,
-    /// At what.
     pub what: What,
 }
 
-/// What a server is asked.
+/// What one server asks another.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HeldRequest {
-    /// Of which ring.
     pub ring: RingId,
     /// At most [`LOOKS_MAX`].
     pub looks: Vec<Look>,
 }
 
-/// What one replica has of it.
+/// What one replica has of an item.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Held {
-    /// Whose.
     pub brick: BrickId,
     /// Its last record.
     pub sequence: Sequence,
-    /// The value or record; none: nothing.
+    /// The value or the record; `None` if it has none.
     pub has: Option<Vec<u8>>,
     /// Why that is not known.
     pub error: Option<String>,
 }
 
-/// What the replicas here have. -> for each question a row of replicas
+/// What the replicas here have: a row of replicas for each question.
+///
+/// # Errors
+///
+/// `Invalid` if there are too many questions, `Protocol` if the ring is not here.
 pub fn held_here(node: &Node, request: &HeldRequest) -> Result<Vec<Vec<Held>>> {
     if request.looks.len() > LOOKS_MAX {
         return Err(Error::invalid(format!("{} questions; at most {LOOKS_MAX}", request.looks.len())));
@@ -80,7 +78,7 @@ fn look_here(ring: &HostedRing, look: &Look, until: Instant) -> Result<Vec<Held>
     let held = |brick: &Brick| {
         let replica = ring.replica(Address { partition: number, brick: brick.id() });
         let _still = replica.filter(|_| leader.is_none()).map(|hosted| hosted.partition.read());
-        // One replica that cannot be read does not hide what the others have.
+        // A replica that cannot be read does not hide what the others have.
         let (has, error) = match read(ring, brick, &look.what) {
             Ok(has) => (has, None),
             Err(error) => (None, Some(error.to_string())),
@@ -100,7 +98,8 @@ fn read(ring: &HostedRing, brick: &Brick, what: &What) -> Result<Option<Vec<u8>>
     })
 }
 
-/// The leader, when its members have what it has; one that waits for a member is shown as it is.
+/// The leader's shared lock, once its members have what it has. A leader that waits for a member is returned as it is
+/// after a second.
 fn settled(hosted: &Hosted, until: Instant) -> RwLockReadGuard<'_, Partition> {
     loop {
         let partition = hosted.partition.read();
@@ -112,12 +111,12 @@ fn settled(hosted: &Hosted, until: Instant) -> RwLockReadGuard<'_, Partition> {
     }
 }
 
-/// Whom it asks.
+/// The servers of a ring's replicas, to be asked for one answer.
 pub struct Holders<'a> {
     node: &'a Node,
     ring: &'a HostedRing,
     servers: Vec<ServerInfo>,
-    /// Servers that did not answer are not waited for once more.
+    /// Servers that did not answer, each with the reason: they are not asked again.
     away: RefCell<BTreeMap<Option<ServerId>, String>>,
 }
 
@@ -126,7 +125,7 @@ impl<'a> Holders<'a> {
         Ok(Self { node, ring, servers: node.registry.servers()?, away: RefCell::default() })
     }
 
-    /// What the leader has.
+    /// What the leader has of an item.
     pub fn by_leader(&self, look: Look) -> Result<Option<Vec<u8>>> {
         let leader = self.ring.view(look.partition)?.leader;
         let rows = self.ask(std::slice::from_ref(&look), |brick| brick == leader)?;
@@ -137,7 +136,7 @@ impl<'a> Holders<'a> {
         }
     }
 
-    /// What all replicas have, the leader's first.
+    /// What all replicas have of each item, the leader's first.
     pub fn by_all(&self, looks: &[Look]) -> Result<Vec<Vec<Held>>> {
         let mut rows = self.ask(looks, |_| true)?;
         let begun = Instant::now();
@@ -214,7 +213,7 @@ impl<'a> Holders<'a> {
     }
 }
 
-/// Whether replicas that can be read are at different records.
+/// True if replicas that can be read are at different records.
 fn is_uneven(row: &[Held]) -> bool {
     let mut sequences = row.iter().filter(|held| held.error.is_none()).map(|held| held.sequence);
     let first = sequences.next();
