@@ -1,4 +1,4 @@
-//! Replicas made even after kills and power cuts, and what a review found of sessions, bounds and stopped bricks.
+//! Replicas are brought into step after kills and power cuts; sessions, bounds, full journals and stopped bricks.
 
 mod damage;
 
@@ -64,7 +64,7 @@ fn own(open: &HashMap<BrickId, Arc<Brick>>) -> OwnBricks {
     OwnBricks::new(open.clone(), HashMap::new())
 }
 
-/// What a start does, without a server around it.
+/// Brings replicas into step as a start does, without a server around them.
 fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()> {
     let none = |_, _| Vec::<BlockAt>::new();
     let all: Vec<BrickId> = bricks.keys().copied().collect();
@@ -106,7 +106,7 @@ fn levelling_a_brick_whose_journal_is_full_ends() {
     let (sa, sb) = (made(1), made(2));
     let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
     (0..8).for_each(|_| _ = put(&b, 1, 100 << 10));
-    put(&a, 0, 100 << 10); // B's append waits for room; SIGKILL
+    put(&a, 0, 100 << 10); // A process that is killed while B's append waits for room.
     drop((a, b));
     let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
     let t = std::thread::spawn(move || level(&[ring(&[&[1, 2], &[2]])], &bricks(&[&a, &b])));
@@ -129,7 +129,7 @@ fn a_replica_that_is_busy_when_views_change_hears_of_it() {
     hosted.deliver(to, Event::Start);
     let mut is_busy = true;
     hosted.work(to, Time(0), |_| {
-        // Another thread does this while the first event is at work.
+        // Another thread does this while the first event is being handled.
         if std::mem::take(&mut is_busy) {
             hosted.set_views(&after);
             hosted.deliver(to, Event::View);
@@ -142,7 +142,7 @@ fn a_replica_that_is_busy_when_views_change_hears_of_it() {
 fn numbers_that_another_member_knows_to_be_reserved_are_not_handed_out_again() {
     let (sa, sb) = (made(1), made(2));
     let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
-    // An earlier leader's, which the one that leads now has not heard of.
+    // An earlier leader reserved them, and the present leader has not received that record.
     let key = Key::partition(RING, Position(0));
     let value = PartitionRecord { numbers_reserved: 100_000 }.to_bytes();
     b.append(&entry(&b, 0, vec![Change::Put { key: key.clone(), value }])).unwrap();
@@ -164,12 +164,12 @@ fn a_power_cut_between_two_checkpoints_leaves_what_levels() {
         })
     };
     both(1);
-    // What `Node::checkpoint_all` does, with appends between its steps.
+    // The steps of `Node::checkpoint_all`, with appends between them.
     let begun = a.begin_checkpoint();
     b.sync(b.end()).unwrap();
     both(3);
     begun.finish(&mut || false).unwrap();
-    // power cut before b's
+    // A power cut before b's checkpoint.
     let (a, b) = (open(&sa.after_power_cut(), 1, true), open(&sb.after_power_cut(), 2, true));
     level(&[ring(&[&[1, 2]])], &bricks(&[&a, &b])).unwrap();
 }
@@ -231,14 +231,14 @@ impl Served {
 }
 
 impl Served {
-    /// As a process that ends, and one that is started in its place.
+    /// The process ends, and another one is started in its place.
     pub fn restart(self) -> Self {
         let directory = self.stopped();
         let node = start(&directory);
         Self { directory, node, stays: false }
     }
 
-    /// As a process that ends. -> its directory, which stays.
+    /// The process ends. Returns its directory, which stays.
     pub fn stopped(mut self) -> PathBuf {
         self.stays = true;
         self.directory.clone()
@@ -248,7 +248,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.node.stop_housekeeping();
-        // Until the last thread has let go of it, its files are locked.
+        // Its files are locked until the last thread has dropped the server.
         let patience = Instant::now();
         while Arc::strong_count(&self.node) > 1 && patience.elapsed() < Duration::from_secs(10) {
             std::thread::yield_now();
@@ -263,7 +263,6 @@ pub fn start(directory: &std::path::Path) -> Arc<Node> {
     Node::start(&NodeSettings { state: directory.into(), without: Vec::new() }, &|_| ()).unwrap()
 }
 
-/// An op of the server's own session.
 fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op) {
     let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
     let ask = Ask::new(ring.ring, ring.count(), volume, (SYSTEM_SESSION, OpId(0)), Time(1));
@@ -404,8 +403,8 @@ fn a_change_that_no_journal_takes_leaves_its_partition_serving() {
     assert_eq!(put(100), Ok(()));
 }
 
-/// Found by fsx: a replica that was told that there is room waited in its append, as others had taken it; the checkpoint
-/// that makes room waited for the replica.
+/// A replica that was given room may wait in its append all the same, when others have taken the room; the checkpoint
+/// that makes room does not wait for that replica.
 #[test]
 fn writers_of_all_partitions_go_on_though_the_journals_are_full() {
     let served = Served::with_journals("crowded", 16, 256 << 10);
@@ -421,7 +420,7 @@ fn writers_of_all_partitions_go_on_though_the_journals_are_full() {
                 changes: vec![Change::Put { key: key.clone(), value: value.clone() }],
                 ..Commit::default()
             };
-            // Whoever waits long is told so, and asks again.
+            // A writer that waits long gets `Unavailable` and tries again.
             while let Err(error) = node.change(ring, PartitionNumber(partition), commit()) {
                 assert!(matches!(error, Error::Unavailable { .. }), "{error}");
             }
@@ -460,8 +459,8 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     let at = shard.position().partition(ring.count());
     ring.bricks().iter().for_each(|brick| brick.sync(brick.end()).unwrap());
     let members: Vec<BrickId> = ring.members(at).unwrap().iter().map(|member| member.id()).collect();
-    // A power cut before the data file of the first member was written back: the brick is in a new life, and the file is
-    // not there.
+    // A power cut before the data file of the first member was written back: the brick has another incarnation, and the
+    // file is missing.
     let victim = served.directory.join(format!("b{}", members[0].0));
     let fresh = Served::new("lost-placeholder");
     let old = std::mem::replace(&mut served.node, fresh.node.clone());
@@ -473,7 +472,7 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     std::fs::remove_file(victim.join(hekate_brick::data_file_path(shard))).unwrap();
     served.node = start(&served.directory);
     assert_eq!(served.node.recoveries[&members[0]].lost.len(), 16);
-    // It learns what it lacks while the other one serves.
+    // The member learns what it lacks while the other one serves.
     let read = |member: &BrickId| served.node.bricks.get(member).unwrap().read_shard(ring_id, shard, 0, 1 << 20);
     let is_whole = || members.iter().all(|member| read(member).is_ok_and(|found| found == bytes));
     let is_settled = || served.node.registry.lost_blocks::<serde_json::Value>().unwrap().is_empty();
@@ -484,7 +483,7 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     }
 }
 
-/// Review: a power cut took more fresh blocks than a journal has room for; nobody makes checkpoints while a server starts.
+/// A power cut that takes more fresh blocks than a journal has room for; no housekeeping runs while a server starts.
 #[test]
 fn settling_many_lost_blocks_ends() {
     use crate::hosting::start::bring_into_step;
@@ -495,7 +494,7 @@ fn settling_many_lost_blocks_ends() {
     let volume = node.registry.volume("v").unwrap().unwrap();
     let ring = node.ring(volume.ring).unwrap();
     let mut lost = std::collections::BTreeSet::new();
-    // One partition: 40 MiB of fresh data.
+    // 40 MiB of fresh data in one partition.
     let shards: Vec<ShardId> = (0..)
         .map(|index| ShardId { volume: volume.volume, data: DataId(9), index })
         .filter(|shard| shard.position().partition(ring.count()) == PartitionNumber(0))
@@ -514,7 +513,7 @@ fn settling_many_lost_blocks_ends() {
         let block = |block| (LostBlock { ring: volume.ring, shard: *shard, block }, leader);
         lost.extend((0..1024).map(block));
     }
-    // As `Node::load`: a checkpoint of all, no housekeeping yet.
+    // As in `Node::load`: a checkpoint of all bricks, and no housekeeping yet.
     node.stop_housekeeping();
     node.checkpoint_all().unwrap();
     let info = node.registry.rings().unwrap().into_iter().find(|info| info.ring == volume.ring).unwrap();
@@ -533,7 +532,7 @@ fn settling_many_lost_blocks_ends() {
     thread.join().unwrap().unwrap();
 }
 
-/// Review: a disk whose fsync fails, and what `checkpoint_all` does on the other brick all the same.
+/// A disk whose fsync fails does not prevent the checkpoint of the other brick.
 #[test]
 fn a_brick_that_stopped_in_a_sync_can_be_levelled_again() {
     let (sa, sb) = (made(1), made(2));
@@ -543,19 +542,19 @@ fn a_brick_that_stopped_in_a_sync_can_be_levelled_again() {
         put(&b, 0, 100 << 10);
     }
     sb.fail_syncs_after(0);
-    // `Node::checkpoint_all_paced`, as it is.
+    // The steps of `Node::checkpoint_all_paced`.
     let all = [&a, &b];
     let begun: Vec<_> = all.iter().map(|brick| brick.begin_checkpoint()).collect();
     let synced: Vec<Result<()>> = all.iter().map(|brick| brick.sync(brick.end())).collect();
     let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(&mut || false)).collect();
     assert!(synced[1].is_err() && finished[0].is_ok());
-    // What a stopped brick may trust is what was synced.
+    // Of a stopped brick only what was synced is trusted.
     let (a, b) = (open(&sa.copy(), 1, false), open(&sb.after_power_cut(), 2, true));
     let levelled = level(&[ring(&[&[1, 2]])], &bricks(&[&a, &b]));
     assert!(levelled.is_ok(), "the server never starts: {levelled:?}");
 }
 
-/// fsync(2) answers EIO only if all replicas lost something: a database stops when it sees that.
+/// fsync(2) answers EIO only if all replicas have lost something: a database that gets EIO stops.
 #[test]
 fn a_sync_of_a_brick_that_has_stopped_is_asked_of_others() {
     let served = Served::new("stopped-sync");

@@ -136,7 +136,7 @@ fn any_brick(node: &Node, called: &str) -> Result<BrickInfo> {
 fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<()> {
     let path = Path::new(directory);
     if !path.is_absolute() {
-        return Err(Error::invalid(format!("{directory} is no absolute path")));
+        return Err(Error::invalid(format!("{directory} is not an absolute path")));
     }
     let mut own = node.registry.own_bricks()?;
     own.retain(|info| Some(info.brick) != replaced || node.bricks.get(&info.brick).is_some());
@@ -194,7 +194,7 @@ fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result
     let volumes: Vec<String> =
         node.registry.volumes()?.into_iter().filter(is_there).map(|volume| volume.name).collect();
     let volumes = match volumes.is_empty() {
-        true => "which no volume uses now, but the next of its kind will".into(),
+        true => "of a ring that no volume uses yet".into(),
         false => format!("of volume {}", volumes.join(", ")),
     };
     Ok(format!(

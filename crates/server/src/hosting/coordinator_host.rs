@@ -65,7 +65,7 @@ impl CoordinatorHost {
                 Ok(json!({ "pid": std::process::id() }))
             }
             _ => Err(Error::invalid(
-                "a coordinator answers here, which knows of no such thing; ask a server of its cluster",
+                "a coordinator answers here, which does not serve this request; ask a server of its cluster",
             )),
         }
     }

@@ -144,9 +144,9 @@ impl HostedRing {
         let address = Address { partition: number, brick: view.leader };
         let elsewhere = || match self.server_of(view.leader) {
             Some(server) => Error::OtherServer { server },
-            None => {
-                Error::Unavailable { what: format!("brick {}, which leads partition {number}", view.leader.text()) }
-            }
+            None => Error::Unavailable {
+                what: format!("no server is known for brick {}, which leads partition {number}", view.leader.text()),
+            },
         };
         self.replica(address).map(|hosted| (address, hosted)).ok_or_else(elsewhere)
     }

@@ -156,7 +156,7 @@ impl Node {
         // Before the first replica exists, which could have a data file synced: a block that a power cut took must not
         // be marked as synced.
         for brick in self.bricks.values().filter(|brick| !brick.has_covered_recovery()) {
-            progress(&format!("writing home what the journal of brick {:032x} had", brick.id().0));
+            progress(&format!("writing the journal of brick {:032x} home", brick.id().0));
             match brick.checkpoint() {
                 // The brick serves reads and deletes meanwhile, and delays syncs of data files.
                 Err(Error::NoSpace { what }) => {
@@ -274,7 +274,7 @@ impl Node {
     /// it ends while no server runs. `socket` is the path of the server's socket; the lock files are beside it.
     pub fn lock_sessions_beside(&self, socket: &Path) {
         if let Err(error) = self.sessions.lock_beside(socket) {
-            log::warn!("sessions of killed mounts end after 60 s of silence only: {error}");
+            log::warn!("sessions of killed mounts expire only after 60 s of silence: {error}");
         }
     }
 

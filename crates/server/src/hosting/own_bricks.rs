@@ -124,7 +124,10 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
                 open.insert(info.brick, Arc::new(brick));
             }
             Err(error) if !is_needed => {
-                progress(&format!("brick {} cannot be opened, and nothing is to rest on it: {error}", info.directory));
+                progress(&format!(
+                    "brick {} cannot be opened, and no partition is placed on it: {error}",
+                    info.directory
+                ));
                 absent.insert(info.brick);
             }
             Err(error) => return Err(with_hint(error, &info.directory)),
@@ -148,7 +151,7 @@ fn open_one(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<
     let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
     brick.set_journal_patience(JOURNAL_PATIENCE);
     if let Some(why) = &report.stopped {
-        progress(&format!("brick {directory} had stopped itself: {why}; only what it had synced is trusted"));
+        progress(&format!("brick {directory} had stopped after a failure: {why}; only what it had synced is trusted"));
     }
     if let Some(torn) = &report.torn {
         let (path, offset, why) = (&torn.path, torn.offset, torn.why);

@@ -79,7 +79,7 @@ pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Mend
             let what = place.1.clone();
             if node.damages.add(place, finding) {
                 let why = outcome.as_ref().err().map_or(words(Mended::No).to_string(), |error| {
-                    format!("damaged, and it cannot be mended now: {error}")
+                    format!("damaged, and it cannot be repaired now: {error}")
                 });
                 log::error!(
                     "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the file from a backup, \
@@ -118,7 +118,7 @@ pub fn round(node: &Node) {
         };
         if is_right(brick, &finding) && node.damages.known.lock().remove(&place).is_some() {
             let name = node.bricks.name(place.0);
-            log::info!("{} on brick {name}: was damaged, is written anew or removed by now", place.1);
+            log::info!("{} on brick {name}: was damaged; it has been overwritten or removed", place.1);
         }
     }
 }

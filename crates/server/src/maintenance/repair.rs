@@ -158,7 +158,7 @@ fn lose(brick: &Brick, damaged: &DamagedPart) -> Mended {
         _ => {}
     }
     let id = brick.id().text();
-    let what = format!("a key in the index of brick {id}, with entries that it hides; it is to be replaced");
+    let what = format!("a key in the index of brick {id}, which hides entries; the brick is to be replaced");
     log::error!("no other replica has {damaged:?}: {what}");
     brick.poison(&Error::Damaged { what });
     Mended::KeyLost
@@ -206,10 +206,10 @@ pub fn mend_entries(node: &Node, ring_id: RingId, at: PartitionNumber) -> Result
 /// The outcome, for the log.
 pub fn words(outcome: Mended) -> &'static str {
     match outcome {
-        Mended::Yes => "damaged, mended from another replica",
-        Mended::NotNeeded => "was damaged, is right or gone by now",
+        Mended::Yes => "damaged; repaired from another replica",
+        Mended::NotNeeded => "was damaged; it can be read or is gone by now",
         Mended::No => "damaged, and no other replica has it",
-        Mended::KeyLost => "damaged, key and all: the brick stops",
+        Mended::KeyLost => "damaged, and so is its key: the brick stops",
     }
 }
 
@@ -251,7 +251,7 @@ fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedP
             return Ok(Mended::No);
         }
     }
-    Err(Error::Unavailable { what: format!("partition {at} of ring {} is busy all the time", ring.ring) })
+    Err(Error::Unavailable { what: format!("partition {at} of ring {} stays busy", ring.ring) })
 }
 
 /// How often, and how long each time, a repair waits for a partition that is busy.
@@ -307,8 +307,10 @@ fn while_settled(
         }
         return at_once
             .or_else(|| node.wait_for_answer(ring, to, token))
-            .unwrap_or_else(|| Err(Error::Unavailable { what: "a partition that is busy".into() }))
+            .unwrap_or_else(|| {
+                Err(Error::Unavailable { what: format!("partition {at} of ring {} does not answer", ring.ring) })
+            })
             .map(|_| ());
     }
-    Err(Error::Unavailable { what: format!("partition {at} of ring {} is busy all the time", ring.ring) })
+    Err(Error::Unavailable { what: format!("partition {at} of ring {} stays busy", ring.ring) })
 }

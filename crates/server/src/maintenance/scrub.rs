@@ -227,7 +227,7 @@ pub fn round(node: &Node) -> Result<()> {
 fn note_index_blocks(node: &Node, brick: &Brick) {
     for block in brick.take_mended_index_blocks() {
         log::warn!(
-            "block {block} of the index of brick {}: a bit had flipped, it is right again",
+            "block {block} of the index of brick {}: a bit had flipped; the brick has corrected it",
             node.bricks.name(brick.id())
         );
         node.scrubs.note_mended(brick.id());
@@ -251,7 +251,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
             for finding in &step.findings {
                 if let Finding::Stray { .. } = finding {
                     log::warn!(
-                        "{} on brick {}: no shard knows it, it is removed",
+                        "{} on brick {} belongs to no shard and is removed",
                         describe(finding),
                         node.bricks.name(brick.id())
                     );

@@ -187,7 +187,7 @@ impl Node {
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {
         let Op::Data { op: DataOp::Sync { incarnation, shards, all } } = op else {
-            return Err(Error::Protocol { what: "a brick is asked for syncs only".into() });
+            return Err(Error::Protocol { what: "a request to a brick is a sync".into() });
         };
         if shards.iter().any(|shard| shard.volume != session.volume) {
             return Err(Error::Denied { what: "a shard of another volume".into() });
@@ -210,7 +210,7 @@ impl Node {
 
     fn volume_op(&self, session: &Session, op: &Op) -> Result<Reply> {
         let Op::Volume { op } = op else {
-            return Err(Error::Protocol { what: "a server is asked for volume ops only".into() });
+            return Err(Error::Protocol { what: "a request to a server is a volume op".into() });
         };
         match op {
             VolumeOp::StatFs => Ok(Reply::Space { space: self.volume_space(session.volume)? }),

@@ -32,7 +32,7 @@ impl Node {
         let MemberWrite { shard, is_write } = member_write(session.volume, &request.op, volume.mode)?;
         if volume.ring != target.ring || is_write && volume.mode.is_raw() && !request.durable {
             return Err(Error::Denied {
-                what: "writes past the log are of the volume's ring, raw ones durable".into(),
+                what: "a write past the log goes to the volume's ring, and a raw one is durable".into(),
             });
         }
         let ring = self.ring(target.ring)?;
@@ -81,10 +81,10 @@ fn member_write(volume: VolumeId, op: &Op, mode: Mode) -> Result<MemberWrite> {
         }
         (Op::Data { op: DataOp::FastWrite { .. } | DataOp::RawWrite { .. } }, mode) => {
             return Err(Error::Denied {
-                what: format!("such writes past the log to a volume of mode {}", mode.text()),
+                what: format!("a volume of mode {} accepts no such write past the log", mode.text()),
             });
         }
-        _ => return Err(Error::Protocol { what: "a replica is asked for writes past the log only".into() }),
+        _ => return Err(Error::Protocol { what: "a request to a member is a fast or a raw write".into() }),
     };
     Ok(MemberWrite { shard: ShardId { volume, data: *data, index: *index }, is_write })
 }

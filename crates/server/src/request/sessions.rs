@@ -123,7 +123,7 @@ impl Sessions {
         if let (Some(locks), Some(uid)) = (self.locks.get(), uid)
             && let Err(error) = locks.begin(session, uid)
         {
-            log::warn!("session {session} will end after a silence only: {error}");
+            log::warn!("session {session} expires only after 60 s of silence: {error}");
         }
         Ok(self.insert(&SessionInfo { session, volume, uid, server: self.server }))
     }

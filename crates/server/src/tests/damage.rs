@@ -1,8 +1,8 @@
-//! Blocks that rot on one replica or on both.
+//! Damaged blocks on one replica or on both.
 
 use super::*;
 
-/// A shard with 16 blocks on both members, at home, and who these are.
+/// Writes 16 blocks of a shard, which a checkpoint has written home, and returns the bricks of both members.
 fn shard_at_home(served: &Served) -> (RingId, ShardId, Bytes, Vec<Arc<Brick>>) {
     let (ring, shard, bytes) = write_shard(served);
     served.node.checkpoint_all().unwrap();
@@ -45,7 +45,7 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
     let rotten = &members[1];
     rot(&served, rotten, shard, 0);
     rot(&served, rotten, shard, 15 * BLOCK_BYTES as u64);
-    // On both: nobody has the bytes any more.
+    // On both members: no replica has the bytes any more.
     members.iter().for_each(|member| rot(&served, member, shard, 9 * BLOCK_BYTES as u64));
     served.node.scrubs.ask(rotten.id(), None);
     let pass = || served.node.scrubs.show(rotten.id());

@@ -1,4 +1,4 @@
-//! A server whose machine restarted compares its replicas before it serves.
+//! A server whose machine has restarted compares its replicas before it serves.
 
 use crate::tests::Served;
 use crate::{Node, NodeSettings};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 const NUMBER: PartitionNumber = PartitionNumber(0);
 
-/// The bricks of a partition, the leader's first.
+/// The bricks of a partition's members, the leader's first.
 fn members(node: &Node) -> (RingId, u32, Vec<Arc<Brick>>) {
     let ring = node.ring(node.registry.volume("v").unwrap().unwrap().ring).unwrap();
     (ring.ring, ring.count(), ring.members(NUMBER).unwrap())
 }
 
-/// The same record in the logs of both members, but for what it changes.
+/// Appends a record to the logs of both members, which differs in what it changes.
 fn append(node: &Node, changes: [Change; 2]) {
     let (ring, _, members) = members(node);
     for (brick, change) in members.iter().zip(changes) {
@@ -29,7 +29,7 @@ fn append(node: &Node, changes: [Change; 2]) {
     }
 }
 
-/// As if the machine had booted since the bricks were opened.
+/// Lets the bricks appear to have been opened before the machine's last boot.
 fn reboot(directory: &Path) {
     for brick in 1..=3 {
         let path = directory.join(format!("b{brick}/life.toml"));
@@ -50,7 +50,7 @@ fn an_entry_that_differs_is_made_even_after_a_restart_of_the_machine() {
     let put = |value: &'static str| Change::Put { key: key.clone(), value: Bytes::from_static(value.as_bytes()) };
     append(&served.node, [put("as it was"), put("as it wbs")]);
     let held = |node: &Node| members(node).2.iter().map(|brick| brick.get(&key).unwrap()).collect::<Vec<_>>();
-    // A process that was killed alone: the page cache has what it wrote.
+    // Only the process was killed: the page cache has what it wrote.
     let served = served.restart();
     assert_ne!(held(&served.node)[0], held(&served.node)[1], "nothing was compared");
     reboot(&served.directory);

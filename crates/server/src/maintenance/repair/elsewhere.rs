@@ -161,7 +161,7 @@ pub fn copied_from_others(
         };
         match copied {
             Ok(copied) => return Ok(Some(Copied { learns, ..copied })),
-            Err(error) => log::warn!("brick {} has no copy to mend with: {error}", brick.text()),
+            Err(error) => log::warn!("cannot read a copy for a repair from brick {}: {error}", brick.text()),
         }
     }
     Ok(None)
@@ -171,7 +171,7 @@ fn ask<T: serde::de::DeserializeOwned>(node: &Node, server: ServerId, request: R
     let unavailable = |what: String| Error::Unavailable { what: format!("server {server}: {what}") };
     let infos: Vec<ServerInfo> = node.registry.servers()?;
     let info = infos.iter().find(|info| info.server == server);
-    let info = info.ok_or_else(|| unavailable("nobody knows it".into()))?;
+    let info = info.ok_or_else(|| unavailable("it is not recorded".into()))?;
     let said = ask_server(node, info, &ControlRequest::Repair(request)).map_err(unavailable)?;
     serde_json::from_value(said["said"].clone()).map_err(|error| unavailable(error.to_string()))
 }

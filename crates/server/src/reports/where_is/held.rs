@@ -206,7 +206,7 @@ impl<'a> Holders<'a> {
             return held_here(self.node, &request).map_err(|error| error.to_string());
         }
         let info = self.servers.iter().find(|info| Some(info.server) == server);
-        let info = info.ok_or("nobody knows its server")?;
+        let info = info.ok_or("no server is recorded for its brick")?;
         let said = ask_server(self.node, info, &ControlRequest::Held(request))
             .map_err(|why| format!("server {}: {why}", info.name))?;
         serde_json::from_value(said["held"].clone()).map_err(|error| format!("server {}: {error}", info.name))
