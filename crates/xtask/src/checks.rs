@@ -10,6 +10,7 @@ pub mod leftovers;
 pub mod length;
 pub mod links;
 mod manifests;
+pub mod messages;
 pub mod modules;
 pub mod policy;
 pub mod purity;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::checks::{contract, dependencies_page, formats, headers, invariants, layers, leftovers, length, links};
-use crate::checks::{modules, policy, purity};
+use crate::checks::{messages, modules, policy, purity};
 use crate::report::{Report, Result, Trouble};
 use crate::settings::{self, Settings};
 use crate::tree::{self, Tree};
@@ -28,6 +28,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("files and functions are short, or say why not", |r| Ok(length::check(&r.tree, &r.settings))),
     ("every dependency has its line in docs/dependencies.md", |r| dependencies_page::check(&r.tree).map(Report::from)),
     ("the contract names tests that exist", |r| Ok(contract::check(&r.tree).into())),
+    ("replication.md has each message, and each rule that is asserted", |r| Ok(messages::check(&r.tree).into())),
     ("links in *.md lead somewhere", |r| Ok(links::check(&r.tree).into())),
     ("licences, bans and sources obey deny.toml", |r| policy::check(&r.tree, &tree::root()).map(Report::from)),
 ];

@@ -60,7 +60,7 @@ impl Leader {
             held = None;
         }
         self.log.settled = self.log.settled.max(held.unwrap_or(self.log.last).min(self.log.last));
-        require(self.log.stable <= self.log.last, "R4", || {
+        require(self.log.stable <= self.log.last, "R12", || {
             format!("stable up to {}, the log ends with {}", self.log.stable, self.log.last)
         })?;
         while self.log.window.front().is_some_and(|(entry, _)| entry.record.sequence <= self.log.settled) {

@@ -295,13 +295,13 @@ impl Leader {
         Ok(())
     }
 
-    /// R3, R13, R15, L15 and L17, for a leader that is about to serve.
+    /// R3, R13, R15, F15 and F17, for a leader that is about to serve.
     fn check_serving(&self, cx: &Context) -> Result<()> {
         let view = &cx.at.view;
-        require(view.opened && cx.at.leads(), "L15", || {
+        require(view.opened && cx.at.leads(), "F15", || {
             format!("view {} is not open, or another leads it", view.epoch)
         })?;
-        require(cx.at.is_meant(), "L17", || format!("view {} names another incarnation of this brick", view.epoch))?;
+        require(cx.at.is_meant(), "F17", || format!("view {} names another incarnation of this brick", view.epoch))?;
         require(self.all_present(), "R3", || format!("members are away: {:?}", self.away()))?;
         require(cx.at.lost.is_empty(), "R15", || format!("{} lost blocks are not settled", cx.at.lost.len()))?;
         require(!self.transactions.recovers(), "R3", || "an intent is neither undone nor finished".into())?;
