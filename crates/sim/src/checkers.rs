@@ -1,7 +1,8 @@
-//! Checkers: each is pure, takes what a run left (a history, or what bricks hold) and answers complaints in words.
+//! Checkers. Each is a pure function from the result of a run (a history, or the content of bricks) to complaints as
+//! text.
 //!
-//! No complaint means that the rules of the checker's first lines hold. All are deterministic: the same input gives the
-//! same complaints in the same order.
+//! No complaint means that the rules in the checker's module comment hold. Checkers are deterministic: the same input
+//! yields the same complaints in the same order.
 
 pub mod acknowledged;
 pub mod appends;
@@ -19,20 +20,20 @@ use crate::history::{self, History};
 use linearize::Stuck;
 use std::fmt;
 
-/// Of the longest order that was found, so many of its last calls are shown.
+/// Calls shown from the end of the longest order that was found.
 const PLACED_SHOWN: usize = 20;
 
-/// What is wrong, for people.
+/// One broken rule, as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
-    /// What it is about: a file, a directory, a partition.
+    /// The file, directory or partition concerned.
     pub about: String,
-    /// Which rule is broken, and by what.
+    /// The broken rule, and the call or value that breaks it.
     pub what: String,
 }
 
 impl Complaint {
-    /// What a search for an order of calls could not get past.
+    /// The complaint of a search that found no order of the calls.
     fn stuck(about: impl Into<String>, history: &History, stuck: &Stuck) -> Self {
         let lines = |calls: &[history::CallNumber]| -> String {
             calls.iter().map(|call| format!("\n    {}", history.describe(*call))).collect()
@@ -50,7 +51,7 @@ impl Complaint {
         Self::new(about, what)
     }
 
-    /// In words.
+    /// A complaint about `about`.
     pub fn new(about: impl Into<String>, what: impl Into<String>) -> Self {
         Self { about: about.into(), what: what.into() }
     }

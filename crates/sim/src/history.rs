@@ -1,8 +1,8 @@
-//! What clients asked and what they were told, in the simulator's own time: the input of the checkers.
+//! The history of a run: the calls of clients and their answers, in simulated time. It is the input of the checkers.
 //!
-//! A call whose outcome nobody knows (its client died, or was told to try again later) may have happened, may happen at
-//! any later moment, or never. Times are the simulator's steps; of two calls the one that returned before the other was
-//! invoked came first, all others overlap.
+//! A call with an unknown outcome (its client died, or was told to try again later) may have happened, may happen at
+//! any later moment, or never. Times are steps of the simulator. If one call returned before another was invoked, it
+//! came first; all other calls overlap.
 
 use hekate_proto::{DataOp, Error, InodeId, InodeOp, NameOp, Op, Reply, Result, SessionId, error::Advice};
 use std::fmt;
@@ -14,49 +14,49 @@ pub type Moment = u64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallNumber(pub usize);
 
-/// One op of one client, as its door saw it.
+/// One op of one client, as its gateway saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Which client of the simulation.
+    /// Number of the client in the simulation.
     pub client: u32,
-    /// Its session; a client that was started again has another.
+    /// Its session; a client that was started again has another one.
     pub session: SessionId,
-    /// What it asked.
+    /// The request.
     pub op: Op,
-    /// Whether it asked for stable storage (O_SYNC).
+    /// True if it asked for stable storage (O_SYNC).
     pub durable: bool,
-    /// When.
+    /// When the call began.
     pub invoked: Moment,
-    /// What it was told; none if it died first, or waits still.
+    /// The answer; none if the client died first, or still waits.
     pub answer: Option<Answer>,
 }
 
-/// What a client was told.
+/// The answer of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// When.
+    /// When it arrived.
     pub at: Moment,
-    /// What.
+    /// The reply or error.
     pub outcome: Result<Reply>,
 }
 
-/// All calls of a run, in the order in which they were invoked, and the moments at which all machines lost power.
+/// All calls of a run, in the order of their beginnings, and the moments of power cuts.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     calls: Vec<Call>,
     power_cuts: Vec<Moment>,
-    /// None: at any time.
+    /// Moments at which another leader may have begun; None: any moment.
     new_leaders: Option<Vec<Moment>>,
 }
 
 impl History {
-    /// A client asks.
+    /// Adds a call.
     pub fn invoke(&mut self, client: u32, session: SessionId, op: Op, durable: bool, at: Moment) -> CallNumber {
         self.calls.push(Call { client, session, op, durable, invoked: at, answer: None });
         CallNumber(self.calls.len() - 1)
     }
 
-    /// It is told.
+    /// Adds the answer of a call.
     pub fn answer(&mut self, call: CallNumber, at: Moment, outcome: Result<Reply>) {
         let call = &mut self.calls[call.0];
         assert!(call.answer.is_none(), "a call is answered once: {call}");
@@ -64,23 +64,23 @@ impl History {
         call.answer = Some(Answer { at, outcome });
     }
 
-    /// The power fails: what was not on stable storage may be gone.
+    /// Adds a power cut: changes that are not on stable storage may be lost.
     pub fn power_cut(&mut self, at: Moment) {
         assert!(self.power_cuts.last().is_none_or(|last| *last <= at), "power cuts come in order");
         self.power_cuts.push(at);
     }
 
-    /// When the power failed, in order.
+    /// The moments of power cuts, in order.
     pub fn power_cuts(&self) -> &[Moment] {
         &self.power_cuts
     }
 
-    /// Others may lead from then on, who know nothing of what was no record.
+    /// Adds a moment from which other replicas may lead that lack everything that was not in a record.
     pub fn new_leaders(&mut self, at: Moment) {
         self.new_leaders.get_or_insert_default().push(at);
     }
 
-    /// Whether others may have begun to lead between two moments, these included.
+    /// True if another leader may have begun between two moments, both included.
     pub fn has_new_leaders(&self, from: Moment, to: Moment) -> bool {
         self.new_leaders.as_ref().is_none_or(|all| all.iter().any(|at| (from..=to).contains(at)))
     }
@@ -95,16 +95,16 @@ impl History {
         &self.calls[number.0]
     }
 
-    /// A moment after everything.
+    /// A moment after all calls.
     pub fn end(&self) -> Moment {
         let answered = self.calls.iter().filter_map(|call| call.answer.as_ref().map(|answer| answer.at));
         let invoked = self.calls.iter().map(|call| call.invoked);
         answered.chain(invoked).chain(self.power_cuts.iter().copied()).max().map_or(0, |last| last + 1)
     }
 
-    /// From when on no power cut takes a change: from its acknowledgement, if it was durable, or if an fsync of the same
-    /// session covers it that began after that and succeeded, since that says that nothing was lost before it either. `None`: a
-    /// power cut may take it. So it is if the session was told of a loss before.
+    /// The moment from which no power cut takes a change: its acknowledgement, if it was durable, or the end of a
+    /// successful fsync of the same session that covers it and began after it. A successful fsync also shows that no
+    /// earlier change was lost. `None`: a power cut may take the change, or the session was informed of a loss before.
     pub fn secured_at(&self, number: CallNumber) -> Option<Moment> {
         let call = self.call(number);
         let returned = call.settled()?.ok().and(call.returned())?;
@@ -125,19 +125,19 @@ impl History {
         (!self.calls.iter().any(tells_of_loss)).then_some(returned)
     }
 
-    /// A call in words.
+    /// A call as text.
     pub fn describe(&self, number: CallNumber) -> String {
         format!("#{} {}", number.0, self.call(number))
     }
 }
 
 impl Call {
-    /// When the client was told something from which it knows what became of the call.
+    /// When the client received an answer that shows the outcome of the call.
     pub fn returned(&self) -> Option<Moment> {
         self.settled().and(self.answer.as_ref()).map(|answer| answer.at)
     }
 
-    /// What the client was told, if that says whether it happened.
+    /// The answer, if it shows whether the call took effect.
     pub fn settled(&self) -> Option<std::result::Result<&Reply, &Error>> {
         match &self.answer.as_ref()?.outcome {
             Ok(reply) => Some(Ok(reply)),
@@ -147,8 +147,8 @@ impl Call {
     }
 }
 
-/// Whether an op that met this error may have happened all the same, or may happen later: errors that say what the
-/// servers could not do, not what the op may not.
+/// True if an op with this error may have happened, or may happen later: such an error is about the servers, not about
+/// the op.
 fn leaves_open(error: &Error) -> bool {
     match error {
         Error::SessionEnded | Error::NoSpace { .. } => true,
@@ -156,7 +156,7 @@ fn leaves_open(error: &Error) -> bool {
     }
 }
 
-/// Of which inodes an fsync covers an op.
+/// The inodes whose fsync covers an op.
 pub trait ChangedPlaces {
     /// The directories of its names, or the inode of its bytes and attributes.
     fn changed_places(&self) -> Vec<InodeId>;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_fsync_secures_what_its_own_session_was_told_before_it_began() {
+    fn an_fsync_secures_changes_acknowledged_to_its_session_before_it_began() {
         let mut history = History::default();
         let before = told(&mut history, MINE, write(), 0, 2);
         let other = told(&mut history, SessionId(2), write(), 0, 2);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_was_told_to_be_lost_is_not_secured_by_the_next_fsync() {
+    fn a_loss_that_was_reported_is_not_secured_by_the_next_fsync() {
         let mut history = History::default();
         let before = told(&mut history, MINE, write(), 0, 2);
         let failed = history.invoke(1, MINE, fsync(), false, 3);

@@ -1,7 +1,7 @@
-//! Deterministic simulation (DESIGN section 10), and the checkers that judge what came of it.
+//! Deterministic simulation of whole clusters, and the checkers that judge the results.
 //!
-//! The checkers share no code with what they check but the words of `hekate-proto`: what names, bytes and counters must
-//! do is written down a second time, as plainly as possible.
+//! The checkers share no code with the product but the types of `hekate-proto`: the rules of names, bytes and counters
+//! are written down a second time, as plainly as possible.
 
 pub mod checkers;
 pub mod cluster;

@@ -1,16 +1,16 @@
-//! Histories that were recorded from real mounts (`tests/e2e/recorder.py`): lines of JSON, one for each call.
+//! Histories recorded from real mounts (`tests/e2e/recorder.py`): lines of JSON, one for each call.
 //!
-//! A line `{"round": N}` begins a new history, of an empty tree of its own. All others have `who` called (a process),
-//! `from` and `to` (nanoseconds of one monotonic clock), `op`, what it was about, and `error`, the name of an errno, if it
-//! failed. Inodes are `st_ino`; 0 is the root of the history. A system call is several requests of the kernel's, so what
-//! is taken from it is only what one moment must have shown:
+//! A line `{"round": N}` begins a new history, of an empty tree of its own. All others have `who` (a process),
+//! `from` and `to` (nanoseconds of one monotonic clock), `op` with its arguments, and `error`, the name of an errno, if
+//! the call failed. Inodes are `st_ino`; 0 is the root of the history. A system call is several requests of the kernel,
+//! so only facts that one moment must have shown are taken from it:
 //!
-//! - a rename with NOREPLACE that finds its target there says that it was there, and nothing of its source, which the kernel
-//!   looked up before;
-//! - a link through a descriptor that answers ENOENT says nothing: the kernel goes by a count of its own;
+//! - a rename with NOREPLACE whose target exists shows that the target exists, and nothing about its source, which the
+//!   kernel looked up before;
+//! - a link through a descriptor that fails with ENOENT shows nothing: the kernel uses a count of its own;
 //! - files whose bytes are recorded have one name, and keep it;
-//! - stat is a name that led to an inode at one moment and links of this inode at another;
-//! - a change that answers EIO or ENOSPC may have been done, or a part of it.
+//! - stat shows that a name led to an inode at one moment, and the links of this inode at another;
+//! - a change that fails with EIO or ENOSPC may have been made, fully or in part.
 
 use crate::checkers::{self, Complaint, appends::Append};
 use crate::history::{History, Moment};
@@ -21,7 +21,7 @@ use hekate_proto::{
 };
 use serde::Deserialize;
 
-/// Permission bits of what is made; no checker looks at them.
+/// Permission bits of new inodes; no checker looks at them.
 const MODE: u16 = 0o644;
 
 #[derive(Deserialize)]
@@ -87,14 +87,18 @@ impl<'de> Deserialize<'de> for Cells {
     }
 }
 
-/// One history, and what of it is judged by itself.
+/// One history, and the parts that are judged separately.
 #[derive(Default)]
 pub struct Round {
     pub history: History,
     pub appends: Vec<Append>,
 }
 
-/// The rounds of a recording; or which line is no line of one, and why.
+/// The rounds of a recording.
+///
+/// # Errors
+///
+/// A line is malformed; the text names the line and the cause.
 pub fn read(text: &str) -> Result<Vec<Round>, String> {
     let mut rounds: Vec<Vec<(usize, Recorded)>> = Vec::new();
     for (number, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line)) {
@@ -110,7 +114,7 @@ pub fn read(text: &str) -> Result<Vec<Round>, String> {
     rounds.into_iter().map(round).collect()
 }
 
-/// What the checkers say of a round.
+/// The complaints about a round.
 pub fn check(round: &Round) -> Vec<Complaint> {
     let history = &round.history;
     let names = checkers::names::check(history).into_iter();
@@ -207,7 +211,7 @@ fn on_inode(what: &What, error: Option<&str>) -> Result<(Op, hekate_proto::Resul
             ))
         }
         What::Write { inode, offset, data } => Ok((write(*inode, *offset, &data.0), Ok(Reply::Done))),
-        // Where nobody finds its bytes, nobody has read them: that is for the checker of appends to say.
+        // An append whose bytes are not in the file was not read by any call; the checker of appends complains of it.
         What::Append { inode, data, offset } => {
             Ok((write(*inode, offset.unwrap_or(u64::MAX >> 1), &data.0), Ok(Reply::Done)))
         }
@@ -283,8 +287,8 @@ fn done(error: Option<&str>) -> Result<hekate_proto::Result<Reply>, String> {
     })
 }
 
-/// An errno as the store means it; by EIO and ENOSPC nobody knows whether it happened. What is not here no call of a
-/// recording may answer.
+/// The store's error for an errno; after EIO and ENOSPC the outcome is unknown. A recording may not contain any other
+/// errno.
 fn error_of(errno: &str) -> Result<Error, String> {
     Ok(match errno {
         "ENOENT" => Error::NotFound,
@@ -304,7 +308,7 @@ fn word(name: &str) -> Result<Name, String> {
     Name::try_from(name).map_err(|_| format!("{name:?} is no name"))
 }
 
-/// Attributes of which only id, kind, links and size are ever looked at; those of a new inode.
+/// Attributes of a new inode; only id, kind, links and size are looked at.
 fn attr(inode: u64, kind: NodeKind) -> Attr {
     let nlink = if kind == NodeKind::Directory { 2 } else { 1 };
     let time = Time(0);

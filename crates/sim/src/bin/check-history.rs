@@ -1,6 +1,6 @@
-//! `check-history FILE`: whether a history that was recorded from mounts is linearizable (`hekate_sim::recorded`).
+//! `check-history FILE`: checks whether a history recorded from mounts is linearizable (`hekate_sim::recorded`).
 //!
-//! Exit status 0: it is; 1: it is not, with complaints on standard output; 2: the file is no recording.
+//! Exit status 0: it is; 1: it is not, with complaints on standard output; 2: the file is not a recording.
 
 use hekate_sim::recorded;
 use std::process::ExitCode;

@@ -1,10 +1,10 @@
-//! Acknowledged: once all faults have stopped and everything is recovered, the effect of every acknowledged call is there
-//! (contract, sections 1 and 6).
+//! Acknowledged calls: after all faults have ended and the cluster has recovered, the effect of every acknowledged call
+//! is present (contract, sections 1 and 6).
 //!
-//! The final state is read out as calls at the end of the history, and the linearizability checkers judge the whole: an
-//! acknowledged change that is missing, a refused one that is there, or a half of one, leaves the final reads without a
-//! place. After a power cut ([`History::power_cut`]) what was acknowledged but not secured ([`History::secured_at`]) may
-//! be lost, as a tail of each file or directory.
+//! The final state is appended to the history as reads, and the linearizability checkers judge the whole. A missing
+//! acknowledged change, a refused change that is present, or half a change leaves the final reads without a place.
+//! After a power cut ([`History::power_cut`]) a change that was acknowledged but not secured ([`History::secured_at`])
+//! may be lost, as part of a tail of its file or directory.
 
 use crate::checkers::{Complaint, contents, names, xattrs};
 use crate::history::{CallNumber, History};
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// What is there in the end.
+/// The state of the volume after the run.
 #[derive(Debug, Clone, Default)]
 pub struct FinalState {
     /// All directories with their names, the root among them.
@@ -26,7 +26,7 @@ pub struct FinalState {
 /// The client that reads the final state.
 const READER: u32 = u32::MAX;
 
-/// All that is wrong with the history and with what it led to.
+/// Complaints about the history together with its final state.
 pub fn check(history: &History, last: &FinalState) -> Vec<Complaint> {
     let mut complaints = last.holes();
     let whole = with_final_reads(history, last);
@@ -36,7 +36,7 @@ pub fn check(history: &History, last: &FinalState) -> Vec<Complaint> {
     complaints
 }
 
-/// The history, and after it a list of each directory, a read of each file, and its attributes.
+/// The history, followed by a list of each directory, a read of each file, and its attributes.
 pub fn with_final_reads(history: &History, last: &FinalState) -> History {
     let mut whole = history.clone();
     for (dir, names) in &last.directories {
@@ -49,7 +49,7 @@ pub fn with_final_reads(history: &History, last: &FinalState) -> History {
         read(&mut whole, Op::Name { op }, Reply::List { entries, end: true });
     }
     for (inode, bytes) in &last.files {
-        // One byte more than there is, so that the end is seen too.
+        // One byte more than the file has, so that the read also observes the end.
         let length = u32::try_from(bytes.len() + 1).unwrap_or(u32::MAX);
         let op = DataOp::Read { inode: *inode, offset: 0, length, touch: false };
         let attr = plain_file(*inode, bytes.len() as u64);
@@ -73,7 +73,7 @@ fn read(history: &mut History, op: Op, reply: Reply) -> CallNumber {
     call
 }
 
-/// What a read answers beside the bytes; the checkers of this module look at the bytes alone.
+/// The attributes in the answer of a final read. The checkers used here look at the bytes only.
 fn plain_file(id: InodeId, size: u64) -> Attr {
     let time = Time(0);
     let (atime, mtime, ctime, btime) = (time, time, time, time);
@@ -100,7 +100,7 @@ fn plain_file(id: InodeId, size: u64) -> Attr {
 }
 
 impl FinalState {
-    /// Names that lead to what was not read out: the state would prove nothing of it.
+    /// Names that lead to an inode that was not read: the final state proves nothing about it.
     fn holes(&self) -> Vec<Complaint> {
         let is_read = |inode: &InodeId, kind: NodeKind| match kind {
             NodeKind::Directory => self.directories.contains_key(inode),
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::checkers::scenario::*;
 
-    /// `f` with "abc" and an attribute, secured; then "d" after it, which is not.
+    /// `f` with "abc" and an attribute, secured; then "d" appended, which is not secured.
     fn run(power_cut: bool) -> History {
         let mut scenario = Scenario::default();
         let (mode, uid, gid, exclusive, seed) = (0o644, 0, 0, true, 1);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_not_there() {
+    fn a_change_that_no_call_asked_for_is_refused() {
         let mut more = state(b"abcd");
         let other = InodeId::new(1, 1, 9);
         more.directories.entry(ROOT).or_default().insert(name("g"), (other, NodeKind::File));

@@ -1,23 +1,23 @@
-//! Appends (O_APPEND): each acknowledged one is in the file once and whole, one after the other without a gap, and one
-//! that returned before another began stands before it.
+//! Appends (O_APPEND): each acknowledged append is in the file once and whole, appends follow each other without a gap,
+//! and one that returned before another began comes before it in the file.
 
 use crate::checkers::Complaint;
 use crate::history::Moment;
 use hekate_proto::InodeId;
 use std::collections::BTreeMap;
 
-/// An acknowledged append, and where its bytes were found in the end.
+/// An acknowledged append, and the place where its bytes were found after the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Append {
     pub inode: InodeId,
     pub from: Moment,
     pub to: Moment,
     pub length: u64,
-    /// None: nowhere.
+    /// None: not found.
     pub offset: Option<u64>,
 }
 
-/// Checks files that nothing but these appends has changed.
+/// Checks files that only these appends have changed.
 pub fn check(appends: &[Append]) -> Vec<Complaint> {
     let mut files: BTreeMap<InodeId, Vec<&Append>> = BTreeMap::new();
     for append in appends {
@@ -36,15 +36,15 @@ fn complaints(inode: InodeId, mut appends: Vec<&Append>) -> Vec<Complaint> {
     let mut end = 0;
     for append in &appends {
         if append.offset != Some(end) {
-            all.push(complaint(format!("begins elsewhere than at the end of the one before, {end}: {append:?}")));
+            all.push(complaint(format!("does not begin where the append before it ends, at {end}: {append:?}")));
         }
         end = append.offset.unwrap_or(end) + append.length;
     }
-    // From the last one backwards: the earliest return of those that stand behind.
+    // From the last append backwards: the earliest return among those behind it.
     let mut behind: Option<&Append> = None;
     for append in appends.iter().rev() {
         if let Some(late) = behind.filter(|late| late.to < append.from) {
-            all.push(complaint(format!("{late:?} was done before {append:?} began, and stands behind it")));
+            all.push(complaint(format!("{late:?} returned before {append:?} began, but stands behind it in the file")));
         }
         behind = behind.into_iter().chain([*append]).min_by_key(|append| append.to);
     }

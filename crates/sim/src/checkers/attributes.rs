@@ -1,13 +1,13 @@
-//! Attributes: what an inode says of its changes never goes back.
+//! Attributes: an inode's change counter and times never go back.
 //!
-//! For two answers about an inode, of which the first had returned when the second was asked for, and no power cut
-//! between:
+//! For two answers about an inode, of which the first returned before the second was asked for, without a power cut
+//! between them:
 //!
-//! - the change counter and ctime do not go back; nor does mtime, unless somebody set it;
-//! - a change that was asked for and acknowledged between them has moved the counter on;
-//! - birth and kind stay.
+//! - the change counter and ctime do not go back; mtime goes back only if a call set it;
+//! - an acknowledged change that was asked for between them has increased the counter;
+//! - birth time and kind are the same.
 //!
-//! And of a file, at any time: answers with the same change counter say the same.
+//! For two answers about a file at any time: with the same change counter they are equal.
 
 use crate::checkers::Complaint;
 use crate::history::{CallNumber, ChangedPlaces, History, Moment};
@@ -27,11 +27,11 @@ struct Changed {
     call: CallNumber,
     invoked: Moment,
     returned: Moment,
-    /// It set the size, and that alone.
+    /// The new size, if the change set nothing else.
     only_size: Option<u64>,
 }
 
-/// All inodes of the history; at most one complaint for each.
+/// Checks all inodes of the history; at most one complaint for each.
 pub fn check(history: &History) -> Vec<Complaint> {
     let changes = changes(history);
     let times_set = times_set(history);
@@ -69,7 +69,7 @@ fn changes(history: &History) -> BTreeMap<InodeId, Vec<Changed>> {
         let is_change = match &call.op {
             Op::Data { op: DataOp::Write { data, .. } } => !data.is_empty(),
             Op::Inode { .. } => true,
-            // What a name op does to its directory depends on what it found.
+            // The effect of a name op on its directory depends on what the op found.
             _ => false,
         };
         for inode in call.op.changed_places().into_iter().filter(|_| is_change) {
@@ -87,7 +87,7 @@ fn only_size(op: &Op) -> Option<u64> {
     changes.size.filter(|_| *changes == only)
 }
 
-/// The inodes whose mtime somebody set.
+/// The inodes whose mtime a call set.
 fn times_set(history: &History) -> BTreeSet<InodeId> {
     let sets = history.calls().filter_map(|(_, call)| match &call.op {
         Op::Inode { op: InodeOp::SetAttr { inode, changes } } => changes.mtime.map(|_| *inode),
@@ -106,7 +106,7 @@ impl Rules<'_> {
         self.history.power_cuts().iter().any(|cut| (from..=to).contains(cut))
     }
 
-    /// Pairs of which one had returned when the other was asked for.
+    /// Pairs of answers of which the first returned before the second was asked for.
     fn pairs<'s>(&self, seen: &'s [Seen<'s>]) -> impl Iterator<Item = (&'s Seen<'s>, &'s Seen<'s>)> {
         seen.iter().flat_map(move |first| {
             let later = seen
@@ -124,7 +124,7 @@ impl Rules<'_> {
             } else if after.ctime < before.ctime {
                 format!("ctime went back from {:?} to {:?}", before.ctime, after.ctime)
             } else if after.mtime < before.mtime && !self.times_are_set {
-                format!("mtime went back from {:?} to {:?}, and nobody set it", before.mtime, after.mtime)
+                format!("mtime went back from {:?} to {:?}, and no call set it", before.mtime, after.mtime)
             } else if (after.btime, after.kind) != (before.btime, before.kind) {
                 "birth or kind changed".into()
             } else {
@@ -141,7 +141,7 @@ impl Rules<'_> {
             let Some(before) = before.max_by_key(|seen| seen.attr.change) else { continue };
             let after = seen.iter().filter(|seen| seen.invoked > change.returned);
             let mut after = after.filter(|seen| !self.power_failed(before.invoked, seen.returned));
-            // A truncate to the size that it has changes nothing.
+            // A truncate to the current size changes nothing.
             let idle = |seen: &Seen| change.only_size == Some(before.attr.size) && seen.attr.size == before.attr.size;
             if let Some(after) = after.find(|after| after.attr.change <= before.attr.change && !idle(after)) {
                 let change = self.history.describe(change.call);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn times_go_back_only_if_somebody_set_them() {
+    fn times_go_back_only_if_a_call_set_them() {
         let mut scenario = Scenario::default();
         getattr(&mut scenario, 0, 1, at(1, 8));
         getattr(&mut scenario, 2, 3, Attr { mtime: Time(3), ..at(2, 8) });
@@ -225,7 +225,7 @@ mod tests {
         scenario.asked(0, Op::Inode { op: InodeOp::SetAttr { inode: FILE, changes } });
         assert_eq!(check(&scenario.history), []);
         getattr(&mut scenario, 4, 5, at(3, 4));
-        assert!(complaint(&scenario).contains("ctime went back"), "nobody sets ctime");
+        assert!(complaint(&scenario).contains("ctime went back"), "no call sets ctime");
     }
 
     #[test]

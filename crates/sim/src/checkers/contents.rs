@@ -1,16 +1,16 @@
 //! Contents: reads, writes and sizes of each file are linearizable (contract, section 2).
 //!
-//! - A read gives the bytes that the last write to each of them left, zeros where nobody wrote, and ends at the end of
+//! - A read returns the bytes of the last write to each of them, zeros where none was written, and ends at the end of
 //!   the file.
-//! - A read or write is atomic within a shard; one that crosses shards is one part after the other, in file order.
-//! - A truncate is seen by all that come after it; what it cut off is zeros when the file grows again.
-//! - Sizes that other answers tell (look-up, getattr) are those of some moment of the call.
+//! - A read or write is atomic within a shard; one that crosses shards takes effect shard by shard, in file order.
+//! - A truncate is visible to all later calls; bytes that it cut off are zeros when the file grows again.
+//! - A size in another answer (look-up, getattr) is that of some moment of the call.
 //! - A file that is gone (`Stale`) was removed before, and stays gone.
-//! - After a power cut: what was secured is there, of the rest a tail may be lost ([`model`]). A read meanwhile may show bytes from before
-//!   and end where the file ends after it.
+//! - After a power cut, secured changes are present; of the others a tail may be lost ([`model`]). A read across the
+//!   power cut may return bytes from before it, and end where the file ends after it.
 //!
-//! Files are empty when they are made. Answers that say that something is away count as unknown: the write may have
-//! happened, or may happen later, or never.
+//! Files are empty when they are made. The outcome of a call that was answered "unavailable" is unknown: the write may
+//! have happened, may happen later, or never.
 
 mod cells;
 mod model;
@@ -25,7 +25,8 @@ use hekate_proto::{Attr, DataOp, InodeId, InodeOp, NodeKind, Op, Reply};
 use prepare::Draft;
 use std::collections::BTreeMap;
 
-/// Checks every file of the history; at most one complaint for each, but one for each answer that no file ever gives.
+/// Checks every file of the history; at most one complaint for each, and one for each answer that no state of a file
+/// gives.
 pub fn check(history: &History) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (inode, calls) in calls_of_files(history) {
@@ -45,7 +46,7 @@ pub fn check(history: &History) -> Vec<Complaint> {
     complaints
 }
 
-/// The calls that concern each file's bytes or tell of its size.
+/// The calls that concern each file's bytes or show its size.
 fn calls_of_files(history: &History) -> BTreeMap<InodeId, Vec<CallNumber>> {
     let kinds: BTreeMap<InodeId, NodeKind> =
         history.calls().filter_map(|(_, call)| told(call.settled()?.ok()?)).map(|attr| (attr.id, attr.kind)).collect();

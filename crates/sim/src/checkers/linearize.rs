@@ -2,9 +2,9 @@
 //! model gives every answer that was given?
 //!
 //! The search is that of Wing and Gong (1993) with the memory of Lowe, "Testing for linearizability" (2017), and his
-//! just-in-time rule: an operation is placed only when one that returns now needs it, so the search goes along the
-//! history and remembers, for each event, (state, what is placed of the open operations). Operations that only look are
-//! placed as soon as they fit, which never rules anything out.
+//! just-in-time rule: an operation is placed only when one that returns now needs it. So the search goes along the
+//! history and remembers, for each event, (state, placed parts of the open operations). Operations that only observe
+//! are placed as soon as they fit, which never rules an order out.
 
 mod events;
 
@@ -17,28 +17,28 @@ use std::rc::Rc;
 /// Configurations before a search gives up; a history of some hundred operations needs a few thousand.
 const CONFIGURATIONS_MAX: usize = 30_000;
 
-/// Steps before it gives up, those included that lead to a configuration which it knows.
+/// Steps before a search gives up, including those that lead to a known configuration.
 const STEPS_MAX: usize = 30_000;
 
-/// What the operations work on.
+/// The object that the operations work on.
 pub trait Model {
-    /// All that answers depend on.
+    /// Everything that answers depend on.
     type State: Clone + Eq + Hash;
-    /// An operation together with the answer that was given; for an unknown one without.
+    /// An operation together with its answer; without one if the answer is unknown.
     type Action;
 
-    /// An action may take effect in several steps, in this order.
+    /// Number of steps in which an action takes effect, in order.
     fn parts(&self, _action: &Self::Action) -> usize {
         1
     }
 
-    /// It never changes any state.
+    /// True if the action never changes any state.
     fn only_looks(&self, action: &Self::Action) -> bool;
 
-    /// The states that part `part` may leave, if it gives the answer that was given; none if it cannot.
+    /// The states that part `part` may leave if it gives the answer that was given; none if it cannot.
     fn steps(&self, state: &Self::State, action: &Self::Action, part: usize) -> Vec<Self::State>;
 
-    /// Why there is no such state, for people.
+    /// Why there is no such state, as text.
     fn explain(&self, state: &Self::State, action: &Self::Action, part: usize) -> String;
 
     /// The states that a power cut may leave.
@@ -50,32 +50,36 @@ pub trait Model {
 /// An action in its window.
 #[derive(Debug, Clone)]
 pub struct Operation<A> {
-    /// Whose action it is.
+    /// The call that the action belongs to.
     pub call: CallNumber,
-    /// What is to be placed.
+    /// The action to place.
     pub action: A,
-    /// Not before.
+    /// Earliest moment.
     pub opens: Moment,
-    /// Not after; `None`: at any later moment.
+    /// Latest moment; `None`: no limit.
     pub closes: Option<Moment>,
-    /// It happened; if not, it may have.
+    /// True if it happened; false if it may have happened.
     pub required: bool,
 }
 
 /// Why there is no order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
-    /// The longest beginning that has an order: this one.
+    /// The longest prefix that has an order, in that order.
     pub placed: Vec<CallNumber>,
-    /// The call that returned next and has no place, and why it cannot stand at the end of that order.
+    /// The call that returned next and has no place, and why it cannot follow that order.
     pub next: Option<(CallNumber, String)>,
     /// Calls that overlap it and are not placed either.
     pub open: Vec<CallNumber>,
-    /// The search gave up: there may be an order.
+    /// True if the search gave up: an order may exist.
     pub gave_up: bool,
 }
 
-/// An order of the operations; the calls in it, one for each part placed.
+/// Looks for an order of the operations. Returns the calls in it, one entry for each placed part.
+///
+/// # Errors
+///
+/// There is no order, or the search gave up.
 pub fn linearize<M: Model>(
     model: &M,
     initial: M::State,
@@ -85,10 +89,10 @@ pub fn linearize<M: Model>(
     Search::new(model, operations, power_cuts).run(initial)
 }
 
-/// How many parts of each open operation are placed; without those of which none is.
+/// Number of placed parts of each open operation; operations without any are left out.
 type Placed = Vec<(usize, usize)>;
 
-/// The way to a configuration, last step first.
+/// The path to a configuration, last step first.
 struct Step {
     call: CallNumber,
     before: Path,
@@ -96,7 +100,7 @@ struct Step {
 
 type Path = Option<Rc<Step>>;
 
-/// A configuration: all before `event` is done with.
+/// A configuration in which all events before `event` are processed.
 struct Node<S> {
     event: usize,
     state: Rc<S>,
@@ -116,7 +120,7 @@ struct Search<'a, M: Model> {
     model: &'a M,
     operations: &'a [Operation<M::Action>],
     events: Vec<(Moment, Event)>,
-    /// For each event the operations that are open when it comes, required ones first, by their end.
+    /// For each event the operations that are open then: required ones first, then by their end.
     open: Vec<Rc<[usize]>>,
     states: HashMap<Rc<M::State>, usize, Fixed>,
     seen: HashSet<(usize, usize, Placed), Fixed>,
@@ -155,7 +159,7 @@ impl<'a, M: Model> Search<'a, M> {
         Err(self.stuck(false))
     }
 
-    /// Goes on to the next event at which there is something to choose; none if this configuration was met before.
+    /// Advances to the next event at which there is a choice; none if this configuration was visited before.
     fn advance(&mut self, mut node: Node<M::State>) -> Option<Node<M::State>> {
         while let Some((_, event)) = self.events.get(node.event) {
             match event {
@@ -175,13 +179,13 @@ impl<'a, M: Model> Search<'a, M> {
         self.seen.insert((node.event, state, node.placed.clone())).then_some(node)
     }
 
-    /// Whether nothing is left to be placed when the operation's window ends.
+    /// True if no part is left to place when the operation's window ends.
     fn is_done(&self, placed: &Placed, index: usize) -> bool {
         let operation = &self.operations[index];
         !operation.required || parts_placed(placed, index) == self.model.parts(&operation.action)
     }
 
-    /// Places what only looks as far as it fits.
+    /// Places the parts of an observing operation as far as they fit.
     fn look(&self, node: &mut Node<M::State>, index: usize) {
         let operation = &self.operations[index];
         if !self.model.only_looks(&operation.action) {
@@ -189,7 +193,7 @@ impl<'a, M: Model> Search<'a, M> {
         }
         for part in parts_placed(&node.placed, index)..self.model.parts(&operation.action) {
             let fits = self.model.steps(&node.state, &operation.action, part);
-            // A model may decide late what a power cut left; a look that makes it decide is a choice.
+            // A model may decide late what a power cut left; an observation that forces the decision is a choice.
             if fits.len() != 1 || fits[0] != *node.state {
                 return;
             }
@@ -208,7 +212,7 @@ impl<'a, M: Model> Search<'a, M> {
                 continue;
             }
             for state in self.model.steps(&node.state, &operation.action, part) {
-                // What need not have happened and changes nothing helps nobody.
+                // An optional operation that changes nothing helps no other one.
                 if !operation.required && part + 1 == parts && state == *node.state {
                     continue;
                 }
@@ -220,7 +224,7 @@ impl<'a, M: Model> Search<'a, M> {
         }
     }
 
-    /// What looks may do so before the power fails, at what is lost then.
+    /// Observations may take place before the power fails, and see changes that are lost then.
     fn after_power_cut(&self, node: &Node<M::State>, at: Moment, stack: &mut Vec<Node<M::State>>) {
         for state in self.model.power_cut(&node.state, at) {
             let mut next = Node { state: Rc::new(state), event: node.event + 1, ..node.clone() };

@@ -1,9 +1,9 @@
-//! Locks: what is granted, refused and let go is linearizable (contract, section 2), for each file by itself.
+//! Locks: grants, refusals and releases are linearizable (contract, section 2), for each file by itself.
 //!
-//! - A lock is granted only while no other owner has one in its range that conflicts, and refused only while one has.
-//! - A lock of an owner replaces what the same owner had in that range, byte by byte; flock has one range, the file.
-//! - A flock that is converted is let go first: if the new kind is refused, the owner has none.
-//! - fcntl and flock locks do not meet.
+//! - A lock is granted only while no other owner has a conflicting one in its range, and refused only while one has.
+//! - A lock of an owner replaces the same owner's locks in that range, byte by byte; flock has one range, the file.
+//! - A conversion of a flock releases the old lock first: if the new kind is refused, the owner has none.
+//! - fcntl and flock locks do not conflict with each other.
 //!
 //! Only calls that do not wait are judged. An owner is a client together with the owner that its op names.
 
@@ -13,10 +13,10 @@ use crate::history::{CallNumber, History};
 use hekate_proto::{Error, InodeId, Lock, LockKind, LockOp, LockStyle, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who holds a lock: client, owner in its session.
+/// The holder of a lock: client, owner in its session.
 type Owner = (u32, u64);
 
-/// What a call did.
+/// The effect of a call.
 #[derive(Debug, Clone)]
 struct Action {
     owner: Owner,
@@ -27,16 +27,16 @@ struct Action {
     style: LockStyle,
 }
 
-/// A call, what it asked for, and whether it was granted.
+/// A call, the lock that it asked for, and whether it was granted.
 type Judged = (CallNumber, Lock, bool);
 
-/// Of each cell, who holds it, and whether exclusively.
+/// For each cell its holders, and whether each holds it exclusively.
 type Held = Vec<BTreeMap<Owner, bool>>;
 
 struct File;
 
-/// Checks the locks of every file and style, which begin without any; at most one complaint for each, but one for each
-/// answer that no lock ever gets.
+/// Checks the locks of every file and style, which begin without any; at most one complaint for each, and one for each
+/// answer that no lock request gets.
 pub fn check(history: &History) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     let mut files: BTreeMap<(InodeId, u8), Vec<Judged>> = BTreeMap::new();
@@ -45,7 +45,7 @@ pub fn check(history: &History) -> Vec<Complaint> {
         let granted = match call.settled() {
             Some(Ok(Reply::Done)) => true,
             Some(Err(Error::WouldBlock)) if lock.kind != LockKind::Unlock => false,
-            // Whether it was taken is not known, but whoever was told nothing is not judged by it either.
+            // The outcome is unknown, so the lock may or may not be held.
             None => {
                 complaints
                     .push(Complaint::new("locks", format!("no answer is known:\n    {}", history.describe(number))));
@@ -102,7 +102,7 @@ impl Model for File {
     type State = Held;
     type Action = Action;
 
-    /// A flock is converted in two steps, between which others may come.
+    /// A flock is converted in two steps; other calls may come between them.
     fn parts(&self, action: &Action) -> usize {
         if action.style == LockStyle::Flock { 2 } else { 1 }
     }
@@ -114,7 +114,8 @@ impl Model for File {
     fn steps(&self, held: &Held, action: &Action, part: usize) -> Vec<Held> {
         let mut next = held.clone();
         if part + 1 < self.parts(action) {
-            // Who asks for what it has keeps it (flock(2) says nothing of that); a conversion lets go first.
+            // A request for the lock that is already held keeps it (flock(2) does not say so); a conversion releases it
+            // first.
             let same = next[action.cells.clone()].iter().all(|cell| {
                 cell.get(&action.owner).is_some_and(|exclusive| *exclusive == (action.kind == LockKind::Write))
             });

@@ -1,15 +1,15 @@
 //! Names: the namespace is linearizable (contract, section 2), with POSIX's rules and the errors of this store.
 //!
-//! - Look-up, create, mkdir, link, unlink, rmdir and rename in its three modes do at some moment of their call what the
-//!   tree of then asks for, or answer the error that it gives ([`tree`]).
-//! - A list is not atomic: each name is as it was at some moment of the call. So what is there all the time is in it,
-//!   and what is absent all the time is not.
-//! - Kinds and link counts in answers are those of the tree. An inode and its names may rest apart, so a link counts
-//!   before its name is there, and a name goes before its link does; both within the call.
-//! - After a power cut: what was secured is there, of the rest a tail may be lost ([`loss`]).
+//! - Look-up, create, mkdir, link, unlink, rmdir and rename in its three modes take effect on the tree at some moment
+//!   of their call, or return the error that the tree gives at that moment ([`tree`]).
+//! - A list is not atomic: each name is as it was at some moment of the call. A name that exists all the time is in it,
+//!   and a name that is absent all the time is not.
+//! - Kinds and link counts in answers are those of the tree. An inode and its names may be stored apart, so a link is
+//!   counted before its name exists, and a name is removed before its link; both within the call.
+//! - After a power cut, secured changes are present; of the others a tail may be lost ([`loss`]).
 //!
-//! Inode ids come from the answers. The id of an inode that was made by a call without an answer is known by the seed of
-//! the call, which is part of it: the seeds of a run must differ.
+//! Inode ids come from the answers. The id of an inode that was made by a call without an answer is recognised by the
+//! seed of the call, which is part of it: the seeds of a run must differ.
 
 mod change;
 mod look;
@@ -25,8 +25,8 @@ use crate::checkers::linearize::linearize;
 use crate::history::History;
 use std::collections::BTreeMap;
 
-/// Checks the namespace of the history, which begins with an empty root; complains of the first call that has no place,
-/// and of each answer that no tree ever gives.
+/// Checks the namespace of the history, which begins with an empty root. Complains of the first call that has no place,
+/// and of each answer that no tree gives.
 pub fn check(history: &History) -> Vec<Complaint> {
     let (operations, wrong) = prepare::operations(history);
     if !wrong.is_empty() {

@@ -1,5 +1,5 @@
 //! Replicas: all copies of a partition hold the same entries, and of each shard the same stamp and bytes (contract,
-//! sections 3 and 6). Equal stamps mean equal bytes, so of two shards with one stamp the bytes are compared all the same.
+//! sections 3 and 6). Equal stamps mean equal bytes, so of two shards with one stamp the bytes are compared too.
 
 use crate::checkers::Complaint;
 use bytes::Bytes;
@@ -7,23 +7,23 @@ use hekate_proto::{Key, PartitionNumber, RingId, ShardId, Stamp};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// What one brick holds of a partition.
+/// A brick's copy of a partition.
 #[derive(Debug, Clone, Default)]
 pub struct Replica {
-    /// The brick, as people call it.
+    /// The brick's name in complaints.
     pub brick: String,
-    /// Its entries, as they rest.
+    /// Its entries, as stored.
     pub entries: BTreeMap<Key, Bytes>,
-    /// Each shard as it reads: its last write and its bytes.
+    /// Each shard as a read returns it: the stamp of its last write, and its bytes.
     pub shards: BTreeMap<ShardId, (Stamp, Bytes)>,
 }
 
 /// All copies of one partition.
 #[derive(Debug, Clone)]
 pub struct Copies {
-    /// Of which ring.
+    /// Its ring.
     pub ring: RingId,
-    /// Which.
+    /// Its number.
     pub partition: PartitionNumber,
     /// The members of its view.
     pub replicas: Vec<Replica>,
@@ -71,7 +71,7 @@ fn only(one: &Replica, other: &Replica, is_ours: bool, what: &str) -> String {
     format!("{what} is on {} and not on {}", has.brick, lacks.brick)
 }
 
-/// The first key whose values differ, with both.
+/// The first key whose values differ, with both values.
 fn first_difference<'a, K: Ord + Debug, V: PartialEq>(
     one: &'a BTreeMap<K, V>,
     other: &'a BTreeMap<K, V>,

@@ -1,57 +1,57 @@
-//! Short words for histories in tests.
+//! Short constructors for histories in tests.
 
 use crate::history::{CallNumber, History, Moment};
 use bytes::Bytes;
 use hekate_proto::*;
 
-/// Whose every call is, unless a test says otherwise: client and session have the same number.
+/// The client of every call, unless a test names another one: client and session have the same number.
 const CLIENT: u32 = 1;
 
-/// A file that tests write to.
+/// The file that tests write to.
 pub const FILE: InodeId = InodeId::new(1, 1, 2);
 
-/// A history that is written down call by call.
+/// A history that a test builds call by call.
 #[derive(Default)]
 pub struct Scenario {
     pub history: History,
 }
 
 impl Scenario {
-    /// A call that was answered.
+    /// Adds a call with its answer.
     pub fn did(&mut self, from: Moment, to: Moment, op: Op, outcome: Result<Reply>) -> CallNumber {
         self.client_did(CLIENT, from, to, op, outcome)
     }
 
-    /// A call of a client that was answered.
+    /// Adds a call of a client with its answer.
     pub fn client_did(&mut self, client: u32, from: Moment, to: Moment, op: Op, outcome: Result<Reply>) -> CallNumber {
         let call = self.history.invoke(client, SessionId(client.into()), op, false, from);
         self.history.answer(call, to, outcome);
         call
     }
 
-    /// A call whose client died.
+    /// Adds a call whose client died.
     pub fn asked(&mut self, from: Moment, op: Op) -> CallNumber {
         self.history.invoke(CLIENT, SessionId(CLIENT.into()), op, false, from)
     }
 
-    /// A write that was done.
+    /// Adds a successful write.
     pub fn wrote(&mut self, from: Moment, to: Moment, offset: u64, data: &[u8]) {
         self.did(from, to, write(offset, data), Ok(Reply::Done));
     }
 
-    /// A read of `length` bytes.
+    /// Adds a read of `length` bytes.
     pub fn read(&mut self, from: Moment, to: Moment, offset: u64, length: u32, bytes: &[u8]) {
         let op = Op::Data { op: DataOp::Read { inode: FILE, offset, length, touch: false } };
         let attr = attr(FILE, NodeKind::File);
         self.did(from, to, op, Ok(Reply::FileData { bytes: Bytes::copy_from_slice(bytes), attr }));
     }
 
-    /// A truncate that was done.
+    /// Adds a successful truncate.
     pub fn truncated(&mut self, from: Moment, to: Moment, size: u64) {
         self.did(from, to, truncate(size), node(Attr { size, ..attr(FILE, NodeKind::File) }));
     }
 
-    /// An fsync of an inode that was done.
+    /// Adds a successful fsync of an inode.
     pub fn synced(&mut self, from: Moment, to: Moment, inode: InodeId) {
         self.did(from, to, Op::Data { op: DataOp::Fsync { inode } }, Ok(Reply::Done));
     }

@@ -1,10 +1,10 @@
-//! When a call may have taken effect.
+//! The times at which a call may have taken effect.
 
 use super::linearize::Operation;
 use crate::history::{CallNumber, ChangedPlaces, History, Moment};
 
-/// The call's own window; and, if the power failed while a change waited, one for each time between two failures, in
-/// which it may have been done and lost again, since it is resent.
+/// The call's own window. If the power failed while a change waited for its answer, also one window for each time
+/// between two power cuts: the change may have been made there, lost, and resent.
 pub fn windows<A>(history: &History, number: CallNumber, mut action: impl FnMut() -> A) -> Vec<Operation<A>> {
     let call = history.call(number);
     let mut operation = |opens, closes, required| Operation { call: number, action: action(), opens, closes, required };
@@ -18,7 +18,8 @@ pub fn windows<A>(history: &History, number: CallNumber, mut action: impl FnMut(
             opens = *cut;
         }
     }
-    // What happened may have happened at any time and outlived the failures; what may have, did so in one of the windows.
+    // A change that happened may have happened at any time and survived the power cuts; one that may have happened did
+    // so within one of the windows.
     all.push(operation(if closes.is_some() { call.invoked } else { opens }, closes, closes.is_some()));
     all
 }

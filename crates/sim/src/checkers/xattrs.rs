@@ -1,5 +1,6 @@
-//! Extended attributes of each inode are linearizable: what is set is what is got and listed, create and replace are
-//! refused when they must be. After a power cut a tail of what was not secured may be lost, as of any small object.
+//! Extended attributes of each inode are linearizable: get and list return what was set, and create and replace are
+//! refused when they must be. After a power cut a tail of the changes that were not secured may be lost, as of any
+//! small object.
 
 use crate::checkers::Complaint;
 use crate::checkers::linearize::{Model, Operation, linearize};
@@ -10,10 +11,10 @@ use hekate_proto::{Error, InodeId, InodeOp, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What a call did or saw.
+/// The effect or observation of a call.
 #[derive(Debug, Clone)]
 enum Action {
-    /// Sets (`value`) or removes an attribute; `was`: whether it was there, if that matters.
+    /// Sets (`value`) or removes an attribute; `was`: whether it existed before, if the answer depends on that.
     Set {
         call: CallNumber,
         name: Bytes,
@@ -35,7 +36,7 @@ type Values = BTreeMap<Bytes, Bytes>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct State {
     values: Rc<Values>,
-    /// What was there before each change that a power cut may take back.
+    /// The values before each change that a power cut may undo.
     log: Vec<(CallNumber, Rc<Values>)>,
 }
 
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_got_and_listed_until_it_is_removed() {
+    fn an_attribute_is_returned_and_listed_until_it_is_removed() {
         let done = || Ok(Reply::Done);
         let gone = || (get(), Err(Error::NoAttribute));
         assert_eq!(one_by_one(vec![gone(), (set("1", true, false), done()), (get(), value("1")), list(&[NAME])]), []);

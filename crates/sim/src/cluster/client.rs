@@ -1,5 +1,5 @@
-//! A client: what `translators/distribute.rs` and `replicate.rs` do with a door's call, as a state machine with one
-//! request under way. Requests with their replies go in, the next request or the call's answer comes out.
+//! A client: the work of `translators/distribute.rs` and `replicate.rs` for a call, as a state machine with one request
+//! in flight. Its input is requests with their replies; its output is the next request or the call's answer.
 
 #![allow(clippy::result_large_err, reason = "an answer ends the op, and is passed on as it is")]
 
@@ -13,29 +13,29 @@ use hekate_proto::map::View;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often a name may lead to an inode that is gone by then.
+/// Times that a call follows a name to an inode that is gone, before it fails.
 const STALE_MAX: usize = 16;
 
-/// What a client does next.
+/// The next step of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// To the server that has this brick.
+    /// A request to the server that has this brick.
     Send(BrickId, Box<Request>),
-    /// A write to all members at once, and what the inode's leader is told beside it.
+    /// A write to all members, and the request to the inode's leader beside it.
     SendAll(Vec<(BrickId, Request)>, BrickId, Box<Request>),
-    /// What is told beside a write that is on its way still, once more.
+    /// Repeats the request to the inode's leader while its write is still in flight.
     TellAgain(BrickId, Box<Request>),
     Finished(Result<Reply>),
 }
 
-/// Who is to answer.
+/// The replica that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whom {
     Leader(Position),
     Brick(BrickId),
 }
 
-/// What is known of a file whose bytes are in shards: it is this long at least, as long as the layout stands.
+/// Known facts about a file with shards: its least size, as long as the layout is current.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shape {
     layout: Layout,
@@ -48,22 +48,22 @@ impl From<Attr> for Shape {
     }
 }
 
-/// How far a call is.
+/// The progress of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Stage {
-    /// The answer is the call's.
+    /// The answer is the call's answer.
     Only,
-    /// The inode that a name leads to is asked for its attributes.
+    /// The attributes of the inode that a name leads to are requested.
     Elsewhere {
         tries: usize,
     },
-    /// Bytes beside the inode.
+    /// The bytes stored beside the inode.
     ReadHome,
     ReadShards {
         shape: Shape,
         parts: Vec<Bytes>,
     },
-    /// The layout, after the shards.
+    /// The layout, requested after the shards.
     ReadLayout {
         shape: Shape,
         parts: Vec<Bytes>,
@@ -92,7 +92,7 @@ struct Call {
     flight: Option<Flight>,
 }
 
-/// See the module.
+/// A client with its session, known layouts and the call in progress.
 #[derive(Debug)]
 pub struct Client {
     pub session: SessionId,
@@ -101,10 +101,10 @@ pub struct Client {
     spreads: BTreeMap<InodeId, u32>,
     op_count: u64,
     call: Option<Call>,
-    /// What the views had lost when the first change was sent that no fsync has covered, a partition.
+    /// The loss counter of each partition's view when the first change was sent that no fsync has covered.
     losses: BTreeMap<u32, u32>,
     allowed: BTreeMap<ShardId, Allowed>,
-    /// What need not be on stable storage goes on the fast lane too.
+    /// Writes that need not be durable are sent to all members too.
     pub loose: bool,
 }
 
@@ -125,7 +125,7 @@ impl Client {
         }
     }
 
-    /// Begins a call. `slot`: for its first change.
+    /// Begins a call. `slot`: the session slot of its first change.
     pub fn begin(&mut self, op: Op, durable: bool) -> Step {
         let (stage, whom, first) = match &op {
             Op::Name { op: name_op } => (Stage::Only, Whom::Leader(place_of(name_op, &self.spreads)), op.clone()),
@@ -154,7 +154,8 @@ impl Client {
         self.sync_next(left)
     }
 
-    /// In the life that the views name; of two of them the earlier, for which nobody answers until all views have changed.
+    /// The next brick to sync, in the incarnation that the views name. If views name two incarnations, the earlier one
+    /// is used: it gets no answer until all views have changed.
     fn sync_next(&self, mut left: Vec<BrickId>) -> Sent {
         let brick = left.pop().unwrap_or_default();
         let members = self.views.iter().flat_map(|view| &view.members).filter(|member| member.brick == brick);
@@ -163,7 +164,8 @@ impl Client {
         (Stage::Fsync { left }, Whom::Brick(brick), Op::Data { op: sync })
     }
 
-    /// Rule 19: what was acknowledged is on stable storage, unless a view has lost something meanwhile. That is said once.
+    /// Rule 19: acknowledged changes are on stable storage, unless a view's loss counter has increased since. The loss
+    /// is reported once.
     fn fsync_ends(&mut self) -> Step {
         let now = |partition: u32| self.views.get(partition as usize).map_or(0, |view| view.losses);
         let is_lost = self.losses.iter().any(|(partition, before)| *before < now(*partition));
@@ -186,19 +188,19 @@ impl Client {
         self.begin_flight().unwrap_or_else(|| self.outstanding())
     }
 
-    /// Something is changed there that is not synced.
+    /// Notes that a partition has a change that is not synced.
     fn changes(&mut self, position: Position) {
         let partition = position.partition(self.views.len() as u32);
         self.losses.entry(partition.0).or_insert(self.views[partition.0 as usize].losses);
     }
 
-    /// Four slots, so that they are used again soon.
+    /// Four slots, so that they are reused soon.
     fn next_op(&mut self) -> OpId {
         self.op_count += 1;
         OpId((self.op_count << 8) | (self.op_count % 4))
     }
 
-    /// The request under way, in the views that are known now.
+    /// The request in flight, with the epochs known now.
     fn outstanding(&mut self) -> Step {
         let count = self.views.len() as u32;
         let Some(call) = &mut self.call else { return Step::Finished(Err(Error::bug("no call is under way"))) };
@@ -217,10 +219,10 @@ impl Client {
         Step::Send(brick, Box::new(call.request.clone()))
     }
 
-    /// Sends the request again: its answer did not come, or it was in another view.
+    /// Sends the request again: its answer did not arrive, or came from another view.
     pub fn again(&mut self) -> Step {
         if let Some(Call { op, durable, .. }) = self.call.take_if(|call| matches!(call.stage, Stage::Fsync { .. })) {
-            // Other bricks may be asked by now, or for other lives.
+            // The bricks to sync, or their incarnations, may have changed.
             let first = self.begin_fsync();
             return self.send(op, durable, first);
         }
@@ -233,9 +235,9 @@ impl Client {
         self.outstanding()
     }
 
-    /// The request under way is answered.
+    /// Handles the reply to the request in flight.
     pub fn answered(&mut self, reply: Result<Reply>) -> Step {
-        debug_assert!(!self.is_fast(), "what is told beside a write has answers of its own");
+        debug_assert!(!self.is_fast(), "the request beside a fast write has a handler of its own");
         let reply = reply.map(without_parts);
         self.note_allowed(&reply);
         let Some(call) = self.call.take() else { return Step::Finished(Err(Error::bug("no call is under way"))) };
@@ -273,24 +275,24 @@ impl Client {
         }
     }
 
-    /// Whether an op lists names that several partitions share: each part at a moment of its own.
+    /// True if an op lists names that several partitions share: each part is of a moment of its own.
     pub fn lists_parts(&self, op: &Op) -> bool {
         matches!(op, Op::Name { op: NameOp::List { dir, .. } } if self.spreads.contains_key(dir))
     }
 
-    /// A leader says how many partitions share the names.
+    /// Handles a leader's answer that names the number of partitions that share the names.
     fn told_spread(&mut self, op: &NameOp, spread: u32) -> Result<Sent> {
         let dir = op.dir();
         if self.spreads.insert(dir, spread).is_some_and(|known| known >= spread) {
-            return Err(Error::Protocol { what: format!("names in {spread} partitions, which was known") });
+            return Err(Error::Protocol { what: format!("names in {spread} partitions, which the client knew") });
         }
         if let NameOp::List { attributes, .. } = op {
-            return of_parts(wide::list(dir, spread, *attributes)).map_err(|_| Error::bug("a list of nothing"));
+            return of_parts(wide::list(dir, spread, *attributes)).map_err(|_| Error::bug("a list without parts"));
         }
         Ok((Stage::Only, Whom::Leader(place_of(op, &self.spreads)), Op::Name { op: op.clone() }))
     }
 
-    /// A write counts: under the layout that it went to, the file is so long.
+    /// Records the file's new least size after a write, under the layout that was used.
     fn grow(&mut self, op: &Op) {
         let Op::Data { op: DataOp::Write { inode, offset, data, .. } } = op else { return };
         if let Some(shape) = self.shapes.get_mut(inode) {
@@ -306,7 +308,7 @@ impl Client {
     }
 }
 
-/// What comes after an answer; `Err`: the call's answer.
+/// The next request after an answer; `Err`: the call's answer.
 fn next(
     op: &Op,
     stage: Stage,
@@ -366,7 +368,7 @@ fn got(reply: Result<Reply>) -> std::result::Result<Reply, Result<Reply>> {
     reply.map_err(Err)
 }
 
-/// What a list says of a directory that several partitions share is its own partition's part.
+/// The reply of a list without the counts of its own partition, in a directory that several partitions share.
 fn without_parts(mut reply: Reply) -> Reply {
     if let Reply::List { entries, .. } = &mut reply {
         entries.iter_mut().for_each(|entry| entry.attr = entry.attr.take().filter(|attr| !wide::is_wide(attr)));
@@ -381,7 +383,7 @@ fn of_parts(then: wide::Then) -> std::result::Result<Sent, Result<Reply>> {
     }
 }
 
-/// Where an op on names begins, as far as it is known how many partitions share them.
+/// The position at which an op on names begins, by the spreads known so far.
 fn place_of(op: &NameOp, spreads: &BTreeMap<InodeId, u32>) -> Position {
     let dir = op.dir();
     match op {
@@ -412,7 +414,7 @@ fn data_of(reply: Reply) -> std::result::Result<Bytes, Result<Reply>> {
     }
 }
 
-/// The next shard of a read, or the layout after the last.
+/// The next shard of a read, or the layout after the last one.
 fn read_shard(op: &Op, shape: Shape, parts: Vec<Bytes>) -> Sent {
     let Op::Data { op: DataOp::Read { inode, offset, length, .. } } = op else { return write_home(op) };
     let runs = shape.layout.shard_runs(VOLUME, *offset, *length as usize);
@@ -433,7 +435,7 @@ fn read_layout(op: &Op, shape: &Shape, parts: &[Bytes], reply: Reply) -> std::re
     if attr.layout.is_inline() {
         return Ok((Stage::ReadHome, Whom::Leader(inode.position()), op.clone()));
     }
-    // Beyond the size that was known before them the shards may lack what the new size counts.
+    // The shards may lack bytes beyond the size that was known before the read but within the new size.
     if attr.layout != shape.layout || attr.size.min(offset.saturating_add(u64::from(*length))) > shape.size {
         return Ok(read_shard(op, attr.into(), Vec::new()));
     }
@@ -464,7 +466,7 @@ fn write_layout(op: &Op) -> Sent {
     (Stage::WriteLayout, Whom::Leader(inode.position()), getattr(*inode))
 }
 
-/// The next shard of a write in file order; behind the last one, the inode's leader is told.
+/// The next shard of a write in file order; after the last one, the request to the inode's leader.
 fn write_shard(op: &Op, layout: Layout, next: usize) -> Sent {
     let Op::Data { op: DataOp::Write { inode, offset, data, drop_set_id } } = op else { return write_home(op) };
     let runs = layout.shard_runs(VOLUME, *offset, data.len());

@@ -1,23 +1,23 @@
-//! Clocks of servers: none goes as fast as the others, and people set them.
+//! Clocks of servers, which run at different rates and can be set.
 
 use super::settings::Micros;
 use hekate_brick::storage::Random;
 use hekate_proto::Time;
 
-/// Clocks that are set back show times after this, 1970.
+/// Initial time in ns since 1970, so that clocks that are set back still show times after 1970.
 const BEGIN: i64 = 1_000_000_000_000;
 
-/// One server's, or the coordinator's.
+/// The clock of one server, or of the coordinator.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// Goes faster by so many in 1,000.
+    /// Rate: it gains this many per 1,000.
     faster: i64,
-    /// Of the time of day, in ns; leases go by a clock that nobody sets.
+    /// Offset of the time of day, in ns. Leases use a clock that cannot be set.
     offset: i64,
 }
 
 impl Clock {
-    /// Up to `drift` in 1,000 faster or slower.
+    /// A clock with a rate within `drift` per 1,000.
     pub fn new(server: u32, drift: u64, random: &mut Random) -> Self {
         let faster = if drift == 0 { 0 } else { random.below(2 * drift + 1) as i64 - drift as i64 };
         Self { faster, offset: BEGIN + i64::from(server) * 1_700_000 }
@@ -28,12 +28,12 @@ impl Clock {
         Time(now as i64 * (1000 + self.faster) + self.offset)
     }
 
-    /// When by this clock so much has passed.
+    /// Simulated time at which this clock has advanced by `time`.
     pub fn after(&self, now: Micros, time: Micros) -> Micros {
         now + time * 1000 / (1000 + self.faster).unsigned_abs()
     }
 
-    /// Somebody sets it.
+    /// Sets the clock forward or back, by ns.
     pub fn set(&mut self, by_ns: i64) {
         self.offset += by_ns;
     }

@@ -1,5 +1,5 @@
-//! The shared record: views, leases, lost blocks, sessions. Servers read it and change it in one step; what others changed
-//! they learn a little later.
+//! The coordinator: views, leases, lost blocks, sessions. Servers read and change it in one step; a change by another
+//! server becomes known after a delay.
 
 use super::settings::{Micros, Settings};
 use hekate_brick::storage::Random;
@@ -10,31 +10,31 @@ use hekate_proto::*;
 use hekate_replica::{Address, BlockAt};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The ring that everything is in.
+/// The only ring.
 pub const RING: RingId = RingId(1);
-/// The volume.
+/// The only volume.
 pub const VOLUME: VolumeId = VolumeId(1);
 
-/// See the module.
+/// The coordinator's records.
 pub struct Coordinator {
     pub ring: RingInfo,
-    /// Until when each server is known to live.
+    /// When each server's lease ends.
     pub alive: BTreeMap<u32, Micros>,
-    /// In which life each brick was opened last.
+    /// The incarnation of each brick at its last opening.
     pub lives: BTreeMap<BrickId, Incarnation>,
-    /// How often each was opened.
+    /// Openings of each brick.
     pub openings: BTreeMap<BrickId, u32>,
     lost: BTreeMap<BrickId, BTreeSet<BlockAt>>,
     sessions: u64,
 }
 
-/// A brick's number, from 0.
+/// The id of the brick with this number, from 0.
 pub fn brick_id(number: u32) -> BrickId {
     BrickId(u128::from(number) + 1)
 }
 
 impl Coordinator {
-    /// Each partition on as many bricks as there are to be copies, on different machines as far as they go.
+    /// Places each partition on as many bricks as it has copies, on different machines as far as there are enough.
     pub fn new(settings: &Settings, random: &mut Random) -> Self {
         let all = settings.servers * settings.bricks_per_server;
         let machine = |brick: u32| brick / settings.bricks_per_server % settings.machines;
@@ -57,7 +57,7 @@ impl Coordinator {
         Self { ring, alive, lives, openings, lost, sessions: 0 }
     }
 
-    /// What everybody may know. `servers`: the bricks of each.
+    /// The facts that decide views. `servers`: the bricks of each.
     pub fn seen<'a>(&self, servers: impl Iterator<Item = (u32, &'a [BrickId])>, now: Micros) -> Seen {
         let mut bricks = BTreeMap::new();
         for (server, own) in servers {
@@ -70,7 +70,7 @@ impl Coordinator {
         Seen { bricks, ..Seen::default() }
     }
 
-    /// Where views do not change by themselves: the bricks of a server are in these lives. -> whether that makes new views.
+    /// Without leases: records the incarnations of a server's bricks. Returns true if that makes new views.
     pub fn renew_incarnations(&mut self, lives: &BTreeMap<BrickId, Incarnation>) -> bool {
         let mut renewed = false;
         for view in &mut self.ring.views {
@@ -82,14 +82,14 @@ impl Coordinator {
             }
             view.epoch.0 += u64::from(changed);
             view.forgetful |= changed;
-            // Whether the others still have their memory is not known here, so each one counts.
+            // It is unknown here whether the others still have their memory, so each new incarnation counts as a loss.
             view.losses += u32::from(changed);
             renewed |= changed;
         }
         renewed
     }
 
-    /// Blocks that a power cut took from a brick, with those that were not settled before.
+    /// Adds blocks that a power cut took from a brick to those that are not settled yet.
     pub fn add_lost(&mut self, brick: BrickId, lost: impl Iterator<Item = BlockAt>) {
         self.lost.entry(brick).or_default().extend(lost);
     }
@@ -99,7 +99,7 @@ impl Coordinator {
         self.lost.get(&at.brick).into_iter().flatten().filter(own).copied().collect()
     }
 
-    /// Another brick takes the place of one that is gone.
+    /// Puts another brick into the place of one that is gone.
     pub fn replace(&mut self, old: BrickId, new: BrickId) {
         self.ring.replace(old, new);
         self.lives.remove(&old);

@@ -1,4 +1,5 @@
-//! A server's disk: loses power, runs full, fails to sync; and what a brick's directory says beside the brick itself.
+//! A server's disk, which can lose power, run full or fail to sync; and the files of a brick's directory beside the
+//! brick itself.
 
 use hekate_brick::storage::{PowerCutStorage, Random, Space, Storage, StorageFile, Survivors};
 use hekate_brick::{Brick, Identity, RecoveryReport};
@@ -9,25 +10,25 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of a disk that is not full.
+/// Free bytes of a disk that is not full.
 const FREE: u64 = 64 << 20;
 
-/// What cannot be read at once.
+/// Bytes of the smallest unit that becomes unreadable.
 pub const SECTOR: u64 = 512;
 
-/// Where data files are.
+/// Path prefix of data files.
 const DATA: &str = "data/";
 
-/// Where the index is.
+/// Path prefix of the index.
 const INDEX: &str = "index/";
 
-/// What a brick gives up for its opening.
+/// The reserve that a brick gives up to open on a full disk.
 const GIVEN_UP: &str = "reserve.opening";
 
 const PAGE: u64 = 4096;
 const ENOSPC: i32 = 28;
 
-/// Where a brick says why it stopped itself.
+/// The file in which a brick records why it stopped itself.
 const STOPPED: &str = "stopped";
 
 /// One disk, with the brick on it.
@@ -35,18 +36,18 @@ pub struct Disk {
     pub identity: Identity,
     medium: PowerCutStorage,
     state: Arc<Mutex<State>>,
-    /// `life.toml`: the last incarnation, and the boot of the machine in which one was settled last.
+    /// `life.toml`: the last incarnation, and the boot of the machine in which it was settled.
     recorded: (u64, u64),
     /// The boot of the machine.
     boot: u64,
-    /// Of its openings the last one that the cluster has seen.
+    /// The last of its openings that the cluster knows of.
     openings: u32,
     copy: Option<Copy>,
-    /// What was there when an older copy was put back.
+    /// The content before an older copy was put in its place.
     newer: Option<Copy>,
 }
 
-/// All that rests on a disk.
+/// Everything stored on a disk.
 struct Copy {
     medium: PowerCutStorage,
     recorded: (u64, u64),
@@ -56,27 +57,28 @@ struct Copy {
 #[derive(Default)]
 struct State {
     free: u64,
-    /// Another user of the file system has taken all of it: what needs room is refused, whatever was promised.
+    /// Another user of the file system has taken all free space: writes that need new space fail, reservations
+    /// included.
     taken: bool,
-    /// Bytes that are free all the same: the brick has given them up to an opening, and takes them at once.
+    /// Bytes that are free nevertheless: the brick has given them up for an opening, and uses them at once.
     given_up: u64,
-    /// Of the files that need room, how long they were when all was taken, and pages behind that which have theirs since.
+    /// Lengths of the files when all space was taken, and pages behind these that got space since.
     lengths: HashMap<String, u64>,
     grown: BTreeSet<(String, u64)>,
     /// Syncs until one fails.
     syncs_left: Option<u64>,
     failed: bool,
-    /// What was not synced then may be gone, once the page cache is.
+    /// A sync failed: data that was not synced may be gone once the page cache is.
     struck: bool,
-    /// The next write to a data file lands a block later.
+    /// The next write to a data file lands one block further.
     misdirects: bool,
     went_astray: bool,
-    /// Files, and sectors of them, that give EIO until they are written.
+    /// Sectors (file, number) that return EIO until they are written.
     unreadable: BTreeSet<(String, u64)>,
 }
 
 impl Disk {
-    /// With a new brick on it, all on stable storage.
+    /// A disk with a new brick on it, all on stable storage.
     pub fn new(identity: Identity) -> Result<Self> {
         let medium = PowerCutStorage::new();
         Brick::create_on(&medium, &identity)?;
@@ -86,12 +88,12 @@ impl Disk {
         Ok(Self { identity, medium, state, recorded: (1, 0), boot, openings, copy, newer })
     }
 
-    /// Opens the brick. What had stopped itself trusts nothing that was not synced, and loses some of it. `seen`: openings that the
-    /// cluster knows of.
+    /// Opens the brick. One that had stopped itself distrusts data that was not synced, and loses some of it. `seen`:
+    /// openings that the cluster knows of.
     pub fn open(&mut self, seed: u64, seen: u32) -> Result<(Brick, RecoveryReport)> {
         let struck = std::mem::take(&mut self.state.lock().struck);
         if struck && let Some(note) = self.stopped_note()? {
-            // What a failed sync takes is bytes, no names.
+            // A failed sync loses bytes, but no file names.
             self.medium = self.medium.after_power_cut(Survivors::Seeded(seed));
             let file = self.medium.open(STOPPED, true).map_err(|e| Error::io("the note", e))?;
             file.write_at(&[&note], 0).map_err(|e| Error::io("the note", e))?;
@@ -117,23 +119,23 @@ impl Disk {
         Ok(Some(note))
     }
 
-    /// Whether what was not synced may be lost since the life that is recorded.
+    /// True if data that was not synced since the recorded incarnation may be lost.
     pub fn is_new_life(&self) -> bool {
         self.recorded.1 != self.boot || self.has_stopped()
     }
 
-    /// What the last life left is settled.
+    /// Records that the losses of the last incarnation are settled.
     pub fn record_life(&mut self) {
         self.recorded.1 = self.boot;
     }
 
-    /// The process that has it open dies.
+    /// The process that has the brick open dies.
     pub fn kill(&mut self) {
         self.medium = self.medium.next_process();
         self.state.lock().syncs_left = None;
     }
 
-    /// The process dies at its `calls`th call from now.
+    /// The process dies at its `calls`th storage call from now.
     pub fn die_after(&self, calls: u64) {
         self.medium.die_after(calls);
     }
@@ -150,7 +152,7 @@ impl Disk {
         self.boot += 1;
     }
 
-    /// Copies it as a snapshot does: whatever is not synced may lack.
+    /// Copies the disk as a snapshot does: data that is not synced may be missing.
     pub fn copy(&mut self, seed: u64) {
         let medium = self.medium.after_power_cut(Survivors::Seeded(seed));
         self.copy = Some(Copy { medium, recorded: self.recorded, openings: self.openings });
@@ -160,12 +162,13 @@ impl Disk {
         self.copy.is_some()
     }
 
-    /// Whether the brick was opened since it was copied: nothing tells a copy that was made since then from the brick itself.
+    /// True if the brick was opened since it was copied: a copy made after the last opening cannot be distinguished
+    /// from the brick.
     pub fn is_copy_older(&self) -> bool {
         self.newer.is_none() && self.copy.as_ref().is_some_and(|copy| copy.openings < self.openings)
     }
 
-    /// Puts the copy back. The process is dead.
+    /// Puts the copy in the disk's place. The process is dead.
     pub fn put_back_older(&mut self) {
         let Some(copy) = self.copy.take() else { return };
         let medium = self.medium.after_power_cut(Survivors::Everything);
@@ -173,12 +176,12 @@ impl Disk {
         self.put(copy);
     }
 
-    /// Whether an older copy is in its place.
+    /// True if an older copy is in the disk's place.
     pub fn is_older_copy(&self) -> bool {
         self.newer.is_some()
     }
 
-    /// Puts the newer one back, if an older one was put in its place.
+    /// Puts the newer content back, if an older copy was in its place; true if it was.
     pub fn put_back_newer(&mut self) -> bool {
         self.newer.take().map(|newer| self.put(newer)).is_some()
     }
@@ -202,24 +205,24 @@ impl Disk {
         self.medium.flip_bits(path, at, mask);
     }
 
-    /// The sector with that byte cannot be read any more.
+    /// Makes the sector with that byte unreadable.
     pub fn spoil(&self, path: &str, at: u64) {
         self.state.lock().unreadable.insert((path.into(), at / SECTOR));
     }
 
-    /// The next write to a data file lands a block later.
+    /// The next write to a data file lands one block further.
     pub fn misdirect(&self) {
         self.state.lock().misdirects = true;
     }
 
-    /// Whether one did; none does any more.
+    /// True if a write was misdirected; stops further ones.
     pub fn take_astray(&self) -> bool {
         let mut state = self.state.lock();
         state.misdirects = false;
         std::mem::take(&mut state.went_astray)
     }
 
-    /// There is little room, or none: all that is left is taken, and what the brick gives back.
+    /// Takes the free space, all of it if `taken`, including what the brick gives up later.
     pub fn fill(&self, taken: bool) {
         let length = |path: &String| self.medium.open(path, false).and_then(|file| file.length()).unwrap_or_default();
         let lengths = self.medium.paths().into_iter().map(|path| (path.clone(), length(&path))).collect();
@@ -228,7 +231,7 @@ impl Disk {
         (state.given_up, state.lengths, state.grown) = (0, lengths, BTreeSet::new());
     }
 
-    /// Whether another user has taken all room.
+    /// True if another user has taken all space.
     pub fn is_taken(&self) -> bool {
         self.state.lock().taken
     }
@@ -246,12 +249,12 @@ impl Disk {
         self.state.lock().syncs_left.is_some()
     }
 
-    /// Whether a sync has failed since the brick was opened.
+    /// True if a sync has failed since the brick was opened.
     pub fn take_failed(&self) -> bool {
         std::mem::take(&mut self.state.lock().failed)
     }
 
-    /// Nothing fails any more.
+    /// Ends all faults of the disk.
     pub fn heal(&self) {
         self.empty();
         self.state.lock().syncs_left = None;
@@ -275,8 +278,8 @@ impl DiskStorage {
         std::mem::take(&mut state.misdirects)
     }
 
-    /// Refuses bytes that need room where another user has taken all. Only data files and the index need any: what else
-    /// rests on the disk is written over.
+    /// Refuses bytes that need new space where another user has taken all. Only data files and the index need any: the
+    /// other files are overwritten in place.
     fn check_room(&self, path: &str, from: u64, to: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         if !state.taken || !(path.starts_with(DATA) || path.starts_with(INDEX)) {

@@ -1,5 +1,5 @@
-//! Disks that are not what they were: an older copy in a disk's place, an empty one, damaged blocks; and what servers and
-//! their operators do about it (`server/hosting/bricks.rs`, `hekate brick replace`, `server/maintenance/repair.rs`).
+//! Disks whose content changes: an older copy in a disk's place, an empty disk, damaged blocks; and the reactions of
+//! servers and operators (`server/hosting/bricks.rs`, `hekate brick replace`, `server/maintenance/repair.rs`).
 
 use super::coordinator::RING;
 use super::disk::{Disk, SECTOR};
@@ -11,16 +11,17 @@ use hekate_proto::*;
 use hekate_replica::Commit;
 use std::collections::BTreeSet;
 
-/// From damage until somebody looks for it, at most; and until somebody looks again.
+/// Longest time from damage to a scrub, and between scrubs.
 const SCRUB_MAX: Micros = 200_000;
 const SCRUB_AGAIN: Micros = 20_000;
 
-/// Bits that flip in a journal at once, within so many bytes of the end of what is kept: in the last records, or somewhere before.
+/// Bits that flip in a journal at once, within this many bytes of the end of its kept part: in the last records, or
+/// somewhere before.
 const JOURNAL_FLIPS: u64 = 3;
 const ROTTEN_TAIL: [u64; 2] = [300, 8 << 10];
 
 impl World {
-    /// A disk is copied, or put back as it was when it was copied.
+    /// Copies a disk, or puts the copy in its place.
     pub fn older_copy(&mut self, brick: BrickId) {
         let seed = self.random.number();
         let Some(server) = server_of(&self.servers, brick) else { return };
@@ -37,7 +38,7 @@ impl World {
         self.disk(brick).put_back_older();
     }
 
-    /// An operator reads why a server does not start. -> whether that was it.
+    /// An operator reads why a server does not start, and puts the newer disk back. Returns true if that was the cause.
     pub fn put_back_newer(&mut self, server: u32) -> bool {
         let bricks = self.servers[server as usize].bricks.clone();
         let put_back = bricks.into_iter().filter(|brick| self.disk(*brick).put_back_newer()).count();
@@ -45,7 +46,7 @@ impl World {
         put_back > 0
     }
 
-    /// A server dies and stays away for so long that views leave it out. If by then nobody needs one of its disks, it is
+    /// Kills a server and keeps it down until views exclude it. If no view needs one of its disks by then, that disk is
     /// found empty.
     pub fn wipe(&mut self, brick: BrickId) {
         let Some(server) = server_of(&self.servers, brick).filter(|_| self.settings.lease > 0) else { return };
@@ -59,7 +60,7 @@ impl World {
         self.after(delay, Event::Start { server });
     }
 
-    /// A new brick takes the place of one that is gone.
+    /// Puts a new brick into the place of one that is gone.
     pub fn replace_wiped(&mut self, server: u32) -> Result<()> {
         let Some(old) = self.wiped.remove(&server) else { return Ok(()) };
         let ring = &self.coordinator.ring;
@@ -88,7 +89,8 @@ impl World {
         Ok(())
     }
 
-    /// A bit flips, a sector cannot be read or a write goes astray, on a disk whose other copies are all there: damage of all copies is loss.
+    /// Flips a bit, makes a sector unreadable or misdirects a write, on a disk whose other copies are all healthy:
+    /// damage to all copies is data loss.
     pub fn rot(&mut self, brick: BrickId) {
         let numbers = (0..self.settings.partitions).map(PartitionNumber);
         let is_even = |number: PartitionNumber| {
@@ -96,9 +98,9 @@ impl World {
             !placed.contains(&brick) || placed.len() > 1 && placed.iter().all(|one| even.contains(one))
         };
         let Some(server) = server_of(&self.servers, brick) else { return };
-        // A sync that fails takes what is not on the disk yet.
+        // A failed sync takes data that is not on the disk yet, which would be a second fault.
         let is_second = self.rotten.is_some() || !self.wiped.is_empty() || self.disks.values().any(Disk::is_to_fail);
-        if is_second || !self.is_everybody_here() || !numbers.into_iter().all(is_even) {
+        if is_second || !self.is_nothing_missing() || !numbers.into_iter().all(is_even) {
             return;
         }
         let goes_astray = self.random.once_in(2);
@@ -108,7 +110,7 @@ impl World {
             let boot = self.servers[server as usize].process.as_ref().map(|process| process.boot);
             let delay = self.delay(SCRUB_MAX / 4);
             boot.into_iter().for_each(|boot| self.after(delay, Event::Checkpoint { server, boot, brick }));
-            "a write goes astray"
+            "the next write is misdirected"
         } else {
             let Some((path, at)) = disk.data_byte(&mut self.random) else { return };
             let is_readable = !self.random.once_in(3);
@@ -126,16 +128,16 @@ impl World {
         self.after(delay, Event::Scrub { brick });
     }
 
-    /// Bits flip in records that the brick itself needs no more, or a sector of them cannot be read.
+    /// Flips bits in records that the brick itself no longer needs, or makes a sector of them unreadable.
     pub fn rot_journal(&mut self) {
-        // Without leases views follow lives only, and nobody forms one without whom a journal cannot feed.
+        // Without leases views follow incarnations only, and no view is formed without a member that cannot be fed.
         if self.settings.lease == 0 {
             return;
         }
         let bricks: Vec<BrickId> = self.disks.keys().copied().collect();
         let id = bricks[self.random.below(bricks.len() as u64) as usize];
         let Some(brick) = self.brick(id).filter(|_| !self.disk(id).is_dead()) else { return };
-        // What is read rests near the end.
+        // Records that are read lie near the end.
         let Some((path, part)) = brick.kept_journal().pop() else { return };
         let near = ROTTEN_TAIL[self.random.below(2) as usize];
         let sectors = part.start.div_ceil(SECTOR)..part.end / SECTOR;
@@ -155,14 +157,14 @@ impl World {
         self.report.count("fault: a journal that rots");
     }
 
-    /// Nothing is written that has one copy.
-    fn is_everybody_here(&self) -> bool {
+    /// True if no data is written with one copy only.
+    fn is_nothing_missing(&self) -> bool {
         let is_whole = |view: &hekate_proto::map::View| view.whole && view.opened && view.learners.is_empty();
         let is_away = self.servers.iter().any(|server| server.process.is_none()) || !self.paused.is_empty();
         !is_away && self.coordinator.ring.views.iter().all(is_whole)
     }
 
-    /// All of a damaged brick is read, and what is wrong mended from another member.
+    /// Reads all of a damaged brick, and repairs damage from another member.
     pub fn scrub(&mut self, brick: BrickId) {
         if self.rotten != Some(brick) {
             return;
@@ -175,12 +177,12 @@ impl World {
         }
     }
 
-    /// None: it cannot be looked at now.
+    /// True if the brick has no damage; none if it cannot be read now.
     fn is_scrubbed(&mut self, id: BrickId) -> Option<bool> {
         let server = server_of(&self.servers, id)
             .filter(|server| self.paused.get(server).is_none_or(|until| *until <= self.now))?;
         let brick = self.servers[server as usize].process.as_ref()?.bricks.get(&id)?.clone();
-        // What is still to be written home hides what is damaged there, until a power cut takes it.
+        // Data that is yet to be checkpointed hides damage below it, until a power cut takes it.
         self.act_in(server, None, |process, now| process.checkpoint(id, now))?.ok()?;
         let went_astray = self.disk(id).take_astray();
         self.report.add("fault: a misdirected write", u64::from(went_astray));
@@ -202,7 +204,7 @@ impl World {
         Some(is_clean)
     }
 
-    /// The bytes go through the log, to all members, once nothing is on its way to them.
+    /// Writes the right bytes through the log to all members, once no write to the shard is in flight.
     fn mend_block(&mut self, on: BrickId, shard: ShardId, block: u32) -> Option<()> {
         let partition = shard.position().partition(self.settings.partitions);
         let (server, at) = self.leader_of(partition)?;
@@ -232,7 +234,7 @@ impl World {
         self.act_in(server, None, |process, now| process.change_now(at, commit, now))
     }
 
-    /// A block of who learns is right if it has the checksum that the leader knows for it.
+    /// The block of a learner, if it has the checksum that the leader knows for it.
     fn held_by_learner(
         &self,
         at: PartitionNumber,

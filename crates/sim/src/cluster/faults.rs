@@ -1,18 +1,18 @@
-//! Faults, at random.
+//! Random faults.
 
 use super::host::Waiter;
 use super::world::{Event, World, trace};
 use std::collections::BTreeSet;
 
-/// Who lies in ambush looks so often.
+/// Interval between looks for an opportunity in an ambush, in µs.
 const AMBUSH_LOOK: u64 = 500;
-/// A leg is thought to be on its way for so long.
+/// Time for which a leg counts as in flight, in µs.
 const LEG_TAKES: u64 = 2_000;
-/// Of two faults that come together the second comes within so long: at once, or when clients have gone on for a while.
+/// Longest time between two faults of a pair, in µs: nearly at once, or after clients have continued for a while.
 const FOLLOWS_MAX: [u64; 2] = [3_000, 60_000];
 
 impl World {
-    /// One fault, and when the next comes.
+    /// Causes one fault, and schedules the next.
     pub fn fault(&mut self) {
         if !self.faults_on {
             return;
@@ -32,7 +32,8 @@ impl World {
             at = at.saturating_sub(*weight);
             here
         });
-        // With a block damaged, what takes the other copies is loss; so is what is written while another is away, and rots.
+        // While a block is damaged, faults that take the other copies would lose data; so would writes that only the
+        // damaged brick receives.
         let is_second = !matches!(chosen, Some(4 | 5 | 7 | 8 | 12 | 13 | 17)) && self.rotten.is_some();
         match chosen.filter(|_| !is_second) {
             Some(0) => self.kill_one(),
@@ -64,13 +65,13 @@ impl World {
         }
     }
 
-    /// Few bricks have nothing under way.
+    /// Damages a brick; most have something in progress, so several are tried.
     fn rot_one(&mut self) {
         let bricks: Vec<_> = (0..4).map(|_| self.one_brick()).collect();
         bricks.into_iter().for_each(|brick| self.rot(brick));
     }
 
-    /// In an ambush the one that has just sent a leg, if there is one.
+    /// A random server; in an ambush the one that has just sent a leg, if there is one.
     fn one_server(&mut self) -> u32 {
         let server = self.random.below(u64::from(self.settings.servers)) as u32;
         self.waylaid().filter(|_| self.settings.ambush).unwrap_or(server)
@@ -89,7 +90,7 @@ impl World {
         all[self.random.below(all.len() as u64) as usize]
     }
 
-    /// Now, or in the middle of what one of its disks does next.
+    /// Kills a server now, or during a storage call of one of its disks.
     fn kill_one(&mut self) {
         let server = self.one_server();
         if self.servers[server as usize].process.is_none() {
@@ -120,7 +121,7 @@ impl World {
         self.lose_memory(&self.bricks_on(machine));
     }
 
-    /// All processes at once: each may have what the others do not.
+    /// Kills all processes at once: each may have records that the others lack.
     fn kill_all(&mut self) {
         trace!(self, "all servers are killed");
         self.report.count("fault: all are killed");
@@ -146,7 +147,7 @@ impl World {
         self.cut_network(one, (one + step) % self.settings.machines, time);
     }
 
-    /// One machine's packets to another are lost, not those that come back.
+    /// Packets of one machine to another are lost, those of the other direction are not.
     fn cut_one_way(&mut self) {
         if self.settings.machines < 2 {
             return;
@@ -160,7 +161,7 @@ impl World {
         self.cut_from(from, (from + step) % self.settings.machines, time);
     }
 
-    /// SIGSTOP, and SIGCONT after a while: what comes meanwhile waits.
+    /// SIGSTOP, and SIGCONT after a while: messages wait meanwhile.
     fn pause_one(&mut self) {
         let server = self.one_server();
         let time = self.delay(3 * self.settings.lease.max(50_000));
@@ -169,7 +170,7 @@ impl World {
         self.paused.insert(server, self.now + time);
     }
 
-    /// Up to 10 s forth or back.
+    /// By up to 10 s forward or back.
     fn set_one_clock(&mut self) {
         let server = self.one_server();
         let by = self.random.below(20_000_000_000) as i64 - 10_000_000_000;
@@ -188,7 +189,8 @@ impl World {
         self.apart.insert(server, self.now + time);
     }
 
-    /// Whoever led there goes on as long as its lease is; meanwhile clients ask it, and others who have given it up.
+    /// A leader on that server continues until its lease ends; meanwhile some clients reach it, and others reach the
+    /// rest of the cluster.
     fn split_one(&mut self) {
         if self.apart.values().any(|until| *until > self.now) {
             return;
@@ -203,8 +205,8 @@ impl World {
         others.for_each(|other| self.cut_network(machine, other, time));
     }
 
-    /// Of those who wait for a server that is split off some ask another one where to go.
-    pub fn some_lose_patience(&mut self) {
+    /// Some of the clients that wait for a split server ask another one for the current views.
+    pub fn some_ask_another_server(&mut self) {
         for client in 0..self.people.len() as u32 {
             let person = &self.people[client as usize];
             let is_apart = |server: &u32| self.apart.get(server).is_some_and(|until| *until > self.now);
@@ -247,7 +249,7 @@ impl World {
         self.disks[&brick].fail_sync(after);
     }
 
-    /// Nothing fails any more, and everything is started.
+    /// Ends all faults, and starts everything.
     pub fn heal(&mut self) {
         trace!(self, "all faults end");
         self.faults_on = false;

@@ -1,5 +1,5 @@
-//! One server process: what hosts the replicas of its bricks, as the real server does, but for threads, sockets and
-//! clocks. What it wants done it leaves in `effects`.
+//! One server process: it hosts the replicas of its bricks as the real server does, but without threads, sockets and
+//! clocks. Its requests to the world are collected in `effects`.
 
 use super::clock::Clock;
 use super::coordinator::{RING, VOLUME};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who waits for an answer.
+/// A client's request that waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiter {
     pub client: u32,
@@ -21,14 +21,14 @@ pub struct Waiter {
     pub number: u64,
 }
 
-/// What a process wants done.
+/// A request of a process to the world.
 #[derive(Debug)]
 pub enum Effect {
     Transmit(ServerId, Packet),
-    /// Arrived, or sent inside of the process: to be delivered when it pleases.
+    /// A message that arrived, or was sent within the process, to be delivered after a delay.
     Deliver(Option<(ServerId, Generation)>, Envelope),
     Sync(SyncJob),
-    /// Everything of a brick, for a client, who is answered then.
+    /// A sync of a whole brick for a client, which is answered afterwards.
     SyncAll {
         brick: BrickId,
         waiter: Waiter,
@@ -37,18 +37,18 @@ pub enum Effect {
     Checkpoint(BrickId),
     Answer(Waiter, Result<Reply>),
     Orphan(VolumeId, InodeId),
-    /// A way that is seldom taken.
+    /// A rarely taken branch.
     Branch(&'static str),
 }
 
-/// A request on its way through a partition.
+/// A request in progress in a partition.
 struct Pending {
     waiter: Option<Waiter>,
-    /// It is to be on stable storage before it is answered: with these shards, by this replica.
+    /// It must be on stable storage before the answer: these shards, by this replica.
     durable: Option<(Address, Vec<ShardId>)>,
-    /// What is answered then.
+    /// The answer to send then.
     reply: Option<Result<Reply>>,
-    /// It is to be on stable storage of this brick alone.
+    /// It must be on stable storage of this brick only.
     alone: Option<BrickId>,
 }
 
@@ -58,30 +58,30 @@ struct Peer {
     bricks: Vec<BrickId>,
 }
 
-/// See the module.
+/// A server process.
 pub struct Process {
     pub boot: Boot,
     pub bricks: BTreeMap<BrickId, Arc<Brick>>,
     pub partitions: BTreeMap<Address, Partition>,
     pub views: Vec<View>,
     peers: BTreeMap<ServerId, Peer>,
-    /// Which server has a brick.
+    /// The server of each brick.
     places: BTreeMap<BrickId, ServerId>,
     pending: BTreeMap<Token, Pending>,
     tokens: u64,
     retention: BTreeMap<BrickId, Retention>,
     checkpointing: BTreeMap<BrickId, bool>,
-    /// The newest connection of each client: what an older one brings comes too late.
+    /// The newest connection of each client: requests of an older one are dropped.
     connections: BTreeMap<u32, u64>,
     pub clock: Clock,
     spread_max: u32,
     pub lease: Lease,
-    /// When it last sent a leg to another server.
+    /// Time of the last leg sent to another server.
     pub leg_sent: Option<u64>,
     pub effects: Vec<Effect>,
 }
 
-/// What a process is made of.
+/// The parts of a process.
 pub struct Parts {
     pub server: ServerId,
     pub boot: Boot,
@@ -96,7 +96,7 @@ pub struct Parts {
 }
 
 impl Process {
-    /// Its replicas are not started yet.
+    /// A process whose replicas are not started yet.
     pub fn new(parts: Parts) -> Self {
         let Parts { server, boot, bricks, retention, views, places, link, clock, spread_max, lease } = parts;
         let mut peers = BTreeMap::new();
@@ -141,7 +141,7 @@ impl Process {
         self.clock.time(now)
     }
 
-    /// Tells a replica what happened.
+    /// Passes an event to a replica.
     pub fn event(&mut self, address: Address, event: Event, now: u64) {
         let (time, mut out) = (self.time(now), Out::default());
         let (Some(partition), Some(brick)) = (self.partitions.get_mut(&address), self.bricks.get(&address.brick))
@@ -161,7 +161,7 @@ impl Process {
         out.answers.into_iter().for_each(|(token, reply)| self.answered(token, reply, now));
     }
 
-    /// To whoever has a brick.
+    /// Sends a message to the server of its brick.
     fn send(&mut self, envelope: Envelope, now: u64) {
         let to = envelope.to.brick;
         if self.bricks.contains_key(&to) {
@@ -173,7 +173,7 @@ impl Process {
         let Some(server) = self.places.get(&to).copied() else { return };
         let Some(peer) = self.peers.get_mut(&server) else { return };
         let mut out = Vec::new();
-        // What is not taken is asked for again when the link is up.
+        // A refused message is requested again when the link is up.
         let _ = peer.link.send(envelope.to_bytes(), Duration::from_micros(now), &mut out);
         self.link_outputs(server, out, now);
     }
@@ -219,7 +219,7 @@ impl Process {
         }
     }
 
-    /// A packet has come from a server.
+    /// Receives a packet from a server.
     pub fn packet(&mut self, from: ServerId, packet: Packet, now: u64) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let mut out = Vec::new();
@@ -227,7 +227,7 @@ impl Process {
         self.link_outputs(from, out, now);
     }
 
-    /// The medium to a server goes, and comes back.
+    /// Resets the connection to a server.
     pub fn reset_link(&mut self, server: ServerId, now: u64) {
         let Some(peer) = self.peers.get_mut(&server) else { return };
         let mut out = Vec::new();
@@ -236,7 +236,7 @@ impl Process {
         self.link_outputs(server, out, now);
     }
 
-    /// A message is delivered, unless the generation that brought it is over.
+    /// Delivers a message, unless the link's generation that brought it is over.
     pub fn deliver(&mut self, from: Option<(ServerId, Generation)>, envelope: Envelope, now: u64) {
         if let Some((server, generation)) = from
             && self.peers.get(&server).and_then(|peer| peer.generation) != Some(generation)
@@ -246,7 +246,7 @@ impl Process {
         self.event(envelope.to, Event::Message(envelope), now);
     }
 
-    /// What all have on stable storage may go; of the rest they are asked.
+    /// Releases journal records that all members have on stable storage; asks the members about the rest.
     fn retain(&mut self, id: BrickId, now: u64) {
         let (Some(retention), Some(brick)) = (self.retention.get_mut(&id), self.bricks.get(&id)) else { return };
         let partitions = &self.partitions;
@@ -273,7 +273,11 @@ impl Process {
         }
     }
 
-    /// Writes a brick home, and begins to find out what of its journal may go.
+    /// Writes a checkpoint of a brick, and begins to find out which journal records can be released.
+    ///
+    /// # Errors
+    ///
+    /// The brick has failed.
     pub fn checkpoint(&mut self, id: BrickId, now: u64) -> Result<()> {
         self.checkpointing.insert(id, false);
         let Some(brick) = self.bricks.get(&id) else { return Ok(()) };
@@ -282,7 +286,7 @@ impl Process {
             retention.mark_end(brick);
         }
         match brick.checkpoint() {
-            // It is stalled, and tried again with the next tick.
+            // The checkpoint is stalled, and repeated with the next tick.
             Err(Error::NoSpace { .. }) => return Ok(()),
             written => written?,
         }
@@ -292,7 +296,7 @@ impl Process {
         Ok(())
     }
 
-    /// Time passes.
+    /// Advances time.
     pub fn tick(&mut self, now: u64) {
         self.links(now, |link, now, out| link.tick(now, out));
         self.all(&Event::Tick, now);
@@ -314,7 +318,7 @@ impl Process {
         }
     }
 
-    /// Other views hold from now on.
+    /// Installs new views.
     pub fn learn_views(&mut self, views: &[View], now: u64) {
         if self.views != views {
             self.views = views.to_vec();
@@ -322,7 +326,7 @@ impl Process {
         }
     }
 
-    /// Another brick takes the place of one of a server.
+    /// Puts another brick into the place of one of a server.
     pub fn replace_brick(&mut self, old: BrickId, new: BrickId, server: ServerId) {
         self.places.remove(&old);
         self.places.insert(new, server);
@@ -338,9 +342,9 @@ impl Process {
         Token(self.tokens)
     }
 
-    /// A client asks.
+    /// Receives a client's request.
     pub fn request(&mut self, waiter: Waiter, request: Request, now: u64) {
-        // Nothing tells one that comes late from one that does not.
+        // A late request cannot be distinguished from one in time.
         if let Target::Replica { partition, epoch, brick, .. } = request.target {
             return self.fast_write(waiter, request, (Address { partition, brick }, epoch), now);
         }
@@ -372,14 +376,14 @@ impl Process {
             return self.effects.push(Effect::Answer(waiter, Err(away())));
         };
         let known = replica.view().epoch;
-        // Without a lease it does as if there were another view: the client asks somebody again.
+        // Without a lease the answer is as for a stale view: the client asks another replica.
         if known != epoch || !self.lease.is_valid(now) {
             return self.effects.push(Effect::Answer(waiter, Err(Error::StaleView { epoch: known })));
         }
         let Request { session, op_id, durable, op, .. } = request;
         let count = self.views.len() as u32;
         let ask = Ask {
-            // Some are made durable with their record, others afterwards, as in a batch of several.
+            // Some requests are made durable with their record, others afterwards, as in a batch of several.
             durable: durable && waiter.number.is_multiple_of(2),
             loose: !durable,
             spread: spread_of(&op, count.min(self.spread_max)),
@@ -439,29 +443,29 @@ impl Process {
         }
     }
 
-    /// A change of the host's own.
+    /// Makes a change of the host's own.
     pub fn change(&mut self, address: Address, commit: hekate_replica::Commit, now: u64) {
         let token = self.token(Pending { waiter: None, durable: None, reply: None, alone: None });
         self.event(address, Event::Change { token, commit: Box::new(commit) }, now);
     }
 
-    /// The same, of what was just looked at.
+    /// Makes a change of the host's own whose precondition was just checked.
     pub fn change_now(&mut self, address: Address, commit: hekate_replica::Commit, now: u64) {
         let token = self.token(Pending { waiter: None, durable: None, reply: None, alone: None });
         self.event(address, Event::ChangeNow { token, commit: Box::new(commit) }, now);
     }
 
-    /// Whether nothing is under way in it.
+    /// True if nothing is in progress.
     pub fn is_idle(&self) -> bool {
         self.partitions.values().all(|partition| partition.is_idle() && partition.failure().is_none())
     }
 
-    /// Bricks whose journals wait for what others have on stable storage.
+    /// Bricks whose journals wait for syncs of other members.
     pub fn waiting_journals(&self) -> Vec<BrickId> {
         self.retention.iter().filter(|(_, retention)| retention.is_waiting()).map(|(brick, _)| *brick).collect()
     }
 
-    /// Why it is not idle, for people.
+    /// The work in progress, as text.
     pub fn what_is_left(&self) -> Vec<String> {
         let busy = self.partitions.values().filter(|one| !one.is_idle() || one.failure().is_some());
         busy.map(|one| {
@@ -475,7 +479,7 @@ fn away() -> Error {
     Error::Unavailable { what: "it is not here".into() }
 }
 
-/// Directories begin as wide as their ids have it.
+/// The number of partitions that a new directory's names begin with, from the id of its inode.
 fn spread_of(op: &Op, most: u32) -> u32 {
     match op {
         Op::Name { op: NameOp::Create { node: NewNode::Directory, seed, .. } } => (1 << (seed % 4)).min(most),

@@ -1,4 +1,4 @@
-//! After a run: is everything whole, and do the checkers agree with what is there and what was answered?
+//! After a run: checks that the cluster is whole, and runs the checkers on the disks and on the history.
 
 use super::coordinator::{RING, VOLUME};
 use super::world::World;
@@ -10,14 +10,14 @@ use hekate_proto::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Entries of one partition, more than there ever are.
+/// Limit for a scan of a partition's entries, above any run's count.
 const SCAN_MAX: usize = 1 << 20;
 
-/// Files and trees of which no checker can say in the time that it has whether there is an order.
+/// Counter of files and trees whose search for an order exceeded its limit.
 pub const UNDECIDED: &str = "not judged: searches that gave up";
 
 impl World {
-    /// What keeps the cluster from being whole; nothing: it is.
+    /// Reasons why the cluster is not whole; none if it is.
     pub fn what_is_left(&self) -> Vec<String> {
         let mut left: Vec<String> = self.rotten.iter().map(|brick| format!("brick {brick:?} is damaged")).collect();
         for (number, server) in self.servers.iter().enumerate() {
@@ -44,7 +44,7 @@ impl World {
         left
     }
 
-    /// Whether everything serves and nothing is under way.
+    /// True if every server serves and nothing is in progress.
     pub fn is_whole(&self) -> bool {
         let is_complete = |(number, view): (u32, &hekate_proto::map::View)| {
             view.opened && view.members.len() == self.coordinator.ring.placed(PartitionNumber(number)).len()
@@ -63,12 +63,12 @@ impl World {
         self.servers.iter().all(idle)
     }
 
-    /// Of a server that runs.
+    /// A brick of a running server.
     pub fn brick(&self, id: BrickId) -> Option<Arc<Brick>> {
         self.servers.iter().find_map(|server| server.process.as_ref()?.bricks.get(&id).cloned())
     }
 
-    /// Everything that rests on the disks, home.
+    /// All copies, after a checkpoint of each brick.
     fn copies(&self) -> Result<Vec<Copies>> {
         let mut all = Vec::new();
         for (number, view) in (0..).zip(&self.coordinator.ring.views) {
@@ -84,7 +84,7 @@ impl World {
         Ok(all)
     }
 
-    /// What all checkers complain of.
+    /// The complaints of all checkers.
     pub fn judge(&mut self) -> Vec<String> {
         let copies = match self.copies() {
             Ok(copies) => copies,
@@ -104,11 +104,12 @@ impl World {
         if self.history.power_cuts().is_empty() {
             complaints.extend(names::check(&self.history));
         }
-        // A late write to a data id that was given up, after its shards' leader began anew, leaves a shard to nobody.
+        // A late write to a data id that was given up, after the shards' leader restarted, leaves a shard without an
+        // owner.
         let (leaked, wrong): (Vec<_>, Vec<_>) =
             complaints.into_iter().partition(|one| one.what.ends_with("belongs to no inode and is no garbage"));
-        self.report.add("known: shards that belong to nobody", leaked.len() as u64);
-        // Some hundred calls of which nobody knows the outcome: that is no order that is wrong.
+        self.report.add("known: shards without an owner", leaked.len() as u64);
+        // A search that gave up, after some hundred calls with unknown outcomes, has found no wrong order.
         let (undecided, wrong): (Vec<_>, Vec<_>) =
             wrong.into_iter().partition(|one| one.what.starts_with("the search for an order of the calls gave up"));
         self.report.add(UNDECIDED, undecided.len() as u64);

@@ -1,5 +1,5 @@
-//! What `server/hosting/views.rs` does: a server says that it lives, learns the views of that moment, forms the next one where one
-//! is due and it is its turn, and records that those have begun which its leaders have made ready.
+//! The work of `server/hosting/views.rs`: a server renews its lease, learns the views, forms the next view where one is
+//! due and it is its turn, and records views as opened whose leaders are ready.
 
 use super::settings::Micros;
 use super::world::{Event, World, server_number, trace};
@@ -9,7 +9,7 @@ use hekate_transport::link::Boot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A process's lease and what it remembers for its views.
+/// A process's lease, and its notes about its views.
 #[derive(Debug, Default)]
 pub struct Lease {
     until: Micros,
@@ -17,17 +17,17 @@ pub struct Lease {
     due: BTreeMap<PartitionNumber, Micros>,
     silent: BTreeMap<(PartitionNumber, BrickId), Micros>,
     formed: BTreeMap<(PartitionNumber, Epoch), Micros>,
-    /// Views whose leader here is ready.
+    /// Views whose leader in this process is ready.
     pub ready: BTreeSet<(PartitionNumber, Epoch)>,
 }
 
 impl Lease {
-    /// It has to be kept.
+    /// A lease that must be renewed.
     pub fn new(now: Micros) -> Self {
         Self { started: now, ..Self::default() }
     }
 
-    /// It does not.
+    /// A lease that never ends.
     pub fn endless() -> Self {
         Self { until: Micros::MAX, ..Self::default() }
     }
@@ -38,7 +38,7 @@ impl Lease {
 }
 
 impl World {
-    /// See the module.
+    /// Renews the lease and handles views; called at intervals.
     pub fn keep(&mut self, server: u32, boot: Boot) {
         let lease = self.settings.lease;
         if self.servers[server as usize].process.as_ref().is_none_or(|process| process.boot != boot) {
@@ -65,7 +65,7 @@ impl World {
         self.open_views(server, &seen);
         self.take_views(server, boot);
         if self.settings.faults.split > 0 {
-            self.some_lose_patience();
+            self.some_ask_another_server();
         }
     }
 
@@ -164,7 +164,7 @@ impl World {
             }
         }
         if has_begun && self.settings.rivals {
-            self.somebody_looks();
+            self.an_idle_client_looks();
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The network between servers: packets are lost, doubled, delayed, and so overtake each other; machines are cut off.
+//! The network between servers: packets are lost, duplicated, delayed, and so reordered; machines are cut off.
 
 use super::world::{Event, World, trace};
 use hekate_transport::link::Packet;
 
-/// How much longer a slow packet takes.
+/// Factor by which a slow packet takes longer.
 const SLOW: u64 = 20;
 
 impl World {
-    /// A packet sets out.
+    /// Sends a packet.
     pub fn transmit(&mut self, from: u32, to: u32, packet: Packet) {
         self.report.count("packets");
         if self.is_cut(from, to) {
@@ -38,14 +38,14 @@ impl World {
         self.cut.contains(&pair(machine(one), machine(other))) || self.cut_to.contains(&(machine(one), machine(other)))
     }
 
-    /// One machine is not heard by another for a while.
+    /// Drops packets of one machine to another for a while.
     pub fn cut_from(&mut self, from: u32, to: u32, time: u64) {
         trace!(self, "machine {to} does not hear machine {from}");
         self.cut_to.insert((from, to));
         self.after(time, Event::OneWayHeals { from, to });
     }
 
-    /// Nothing passes between two machines for a while.
+    /// Drops all packets between two machines for a while.
     pub fn cut_network(&mut self, one: u32, other: u32, time: u64) {
         trace!(self, "the network between machines {one} and {other} is cut");
         self.cut.insert(pair(one, other));

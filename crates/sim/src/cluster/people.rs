@@ -1,4 +1,4 @@
-//! Clients in the world: their calls, their connections, and what becomes of both.
+//! Clients in the world: their calls, their connections, and the faults of both.
 
 use super::client::{Client, Step};
 use super::host::Waiter;
@@ -7,17 +7,17 @@ use super::workload::{next_op, write_at};
 use super::world::{Event, Person, World, trace};
 use hekate_proto::*;
 
-/// A client waits up to so long before it tries again.
+/// Longest wait of a client before it retries, in µs.
 const RETRY_MAX: u64 = 30_000;
 
-/// Visitors think so many times as long as others.
+/// Factor by which visitors wait longer between calls than other clients.
 const VISIT: u64 = 20;
 
-/// An answer takes at most so long: its server may stand still before it sends it.
+/// Longest delay of an answer, in µs: its server may be paused before it sends it.
 const ANSWER_MAX: u64 = 300_000;
 
 impl World {
-    /// A client joins.
+    /// Adds a client.
     pub fn join(&mut self, calls_left: u32, examines: bool) -> u32 {
         let mut client = Client::new(self.coordinator.begin_session(), self.coordinator.ring.views.clone());
         client.loose = self.settings.loose;
@@ -44,12 +44,12 @@ impl World {
     fn thinks(&mut self, number: u32) {
         let is_visitor = self.settings.visitors && number > 0 && !self.people[number as usize].examines;
         let delay = self.delay(self.settings.think_max * if is_visitor { VISIT } else { 1 });
-        // A rival is quick.
+        // A rival asks without delay.
         let is_rival = self.settings.rivals && !self.people[number as usize].script.is_empty();
         self.after(if is_rival { 1 } else { delay }, Event::Next { client: number });
     }
 
-    /// Its next call.
+    /// Begins the client's next call.
     pub fn next_call(&mut self, number: u32) {
         let person = &mut self.people[number as usize];
         if person.call.is_some() {
@@ -107,13 +107,13 @@ impl World {
         person.at.insert(person.number, server);
         let waiter = Waiter { client, connection: person.connection, number: person.number };
         trace!(self, "client {client} sends to server {server} {:?} {}", request.op_id, briefly(&request.op));
-        // Of a write to all members one may come when the others were given up long ago.
+        // One copy of a write to all members may arrive after the others were given up.
         let is_late = matches!(request.target, Target::Replica { .. }) && self.random.once_in(5);
         let delay = self.delay(if is_late { self.settings.late_max } else { self.settings.network.delay_max });
         self.after(delay, Event::Request { server, waiter, request });
     }
 
-    /// A request arrives.
+    /// Delivers a request to a server.
     pub fn request(&mut self, server: u32, waiter: Waiter, request: Request) {
         if self.servers[server as usize].process.is_none() {
             let delay = self.delay(RETRY_MAX);
@@ -123,8 +123,8 @@ impl World {
         self.act_in(server, None, |process, now| process.request(waiter, request, now));
     }
 
-    /// Somebody who has nothing else to do looks at a file as soon as another view has begun.
-    pub fn somebody_looks(&mut self) {
+    /// An idle client reads a file as soon as another view has begun.
+    pub fn an_idle_client_looks(&mut self) {
         let free = self.people.iter().position(|one| one.call.is_none() && one.script.is_empty());
         let (Some(client), Some(inode)) = (free, self.known.first_file()) else { return };
         let person = &mut self.people[client];
@@ -138,7 +138,7 @@ impl World {
         person.call.is_some() && person.connection == waiter.connection && person.at.contains_key(&waiter.number)
     }
 
-    /// A reply arrives.
+    /// Delivers a reply to a client.
     pub fn answer(&mut self, waiter: Waiter, reply: Result<Reply>) {
         if !self.is_waiting(&waiter) {
             return;
@@ -160,7 +160,7 @@ impl World {
             }
         }
         match &reply {
-            // It is mended: the server finds it as a scrub does.
+            // The server repairs the block, as a scrub does.
             Err(Error::Damaged { .. }) if may_be_damaged => {
                 self.report.count("branch: a damaged block is asked for");
                 self.again_later(client);
@@ -185,12 +185,12 @@ impl World {
         }
     }
 
-    /// Whether something is damaged, or was when an answer was sent that comes now.
+    /// True if something is damaged, or was when an answer was sent that arrives now.
     fn may_be_damaged(&self) -> bool {
         self.rotten.is_some() || self.mended_at > 0 && self.now < self.mended_at + ANSWER_MAX
     }
 
-    /// Answers that there is never a reason for.
+    /// Complains of answers that are never right.
     fn check_reply(&mut self, waiter: &Waiter, reply: &Result<Reply>) {
         if self.may_be_damaged() && matches!(reply, Err(Error::Damaged { .. })) {
             return;
@@ -211,7 +211,7 @@ impl World {
         self.after(delay, Event::Again { client, number });
     }
 
-    /// The request is sent again, in the views of a server that it asked.
+    /// Sends the request again, in the views of a server that it asked.
     pub fn again(&mut self, client: u32, number: u64) {
         let person = &self.people[client as usize];
         if person.call.is_none() || person.number != number {
@@ -228,7 +228,7 @@ impl World {
         self.take_step(client, step);
     }
 
-    /// The connection is gone: what was sent may or may not have been done.
+    /// Loses a connection: its requests may or may not have been executed.
     pub fn connection_lost(&mut self, waiter: Waiter) {
         if self.is_waiting(&waiter) {
             let person = &mut self.people[waiter.client as usize];
@@ -241,8 +241,8 @@ impl World {
         }
     }
 
-    /// Somebody who has nothing else to do reads and overwrites what a client was writing, which does not know yet whether that was done,
-    /// and looks afterwards.
+    /// An idle client reads and overwrites the bytes of a write whose outcome the writer does not know yet, and reads
+    /// them again afterwards.
     fn rival_comes(&mut self, client: u32) {
         let Some(Op::Data { op: DataOp::Write { inode, offset, data, .. } }) = self.people[client as usize].op.clone()
         else {
@@ -261,13 +261,13 @@ impl World {
         self.after(1, Event::Next { client: rival });
     }
 
-    /// A server died.
+    /// Loses the connections of a server that died.
     pub fn lose_connections(&mut self, server: u32) {
         for client in 0..self.people.len() as u32 {
             let person = &self.people[client as usize];
             let (connection, is_asking) = (person.connection, person.call.is_some());
             let asked = person.at.iter().filter(|(_, at)| is_asking && **at == server);
-            // Any of them may have been answered by then, on its way before the server died.
+            // Any of them may have been answered before the server died.
             let lost: Vec<u64> = asked.map(|(number, _)| *number).collect();
             for number in lost {
                 let delay = self.delay(RETRY_MAX);
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// In an ambush one whose write is on its way to all members, if there is one.
+    /// A random client; in an ambush one whose write is in flight to all members, if there is one.
     fn one_client(&mut self) -> u32 {
         let client = self.random.below(self.people.len() as u64) as u32;
         let is_fast = |one: &Person| one.call.is_some() && one.client.is_fast();
@@ -284,7 +284,7 @@ impl World {
         waylaid.map_or(client, |one| one as u32)
     }
 
-    /// Whether it is worth an ambush: a write is on its way to all members, or a leg to another server.
+    /// True if it is time for an ambush: a write is in flight to all members, or a leg to another server.
     pub fn is_busy(&self) -> bool {
         self.people.iter().any(|one| one.call.is_some() && one.client.is_fast()) || self.waylaid().is_some()
     }
@@ -298,7 +298,7 @@ impl World {
         self.connection_lost(waiter);
     }
 
-    /// It dies in the middle of what it does; another one takes its place.
+    /// A client dies during its call; another one takes its place.
     pub fn client_dies(&mut self) {
         let number = self.one_client();
         trace!(self, "client {number} dies");
@@ -326,7 +326,7 @@ impl World {
         } else {
             self.report.count(format!("refused: {}", op.label()));
             let is_loss = matches!(outcome, Err(Error::Lost { .. }));
-            self.report.add("branch: an fsync tells of a loss", u64::from(is_loss));
+            self.report.add("branch: an fsync reports a loss", u64::from(is_loss));
         }
         if !person.examines && person.client.lists_parts(&op) {
             self.report.count("lists that are not judged: of several partitions, while others change them");
@@ -337,24 +337,24 @@ impl World {
         self.thinks(number);
     }
 
-    /// Whether all clients have made all their calls.
+    /// True if all clients have made all their calls.
     pub fn is_quiet(&self) -> bool {
         self.people.iter().all(|one| one.call.is_none() && one.calls_left == 0 && one.script.is_empty())
     }
 
-    /// Where a partition is led, if its server lives.
+    /// The server and address of a partition's leader, if its server runs.
     pub fn leader_of(&self, partition: PartitionNumber) -> Option<(u32, hekate_replica::Address)> {
         let brick = self.coordinator.ring.views[partition.0 as usize].leader;
         Some((server_of(&self.servers, brick)?, hekate_replica::Address { partition, brick }))
     }
 }
 
-/// The beginning of what it is: bytes are long.
+/// The first characters of a value's debug text.
 fn briefly(what: &impl std::fmt::Debug) -> String {
     format!("{what:?}").chars().take(240).collect()
 }
 
-/// Looks into every directory, and reads every file.
+/// Queues a look into every directory, and a read of every file, that an answer shows.
 fn examine(person: &mut Person, op: &Op, reply: &Reply) {
     let (Op::Name { op: NameOp::List { .. } }, Reply::List { entries, .. }) = (op, reply) else { return };
     for entry in entries {
@@ -375,7 +375,7 @@ fn examine(person: &mut Person, op: &Op, reply: &Reply) {
     }
 }
 
-/// What an answer is, in bytes.
+/// The bytes of an answer in the digest.
 trait ForDigest {
     fn to_bytes_for_digest(&self) -> Vec<u8>;
 }

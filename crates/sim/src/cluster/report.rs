@@ -1,9 +1,9 @@
-//! How often what happened in a run, and in many.
+//! Counters of events in a run, and in many runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Counters by what they count.
+/// Counters by event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     counts: BTreeMap<String, u64>,
@@ -22,7 +22,7 @@ impl Report {
         self.counts.get(what).copied().unwrap_or_default()
     }
 
-    /// What other runs have counted as well.
+    /// Adds the counters of another run.
     pub fn merge(&mut self, other: &Self) {
         other.counts.iter().for_each(|(what, times)| self.add(what.clone(), *times));
     }

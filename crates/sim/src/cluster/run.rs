@@ -1,4 +1,4 @@
-//! A run: a cluster is made, clients work while things fail, then nothing fails any more and all must become whole.
+//! A run: a cluster is made, clients work while faults occur, then faults end and the cluster must become whole.
 
 use super::coordinator::{RING, VOLUME};
 use super::report::Report;
@@ -7,22 +7,26 @@ use super::world::{Event, World};
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, root_directory};
 
-/// Simulated time in which a cluster begins, and becomes whole again.
+/// Longest simulated time in which a cluster starts, or becomes whole again, in µs.
 const WHOLE_MAX: Micros = 30_000_000;
-/// Faults end after this, if clients have not finished before.
+/// Faults end after this time, if clients have not finished before, in µs.
 const FAULTS_MAX: Micros = 8_000_000;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     pub report: Report,
     /// Equal for equal seeds.
     pub digest: u64,
-    /// What is wrong.
+    /// Complaints.
     pub wrong: Vec<String>,
 }
 
-/// Runs a seed.
+/// Runs the cluster of these settings.
+///
+/// # Errors
+///
+/// The cluster cannot be made. Violations are in the outcome.
 pub fn run(settings: Settings, trace: bool) -> Result<Outcome> {
     if trace {
         println!("{settings:#?}");
@@ -59,7 +63,7 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
     examine(world)
 }
 
-/// Somebody looks at everything.
+/// A client reads the whole volume.
 pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
     let list = |inode: &InodeId| Op::Name {

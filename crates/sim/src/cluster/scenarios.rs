@@ -1,6 +1,6 @@
-//! Named scenarios: runs in which a script, not chance, says what is held back, who loses power and when. Each holds one
-//! fault that a seed found once, since seeds mean something else whenever the simulator draws its numbers otherwise.
-//! `docs/simulator.md` says of each which mend it fails without.
+//! Named scenarios: runs in which a script decides which messages are held back and when power fails. Each holds one
+//! rule whatever a seed's random numbers are.
+//! `docs/simulator.md` lists for each the code without which it fails.
 
 mod failures;
 mod late;

@@ -1,4 +1,4 @@
-//! Server processes in the world: they begin, do what they are told, and die.
+//! Server processes in the world: they start, act and die.
 
 use super::coordinator::RING;
 use super::host::{Effect, Parts, Process, Waiter};
@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A server is down for up to so long.
+/// Longest time that a server is down, in µs.
 const DOWN_MAX: u64 = 100_000;
-/// What one server changed in the coordinator the others know after up to so long.
+/// Longest time until the other servers know a change of the coordinator, in µs.
 const LEARN_MAX: u64 = 20_000;
 
 impl World {
-    /// A process begins.
+    /// Starts a process.
     pub fn start(&mut self, server: u32) {
         self.servers[server as usize].starting = false;
         if self.servers[server as usize].process.is_some() {
@@ -51,7 +51,7 @@ impl World {
         let has_no_room =
             matches!(error, Error::NoSpace { .. }) && bricks.iter().any(|brick| self.disks[brick].is_taken());
         if has_no_room {
-            // What was kept for openings is used up. An operator makes room.
+            // The reserve for openings is used up. An operator makes room.
             self.report.count("starts that found no room at all");
             bricks.iter().for_each(|brick| self.disks[brick].empty());
         }
@@ -80,7 +80,7 @@ impl World {
             self.report.add("journal tails torn off", u64::from(report.torn.is_some()));
             let block = |lost: &hekate_brick::LostBlock| BlockAt { shard: lost.shard, block: lost.block };
             self.coordinator.add_lost(id, report.lost.iter().map(block));
-            // As a server's `Node::load` does it.
+            // As in the server's `Node::load`.
             if !brick.has_covered_recovery() {
                 match brick.checkpoint() {
                     Err(Error::NoSpace { .. }) => self.report.count("bricks that open without room for a checkpoint"),
@@ -150,8 +150,8 @@ impl World {
         }
     }
 
-    /// Something happens in a process, if it is still that one; then what it wants done is begun. If its disk has killed
-    /// it meanwhile, nothing comes of it.
+    /// Runs an action in a process, if it is still that one; then carries out its effects. If a disk has killed the
+    /// process meanwhile, there are none.
     pub fn act_in<T>(
         &mut self,
         server: u32,
@@ -210,13 +210,13 @@ impl World {
         }
     }
 
-    /// Time passes for a process.
+    /// Advances time for a process.
     pub fn tick(&mut self, server: u32, boot: Boot) {
         if self.act_in(server, Some(boot), |process, now| process.tick(now)).is_none() {
             return;
         }
         self.after(self.settings.tick, Event::Tick { server, boot });
-        self.note_even(server);
+        self.note_complete(server);
         self.settle_lives(server);
         let bricks = self.servers[server as usize].bricks.clone();
         let Some(process) = &self.servers[server as usize].process else { return };
@@ -233,8 +233,8 @@ impl World {
         self.kill(server);
     }
 
-    /// Whose brick has everything of the partitions that this server leads.
-    fn note_even(&mut self, server: u32) {
+    /// Notes the bricks that have all records of the partitions that this server leads.
+    fn note_complete(&mut self, server: u32) {
         let Some(process) = &self.servers[server as usize].process else { return };
         for (at, partition) in &process.partitions {
             let number = at.partition.0 as usize;
@@ -246,7 +246,8 @@ impl World {
         }
     }
 
-    /// Once all members have agreed on what a power cut took and that is home, the next start need not ask again.
+    /// Once all members have agreed on the losses of a power cut and that is checkpointed, the next start need not ask
+    /// again.
     fn settle_lives(&mut self, server: u32) {
         for id in self.servers[server as usize].bricks.clone() {
             let Some(process) = &self.servers[server as usize].process else { return };
@@ -266,7 +267,7 @@ impl World {
         }
     }
 
-    /// Puts a journal, and data files, on stable storage.
+    /// Syncs a journal, and data files.
     pub fn sync(&mut self, server: u32, boot: Boot, job: SyncJob) {
         let outcome = self.act_in(server, Some(boot), |process, _| {
             let brick = process.bricks.get(&job.replica.brick)?;
@@ -283,7 +284,7 @@ impl World {
         }
     }
 
-    /// The same of everything that a brick has, for a client, who is answered then.
+    /// Syncs all data of a brick for a client, which is answered afterwards.
     pub fn sync_all(&mut self, server: u32, boot: Boot, id: BrickId, waiter: Waiter, reply: Reply) {
         let outcome = self.act_in(server, Some(boot), |process, _| {
             let brick = process.bricks.get(&id)?;
@@ -303,11 +304,11 @@ impl World {
 
     pub fn checkpoint(&mut self, server: u32, boot: Boot, brick: BrickId) {
         self.report.count("checkpoints");
-        // An error is the brick's end, which the next tick sees.
+        // An error means that the brick has failed, which the next tick sees.
         let _ = self.act_in(server, Some(boot), |process, now| process.checkpoint(brick, now));
     }
 
-    /// An orphan that nobody has open.
+    /// Collects an orphan that no client has open.
     pub fn collect(&mut self, volume: VolumeId, inode: InodeId) {
         let partition = inode.position().partition(self.settings.partitions);
         let brick = self.coordinator.ring.views[partition.0 as usize].leader;
@@ -316,7 +317,7 @@ impl World {
         self.act_in(server, None, |process, now| process.event(at, event, now));
     }
 
-    /// A process dies; another one begins a little later.
+    /// Kills a process; another one starts a little later.
     pub fn kill(&mut self, server: u32) {
         self.servers[server as usize].process = None;
         self.paused.remove(&server);
@@ -331,7 +332,7 @@ impl World {
         }
     }
 
-    /// A machine loses power: its processes, and what its disks had not on stable storage.
+    /// A machine loses power: its processes, and data of its disks that is not on stable storage.
     pub fn cut_power(&mut self, machine: u32) {
         let servers = (0..self.settings.servers).filter(|server| self.servers[*server as usize].machine == machine);
         for server in servers.collect::<Vec<_>>() {
@@ -344,15 +345,15 @@ impl World {
         }
     }
 
-    /// Somebody else may lead from now on, or somebody anew.
+    /// Notes that another leader may have begun, or the same one again.
     pub fn new_leaders(&mut self) {
         let at = self.moment();
         self.history.new_leaders(at);
     }
 
-    /// These bricks have only what is on stable storage. If nobody else has it all, what was acknowledged may be gone.
-    /// Who is even is looked at with each tick: what was answered since is lost with any member, and a view that has begun since may have
-    /// answered what only its members have.
+    /// These bricks keep only data on stable storage. If no other brick has everything, acknowledged changes may be
+    /// lost. The set of bricks that have everything is updated with each tick: an answer since then is lost with any
+    /// member, and a view that has begun since may have answered for changes that only its members have.
     pub fn lose_memory(&mut self, bricks: &BTreeSet<BrickId>) {
         let (mut lost, ring) = (false, &self.coordinator.ring);
         for ((even, view), number) in self.even.iter_mut().zip(&ring.views).zip((0..).map(PartitionNumber)) {
@@ -363,13 +364,13 @@ impl World {
         if lost {
             let at = self.moment();
             trace!(self, "what was not synced may be lost, moment {at}");
-            self.report.count("power cuts that nobody's memory outlived");
+            self.report.count("power cuts after which no replica had its memory");
             self.history.power_cut(at);
         }
     }
 }
 
-/// The server that has a brick, if its process lives.
+/// The server of a brick, if its process runs.
 pub fn server_of(servers: &[super::world::Server], brick: BrickId) -> Option<u32> {
     let found = servers.iter().position(|server| server.bricks.contains(&brick) && server.process.is_some());
     found.map(|server| server as u32)

@@ -1,4 +1,4 @@
-//! What a run is like; all of it follows from its seed.
+//! The settings of a run, all of which follow from its seed.
 
 mod narrow;
 
@@ -8,10 +8,10 @@ use hekate_brick::storage::Random;
 /// Microseconds of simulated time.
 pub type Micros = u64;
 
-/// How often which fault comes: weights, 0 for never.
+/// Weights of the kinds of faults; 0: never.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultSettings {
-    /// Between two faults, on average; 0: there are none.
+    /// Mean time between two faults; 0: no faults.
     pub every: Micros,
     pub kill: u64,
     pub power_cut: u64,
@@ -24,28 +24,28 @@ pub struct FaultSettings {
     pub connection_cut: u64,
     /// A server cannot reach the coordinator for a while.
     pub coordinator_cut: u64,
-    /// A process stands still, longer than its lease or not.
+    /// A process is paused, for longer than its lease or not.
     pub pause: u64,
-    /// One machine cannot be heard by another, which it hears.
+    /// Packets between two machines are lost in one direction.
     pub one_way_cut: u64,
-    /// A server's clock is set forth or back.
+    /// A server's clock is set forward or back.
     pub clock_jump: u64,
-    /// A bit of a data file flips, or what is written to one lands elsewhere.
+    /// A bit of a data file flips, or a write to one lands elsewhere.
     pub rot: u64,
-    /// A disk is copied, and later put back as it was then.
+    /// A disk is copied, and later replaced by the copy.
     pub older_copy: u64,
-    /// A disk is gone for good, and an empty one takes its place.
+    /// A disk is lost for good, and an empty one takes its place.
     pub wipe: u64,
-    /// A server reaches no other one, nor the coordinator, for longer than its lease; clients reach it still.
+    /// A server reaches no other server, nor the coordinator, for longer than its lease; clients still reach it.
     pub split: u64,
     /// Bits flip in a part of a journal that a checkpoint has covered.
     pub journal_rot: u64,
-    /// All processes die, their machines do not.
+    /// All processes die, but no machine does.
     pub kill_all: u64,
 }
 
 impl FaultSettings {
-    /// How often each comes, in the order of `World::fault`.
+    /// The weights, in the order of `World::fault`.
     pub fn weights(&self) -> [u64; 19] {
         [
             self.kill,
@@ -71,17 +71,17 @@ impl FaultSettings {
     }
 }
 
-/// What the network does to a packet, in 1,000 packets.
+/// Faults of the network, per 1,000 packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetworkSettings {
     pub delay_max: Micros,
     pub lost: u64,
     pub doubled: u64,
-    /// So many take 20 times as long.
+    /// Packets that take 20 times as long.
     pub slow: u64,
 }
 
-/// See the module.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     pub seed: u64,
@@ -90,57 +90,59 @@ pub struct Settings {
     pub bricks_per_server: u32,
     pub copies: u32,
     pub partitions: u32,
-    /// Partitions that share the names of a directory, at most.
+    /// Most partitions that share the names of a directory.
     pub spread_max: u32,
     pub brick: BrickSettings,
     pub clients: u32,
     pub calls_per_client: u32,
-    /// Names that a directory may have, and directories that clients know at most.
+    /// Names that a directory may have; also the most directories that clients know.
     pub names: u64,
     pub directories: usize,
-    /// Of 100 calls so many are about bytes and attributes, the others about names.
+    /// Calls about bytes and attributes, in percent; the others are about names.
     pub data_share: u64,
-    /// Of 100 changes so many are asked for on stable storage.
+    /// Changes that ask for stable storage, in percent.
     pub durable_share: u64,
-    /// Of 100 calls so many are a client's at the bytes of its own file, mostly durable overwrites.
+    /// Calls about the bytes of the client's own file, mostly durable overwrites, in percent.
     pub overwrites: u64,
-    /// Blocks of a file that these begin in.
+    /// Blocks of a file in which these begin.
     pub blocks: u64,
-    /// Of 100 of these so many are reads instead.
+    /// Reads among these, in percent.
     pub reads: u64,
-    /// Overwrites that need not be durable are on the fast lane too. Where views change with lives only, they cannot: who lost its
-    /// power stays a member there.
+    /// Overwrites that need not be durable are fast writes too. Only with leases: without them a replica that lost its
+    /// power stays a member.
     pub loose: bool,
-    /// Of 100 overwrites so many are durable.
+    /// Durable overwrites, in percent of all overwrites.
     pub durable_overwrites: u64,
     pub think_max: Micros,
-    /// All clients but the first ask seldom, so that it is mostly alone with its file; nearly all that it overwrites is durable.
+    /// All clients but the first call seldom, so that it is mostly alone with its file; nearly all its overwrites are
+    /// durable.
     pub visitors: bool,
-    /// When a client's write loses its connection, somebody comes by at once who reads and overwrites the same.
+    /// When a client's write loses its connection, another client reads and overwrites the same bytes at once.
     pub rivals: bool,
-    /// Faults wait until a write is on its way to all members, or an op with legs, and then come two at a time.
+    /// Faults wait until a fast write or a leg is in flight, and then come in pairs.
     pub ambush: bool,
     pub network: NetworkSettings,
-    /// One in five of the requests of a write to all members takes up to so long.
+    /// Longest delay of one in five requests of a fast write.
     pub late_max: Micros,
-    /// That a connection is gone is noticed within so long.
+    /// Longest time until a client notices a lost connection.
     pub notice_max: Micros,
-    /// A message inside of a server takes up to so long, a sync, a checkpoint.
+    /// Longest time of a message inside of a server, of a sync, and of a checkpoint.
     pub inside_max: Micros,
     pub sync_max: Micros,
     pub checkpoint_max: Micros,
     pub tick: Micros,
-    /// Servers' clocks go faster or slower by up to so many in 1,000.
+    /// Largest rate difference of a server's clock, per 1,000.
     pub drift: u64,
-    /// How long a server may serve after it has said that it lives; 0: for ever, and views change with lives only.
+    /// Time that a server may serve after it renewed its lease; 0: leases never end, and views change with incarnations
+    /// only.
     pub lease: Micros,
     pub faults: FaultSettings,
 }
 
-/// A request that is late takes so many times as long as others.
+/// Factor by which a late request takes longer.
 const LATE: Micros = 20;
 
-/// Two clocks run apart by a twentieth at most: 1.024 / 0.976.
+/// Largest rate difference per 1,000 at which two clocks differ by at most a twentieth: 1.024 / 0.976.
 const DRIFT_MAX: u64 = 24;
 
 fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
@@ -148,7 +150,7 @@ fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
 }
 
 impl Settings {
-    /// Those of a seed.
+    /// The settings of a seed.
     pub fn of(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x5e77_1465);
         let servers = pick(random, &[1, 2, 3, 3, 4, 5]);
@@ -158,7 +160,7 @@ impl Settings {
         let data_share = pick(random, &[0, 20, 50, 50, 90]);
         let (later, drift) = later_faults(seed);
         let overwrites = pick(&mut Random::new(seed ^ 0xfa57_1a9e), &[0, 0, 50, 90]);
-        // Of its own, so that the rest of a seed is what it was before there were leases.
+        // A generator of its own, so that the other settings of a seed do not depend on it.
         let lease = pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]);
         let (loose, durable_overwrites) = loose(seed, lease, 85);
         let of_seed = Self {
@@ -210,14 +212,15 @@ impl Settings {
     }
 }
 
-/// Whether overwrites may be loose, and how many are not: one run of two has none.
+/// Whether overwrites may be loose, and the percentage of durable ones: one run in two has no loose ones.
 fn loose(seed: u64, lease: Micros, durable: u64) -> (bool, u64) {
     let random = &mut Random::new(seed ^ 0x0010_05e0);
     let loose = lease > 0 && random.once_in(2);
     (loose, if loose { pick(random, &[15, 50, durable]) } else { durable })
 }
 
-/// What came after the first runs, and how far clocks run apart: of random numbers of their own, so that the rest of a seed is what it was.
+/// Weights of further faults, and the rate differences of clocks. They have a generator of their own, so that the other
+/// settings of a seed do not depend on them.
 fn later_faults(seed: u64) -> (FaultSettings, u64) {
     let late = &mut Random::new(seed ^ 0x9a05_e000);
     let (pause, one_way_cut) = (pick(late, &[0, 0, 2]), pick(late, &[0, 0, 2]));

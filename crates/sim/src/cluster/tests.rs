@@ -1,4 +1,4 @@
-//! Seeds.
+//! Runs of many seeds.
 
 use super::judge::UNDECIDED;
 use super::*;
@@ -9,7 +9,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs; what is wrong, a panic included.
+/// Runs a seed; complaints include a panic.
 fn try_run(settings: Settings, trace: bool) -> (Option<Outcome>, Vec<String>) {
     let ran = std::panic::catch_unwind(|| run(settings, trace));
     match ran {
@@ -36,9 +36,10 @@ fn one_seed_gives_the_same_bytes_twice() {
     }
 }
 
-/// What the default seeds reach, each. Of the branches that replicas name others are rarer (below), and five are not for runs: locks are not
-/// simulated (`replica/locks/locking/tests.rs`); replicas that differ with equal logs take a rotten disk (`replica/tests/compare.rs`); that a member has lost
-/// records, that a learner does not keep up and that one is tried again came once or never in 10,000 (`replica/tests/lost_records.rs`, `stuck.rs`, `learner.rs`).
+/// Events that the default seeds must reach, each. Rarer branches of replicas are below. Five branches are not for
+/// runs: locks are not simulated (`replica/locks/locking/tests.rs`); replicas that differ with equal logs need a
+/// damaged disk (`replica/tests/compare.rs`); a member that lost records, a learner that cannot keep up and one that is
+/// tried again come once or never in 10,000 runs (`replica/tests/lost_records.rs`, `stuck.rs`, `learner.rs`).
 const REACHED: [&str; 76] = [
     "branch: times are answered before all have them",
     "branch: times of files that were being written are renewed",
@@ -73,8 +74,8 @@ const REACHED: [&str; 76] = [
     "journal tails torn off",
     "lives settled",
     "new views",
-    "power cuts that nobody's memory outlived",
-    "branch: an fsync tells of a loss",
+    "power cuts after which no replica had its memory",
+    "branch: an fsync reports a loss",
     "branch: levelling: the leader fetches",
     "branch: levelling: a member is fed",
     "branch: levelling: a lost block is settled",
@@ -118,19 +119,19 @@ const REACHED: [&str; 76] = [
     "branch: levelling: a journal that has rotted hides records",
 ];
 
-/// What only the soak's seeds have to reach: since members come before leaders where room is scarce, journals are seldom
-/// full when replicas are levelled.
+/// Events that only 1,000 seeds have to reach. Members use up their room before leaders do where room is scarce, so
+/// journals are seldom full when a view begins.
 const REACHED_IN_1000: [&str; 3] = [
     "branch: levelling: no room for what is fetched",
     "branch: levelling: another one is to lead",
     "branch: a read closes a shard",
 ];
 
-/// What only 10,000 have to reach.
+/// Events that only 10,000 seeds have to reach.
 const REACHED_IN_10_000: [&str; 2] =
     ["branch: an op ends before any leg", "branch: what is damaged is made even as a member has it"];
 
-/// Runs of a test run, and of narrow ones.
+/// Seeds of a test, wide and narrow.
 const SEEDS: u64 = 300;
 const NARROW_SEEDS: u64 = 300;
 
@@ -171,7 +172,7 @@ fn narrow_legs_become_whole() {
 #[test]
 fn narrow_splits_become_whole() {
     let Some((sum, _)) = try_seeds(Settings::narrow_splits, NARROW_SEEDS) else { return };
-    assert!(sum.of("fault: a server is split off") > 0, "nobody was split off");
+    assert!(sum.of("fault: a server is split off") > 0, "no server was split off");
 }
 
 #[test]
@@ -180,8 +181,8 @@ fn narrow_journals_become_whole() {
     assert!(sum.of("fault: a journal that rots") > 0, "no journal rotted");
 }
 
-/// `HEKATE_SEEDS=n`: so many; `HEKATE_SEED=n`: this one, with a trace; `HEKATE_FIRST=n`: beginning with this one. -> what they
-/// reached, and how many there were; none: it was one.
+/// Tries seeds. `HEKATE_SEEDS=n`: this many; `HEKATE_FIRST=n`: beginning with this one; `HEKATE_SEED=n`: this one only,
+/// with a trace. Returns the counters and the number of seeds; none if it was a single one.
 fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)> {
     if let Some(seed) = number("HEKATE_SEED") {
         let (outcome, wrong) = try_run(settings(seed), true);
@@ -221,12 +222,12 @@ const STARTS: [u64; 5] = [0, 1_000, 2_000, 3_000, 4_000];
 #[cfg(feature = "planted")]
 const SEEDS_MAX: u64 = 1000;
 
-/// What runs of a kind are called, and how they are set.
+/// The name of a kind of runs, and its settings.
 #[cfg(feature = "planted")]
 type Kind = (&'static str, fn(u64) -> Settings);
 
-/// So many seeds until a checker complains, of a narrow run or a wide one, and what of. What it complains of without the bug too
-/// says nothing.
+/// Number of seeds until a checker complains, in a narrow run or a wide one, and the complaint. A complaint that also
+/// occurs without the bug does not count.
 #[cfg(feature = "planted")]
 fn seeds_until_found(bug: Bug, start: u64) -> Option<(u64, String)> {
     let kinds: [Kind; 8] = [
@@ -257,13 +258,13 @@ fn seeds_until_found(bug: Bug, start: u64) -> Option<(u64, String)> {
     None
 }
 
-/// `HEKATE_KIND=narrow`: no others.
+/// `HEKATE_KIND=narrow`: kinds whose name begins so, only.
 #[cfg(feature = "planted")]
 fn is_wanted(kind: &str) -> bool {
     std::env::var("HEKATE_KIND").map_or(true, |wanted| kind.starts_with(&wanted))
 }
 
-/// `HEKATE_BUG=sync-failure-ignored`: this one only; `HEKATE_FIRST=n`: beginning there only.
+/// `HEKATE_BUG=sync-failure-ignored`: this one only; `HEKATE_FIRST=n`: beginning at this seed only.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_bugs_are_found() {
@@ -280,7 +281,7 @@ fn planted_bugs_are_found() {
             missed.push(bug.name());
         }
         let (median, worst) = (seeds.get(seeds.len() / 2), seeds.last());
-        let by = found.iter().flatten().next().map(|(_, by)| by.as_str()).unwrap_or("nobody");
+        let by = found.iter().flatten().next().map(|(_, by)| by.as_str()).unwrap_or("no checker");
         println!("{bug}: median {median:?}, worst {worst:?} of {} starts, by: {by}", seeds.len());
     }
     assert!(missed.is_empty(), "not found within {SEEDS_MAX} seeds: {missed:?}");

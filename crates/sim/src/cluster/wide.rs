@@ -1,20 +1,21 @@
-//! Directories whose names several partitions share, as a client asks for them: `translators/distribute/wide.rs` as a
-//! state machine, a part at a time.
+//! Directories whose names several partitions share, from the client's side: `translators/distribute/wide.rs` as a
+//! state machine that asks one part at a time.
 
 use hekate_proto::*;
 
-/// Times that the parts of a directory are asked while anything changes in it, and while subdirectories come and go.
+/// Rounds in which the parts of a directory are asked while the directory changes, and while subdirectories are made
+/// and removed.
 const EXACT_MAX: usize = 4;
 const COLLECTS_MAX: usize = 16;
 
-/// How far the parts of a directory are asked.
+/// The progress of asking the parts of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parts {
     List { dir: InodeId, spread: u32, attributes: bool, next: usize, entries: Vec<Entry> },
     Whole { dir: InodeId, spread: u32, home: Option<Attr>, views: Vec<StubView>, before: Vec<(u64, u32)>, tries: usize },
 }
 
-/// What comes next.
+/// The next step.
 pub enum Then {
     Ask(Parts, Position, Op),
     Answer(Result<Reply>),
@@ -51,7 +52,7 @@ fn ask(parts: Parts) -> Then {
     Then::Ask(parts, position, op)
 }
 
-/// A part has answered.
+/// Handles the answer of a part.
 pub fn answered(parts: Parts, reply: Reply) -> Then {
     match (parts, reply) {
         (Parts::List { dir, spread, attributes, next, mut entries }, Reply::List { entries: more, end: true }) => {

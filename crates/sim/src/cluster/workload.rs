@@ -1,16 +1,16 @@
-//! What clients ask for: on a small tree that they share, so that they meet.
+//! The calls of clients: on a small tree that they share, so that their calls conflict.
 
 use super::settings::Settings;
 use bytes::Bytes;
 use hekate_brick::storage::Random;
 use hekate_proto::*;
 
-/// What clients know of the tree, from answers.
+/// The clients' knowledge of the tree, from answers.
 #[derive(Debug)]
 pub struct Known {
     directories: Vec<InodeId>,
     files: Vec<InodeId>,
-    /// Of both: so many, the newest.
+    /// Limit for both: the newest are kept.
     count_max: usize,
 }
 
@@ -19,7 +19,7 @@ impl Known {
         Self { directories: vec![ROOT], files: Vec::new(), count_max: settings.directories }
     }
 
-    /// An answer shows inodes.
+    /// Learns the inodes in an answer.
     pub fn learn(&mut self, reply: &Reply) {
         match reply {
             Reply::Node { attr, .. } => self.saw(attr.id, attr.kind),
@@ -51,7 +51,7 @@ impl Known {
         self.directories[random.below(self.directories.len() as u64) as usize]
     }
 
-    /// A client's own, as far as there are enough; now and then another's.
+    /// Usually the client's own file, as far as there are enough; sometimes another one's.
     fn file_of(&self, client: u32, random: &mut Random) -> Option<InodeId> {
         if random.once_in(16) {
             return self.file(random);
@@ -72,7 +72,7 @@ fn name(settings: &Settings, random: &mut Random) -> Name {
     }
 }
 
-/// A client's next call, and whether it is to be on stable storage.
+/// A client's next call, and whether it must be on stable storage.
 pub fn next_op(settings: &Settings, known: &Known, client: u32, random: &mut Random) -> (Op, bool) {
     if settings.overwrites > 0 && random.below(100) < settings.overwrites {
         return match known.file_of(client, random) {
@@ -150,7 +150,7 @@ fn data_op(inode: InodeId, random: &mut Random) -> Op {
     Op::Data { op }
 }
 
-/// Mostly near the beginning; now and then where shards meet.
+/// Mostly near the beginning; sometimes at the border of two shards.
 fn offset(random: &mut Random) -> u64 {
     match random.below(12) {
         0 => SHARD_BYTES - 3_000 + random.below(6_000),
@@ -199,7 +199,7 @@ fn inode_op(inode: InodeId, random: &mut Random) -> InodeOp {
     }
 }
 
-/// What all partitions that share a directory's names are to know.
+/// A change that all partitions that share a directory's names must know.
 fn change_of(inode: InodeId, random: &mut Random) -> Op {
     let mode = random.once_in(2).then(|| 0o2700 + random.below(64) as u16);
     let mtime = random.once_in(2).then(|| SetTime::At { time: Time(random.below(1_000_000) as i64) });

@@ -1,5 +1,5 @@
 //! The world of a run: servers, disks, network, coordinator, clients and time in one thread. Everything that happens is
-//! an event in one queue; what is left to chance comes from one generator.
+//! an event in one queue; all random decisions come from one generator.
 
 use super::client::Client;
 use super::clock::Clock;
@@ -18,7 +18,7 @@ use hekate_transport::link::{Boot, Generation, Packet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use xxhash_rust::xxh3::Xxh3;
 
-/// What is to happen. Who was meant may be gone by then: a boot names a process.
+/// A scheduled event. Its receiver may be gone by then: a boot names a process.
 #[derive(Debug)]
 pub enum Event {
     Start { server: u32 },
@@ -45,7 +45,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The server whose process has to run for it.
+    /// The server whose process must run for it.
     fn process(&self) -> Option<u32> {
         match self {
             Event::Tick { server, .. }
@@ -63,36 +63,36 @@ impl Event {
     }
 }
 
-/// A server, whether its process lives or not.
+/// A server; its process may or may not run.
 pub struct Server {
     pub machine: u32,
     pub bricks: Vec<BrickId>,
     pub process: Option<Process>,
-    /// A process is about to begin.
+    /// A process is about to start.
     pub starting: bool,
 }
 
-/// A client and what it is at.
+/// A client and its current call.
 pub struct Person {
     pub client: Client,
     pub call: Option<CallNumber>,
     pub op: Option<Op>,
-    /// Of its requests: a reply to another one is none of its concern.
+    /// Number of its current request: replies to others are ignored.
     pub number: u64,
     pub connection: u64,
-    /// Requests that it waits for, and where they went.
+    /// Requests that it waits for, and their servers.
     pub at: BTreeMap<u64, u32>,
-    /// Of these the one that is told beside a write to all members.
+    /// Among these the request to the inode's leader beside a write to all members.
     pub beside: Option<u64>,
     pub tries: u32,
     pub calls_left: u32,
-    /// Calls that it makes before any of chance.
+    /// Calls that it makes before random ones.
     pub script: VecDeque<Op>,
-    /// It looks at everything that it is shown.
+    /// It reads everything that it is shown.
     pub examines: bool,
 }
 
-/// See the module.
+/// The world of a run.
 pub struct World {
     pub settings: Settings,
     pub random: Random,
@@ -102,7 +102,7 @@ pub struct World {
     pub disks: BTreeMap<BrickId, Disk>,
     pub servers: Vec<Server>,
     pub coordinator: Coordinator,
-    /// Of each partition the bricks that have everything that was acknowledged, on disk or in memory.
+    /// For each partition the bricks that have all acknowledged changes, on disk or in memory.
     pub even: Vec<BTreeSet<BrickId>>,
     pub people: Vec<Person>,
     pub known: Known,
@@ -111,40 +111,40 @@ pub struct World {
     digest: Xxh3,
     pub report: Report,
     pub faults_on: bool,
-    /// Machines between which nothing passes.
+    /// Pairs of machines that are cut off from each other.
     pub cut: BTreeSet<(u32, u32)>,
-    /// Of these the first is not heard by the second.
+    /// Pairs of machines of which the second does not receive packets of the first.
     pub cut_to: BTreeSet<(u32, u32)>,
-    /// Servers whose processes stand still, and until when.
+    /// Paused servers, and until when.
     pub paused: BTreeMap<u32, Micros>,
     /// Servers that cannot reach the coordinator, and until when.
     pub apart: BTreeMap<u32, Micros>,
-    /// Of each server, and of the coordinator.
+    /// The clock of each server, and of the coordinator.
     pub clocks: Vec<Clock>,
-    /// Servers whose disks may be found empty when they start.
+    /// Servers of which a disk may be found empty when they start.
     pub wiped: BTreeMap<u32, BrickId>,
-    /// A brick on which something may be damaged, until a scrub finds nothing.
+    /// A brick that may be damaged, until a scrub finds nothing.
     pub rotten: Option<BrickId>,
-    /// When the last one was whole again.
+    /// When the last damaged brick was healthy again.
     pub mended_at: Micros,
-    /// What must never happen, and did.
+    /// Violations so far.
     pub wrong: Vec<String>,
     pub trace: bool,
     pub boots: u64,
-    /// When the last message from one replica to another is delivered: they come in their order.
+    /// Time of the last scheduled delivery for each pair of replicas: messages arrive in order.
     pub delivered: BTreeMap<(Address, Address), Micros>,
 }
 
-/// The id of a brick that takes another one's place is greater by this.
+/// Difference between the id of a brick and that of its replacement.
 pub const REPLACED: u128 = 1000;
 
-/// The server that a brick is on: who takes another one's place has its number too.
+/// The server of a brick; a replacement has the number of the brick before it.
 pub fn server_number(settings: &Settings, brick: BrickId) -> Option<u32> {
     let number = (brick.0.checked_sub(1)? % REPLACED) as u32;
     Some(number / settings.bricks_per_server)
 }
 
-/// In the trace of a single seed.
+/// Prints a line if the run is traced.
 macro_rules! trace {
     ($world:expr, $($arg:tt)*) => {
         if $world.trace {
@@ -155,7 +155,7 @@ macro_rules! trace {
 pub(super) use trace;
 
 impl World {
-    /// Disks are made; no server runs yet.
+    /// A world with new disks; no server runs yet.
     pub fn new(settings: Settings, trace: bool) -> Result<Self> {
         // A single run, or a scenario, with the bug that `HEKATE_PLANT` names.
         #[cfg(feature = "planted")]
@@ -210,29 +210,29 @@ impl World {
         })
     }
 
-    /// Puts something into the queue.
+    /// Schedules an event.
     pub fn after(&mut self, delay: Micros, event: Event) {
         self.order += 1;
         self.queue.insert((self.now + delay, self.order), event);
     }
 
-    /// Up to so long.
+    /// A random delay of at most `max`.
     pub fn delay(&mut self, max: Micros) -> Micros {
         1 + self.random.below(max)
     }
 
-    /// True so often in 1,000 times.
+    /// True with a probability of `times` in 1,000.
     pub fn per_mille(&mut self, times: u64) -> bool {
         self.random.below(1000) < times
     }
 
-    /// A moment of its own for the history.
+    /// A unique moment for the history.
     pub fn moment(&mut self) -> Moment {
         self.moment += 1;
         self.moment
     }
 
-    /// What must be the same in every run of the seed.
+    /// Adds bytes to the digest, which must be equal in every run of the seed.
     pub fn note(&mut self, bytes: &[u8]) {
         self.digest.update(bytes);
     }
@@ -241,14 +241,14 @@ impl World {
         self.digest.digest()
     }
 
-    /// The next event happens. False: there is none, or something is wrong.
+    /// Carries out the next event. False: there is none, or a rule is violated.
     pub fn step(&mut self) -> bool {
         let Some(event) = self.next_event() else { return false };
         self.happen(event);
         self.wrong.is_empty()
     }
 
-    /// The next event is due; it has not happened yet.
+    /// Takes the next event, which is not carried out yet.
     pub fn next_event(&mut self) -> Option<Event> {
         let ((now, order), event) = self.queue.pop_first()?;
         self.now = now;

@@ -1,8 +1,8 @@
-//! A right recording, and what is noticed when one word of it is changed.
+//! A correct recording, and complaints after one word of it is changed.
 
 use super::*;
 
-/// A history that is right: two names, bytes and locks of one file, by three processes.
+/// A correct history: two names, bytes and locks of one file, by three processes.
 const RIGHT: &str = r#"{"round": 1}
 {"who":0,"from":1,"to":2,"op":"mkdir","dir":0,"name":"d","inode":7}
 {"who":0,"from":3,"to":4,"op":"create","dir":7,"name":"a","inode":8}
@@ -85,7 +85,7 @@ fn a_change_that_may_have_been_done_is_right_either_way() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_with_its_line() {
+fn a_malformed_recording_is_refused_with_its_line() {
     for (text, place) in [
         ("{\"who\":0,\"from\":1,\"to\":2,\"op\":\"unlink\",\"dir\":0,\"name\":\"a\"}", "line 1: no round"),
         ("{\"round\":1}\nnonsense", "line 2: "),

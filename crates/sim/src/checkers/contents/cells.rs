@@ -9,17 +9,17 @@ use std::rc::Rc;
 /// The bytes of a cell: equal numbers mean equal bytes.
 pub type Content = u32;
 
-/// Zeros: a hole, or what was never written.
+/// Zeros: a hole, or bytes that were never written.
 pub const ZEROS: Content = 0;
 
-/// Where the cells of a file begin and end.
+/// The borders of the cells of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grid {
     borders: Vec<u64>,
 }
 
 impl Grid {
-    /// With these borders.
+    /// A grid with these borders.
     pub fn new(borders: BTreeSet<u64>) -> Self {
         Self { borders: borders.into_iter().collect() }
     }
@@ -29,7 +29,7 @@ impl Grid {
         self.borders.len().saturating_sub(1)
     }
 
-    /// The cells of `from..to`, which are borders.
+    /// The cells of `from..to`, which must be borders.
     pub fn cells(&self, from: u64, to: u64) -> Range<usize> {
         self.at(from)..self.at(to)
     }
@@ -39,7 +39,7 @@ impl Grid {
         self.at(border).min(self.len())..self.len()
     }
 
-    /// The bytes of a cell.
+    /// The byte range of a cell.
     pub fn bytes(&self, cell: usize) -> Range<u64> {
         self.borders[cell]..self.borders[cell + 1]
     }
@@ -51,7 +51,7 @@ impl Grid {
     }
 }
 
-/// All bytes that were written to or read from cells, numbered.
+/// Numbers for all bytes that were written to or read from cells.
 #[derive(Debug, Clone)]
 pub struct Palette {
     known: BTreeMap<(usize, Bytes), Content>,
@@ -59,12 +59,12 @@ pub struct Palette {
 }
 
 impl Palette {
-    /// Nothing but zeros.
+    /// A palette with zeros only.
     pub fn new() -> Self {
         Self { known: BTreeMap::new(), writers: vec![None] }
     }
 
-    /// The contents of consecutive cells, which are `bytes`. `writer`: who wrote them, if this is a write.
+    /// The contents of consecutive cells, which are `bytes`. `writer`: the call that wrote them, if it is a write.
     pub fn contents(
         &mut self,
         grid: &Grid,
@@ -95,22 +95,22 @@ impl Palette {
         content
     }
 
-    /// Whether two contents, perhaps of two cells, come from one writer.
+    /// True if two contents, perhaps of two cells, come from one writer.
     pub fn is_same_writer(&self, one: Content, other: Content) -> bool {
         self.writers[one as usize] == self.writers[other as usize] && (one == ZEROS) == (other == ZEROS)
     }
 
-    /// A content in words.
+    /// A content as text.
     pub fn describe(&self, content: Content) -> String {
         match self.writers[content as usize] {
             _ if content == ZEROS => "zeros".into(),
             Some(writer) => format!("what call #{} wrote", writer.0),
-            None => "bytes that nobody wrote".into(),
+            None => "bytes that no call wrote".into(),
         }
     }
 }
 
-/// A value, or what is left of the possibilities after a power cut.
+/// A value, or the values that are possible after a power cut.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Known<T: Ord> {
     Is(T),
@@ -118,7 +118,7 @@ pub enum Known<T: Ord> {
 }
 
 impl<T: Ord + Clone> Known<T> {
-    /// One of these.
+    /// One of these; none if there are none.
     pub fn one_of(values: BTreeSet<T>) -> Option<Self> {
         match values.len() {
             0 => None,
@@ -127,7 +127,7 @@ impl<T: Ord + Clone> Known<T> {
         }
     }
 
-    /// All that it may be.
+    /// All possible values.
     pub fn values(&self) -> Vec<T> {
         match self {
             Known::Is(value) => vec![value.clone()],
@@ -135,13 +135,13 @@ impl<T: Ord + Clone> Known<T> {
         }
     }
 
-    /// It, or one of these.
+    /// This value, or one of `others`.
     pub fn or(&self, others: &BTreeSet<T>) -> Self {
         let all = self.values().into_iter().chain(others.iter().cloned()).collect();
         Self::one_of(all).unwrap_or_else(|| self.clone())
     }
 
-    /// What is left of it if it fits; none if it cannot.
+    /// The possible values that fit; none if no value fits.
     pub fn that(&self, fits: impl Fn(&T) -> bool) -> Option<Self> {
         match self {
             Known::Is(value) => fits(value).then(|| self.clone()),
@@ -163,11 +163,11 @@ mod tests {
         assert_eq!((first[0], first[1]), (again[0], ZEROS));
         assert_eq!(palette.describe(again[0]), "what call #3 wrote");
         let stranger = palette.contents(&grid, 1..2, &Bytes::from_static(b"xy"), None);
-        assert_eq!(palette.describe(stranger[0]), "bytes that nobody wrote");
+        assert_eq!(palette.describe(stranger[0]), "bytes that no call wrote");
     }
 
     #[test]
-    fn what_is_seen_leaves_what_fits() {
+    fn an_observation_leaves_the_values_that_fit() {
         let size = Known::one_of(BTreeSet::from([0, 10, 20])).unwrap();
         assert_eq!(size.that(|size| *size >= 10).unwrap().values(), [10, 20]);
         assert_eq!(size.that(|size| *size == 20), Some(Known::Is(20)));

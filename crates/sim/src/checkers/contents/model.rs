@@ -1,9 +1,9 @@
-//! What a file is to the checker: cells with contents, a size, and whether it is gone.
+//! The checker's model of a file: cells with contents, a size, and whether the file is gone.
 //!
-//! After a power cut, of what was not secured a tail may be lost. A small file rests in one place, so it is as it was
-//! after some operation. A greater one rests in shards on several bricks, each with a tail of its own: there each cell
-//! and the size are one of what they were since the last secured operation of their shard; of what was written straight
-//! home, blocks may be holes.
+//! After a power cut, a tail of the changes that were not secured may be lost. A small file is stored in one place, so
+//! its state is that after some operation. A larger file is stored in shards on several bricks, each of which may lose
+//! a tail of its own: each cell, and the size, has one of the values since the last secured operation of its shard.
+//! Blocks of a write that bypassed the journal may be holes.
 
 use super::cells::{Content, Grid, Known, Palette, ZEROS};
 use crate::checkers::linearize::Model;
@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Bytes of the greatest write that goes through the journal; fresh bytes of greater ones go straight home (DESIGN 5).
+/// Largest write whose fresh bytes go through the journal, in bytes; those of larger writes are written directly to
+/// data files.
 pub const JOURNALED_BYTES_MAX: usize = 32 << 10;
 
-/// What a call did or saw.
+/// The effect or the observation of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     Write {
@@ -30,13 +31,13 @@ pub enum Action {
     Read {
         parts: Vec<ReadPart>,
     },
-    /// An answer said how long the file is.
+    /// An answer showed the file's size.
     Size(u64),
-    /// An answer said that it is gone.
+    /// An answer showed that the file is gone.
     Gone {
         call: CallNumber,
     },
-    /// Its answer was on its way when the power failed: it may be lost by then.
+    /// The power failed while the answer was on its way: the effect may be lost by then.
     Maybe(Box<Action>),
 }
 
@@ -45,13 +46,13 @@ pub enum Action {
 pub struct WritePart {
     pub cells: Range<usize>,
     pub contents: Vec<Content>,
-    /// The file reaches at least to here from then on.
+    /// The file's least size after the write, in bytes.
     pub end: u64,
-    /// As the inode's leader is told in the end.
+    /// The end that the inode's leader receives after the last shard, in bytes.
     pub told: u64,
-    /// It may go straight home.
+    /// The bytes may bypass the journal.
     pub large: bool,
-    /// Each of its bytes may be lost by now, or not.
+    /// Each byte may or may not be lost by now.
     pub unsure: bool,
 }
 
@@ -63,7 +64,7 @@ pub struct ReadPart {
     pub size: SizeSeen,
 }
 
-/// What a read says about the size.
+/// The size that a read implies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeSeen {
     AtLeast(u64),
@@ -86,22 +87,22 @@ pub struct State {
     cells: Vec<Known<Content>>,
     size: Known<u64>,
     gone: bool,
-    /// Power cuts that it has come through.
+    /// Power cuts so far.
     cuts: usize,
     undo: Undo,
 }
 
-/// What the next power cut may take back.
+/// Changes that the next power cut may undo.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Undo {
-    /// Of a file in one place: its changes, oldest first; none if no power cut is to come.
+    /// A file in one place: its changes, oldest first; empty if no power cut follows.
     Log(Vec<Rc<Change>>),
-    /// Of a file in several places: what else each of them may be then.
+    /// A file in several places: other possible values of each place after the next power cut.
     Else(Rc<Else>),
 }
 
-/// Without the order of what led to it: two orders that leave the same are one state. Each until what came in its place is
-/// secured.
+/// Possible values without the order of the changes that led to them, so that two orders with the same result are one
+/// state. A value stays until its successor in the same place is secured.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Else {
     cells: BTreeMap<(usize, Content), Moment>,
@@ -109,7 +110,7 @@ struct Else {
     was_there: Moment,
 }
 
-/// One part of an operation, and what was there before it.
+/// One part of an operation, and the values that it replaced.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Change {
     call: CallNumber,
@@ -120,13 +121,13 @@ struct Change {
 }
 
 impl State {
-    /// With nothing to lose.
+    /// A state without changes that could be lost.
     fn new(cells: Vec<Known<Content>>, size: Known<u64>, in_one_place: bool) -> Self {
         let undo = if in_one_place { Undo::Log(Vec::new()) } else { Undo::Else(Rc::default()) };
         Self { cells, size, gone: false, cuts: 0, undo }
     }
 
-    /// Takes back the last change.
+    /// Undoes the last change.
     fn take_back(&mut self, change: &Change) {
         for (cell, before) in &change.cells {
             self.cells[*cell] = before.clone();
@@ -140,20 +141,20 @@ fn later(until: &mut Moment, other: Moment) {
     *until = other.max(*until);
 }
 
-/// A file.
+/// A file and the times that decide what a power cut may take.
 pub struct File {
     pub grid: Grid,
     pub palette: Palette,
-    /// From when on each call's change is on stable storage.
+    /// For each call the moment from which its change is on stable storage.
     pub secured_at: BTreeMap<CallNumber, Moment>,
-    /// When the power failed; nothing is lost after the last time.
+    /// Moments of power cuts; nothing is lost after the last one.
     pub power_cuts: Vec<Moment>,
-    /// The greatest end that any operation may give the file.
+    /// The greatest size that any operation may give the file, in bytes.
     pub end_max: u64,
 }
 
 impl File {
-    /// The file when it is made.
+    /// The state of a new file.
     pub fn empty(&self) -> State {
         State::new(vec![Known::Is(ZEROS); self.grid.len()], Known::Is(0), self.end_max <= INLINE_MAX)
     }
@@ -174,11 +175,12 @@ impl File {
     }
 
     fn truncate(&self, state: &State, call: CallNumber, size: u64) -> State {
-        // What makes a file longer cuts no shards: bytes of a write whose end the leader has yet to be told stay.
+        // A truncate that extends the file cuts no shards: bytes of a write whose end the leader has not received yet
+        // stay.
         let is_cut = state.size.values().iter().any(|before| *before > size);
         let cleared = self.grid.from(size).filter(|_| is_cut).map(|cell| (cell, ZEROS));
         let mut next = self.changed(state, call, cleared, Known::Is(size), false, false);
-        // A power cut may have taken the size that a write had told, and not its bytes.
+        // A power cut may have taken the size that a write had set, but not its bytes.
         if state.size.values().iter().any(|before| *before <= size) {
             let unsure = self.grid.from(size).filter(|cell| matches!(state.cells[*cell], Known::OneOf(_)));
             for cell in unsure {
@@ -214,7 +216,8 @@ impl File {
         next
     }
 
-    /// What a change adds to what may be after the cut: it secures its shards and what came before in them, or it may be lost.
+    /// Adds a change to the possible values after the power cut: it secures its shards and the changes before it in
+    /// them, or it may be lost.
     fn note(&self, other: &mut Else, change: &Change, cut: Moment) {
         if self.is_secured(change, cut) {
             let shards: BTreeSet<u64> = change.cells.iter().map(|(cell, _)| self.shard(*cell)).collect();
@@ -253,8 +256,8 @@ impl File {
         self.secured_at.get(&change.call).is_some_and(|secured| *secured <= at)
     }
 
-    /// A file in one place: some tail of what was not secured is gone. What is left may be lost with the next cut: this
-    /// one may have been another machine's.
+    /// A file in one place: some tail of the changes that were not secured is lost. The rest may be lost in the next
+    /// power cut, because this one may have been another machine's.
     fn lose_a_tail(&self, state: &State, log: &[Rc<Change>], at: Moment) -> Vec<State> {
         let unsecured = log.iter().rev().take_while(|change| !self.is_secured(change, at)).count();
         let mut log = log[log.len() - unsecured..].to_vec();
@@ -270,7 +273,8 @@ impl File {
         all
     }
 
-    /// A file in several places: what each cell, and the size, may be; and may be after the next cut too.
+    /// A file in several places: the possible values of each cell and of the size; they stay possible after the next
+    /// power cut.
     fn lose_tails(&self, state: &State, other: &Else, at: Moment) -> Vec<State> {
         let mut other = other.clone();
         other.cells.retain(|_, until| *until > at);
@@ -286,7 +290,7 @@ impl File {
         std::iter::once(kept).chain(back).collect()
     }
 
-    /// What a read was given, run by run.
+    /// The bytes that a read returned, run by run.
     fn describe(&self, part: &ReadPart) -> String {
         let mut runs: Vec<(u64, u64, Content)> = Vec::new();
         for (cell, content) in part.cells.clone().zip(&part.contents) {

@@ -1,4 +1,4 @@
-//! From the calls of a history to the operations on one file.
+//! Turns the calls of a history into the operations on one file.
 
 use super::cells::{Grid, Palette};
 use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
@@ -14,13 +14,14 @@ use hekate_proto::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a call says about a file, before it is cut into cells.
+/// The effect or observation of a call, before it is cut into cells.
 enum Said {
     Write {
         offset: u64,
         data: Bytes,
     },
-    /// A write that was refused since the file was gone: bytes in shards may be seen by who still has it open.
+    /// A write that was refused because the file was gone: its bytes in shards may be read by a client that has the
+    /// file open.
     Left {
         offset: u64,
         data: Bytes,
@@ -37,7 +38,7 @@ enum Said {
     Gone,
 }
 
-/// An answer that no file ever gives.
+/// An answer that no state of a file gives.
 pub type Wrong = (CallNumber, String);
 
 /// The operations of one file.
@@ -47,7 +48,7 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// What these calls say about the file.
+    /// The operations of these calls on the file.
     pub fn new(history: &'a History, inode: InodeId, calls: &[CallNumber]) -> Result<Self, Wrong> {
         let mut said = Vec::new();
         for number in calls {
@@ -62,12 +63,12 @@ impl<'a> Draft<'a> {
         Ok(Self { history, said })
     }
 
-    /// The file and what happened to it.
+    /// The file and its operations.
     pub fn finish(self) -> (File, Vec<Candidate>) {
         let power_cuts = self.history.power_cuts().to_vec();
         let grid = Grid::new(self.borders(!power_cuts.is_empty()));
         let mut palette = Palette::new();
-        // Writes first, so that what is read is known by its writer.
+        // Writes first, so that bytes in reads are attributed to their writer.
         let is_write = |said: &Said| matches!(said, Said::Write { .. } | Said::Left { .. });
         let (writes, others): (Vec<_>, Vec<_>) = self.said.iter().partition(|(_, said)| is_write(said));
         let mut candidates = Vec::new();
@@ -105,7 +106,7 @@ impl<'a> Draft<'a> {
         (File { grid, palette, secured_at, power_cuts, end_max }, candidates)
     }
 
-    /// Whether bytes were read, or a size, while the call was under way.
+    /// True if bytes were read, or a size was shown, during the call.
     fn is_seen_meanwhile(&self, call: CallNumber) -> bool {
         let writer = self.history.call(call);
         let overlaps = |reader: &Call| {
@@ -116,8 +117,9 @@ impl<'a> Draft<'a> {
         seen.any(|(reader, _)| overlaps(self.history.call(*reader)))
     }
 
-    /// Whether the layout that its client knew may not be the file's any more, so that its bytes are written once more under the next: a truncate
-    /// has cut of them, or its leader is gone, who knew that it has not. Nobody else's write is done again.
+    /// True if the layout that the client used may have been replaced during the write, so that the client writes the
+    /// bytes once more under the next one: a truncate may have cut some of them, or the leader that knew of the
+    /// truncate is gone. No other write is repeated.
     fn may_meet_a_truncate(&self, call: CallNumber, end: u64) -> bool {
         let returned = self.history.call(call).returned().unwrap_or(Moment::MAX);
         self.said.iter().any(|(truncate, said)| {
@@ -127,9 +129,8 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Whether the power failed while the answer was on its way, or between a write to shards and the word to the inode's
-    /// leader: its bytes may be gone by then, and its size stays. The loss count of a view is to tell the client of it, as
-    /// fsync (DESIGN section 6).
+    /// True if the power failed while the answer was on its way, or between the write to the shards and the request to
+    /// the inode's leader: the bytes may be lost, and the size may stay.
     fn may_be_lost_meanwhile(&self, call: CallNumber) -> bool {
         let writer = self.history.call(call);
         let is_sure = writer.durable && writer.returned().is_some();
@@ -142,8 +143,9 @@ impl<'a> Draft<'a> {
         self.history.power_cuts().iter().any(in_flight)
     }
 
-    /// Wherever an operation begins or ends, and shards do; with `blocks` also where blocks of writes do: a power cut takes some of
-    /// what was not synced, of a small write too where a learner had been given a part of its blocks.
+    /// Borders: where operations begin and end, and where shards do; with `blocks` also at the blocks of writes. A
+    /// power cut takes single blocks of a write that was not synced, of a small one too if a learner had received some
+    /// of its blocks.
     fn borders(&self, blocks: bool) -> BTreeSet<u64> {
         let mut borders = BTreeSet::from([0]);
         for (_, said) in &self.said {
@@ -160,7 +162,7 @@ impl<'a> Draft<'a> {
 }
 
 impl Said {
-    /// The bytes that it names or shows.
+    /// The byte range that it names or shows.
     fn range(&self) -> (u64, u64) {
         match self {
             Said::Write { offset, data } | Said::Left { offset, data } => (*offset, offset + data.len() as u64),
@@ -170,7 +172,7 @@ impl Said {
         }
     }
 
-    /// How long it may make the file.
+    /// The size up to which it may extend the file, in bytes.
     fn end(&self) -> u64 {
         match self {
             Said::Write { .. } | Said::Truncate { .. } => self.range().1,
@@ -234,7 +236,7 @@ fn refused(history: &History, call: &Call, error: &Error) -> Result<Vec<Said>, S
         }
         (_, Error::Stale) => match may_be_removed(history, call.returned()) {
             true => return Ok(left(&call.op).into_iter().chain([Said::Gone]).collect()),
-            false => return Err("the file is gone, but nobody had asked to remove or replace anything".into()),
+            false => return Err("the file is gone, but no call had asked to remove or replace anything".into()),
         },
         _ => false,
     };
@@ -244,7 +246,7 @@ fn refused(history: &History, call: &Call, error: &Error) -> Result<Vec<Said>, S
     }
 }
 
-/// Whether a call that may remove a file was made before this moment, or a power cut may have taken it.
+/// True if a call that may remove a file was made before this moment, or a power cut may have taken the file.
 fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
     let is_earlier = |cut: &Moment| before.is_none_or(|before| *cut <= before);
     history.power_cuts().iter().any(is_earlier)
@@ -254,8 +256,7 @@ fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
         })
 }
 
-/// Bytes in shards are seen before the inode's leader has been told of them: before the size is. Grants are to end that
-/// (DESIGN section 6).
+/// A write whose bytes in shards are visible before the inode's leader has received its end, so before the size.
 fn split(action: Action) -> Action {
     match bytes_only(action) {
         Action::Write { call, mut parts } => {
@@ -267,7 +268,7 @@ fn split(action: Action) -> Action {
     }
 }
 
-/// What a write has done that was not told: a truncate came between, so it is done again.
+/// The bytes of a write that the inode's leader refused: a truncate replaced the layout, so the client writes again.
 fn bytes_only(action: Action) -> Action {
     match action {
         Action::Write { call, parts } => {
@@ -282,7 +283,7 @@ fn maybe(action: Action) -> Action {
     Action::Maybe(Box::new(action))
 }
 
-/// A write of which each byte may be lost by the time that it counts.
+/// A write of which each byte may be lost when it takes effect.
 fn unsure(action: Action) -> Action {
     match action {
         Action::Write { call, parts } => {
@@ -293,7 +294,7 @@ fn unsure(action: Action) -> Action {
     }
 }
 
-/// `is_cut`: the power failed meanwhile.
+/// `is_cut`: the power failed during the call.
 fn action(grid: &Grid, palette: &mut Palette, (call, is_cut): (CallNumber, bool), said: &Said) -> Action {
     match said {
         Said::Truncate { size } => Action::Truncate { call, size: *size },
@@ -317,7 +318,7 @@ fn action(grid: &Grid, palette: &mut Palette, (call, is_cut): (CallNumber, bool)
                 let slice = bytes.slice((from.min(seen) - offset).min(bytes.len() as u64) as usize..);
                 let contents = palette.contents(grid, cells.clone(), &slice, None);
                 let size = match is_cut {
-                    // The bytes may be from before and the size from after it.
+                    // The bytes may be from before the power cut, and the size from after it.
                     true => SizeSeen::AtLeast(if seen > from { seen } else { 0 }),
                     false => size_seen(from, seen, to),
                 };
@@ -328,7 +329,7 @@ fn action(grid: &Grid, palette: &mut Palette, (call, is_cut): (CallNumber, bool)
     }
 }
 
-/// What the size must be if of `from..to` the bytes up to `seen` were given.
+/// The size that follows if a read of `from..to` returned the bytes up to `seen`.
 fn size_seen(from: u64, seen: u64, to: u64) -> SizeSeen {
     if seen == to {
         SizeSeen::AtLeast(to)

@@ -1,9 +1,8 @@
-//! The search in rounds: first without what nobody saw, and with writes as one step.
+//! A search in rounds: the first one leaves out operations that no answer shows, and takes writes as one step.
 //!
-//! An operation that may have happened (its client was told nothing) doubles the ways to order the others; some hundred
-//! of them make a search that never ends. An order of fewer such operations is as good an order: those left out just
-//! did not happen. So the first round has only those of which a read or a size tells; a file for which that is not
-//! enough gets the others in the next rounds.
+//! An operation with an unknown outcome doubles the number of orders of the others; a hundred of them make a search
+//! endless. An order of a subset is a valid order: the operations left out did not happen. So the first round has only
+//! those operations that a read or a size shows. A file without an order gets more of them in each next round.
 
 use super::cells::{Content, ZEROS};
 use super::model::{Action, File, SizeSeen};
@@ -11,36 +10,37 @@ use crate::checkers::linearize::{Operation, Stuck, linearize};
 use crate::history::Moment;
 use std::collections::BTreeSet;
 
-/// In which rounds an operation takes part: from, to.
+/// The rounds that an operation takes part in: first, last.
 pub type Rounds = (u8, u8);
 
-/// In all.
+/// All rounds.
 pub const ALL: Rounds = (0, LAST);
-/// As long as writes to shards are taken as one step.
+/// Rounds in which writes to shards are one step.
 pub const WHOLE: Rounds = (0, 0);
-/// Once bytes may be seen before the size is.
+/// Rounds in which bytes may be visible before the size.
 pub const SPLIT: Rounds = (1, LAST);
-/// Once bytes may be seen of writes that have to be done again.
+/// Rounds in which bytes may be visible of writes that are repeated.
 pub const EARLY: Rounds = (2, LAST);
-/// Once bytes of such writes may be seen, be covered by a truncate, and be seen again when the file grows over them.
+/// Rounds in which bytes of such writes may be visible, be hidden by a truncate, and be visible again when the file
+/// grows over them.
 pub const AGAIN: Rounds = (3, LAST);
-/// The round in which nothing is left out.
+/// The round in which no operation is left out.
 const LAST: u8 = 4;
 
-/// An operation that some rounds have.
+/// An operation that takes part in some rounds.
 pub struct Candidate {
     pub operation: Operation<Action>,
     pub rounds: Rounds,
 }
 
 impl Candidate {
-    /// It may have happened, or not.
+    /// The same operation, which may or may not have happened.
     pub fn optional(self) -> Self {
         Self { operation: Operation { required: false, ..self.operation }, ..self }
     }
 }
 
-/// What the answers show.
+/// The contents and sizes that answers show.
 #[derive(Default)]
 struct Shown {
     contents: BTreeSet<(usize, Content)>,
@@ -67,7 +67,7 @@ impl Shown {
         shown
     }
 
-    /// Whether somebody may have seen what it does.
+    /// True if an answer may show the effect of the action.
     fn tells_of(&self, action: &Action) -> bool {
         match action {
             Action::Write { parts, .. } => parts.iter().any(|part| {
@@ -79,7 +79,11 @@ impl Shown {
     }
 }
 
-/// An order of the operations of a file that begins empty.
+/// Looks for an order of the operations of a file that begins empty.
+///
+/// # Errors
+///
+/// No round has an order; the last round's search is returned.
 pub fn order(file: &File, candidates: &[Candidate], power_cuts: &[Moment]) -> Result<(), Stuck> {
     let shown = Shown::by(candidates);
     let search = |round: u8| {

@@ -1,4 +1,4 @@
-//! Histories of one file, by hand and at random.
+//! Histories of one file, written by hand and at random.
 
 use super::check;
 use crate::checkers::scenario::*;
@@ -43,11 +43,11 @@ fn a_read_ends_where_the_file_does() {
 }
 
 #[test]
-fn bytes_that_nobody_wrote_are_refused() {
+fn bytes_that_no_call_wrote_are_refused() {
     let mut scenario = Scenario::default();
     scenario.wrote(0, 1, 0, b"abc");
     scenario.read(2, 3, 0, 3, b"abd");
-    assert!(complaint(&scenario).contains("bytes that nobody wrote"));
+    assert!(complaint(&scenario).contains("bytes that no call wrote"));
 }
 
 #[test]
@@ -101,9 +101,10 @@ fn a_write_of_a_dead_client_happens_late_or_never_but_is_not_undone() {
     assert!(!seen(b"new", b"old"));
 }
 
-/// The leader is told of its end last: whoever makes the file longer before that uncovers its bytes, and takes none of them.
+/// The inode's leader receives the end of a write last. A truncate that extends the file before that exposes the bytes
+/// and removes none of them.
 #[test]
-fn bytes_of_a_write_that_is_not_told_yet_stay_when_the_file_grows() {
+fn bytes_of_a_write_without_its_size_stay_when_the_file_grows() {
     for (bytes, right) in [(b"xycdef", true), (b"xy\0\0ef", false)] {
         let (mut scenario, far) = (Scenario::default(), 100_000);
         scenario.wrote(0, 19, far, b"abcdef");
@@ -115,8 +116,8 @@ fn bytes_of_a_write_that_is_not_told_yet_stay_when_the_file_grows() {
     }
 }
 
-/// Who was not answered asks again; what it wrote does not come back over what others have written since. Only under the next layout of
-/// the file, after a truncate, it is written once more.
+/// A client without an answer repeats its write. The repeated write must not overwrite later writes of other clients.
+/// Only under the file's next layout, after a truncate, are the bytes written again.
 #[test]
 fn a_write_is_done_once_however_often_it_was_asked_for() {
     for (truncated, right) in [(false, false), (true, true)] {
@@ -157,9 +158,10 @@ fn other_answers_tell_the_size_too() {
     assert!(complaint(&sized(4)).contains("the file has [3] bytes then, not 4"));
 }
 
-/// Others see the size that a write overtook, and cover its bytes, before its own size comes (seed 1682).
+/// Other clients see a size that was set after the write, and a truncate hides its bytes, before the write's own size
+/// is set.
 #[test]
-fn bytes_may_be_covered_before_their_size_is_told() {
+fn a_truncate_may_hide_bytes_before_their_size_is_set() {
     let far = 100_000;
     let mut scenario = Scenario::default();
     scenario.wrote(0, 1, far, b"x");
@@ -172,12 +174,12 @@ fn bytes_may_be_covered_before_their_size_is_told() {
 }
 
 #[test]
-fn a_file_goes_only_if_somebody_removed_it_and_stays_gone() {
+fn a_file_is_gone_only_if_a_call_removed_it_and_stays_gone() {
     let read = || Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 3, touch: false } };
     let mut gone = Scenario::default();
     gone.wrote(0, 1, 0, b"abc");
     gone.did(2, 3, read(), Err(Error::Stale));
-    assert!(complaint(&gone).contains("nobody had asked to remove"));
+    assert!(complaint(&gone).contains("no call had asked to remove"));
     let mut back = Scenario::default();
     back.wrote(0, 1, 0, b"abc");
     let unlink = NameOp::Unlink { dir: ROOT, name: name("f"), open_here: None };
@@ -188,9 +190,9 @@ fn a_file_goes_only_if_somebody_removed_it_and_stays_gone() {
     assert!(complaint(&back).contains("the file is gone then"));
 }
 
-/// Seed 3843. Its bytes were in the shard when the inode's leader said that there is no such file any more.
+/// The bytes were in the shard when the inode's leader answered that the file no longer exists.
 #[test]
-fn bytes_of_a_write_that_met_no_file_are_seen_by_who_reads_meanwhile() {
+fn a_read_may_return_bytes_of_a_write_that_was_refused_as_stale() {
     for (seen, right) in [(b"abc", true), (b"xyz", true), (b"xbc", false)] {
         let mut scenario = Scenario::default();
         scenario.wrote(0, 1, 0, b"abc");
@@ -202,7 +204,7 @@ fn bytes_of_a_write_that_met_no_file_are_seen_by_who_reads_meanwhile() {
     }
 }
 
-/// Seed 9920. Bytes are asked for before the size is.
+/// A read asks for bytes before it asks for the size.
 #[test]
 fn a_read_over_a_power_cut_ends_where_the_file_does_after_it() {
     for (meanwhile, after, right) in [(&b"aX"[..], &b"ab"[..], true), (b"aXY", b"ab", true), (b"ab", b"aX", false)] {
@@ -224,7 +226,8 @@ fn a_broken_invariant_is_no_answer() {
     assert!(complaint(&scenario).contains("no state of a file gives this answer"));
 }
 
-/// Appends to a small file; some are synced; then the power fails, and what is read must begin with these.
+/// Appends to a small file, some of them synced; then the power fails. The bytes that are read must begin with the
+/// synced ones.
 fn after_a_power_cut(read: &[u8]) -> bool {
     let mut scenario = Scenario::default();
     scenario.wrote(0, 1, 0, b"a");
@@ -245,7 +248,7 @@ fn a_power_cut_takes_a_tail_of_what_was_not_synced() {
 }
 
 #[test]
-fn after_a_power_cut_what_was_seen_stays() {
+fn bytes_that_were_read_after_a_power_cut_stay() {
     let mut scenario = Scenario::default();
     scenario.wrote(0, 1, 0, b"a");
     scenario.history.power_cut(10);
@@ -277,7 +280,7 @@ fn of_a_great_file_each_shard_loses_a_tail_of_its_own() {
 }
 
 #[test]
-fn what_one_power_cut_leaves_another_may_take_until_it_is_synced() {
+fn a_second_power_cut_may_take_what_the_first_one_left_unsynced() {
     for place in [0, 2 * SHARD_BYTES] {
         let after = |synced: bool, read: &[u8]| {
             let mut scenario = Scenario::default();
@@ -308,7 +311,7 @@ fn a_write_that_waited_through_a_power_cut_may_be_seen_lost_and_repeated() {
     assert_right(&scenario);
 }
 
-/// Seed 4052: the read's answer comes after the power cut, what it saw does not.
+/// The answer of the read arrives after the power cut, but the read took place before it.
 #[test]
 fn a_read_over_a_power_cut_may_have_seen_a_write_that_is_lost_and_repeated() {
     let mut scenario = Scenario::default();
@@ -338,8 +341,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A run, one step after the other, each step's window drawn wide around its moment. Windows of one client overlap,
-/// which only makes it harder. Every `dying`th write gets no answer.
+/// A run of sequential steps, each with a window drawn wide around its moment. Windows of one client may overlap, which
+/// only allows more orders. Every `dying`th write gets no answer.
 fn run(steps: &[(Step, u64, u64)], dying: usize) -> (History, Vec<u8>) {
     let mut file: Vec<u8> = Vec::new();
     let mut history = History::default();
@@ -387,7 +390,7 @@ proptest! {
     ) {
         let (history, _) = run(&steps, dying);
         let complaints = check(&history);
-        // One history in some thousand takes more steps than a search may: that says nothing, as in a run.
+        // One history in some thousand exceeds the limit of a search; such a history is not judged, as in a run.
         prop_assume!(!complaints.iter().any(|one| one.what.starts_with("the search for an order of the calls gave up")));
         prop_assert!(complaints.is_empty(), "{}", complaints[0]);
     }
@@ -409,7 +412,7 @@ proptest! {
     }
 
     #[test]
-    fn what_every_order_overwrote_is_refused(steps in prop::collection::vec((step(), 0u64..25, 0u64..25), 1..100)) {
+    fn bytes_that_every_order_overwrote_are_refused(steps in prop::collection::vec((step(), 0u64..25, 0u64..25), 1..100)) {
         let (mut history, mut file) = run(&steps, usize::MAX);
         let at = history.end() + 100;
         for (step, at) in [(Step::Write(0, vec![5; 12]), at), (Step::Write(0, vec![6; 12]), at + 10)] {

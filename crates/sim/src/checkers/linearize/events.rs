@@ -4,8 +4,9 @@ use super::Operation;
 use crate::history::Moment;
 use std::rc::Rc;
 
-/// In this order at the same moment: what opens overlaps what closes then, and what closes with a power cut may come before
-/// it. What need not have happened closes last: one call may be both that and what it led to.
+/// The order of events at the same moment. An operation that opens overlaps one that closes at that moment, and one
+/// that closes at a power cut may come before it. Optional operations close last, because one call may be both such an
+/// operation and the observation that it led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Open(usize),
@@ -25,7 +26,7 @@ pub fn in_order<A>(operations: &[Operation<A>], power_cuts: &[Moment]) -> Vec<(M
     events
 }
 
-/// For each event the operations that are open when it comes, required ones first, by their end.
+/// For each event the operations that are open then: required ones first, then by their end.
 pub fn open_at<A>(operations: &[Operation<A>], events: &[(Moment, Event)]) -> Vec<Rc<[usize]>> {
     let mut now: Vec<usize> = Vec::new();
     let mut all = Vec::with_capacity(events.len());

@@ -1,10 +1,10 @@
-//! A register: the smallest model that tells good histories from bad ones.
+//! A register: the smallest model that separates good histories from bad ones.
 
 use super::*;
 
 enum Register {
     Write(u32),
-    /// Two digits, one after the other.
+    /// Writes two digits, one after the other.
     WriteTwice(u32, u32),
     Read(u32),
 }
@@ -68,7 +68,7 @@ fn a_read_after_a_write_sees_it_and_nothing_that_was_overwritten() {
 }
 
 #[test]
-fn what_one_reader_saw_no_later_reader_unsees() {
+fn a_later_read_is_not_older_than_an_earlier_one() {
     let operations =
         |second| vec![operation(0, Write(7), 0, 100), operation(1, Read(7), 1, 2), operation(2, Read(second), 3, 4)];
     assert!(run(operations(7)).is_ok());
@@ -76,7 +76,7 @@ fn what_one_reader_saw_no_later_reader_unsees() {
 }
 
 #[test]
-fn what_nobody_was_told_of_may_happen_late_or_never() {
+fn an_operation_without_an_answer_may_happen_late_or_never() {
     assert_eq!(run(vec![pending(0, Write(7), 0), operation(1, Read(0), 5, 6)]), Ok(vec![1]));
     let late = run(vec![pending(0, Write(7), 0), operation(1, Read(0), 5, 6), operation(2, Read(7), 8, 9)]);
     assert_eq!(late, Ok(vec![1, 0, 2]));
@@ -84,7 +84,7 @@ fn what_nobody_was_told_of_may_happen_late_or_never() {
 }
 
 #[test]
-fn what_must_not_happen_after_its_window_does_not() {
+fn an_operation_does_not_happen_after_its_window() {
     let ghost = Operation { closes: Some(4), ..pending(0, Write(7), 0) };
     assert!(run(vec![ghost, operation(1, Read(0), 5, 6), operation(2, Read(7), 8, 9)]).is_err());
 }

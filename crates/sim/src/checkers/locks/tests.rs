@@ -1,4 +1,4 @@
-//! Right and wrong histories of locks.
+//! Correct and incorrect histories of locks.
 
 use super::*;
 use crate::history::Moment;
@@ -43,7 +43,7 @@ fn two_exclusive_locks_at_once_are_noticed() {
 }
 
 #[test]
-fn a_refusal_needs_somebody_who_holds() {
+fn a_refusal_needs_a_holder() {
     let mut locks = Locks::default();
     locks.tried(1, (0, 4), range(Read, 0, 9), true);
     locks.tried(2, (1, 5), range(Write, 0, 0), false);

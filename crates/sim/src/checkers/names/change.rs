@@ -1,9 +1,9 @@
-//! What calls change of the tree, and how it refuses them.
+//! Changes of the tree by calls, and the errors with which the tree refuses them.
 
 use super::tree::{Ends, Node, Tree};
 use hekate_proto::{Error, InodeId, Name, NodeKind, RenameMode};
 
-/// What changes the tree.
+/// A change of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     Make {
@@ -12,7 +12,7 @@ pub enum Change {
         node: Node,
         exclusive: bool,
     },
-    /// `told`: the links that it answered.
+    /// `told`: the link count in the answer.
     Link {
         dir: InodeId,
         name: Name,
@@ -31,7 +31,11 @@ pub enum Change {
 }
 
 impl Change {
-    /// Changes the tree at once; the inode whose link is to be dropped.
+    /// Changes the tree in one step. Returns the inode whose link count is still to be decreased.
+    ///
+    /// # Errors
+    ///
+    /// The tree refuses the change.
     pub fn take(&self, tree: &mut Tree) -> Result<Option<InodeId>, Error> {
         match self {
             Change::Make { dir, name, node, .. } => tree.make(*dir, name, *node).map(|()| None),
@@ -47,22 +51,22 @@ impl Change {
         }
     }
 
-    /// Whether the tree refuses it with this error.
+    /// True if the tree refuses it with this error.
     pub fn is_refused(&self, tree: &Tree, error: &Error) -> bool {
         let answer = self.refusal(tree);
         match (&answer, error) {
-            // What was refused says why in words of its own.
+            // The text of a refusal differs.
             (Some(Error::Denied { .. }), Error::Denied { .. }) => true,
-            // An inode without a name may be there still for who has it open.
+            // An inode without a name may exist as long as a client has it open.
             (Some(Error::Stale), Error::NotFound) => matches!(self, Change::Link { .. }),
-            // Both are true of a directory that is to replace one below itself.
+            // Both hold for a directory that is to replace one below itself.
             (Some(Error::Loop), Error::NotEmpty) => matches!(self, Change::Rename(_)),
             (Some(answer), error) => answer == error,
             (None, _) => false,
         }
     }
 
-    /// How the tree refuses it.
+    /// The error with which the tree refuses it.
     pub fn refusal(&self, tree: &Tree) -> Option<Error> {
         match self {
             Change::Make { dir, name, node, exclusive } => match tree.look_up(*dir, name) {
@@ -86,7 +90,7 @@ impl Change {
         }
     }
 
-    /// Names and links may rest apart, then one changes after the other.
+    /// Names and links may be stored apart, then one changes after the other.
     pub fn parts(&self) -> usize {
         match self {
             Change::Link { .. } | Change::Unlink { .. } => 2,
@@ -97,7 +101,7 @@ impl Change {
 }
 
 impl Change {
-    /// The directories whose names its answer depends on, and the inodes whose links.
+    /// The directories whose names, and the inodes whose links, its answer depends on.
     pub fn depends_on(&self, tree: &Tree) -> (Vec<InodeId>, Vec<InodeId>) {
         let mut dirs = self.directories();
         let replaced = match self {

@@ -1,25 +1,25 @@
-//! What answers show of the tree.
+//! Observations of the tree in answers.
 
 use super::tree::{Node, Tree};
 use hekate_proto::{Error, InodeId, Name, NodeKind};
 
-/// What shows a bit of the tree.
+/// One observation of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Look {
-    /// A name led here; or to nothing, in a directory that may be gone.
+    /// The name led to this node, or to nothing, in a directory that may be gone.
     Name { dir: InodeId, name: Name, node: Option<Node> },
     /// Looking up this name was refused.
     NotFound { dir: InodeId, name: Name, error: Error },
     /// The directory could be listed, or not.
     Listed { dir: InodeId, alive: bool },
-    /// So many links; none: it is gone, or open somewhere.
+    /// This many links; 0: it is gone, or open somewhere.
     Links { inode: InodeId, kind: NodeKind, links: u32 },
-    /// There is no such inode.
+    /// The inode does not exist.
     Missing { inode: InodeId },
 }
 
 impl Look {
-    /// Whether the tree shows this.
+    /// True if the tree agrees with the observation.
     pub fn fits(&self, tree: &Tree) -> bool {
         match self {
             Look::Name { dir, name, node } => tree.look_up(*dir, name).ok() == *node,
@@ -37,7 +37,7 @@ impl Look {
         }
     }
 
-    /// What it shows instead.
+    /// The state of the tree instead, as text.
     pub fn explain(&self, tree: &Tree) -> String {
         match self {
             Look::Name { dir, name, .. } | Look::NotFound { dir, name, .. } => {

@@ -1,8 +1,8 @@
-//! What a power cut took of the names, decided as late as possible.
+//! Names that a power cut took, decided as late as possible.
 //!
 //! Of the changes that were not secured, each directory may lose a tail; a change of two directories is lost in both or
-//! in neither. Which tail shows when somebody looks: until then the changes are *open*, and a look at a directory
-//! decides of that directory only. A directory that is lost takes its names with it.
+//! in neither. An observation shows which tail: until then the changes are *open*, and an observation of a directory
+//! decides that directory only. A lost directory takes its names with it.
 
 use super::change::Change;
 use super::tree::{Node, Tree};
@@ -19,9 +19,9 @@ pub struct Entry {
     change: Change,
     /// Directories whose names it changed, or that had to be empty for it.
     dirs: Vec<InodeId>,
-    /// Inodes that it made, removed, or gave or took a name.
+    /// Inodes that it made or removed, or whose names it changed.
     inodes: Vec<InodeId>,
-    /// Of a rename: what was moved.
+    /// The moved node of a rename.
     moved: Option<Node>,
 }
 
@@ -34,7 +34,7 @@ impl Hash for Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Fate {
-    /// No power cut came since.
+    /// No power cut since.
     Fresh,
     /// A power cut may have taken it.
     Open,
@@ -42,21 +42,21 @@ enum Fate {
     Lost,
 }
 
-/// The changes since a tree that nothing can take back.
+/// The changes since a tree that no power cut can undo.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Log {
     base: Tree,
     entries: Vec<(Rc<Entry>, Fate)>,
 }
 
-/// Links that are counted otherwise than names are there, as calls are in between.
+/// Links that are counted while their names do not exist, or the reverse, because a call is in progress.
 pub struct Between<'a> {
     pub owed: &'a BTreeMap<CallNumber, InodeId>,
     pub adding: &'a BTreeMap<CallNumber, InodeId>,
 }
 
 impl Entry {
-    /// Of a change that the tree, as it was before, allowed.
+    /// The entry of a change that the tree allowed; `before`: the tree before it.
     pub fn new(call: CallNumber, change: &Change, before: &Tree) -> Self {
         let (mut dirs, mut inodes) = (change.directories(), Vec::new());
         let mut moved = None;
@@ -79,10 +79,10 @@ impl Entry {
         Self { call, change: change.clone(), dirs, inodes, moved }
     }
 
-    /// Changes the tree as it did, or, where its directory was lost, as far as it can; false if that cannot be.
+    /// Repeats the change on the tree, as far as its directories exist; false if that is impossible.
     fn replay(&self, tree: &mut Tree, between: &Between) -> bool {
         if let Change::Link { dir, name, inode, .. } = &self.change {
-            // The inode may have lost the directory of its first name.
+            // The directory of the inode's first name may be lost.
             let Some(kind) = tree.kind(*inode) else { return false };
             if tree.directory(*dir).is_ok() {
                 tree.count_links(*inode, 1);
@@ -111,19 +111,19 @@ impl Entry {
 }
 
 impl Log {
-    /// A change was made.
+    /// Adds a change.
     pub fn push(&mut self, entry: Entry) {
         self.entries.push((Rc::new(entry), Fate::Fresh));
     }
 
-    /// Whether a power cut may have taken something that nobody has looked at since.
+    /// True if a power cut may have taken a change that no call has observed since.
     pub fn is_open(&self) -> bool {
         self.entries.iter().any(|(_, fate)| *fate == Fate::Open)
     }
 
-    /// The power fails: what is not secured, and comes before nothing that is, may be lost.
+    /// The power fails: a change that is not secured, and precedes none that is, may be lost.
     pub fn power_cut(&mut self, is_secured: impl Fn(CallNumber) -> bool) {
-        // What an earlier power cut may have taken no later sync has brought back.
+        // A later sync does not bring back a change that an earlier power cut may have taken.
         let secures = |(entry, fate): &(Rc<Entry>, Fate)| *fate == Fate::Fresh && is_secured(entry.call);
         let secured: Vec<usize> = (0..self.entries.len()).filter(|at| secures(&self.entries[*at])).collect();
         for (_, fate) in self.entries.iter_mut().filter(|(_, fate)| *fate == Fate::Fresh) {
@@ -134,7 +134,7 @@ impl Log {
         }
     }
 
-    /// The tree with what is open in it; none if what was kept cannot have been without what was lost.
+    /// The tree with the open changes in it; none if a kept change is impossible without a lost one.
     pub fn tree(&self, between: &Between) -> Option<Tree> {
         let mut tree = self.base.clone();
         let kept = self.entries.iter().filter(|(_, fate)| *fate != Fate::Lost);
@@ -149,7 +149,7 @@ impl Log {
         Some(tree)
     }
 
-    /// Nothing need be remembered once nothing can be lost any more.
+    /// Drops the log once no change can be lost any more.
     pub fn forget(&mut self, no_cut_to_come: bool) {
         if no_cut_to_come && !self.is_open() {
             *self = Self::default();
@@ -164,7 +164,7 @@ impl Log {
         self.entries.iter().rposition(|(entry, fate)| *fate == Fate::Open && concerns(entry))
     }
 
-    /// An open change was kept, or it was lost: the ways that fit what is known already.
+    /// Both outcomes of an open change, kept or lost, as far as they agree with earlier decisions.
     pub fn decide(&self, at: usize) -> Vec<Self> {
         let (mut kept, mut lost) = (self.clone(), self.clone());
         let kept = kept.keep(at).then_some(kept);
@@ -175,7 +175,8 @@ impl Log {
         kept.into_iter().chain(lost).collect()
     }
 
-    /// It was not lost, so nor was what came before it in its directories; false if that is known to be.
+    /// Decides that the change was kept, and so were the changes before it in its directories; false on a
+    /// contradiction.
     fn keep(&mut self, at: usize) -> bool {
         match self.entries[at].1 {
             Fate::Lost => return false,
@@ -186,7 +187,7 @@ impl Log {
         earlier.into_iter().all(|other| self.keep(other))
     }
 
-    /// It was lost, so was what came after it in its directories; false if that is known to be there.
+    /// Decides that the change was lost, and so were the changes after it in its directories; false on a contradiction.
     fn lose(&mut self, at: usize) -> bool {
         match self.entries[at].1 {
             Fate::Lost => return true,

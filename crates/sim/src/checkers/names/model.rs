@@ -1,6 +1,6 @@
-//! The tree as calls change it and answers show it.
+//! The model of the namespace: the tree as calls change and observe it.
 //!
-//! While a power cut is to come the state also has the changes that it may take back ([`super::loss`]).
+//! While a power cut follows, the state also has the changes that it may undo ([`super::loss`]).
 
 use super::change::Change;
 use super::look::Look;
@@ -11,16 +11,16 @@ use crate::history::{CallNumber, Moment};
 use hekate_proto::{Error, InodeId, NodeKind};
 use std::collections::BTreeMap;
 
-/// What a call did or saw.
+/// The effect or observation of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// It was done; or nobody knows.
+    /// A change that was made; or its outcome is unknown.
     Change {
         call: CallNumber,
         change: Change,
         known: bool,
     },
-    /// It was refused.
+    /// A change that was refused.
     Refused {
         asked: Change,
         error: Error,
@@ -31,11 +31,11 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct State {
     pub tree: Tree,
-    /// Links of names that calls took away and that are counted still.
+    /// Links of names that calls removed and that are still counted.
     owed: BTreeMap<CallNumber, InodeId>,
-    /// Calls that have counted a link whose name is to come.
+    /// Calls that have counted a link whose name does not exist yet.
     adding: BTreeMap<CallNumber, InodeId>,
-    /// What a power cut may take, or has perhaps taken.
+    /// Changes that a power cut may take, or has perhaps taken.
     log: Log,
     /// Power cuts so far.
     cuts: usize,
@@ -43,7 +43,7 @@ pub struct State {
 
 /// The namespace of a volume.
 pub struct Namespace {
-    /// From when on each call's change is on stable storage.
+    /// For each call the moment from which its change is on stable storage.
     pub secured_at: BTreeMap<CallNumber, Moment>,
     /// Power cuts of the whole history.
     pub cuts: usize,
@@ -54,7 +54,7 @@ impl State {
         Between { owed: &self.owed, adding: &self.adding }
     }
 
-    /// All ways to decide what a power cut took where this action looks.
+    /// All ways to decide which changes, among those that this action depends on, a power cut took.
     fn decided(&self, action: &Action, no_cut_to_come: bool) -> Vec<State> {
         let (mut all, mut left) = (Vec::new(), vec![self.clone()]);
         while let Some(state) = left.pop() {
@@ -84,7 +84,7 @@ impl Action {
             }
             Action::Look(Look::Links { inode, .. } | Look::Missing { inode }) => (vec![*inode], vec![*inode]),
         };
-        // Whether a directory is there depends on those above it.
+        // A directory exists only if those above it do.
         inodes.extend(dirs.iter().flat_map(|dir| tree.way_up(*dir)));
         state.log.last_open(&dirs, &inodes)
     }
@@ -108,7 +108,7 @@ impl Namespace {
         vec![next]
     }
 
-    /// The inode counts the link before the name is there; if the call dies between, recovery takes it back.
+    /// The inode counts the link before the name exists; if the driver dies between the two, recovery undoes the count.
     fn link(
         &self,
         state: &State,
@@ -178,7 +178,7 @@ impl Model for Namespace {
     }
 
     fn power_cut(&self, state: &State, at: Moment) -> Vec<State> {
-        // What was begun is finished or undone.
+        // Recovery finishes or undoes the ops that were in progress.
         let mut next = State { owed: BTreeMap::new(), adding: BTreeMap::new(), cuts: state.cuts + 1, ..state.clone() };
         next.log.power_cut(|call| self.secured_at.get(&call).is_some_and(|secured| *secured <= at));
         let tree = next.log.tree(&next.between());

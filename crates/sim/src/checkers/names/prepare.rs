@@ -1,4 +1,4 @@
-//! From the calls of a history to changes of a tree and looks at it.
+//! Turns the calls of a history into changes and observations of a tree.
 
 use super::change::Change;
 use super::look::Look;
@@ -10,12 +10,12 @@ use crate::history::{Call, CallNumber, History};
 use hekate_proto::{Attr, DataOp, Entry, Error, InodeId, InodeOp, Name, NameOp, NewNode, NodeKind, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An answer that no tree ever gives.
+/// An answer that no tree gives.
 pub type Wrong = (CallNumber, String);
 
 type Prepared = Result<Vec<Action>, String>;
 
-/// What all calls did and saw; and answers that are wrong whatever the tree is.
+/// The changes and observations of all calls, and the answers that are wrong whatever the tree is.
 pub fn operations(history: &History) -> (Vec<Operation<Action>>, Vec<Wrong>) {
     let known = Known::of(history);
     let mut operations = Vec::new();
@@ -37,9 +37,8 @@ pub fn operations(history: &History) -> (Vec<Operation<Action>>, Vec<Wrong>) {
     (operations, wrong)
 }
 
-/// An action without the count of links that it was told if another link of the inode was under way: the inode counts that
-/// before its name is made, and takes it back if the name is taken by then or the driver dies (DESIGN section 6: the
-/// inode first).
+/// The action without the link count in its answer, if another link of the inode was in progress: the inode counts a
+/// link before its name is made, and undoes that if the name exists by then or the driver dies.
 fn judged(history: &History, (number, look): (CallNumber, &Call), action: Action) -> Option<Action> {
     let linked = |told: InodeId| {
         history.calls().filter(|(other, _)| *other != number).any(|(_, call)| {
@@ -65,13 +64,13 @@ fn place(history: &History, number: CallNumber, action: Action) -> Vec<Operation
     all
 }
 
-/// What the history as a whole says.
+/// Facts from the history as a whole.
 struct Known {
     /// Names that were ever asked for or shown, by directory.
     names: BTreeMap<InodeId, BTreeSet<Name>>,
     /// Inodes in answers, with their kinds.
     shown: BTreeMap<InodeId, NodeKind>,
-    /// Inodes that an answer says were made.
+    /// Inodes that were made, by their answers.
     made: BTreeSet<InodeId>,
 }
 
@@ -112,7 +111,7 @@ impl Known {
         wrong
     }
 
-    /// What an op does to the tree, if it does anything. `attr`: what it answered.
+    /// The change that an op makes, if any. `attr`: the attributes in its answer.
     fn change(&self, call: CallNumber, op: &Op, attr: Option<&Attr>) -> Option<Action> {
         let Op::Name { op } = op else { return None };
         let change = match op {
@@ -149,7 +148,7 @@ impl Known {
                 }
             }
             (Op::Name { op: NameOp::Create { exclusive: true, .. } }, Reply::Node { .. }) => {
-                Err("it was to make a new inode, and answers an old one".into())
+                Err("the op makes a new inode, but its answer names an old one".into())
             }
             (
                 Op::Name { op: NameOp::Create { dir, name, .. } | NameOp::Lookup { dir, name } },
@@ -174,11 +173,11 @@ impl Known {
         }
     }
 
-    /// Each name of the stretch that was listed is one look, so that they may be of different moments.
+    /// Each name of the listed range is an observation of its own, so that they may be of different moments.
     fn listed(&self, dir: InodeId, after: Option<&Name>, limit: u32, entries: &[Entry], end: bool) -> Prepared {
         let names: Vec<&Name> = entries.iter().map(|entry| &entry.name).collect();
         if !after.into_iter().chain(names.iter().copied()).is_sorted_by(|one, next| one < next) {
-            return Err("names are not in order, come twice, or not after where the list was to begin".into());
+            return Err("names are out of order, repeated, or before the start of the list".into());
         }
         if names.len() > limit.max(1) as usize || (names.is_empty() && !end) {
             return Err("more names than were asked for, or none and yet no end".into());
@@ -194,7 +193,7 @@ impl Known {
     }
 }
 
-/// Whether its answer says that it made an inode.
+/// True if the call's answer names an inode that it made.
 fn is_made(call: &Call) -> bool {
     let creates = matches!(call.op, Op::Name { op: NameOp::Create { .. } });
     creates && matches!(call.settled(), Some(Ok(Reply::Node { created: true, .. })))
@@ -214,7 +213,7 @@ fn names_of(op: &NameOp) -> Vec<(InodeId, &Name)> {
     }
 }
 
-/// What was asked for, whatever came of it; of a create with an inode of no number.
+/// The requested change, whatever its outcome; a create has an inode with number 0.
 fn asked(op: &NameOp) -> Option<Change> {
     Some(match op {
         NameOp::Lookup { .. }
@@ -247,7 +246,7 @@ fn refused(call: &Call, error: &Error) -> Vec<Action> {
         (Op::Name { op: NameOp::List { dir, .. } }, Error::NotDirectory | Error::NotFound) => {
             Look::Listed { dir: *dir, alive: false }
         }
-        // How long a target may be has nothing to do with the tree.
+        // The limit of a target's length does not depend on the tree.
         (Op::Name { op: NameOp::Create { node: NewNode::Symlink { .. }, .. } }, Error::NameTooLong) => {
             return Vec::new();
         }

@@ -1,4 +1,4 @@
-//! Histories of a namespace, by hand and at random.
+//! Histories of a namespace, written by hand and at random.
 
 mod random;
 
@@ -66,7 +66,7 @@ fn complaint(scenario: &Scenario) -> String {
     check(&scenario.history).first().expect("the history is wrong").to_string()
 }
 
-/// Whether, after `a` was made, these calls one after the other are right.
+/// After `a` was made: these calls one after the other.
 fn then(calls: Vec<(Op, Result<Reply>)>) -> Scenario {
     let mut scenario = with_a();
     for (at, (op, outcome)) in (10..).step_by(2).zip(calls) {
@@ -160,10 +160,10 @@ fn a_list_has_what_is_there_all_the_time_and_nothing_that_is_absent_all_the_time
 #[test]
 fn a_list_is_in_order_and_within_its_limit() {
     let (a, twice) = (("a", FILE), [("a", FILE), ("a", FILE)]);
-    assert!(complaint(&then(vec![(list(), listed(&twice))])).contains("names are not in order, come twice"));
+    assert!(complaint(&then(vec![(list(), listed(&twice))])).contains("names are out of order, repeated"));
     let after =
         Op::Name { op: NameOp::List { dir: ROOT, after: Some(name("a")), limit: 1, attributes: false, touch: false } };
-    assert!(complaint(&then(vec![(after.clone(), listed(&[a]))])).contains("not after where"));
+    assert!(complaint(&then(vec![(after.clone(), listed(&[a]))])).contains("before the start of the list"));
     assert_right(&then(vec![(after.clone(), listed(&[]))]));
     let many = listed(&[("b", FILE), ("c", FILE)]);
     assert!(complaint(&then(vec![(after, many)])).contains("more names than were asked for"));
@@ -197,7 +197,7 @@ fn a_link_may_go_a_moment_after_its_name_but_within_the_call() {
 }
 
 #[test]
-fn what_a_dead_client_asked_for_happens_late_or_never_and_its_inode_is_known_by_the_seed() {
+fn a_dead_clients_create_happens_late_or_never_and_its_inode_is_recognised_by_the_seed() {
     let born = InodeId::new(5, 77, 9);
     let mut scenario = with_a();
     scenario.asked(10, create(ROOT, "b", NewNode::File, true, 77));
@@ -209,7 +209,7 @@ fn what_a_dead_client_asked_for_happens_late_or_never_and_its_inode_is_known_by_
     let mut stranger = with_a();
     stranger.asked(10, create(ROOT, "b", NewNode::File, true, 78));
     stranger.did(30, 31, lookup("b"), file(born));
-    assert!(!check(&stranger.history).is_empty(), "an inode that nobody asked for");
+    assert!(!check(&stranger.history).is_empty(), "an inode that no call asked for");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn an_inode_id_is_given_out_once() {
     assert!(complaint(&then(vec![again])).contains("was given out before"));
 }
 
-/// `a` is secured, then: a directory with `x` in it, and `b`, which `synced` may secure; then the power fails.
+/// `a` is secured. Then come a directory with `x` in it, and `b`, which `synced` may secure; then the power fails.
 fn after_a_power_cut(synced: Option<InodeId>, looks: &[(Op, Result<Reply>)]) -> bool {
     let mut scenario = with_a();
     scenario.synced(2, 3, ROOT);

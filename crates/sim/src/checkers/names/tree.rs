@@ -1,10 +1,10 @@
-//! A plain tree of directories with POSIX's rules, as the contract gives them; nothing here knows of partitions.
+//! A plain tree of directories with POSIX's rules, as the contract gives them; it has no partitions.
 
 use hekate_proto::{Error, InodeId, Name, NodeKind, ROOT, RenameMode};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What the names of a directory lead to.
+/// The names of a directory and their nodes.
 pub type Names = BTreeMap<Name, (InodeId, NodeKind)>;
 
 /// A directory.
@@ -14,15 +14,15 @@ pub struct Directory {
     pub names: Names,
 }
 
-/// All directories, and all else with its links.
+/// All directories, and all other inodes with their links.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Tree {
     directories: BTreeMap<InodeId, Rc<Directory>>,
-    /// What is no directory: kind and links. It stays when it has none, since somebody may have it open.
+    /// Inodes other than directories: kind and links. An inode without links stays, because a client may have it open.
     files: Rc<BTreeMap<InodeId, (NodeKind, u32)>>,
 }
 
-/// An inode, once a name is to lead to it.
+/// An inode that a name leads to, or is to lead to.
 pub type Node = (InodeId, NodeKind);
 
 /// Both ends of a rename.
@@ -44,7 +44,11 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// A directory that lives.
+    /// A directory that exists.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` or `NotDirectory`, as POSIX has them.
     pub fn directory(&self, dir: InodeId) -> Result<&Directory, Error> {
         match self.directories.get(&dir) {
             Some(directory) => Ok(directory),
@@ -64,7 +68,7 @@ impl Tree {
         }
     }
 
-    /// What an inode is, even one without a name, but for directories that are gone.
+    /// The kind of an inode, even of one without a name; none for directories that are gone.
     pub fn kind(&self, id: InodeId) -> Option<NodeKind> {
         match self.directories.contains_key(&id) {
             true => Some(NodeKind::Directory),
@@ -72,17 +76,17 @@ impl Tree {
         }
     }
 
-    /// An inode whose only name was lost with its directory.
+    /// Adds an inode whose only name was lost with its directory.
     pub fn make_nameless(&mut self, node: Node) {
         Rc::make_mut(&mut self.files).insert(node.0, (node.1, 0));
     }
 
-    /// Where a name leads.
+    /// The node that a name leads to.
     pub fn look_up(&self, dir: InodeId, name: &Name) -> Result<Node, Error> {
         self.directory(dir)?.names.get(name).copied().ok_or(Error::NotFound)
     }
 
-    /// A new inode under a new name.
+    /// Makes a new inode under a new name.
     pub fn make(&mut self, dir: InodeId, name: &Name, node: Node) -> Result<(), Error> {
         if self.directory(dir)?.names.contains_key(name) {
             return Err(Error::Exists);
@@ -98,7 +102,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether an inode may get a further name here; its kind.
+    /// Checks that an inode may get another name here; returns its kind.
     pub fn may_link(&self, dir: InodeId, name: &Name, inode: InodeId) -> Result<NodeKind, Error> {
         if self.directory(dir)?.names.contains_key(name) {
             return Err(Error::Exists);
@@ -110,7 +114,7 @@ impl Tree {
         }
     }
 
-    /// A name of anything but a directory goes; its inode, whose link is still counted.
+    /// Removes a name of anything but a directory; returns its inode, whose link is still counted.
     pub fn unlink(&mut self, dir: InodeId, name: &Name) -> Result<InodeId, Error> {
         match self.look_up(dir, name)? {
             (_, NodeKind::Directory) => Err(Error::IsDirectory),
@@ -121,7 +125,7 @@ impl Tree {
         }
     }
 
-    /// An empty directory goes.
+    /// Removes an empty directory.
     pub fn rmdir(&mut self, dir: InodeId, name: &Name) -> Result<(), Error> {
         let (inode, kind) = self.look_up(dir, name)?;
         if kind != NodeKind::Directory {
@@ -135,7 +139,7 @@ impl Tree {
         Ok(())
     }
 
-    /// renameat2. The inode whose name was replaced, if its link is still counted.
+    /// renameat2. Returns the inode whose name was replaced, if its link is still counted.
     pub fn rename(&mut self, ends: &Ends) -> Result<Option<InodeId>, Error> {
         let Ends { dir, name, to_dir, to_name, mode } = ends;
         let to = self.directory(*to_dir)?.names.get(to_name).copied();
@@ -172,7 +176,7 @@ impl Tree {
         })
     }
 
-    /// `dir` is not the directory `moved`, nor below it.
+    /// Checks that `dir` is not the directory `moved`, nor below it.
     fn not_below(&self, dir: InodeId, moved: Node) -> Result<(), Error> {
         if moved.1 == NodeKind::Directory && self.way_up(dir).contains(&moved.0) {
             return Err(Error::Loop);
@@ -180,7 +184,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A directory and those above it, up to the root (or to what a power cut left without a way to it).
+    /// A directory and those above it, up to the root (or to one that a power cut left unreachable).
     pub fn way_up(&self, dir: InodeId) -> Vec<InodeId> {
         let mut way = vec![dir];
         let mut at = dir;
@@ -195,14 +199,14 @@ impl Tree {
         self.directory(node.0).is_ok_and(|directory| directory.names.is_empty()) || node.1 != NodeKind::Directory
     }
 
-    /// A name leads to a node from now on.
+    /// Sets the node that a name leads to.
     pub fn put(&mut self, dir: InodeId, name: &Name, node: Node) {
         if let Some(directory) = self.directories.get_mut(&dir) {
             Rc::make_mut(directory).names.insert(name.clone(), node);
         }
     }
 
-    /// A name is gone.
+    /// Removes a name.
     fn take(&mut self, dir: InodeId, name: &Name) {
         if let Some(directory) = self.directories.get_mut(&dir) {
             Rc::make_mut(directory).names.remove(name);
@@ -215,7 +219,7 @@ impl Tree {
         }
     }
 
-    /// Counts a link more or less; how many there are then.
+    /// Adds `by` to a link count; returns the new count.
     pub fn count_links(&mut self, inode: InodeId, by: i32) -> u32 {
         match Rc::make_mut(&mut self.files).get_mut(&inode) {
             Some((_, links)) => {
@@ -227,7 +231,7 @@ impl Tree {
     }
 }
 
-/// Whether one may replace the other, by their kinds.
+/// Checks that one may replace the other, by their kinds.
 fn fit(from: Node, to: Node) -> Result<(), Error> {
     match (from.1 == NodeKind::Directory, to.1 == NodeKind::Directory) {
         (true, false) => Err(Error::NotDirectory),

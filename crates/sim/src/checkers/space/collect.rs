@@ -1,4 +1,4 @@
-//! Sorts a ring's entries by what they are, and reads them.
+//! Decodes a ring's entries and sorts them by kind.
 
 use super::RingEntries;
 use crate::checkers::Complaint;
@@ -6,13 +6,13 @@ use bytes::Bytes;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a volume has on a ring.
+/// The entries of a volume on a ring.
 #[derive(Debug, Default)]
 pub struct Found {
     pub inodes: BTreeMap<InodeId, InodeRecord>,
-    /// By directory and where the stub rests.
+    /// By directory and the stub's position.
     pub stubs: BTreeMap<(InodeId, Position), StubRecord>,
-    /// By directory, where the name rests, and name.
+    /// By directory, the name's position, and name.
     pub names: BTreeMap<(InodeId, Position, Name), NameRecord>,
     pub orphans: BTreeSet<InodeId>,
     pub garbage: BTreeSet<DataId>,
@@ -25,7 +25,8 @@ pub struct Found {
     pub with_xattrs: BTreeSet<InodeId>,
 }
 
-/// What each volume has; and what cannot be read, is where it does not belong, or should have been swept.
+/// The entries of each volume; and complaints about entries that cannot be decoded, are stored in the wrong place, or
+/// should have been removed.
 pub fn collect(ring: &RingEntries) -> (BTreeMap<VolumeId, Found>, Vec<Complaint>) {
     let mut volumes: BTreeMap<VolumeId, Found> = BTreeMap::new();
     let mut complaints = Vec::new();
@@ -45,7 +46,7 @@ pub fn collect(ring: &RingEntries) -> (BTreeMap<VolumeId, Found>, Vec<Complaint>
 }
 
 fn place(ring: &RingEntries, partition: PartitionNumber, key: &Key) -> std::result::Result<KeyPrefix, String> {
-    let place = key.prefix().filter(|_| key.is_well_formed()).ok_or("this is no key")?;
+    let place = key.prefix().filter(|_| key.is_well_formed()).ok_or("these bytes are not a key")?;
     let owner = place.position.partition(ring.count);
     if place.ring != ring.ring || owner != partition {
         return Err(format!("it belongs to ring {} partition {owner}", place.ring));
@@ -60,9 +61,9 @@ fn put(
     value: Bytes,
 ) -> std::result::Result<(), String> {
     let unreadable = |malformed: Malformed| format!("its value cannot be read: {}", malformed.0);
-    let (Some(kind), Some(id)) = (key.kind(), key.id()) else { return Err("this is no key".into()) };
+    let (Some(kind), Some(id)) = (key.kind(), key.id()) else { return Err("these bytes are not a key".into()) };
     let inode = InodeId::from_bits(id);
-    // What belongs to the partition itself has volume 0.
+    // Entries of the partition itself have volume 0.
     match kind {
         Kind::Partition => return PartitionRecord::from_bytes(value).map(drop).map_err(unreadable),
         Kind::Session => return SessionRecord::from_bytes(value).map(drop).map_err(unreadable),
@@ -72,7 +73,7 @@ fn put(
         }
         Kind::LegDone => return Err("the mark of a leg is left".into()),
         Kind::Hold => return Err("a hold is left".into()),
-        Kind::Loose => return Err("a note of fast writes that may be lost is left".into()),
+        Kind::Loose => return Err("the marker of fast writes that may be lost is left".into()),
         _ => {}
     }
     let found = volumes.entry(place.volume).or_default();

@@ -1,10 +1,10 @@
-//! Contents, attributes and shards.
+//! Checks contents, attributes and shards.
 
 use super::collect::Found;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// What is wrong with what a volume holds beside its tree.
+/// Complaints about a volume's entries outside of its tree.
 pub fn check(found: &Found) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut owners: BTreeMap<DataId, InodeId> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! A ring with every kind of entry, whole; and one broken for each rule.
+//! A whole ring with every kind of entry, and a broken one for each rule.
 
 use super::{RingEntries, check};
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use hekate_proto::*;
 const RING: RingId = RingId(1);
 const VOLUME: VolumeId = VolumeId(1);
 const COUNT: u32 = 4;
-/// A directory whose names rest in two places.
+/// A directory whose names are stored in two places.
 const WIDE: InodeId = InodeId::new(0x4000_0000, 1, 2);
 const FILE: InodeId = InodeId::new(7, 1, 3);
 const ORPHAN: InodeId = InodeId::new(0x9000_0000, 1, 4);
@@ -133,7 +133,7 @@ impl Whole {
     }
 }
 
-/// The first complaint about a ring that was changed so.
+/// The first complaint about the ring after this change.
 fn complaint(change: impl Fn(&mut Whole)) -> String {
     let mut all = whole();
     change(&mut all);
@@ -261,7 +261,7 @@ fn nothing_is_left_half_done() {
 }
 
 #[test]
-fn what_cannot_be_read_or_is_elsewhere_is_named() {
+fn an_entry_that_is_malformed_or_misplaced_is_named() {
     let why = complaint(|all| all.put(key(FILE, Kind::Inode), &7u8));
     assert!(why.contains("its value cannot be read"), "{why}");
     let entry = (PartitionNumber(3), key(FILE, Kind::Inode), inode(NodeKind::File).to_bytes());

@@ -1,10 +1,10 @@
-//! Names, inodes and stubs.
+//! Checks names, inodes and stubs.
 
 use super::collect::Found;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is wrong with a volume's tree.
+/// Complaints about a volume's tree.
 pub fn check(found: &Found) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut leading: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
@@ -101,7 +101,7 @@ fn stubs_are_wrong(found: &Found, dir: InodeId, spread: u32) -> Vec<String> {
     wrong
 }
 
-/// Where a directory's names may rest.
+/// The places of a directory's names.
 fn places(dir: InodeId, spread: u32) -> BTreeSet<Position> {
     let step = (1u64 << 32) / u64::from(spread.max(1));
     let turned = |part: u32| dir.position().0.wrapping_add((u64::from(part) * step) as u32);
@@ -120,7 +120,7 @@ fn links_are_wrong(found: &Found, id: InodeId, inode: &InodeRecord, names: usize
     }
 }
 
-/// Directories that no way leads to from the root.
+/// Directories that are not reachable from the root.
 fn unreachable(found: &Found) -> Vec<String> {
     let mut below: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
     for ((dir, _, _), record) in &found.names {

@@ -1,15 +1,15 @@
-//! The fast lane, as `translators/replicate/fast.rs` and `distribute/bytes.rs` have it: an overwrite goes to all
-//! members at once, and beside it the inode's leader is told. What does not end well goes to the shard's leader under the same
-//! id, at the first answer that is not `Written`: sooner than the real client, which waits for all of them.
+//! Fast writes, as in `translators/replicate/fast.rs` and `distribute/bytes.rs`: an overwrite is sent to all members at
+//! once, and the inode's leader receives its request beside it. If one member answers anything but `Written`, the write
+//! is sent to the shard's leader under the same id. The real client waits for all answers first.
 
 use super::{Call, Client, Stage, Step, VOLUME, Whom, write_shard};
 use crate::cluster::coordinator::RING;
 use hekate_proto::*;
 
-/// Bytes of the greatest write on the fast lane.
+/// Largest fast write, in bytes.
 const FAST_BYTES_MAX: usize = 64 << 10;
 
-/// What a leader has allowed: the next write to the shard may follow this one on the fast lane.
+/// A leader's permission: the next write to the shard may follow this one as a fast write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowed {
     epoch: Epoch,
@@ -17,20 +17,20 @@ pub(super) struct Allowed {
     stamp: Stamp,
 }
 
-/// A write that is on its way to all members. The call's request is what is told beside it.
+/// A write in flight to all members. The call's own request is the one to the inode's leader.
 #[derive(Debug)]
 pub(super) struct Flight {
     shard: ShardId,
     left: usize,
     failed: bool,
     after: Allowed,
-    /// As it goes to the shard's leader if not all members take it.
+    /// The request to the shard's leader, in case not all members accept the write.
     write: (Stage, Whom, Request),
     told: Option<Result<Reply>>,
 }
 
 impl Client {
-    /// Of a write to one shard, within the size that the file has.
+    /// Asks for permission with a write to one shard that is within the file's size.
     pub(super) fn wish_for_fast_lane(&mut self) {
         let Some(call) = &mut self.call else { return };
         let Op::Data { op: DataOp::Write { inode, offset, data, .. } } = &call.op else { return };
@@ -86,7 +86,7 @@ impl Client {
         }
     }
 
-    /// Whether a write is on the fast lane.
+    /// True if a fast write is in flight.
     pub fn is_fast(&self) -> bool {
         self.call.as_ref().is_some_and(|call| call.flight.is_some())
     }
@@ -95,7 +95,7 @@ impl Client {
         self.call.as_mut()?.flight.as_mut()
     }
 
-    /// A member has answered. None: something is still on its way.
+    /// Handles a member's answer. None: another answer is still missing.
     pub fn fast_answered(&mut self, reply: Result<Reply>) -> Option<Step> {
         let flight = self.flight()?;
         match reply {
@@ -107,13 +107,13 @@ impl Client {
         self.land()
     }
 
-    /// The inode's leader has answered.
+    /// Handles the answer of the inode's leader.
     pub fn told_answered(&mut self, reply: Result<Reply>) -> Option<Step> {
         self.flight()?.told = Some(reply);
         self.land()
     }
 
-    /// The connection is gone: whether members have taken the write is not known.
+    /// The connection is lost: the members may or may not have accepted the write.
     pub fn lose_flight(&mut self) {
         if let Some(flight) = self.flight() {
             flight.failed = true;
@@ -138,11 +138,16 @@ impl Client {
                 return self.goes_to_the_leader(write);
             }
             self.allowed.insert(shard, after);
-            self.answered(told.unwrap_or_else(|| Err(Error::bug("a write that landed and was not told"))))
+            self.answered(
+                told.unwrap_or_else(|| {
+                    Err(Error::bug("a write that all members accepted and the inode's leader did not"))
+                }),
+            )
         })
     }
 
-    /// It finds out what became of the write; the inode's is told after it.
+    /// Sends the write to the shard's leader, which finds out its outcome; the inode's leader receives its request
+    /// after that.
     fn goes_to_the_leader(&mut self, (stage, whom, request): (Stage, Whom, Request)) -> Step {
         if let Some(call) = &mut self.call {
             let request = Request { retry: true, ..request };

@@ -1,11 +1,12 @@
-//! What is over must be over, and what failed must serve again.
+//! Finished ops leave nothing behind, and failed replicas serve again.
 
 use super::ops::*;
 use super::stage::Stage;
 use hekate_proto::*;
 use hekate_replica::Message;
 
-/// 083f4b1. A member whose disk fails takes the partition down; it comes back with it, though no other server restarts.
+/// A member whose disk fails stops the partition. When that member is back, the partition serves again without a
+/// restart of any other server.
 #[test]
 fn a_partition_that_failed_with_a_members_disk_serves_again_when_that_one_is_back() {
     let mut stage = Stage::new(&[&[0, 1]]);
@@ -16,9 +17,9 @@ fn a_partition_that_failed_with_a_members_disk_serves_again_when_that_one_is_bac
     stage.whole_and_judged();
 }
 
-/// 54d1984 (seed 4128). What a brick that has stopped cannot say is no reason to say that there is nothing.
+/// A brick that has stopped cannot read its directory. The answer is an error, never "not found".
 #[test]
-fn who_lists_a_directory_on_a_disk_that_failed_is_not_told_that_it_is_none() {
+fn a_directory_on_a_failed_disk_is_not_listed_as_missing() {
     let mut stage = Stage::new(&[&[0], &[0]]);
     let (ann, bob) = (stage.client(), stage.client());
     let dir = inode_in(stage.does(ann, directory(ROOT, "d", 1, 2)));
@@ -30,7 +31,8 @@ fn who_lists_a_directory_on_a_disk_that_failed_is_not_told_that_it_is_none() {
     stage.whole_and_judged();
 }
 
-/// 1c9f7ad. That an op is over is told once to whoever took its legs; with that word lost, their marks would stay for ever.
+/// The driver sends "op is over" once to each partition that executed legs. If that message is lost, the marks of the
+/// legs must still be removed.
 #[test]
 fn the_marks_of_an_op_go_though_the_word_that_it_is_over_is_lost() {
     let mut stage = Stage::new(&[&[0], &[1]]);
@@ -45,7 +47,7 @@ fn the_marks_of_an_op_go_though_the_word_that_it_is_over_is_lost() {
     stage.whole_and_judged();
 }
 
-/// 5a41347 (seed 1872). A sync of shards needs room in journals, which only a sync of what is in them gives.
+/// A sync of shards needs room in journals, and only a sync of the journals' content frees room.
 #[test]
 fn journals_that_are_full_while_shards_are_to_be_synced_get_room() {
     const WRITERS: u32 = 80;
@@ -69,8 +71,8 @@ fn journals_that_are_full_while_shards_are_to_be_synced_get_room() {
     stage.whole_and_judged();
 }
 
-/// Seed 7352. An opening was counted before it was asked whether the brick is an older copy: one whose openings failed, or that was started
-/// again after it had been refused, had soon been opened as often as the cluster knew.
+/// An opening is counted only after the check that the brick is not an older copy. Otherwise failed openings, or starts
+/// after a refusal, would raise an older copy's count to the one that the cluster knows.
 #[test]
 fn an_older_copy_is_refused_though_its_openings_fail() {
     for syncs in 0..8 {

@@ -1,11 +1,11 @@
-//! What comes late: retries of fast writes, legs of who was left out.
+//! Late messages: retries of fast writes, and legs of a leader that was left out.
 
 use super::ops::*;
 use super::stage::{Stage, leg_of};
 use hekate_proto::*;
 use hekate_replica::{Envelope, Message};
 
-/// A file of six blocks, which its first client may write on the fast lane.
+/// A file of six blocks, for which its first client has permission for fast writes.
 fn opened(stage: &mut Stage, ann: u32, bob: u32) -> InodeId {
     let inode = inode_in(stage.does(ann, file(ROOT, "f")));
     stage.does_durably(ann, write(inode, 0, 24_576, 1));
@@ -18,9 +18,10 @@ fn first_byte(stage: &mut Stage, client: u32, inode: InodeId) -> u8 {
     bytes_in(stage.does(client, read(inode, 0, 4096)))[0]
 }
 
-/// Rule 10a. Its client was not answered, somebody else has seen it and written over it since: it is not done again.
+/// Rule 10a. The writer got no answer, and another client has read and overwritten the bytes since: the write is not
+/// executed again.
 #[test]
-fn a_fast_write_that_was_evened_is_not_done_again_on_the_leaders_lane() {
+fn a_reconciled_fast_write_is_not_executed_again_by_the_leader() {
     let mut stage = Stage::new(&[&[0, 1]]);
     let (ann, bob) = (stage.client(), stage.client());
     let inode = opened(&mut stage, ann, bob);
@@ -36,7 +37,8 @@ fn a_fast_write_that_was_evened_is_not_done_again_on_the_leaders_lane() {
     stage.whole_and_judged();
 }
 
-/// Its leader is left out, which has answered for times that nobody else has. `noted`: the others know that the file is being written.
+/// A leader that answered for times is left out of the next view. `noted`: the other members have the marker that the
+/// file is being written.
 fn times_go_on(noted: bool) {
     let mut stage = Stage::new(&[&[0, 1]]);
     let (ann, bob) = (stage.client(), stage.client());
@@ -64,21 +66,21 @@ fn times_go_on(noted: bool) {
     stage.whole_and_judged();
 }
 
-/// Rule 27: who leads next renews the times of files that were being written.
+/// Rule 27: the next leader renews the times of files that were being written.
 #[test]
-fn times_that_only_a_leader_had_that_was_left_out_are_renewed() {
+fn times_that_only_an_excluded_leader_had_are_renewed() {
     times_go_on(true);
 }
 
-/// Rule 27: nobody is told before all others know that the file is being written.
+/// Rule 27: times are not answered before all members have the marker that the file is being written.
 #[test]
-fn times_are_not_answered_before_all_have_noted_the_file() {
+fn times_are_not_answered_before_all_members_have_the_marker() {
     times_go_on(false);
 }
 
-/// Rule 13. A view without its driver has undone the op: a directory that its leg made would lie nowhere.
+/// Rule 13. A view without the driver has undone the op: a directory that its leg made would have no name.
 #[test]
-fn a_leg_of_a_driver_that_was_left_out_meanwhile_is_not_taken() {
+fn a_leg_of_a_driver_that_was_left_out_is_not_executed() {
     let mut stage = Stage::new(&[&[0, 1], &[2]]);
     let ann = stage.client();
     stage.ask(ann, directory(ROOT, "d", 1, 2));

@@ -5,9 +5,10 @@ use super::stage::{Stage, leg_of};
 use hekate_proto::*;
 use hekate_replica::Message;
 
-/// 8462ba1. Who moves a directory goes by parents: with an old one two directories come to lie in each other.
+/// A move of a directory checks the parents above its target. With an outdated parent two directories could end up
+/// inside each other.
 #[test]
-fn nobody_moves_a_directory_before_the_move_before_it_has_set_its_parent() {
+fn a_directory_is_not_moved_before_its_last_move_has_set_its_parent() {
     let mut stage = Stage::new(&[&[0], &[1], &[2], &[3]]);
     let (ann, bob) = (stage.client(), stage.client());
     let one = inode_in(stage.does(ann, directory(ROOT, "one", 1, 4)));
@@ -22,7 +23,7 @@ fn nobody_moves_a_directory_before_the_move_before_it_has_set_its_parent() {
     stage.whole_and_judged();
 }
 
-/// 77d3138. A leg that is taken before the intent that undoes it is on stable storage may never be undone.
+/// A leg that is executed before its intent is on stable storage may never be undone.
 #[test]
 fn a_leg_is_sent_when_its_intent_is_stable_even_if_an_earlier_one_was_to_be_sent_again() {
     let mut stage = Stage::new(&[&[0], &[1, 2]]);
@@ -31,12 +32,12 @@ fn a_leg_is_sent_when_its_intent_is_stable_even_if_an_earlier_one_was_to_be_sent
     stage.does(ann, directory(ROOT, "moved", 0, 2));
     stage.does(ann, directory(ROOT, "other", 0, 2));
     stage.does(ann, fsync(ROOT));
-    // The first leg's answer takes so long that it is to be sent again, as soon as all that there is is stable.
+    // The first leg's answer takes so long that the leg is due to be sent again as soon as its intent is stable.
     stage.ask(ann, rename((ROOT, "moved"), (dir, "moved")));
     stage.catch("the first leg's answer", |sent| matches!(sent.message, Message::LegEnded { .. }));
     stage.catch("a member's sync", |sent| matches!(sent.message, Message::Synced { .. }));
     stage.release();
-    // Now comes the second leg, with an intent that a slow disk does not have yet.
+    // The second leg follows, with an intent that a slow disk does not have yet.
     stage.hold_syncs(&[1, 2]);
     stage.pass(1_000);
     stage.cut_power(&[1, 2]);
@@ -46,7 +47,7 @@ fn a_leg_is_sent_when_its_intent_is_stable_even_if_an_earlier_one_was_to_be_sent
     stage.whole_and_judged();
 }
 
-/// 0e20b64. Each of two renames holds the name that the other one wants: they must not come back in step for ever.
+/// Each of two renames holds the name that the other one waits for: they must not retry in step for ever.
 #[test]
 fn renames_that_hold_what_the_other_wants_both_end() {
     let brick: &[u32] = &[0];

@@ -1,19 +1,19 @@
-//! What clients are shown of names whose inodes rest elsewhere.
+//! Visibility of names whose inodes are on another partition.
 
 use super::ops::*;
 use super::stage::{Asked, Stage, leg_of};
 use hekate_proto::*;
 use hekate_replica::Message;
 
-/// A client makes the directory `d`: the other partition has taken its leg, and says so with the next event.
+/// A client makes the directory `d`: the other partition has executed its leg, and answers with the next event.
 fn half_made(stage: &mut Stage, client: u32) -> Asked {
     let made = stage.ask(client, directory(ROOT, "d", 1, 2));
     stage.catch("the leg's answer", |sent| matches!(sent.message, Message::LegEnded { .. }));
     made
 }
 
-/// Who is told of a directory makes a file in it, which is not to be lost. -> whether it was told.
-fn makes_something_if_told(stage: &mut Stage, client: u32, told: Asked) -> bool {
+/// A client that got an answer makes a file in the new directory, which must not be lost. Returns true if it got one.
+fn makes_a_file_if_answered(stage: &mut Stage, client: u32, told: Asked) -> bool {
     let was_told = stage.is_answered(told);
     if was_told {
         let dir = inode_in(stage.answer(told).unwrap());
@@ -22,9 +22,10 @@ fn makes_something_if_told(stage: &mut Stage, client: u32, told: Asked) -> bool 
     was_told
 }
 
-/// 54d1984. A power cut takes the name, its intent the directory, and what was made in it meanwhile would lie nowhere.
+/// A power cut takes the name, and recovery of its intent the directory: a file made in it meanwhile would be
+/// unreachable.
 #[test]
-fn a_directory_on_other_bricks_is_shown_to_nobody_before_its_name_is_on_stable_storage() {
+fn a_directory_on_other_bricks_is_not_shown_before_its_name_is_on_stable_storage() {
     let mut stage = Stage::new(&[&[0, 1], &[2, 3]]);
     let (ann, bob) = (stage.client(), stage.client());
     half_made(&mut stage, ann);
@@ -32,13 +33,13 @@ fn a_directory_on_other_bricks_is_shown_to_nobody_before_its_name_is_on_stable_s
     stage.hold_syncs(&[0, 1]);
     let shown = stage.ask(bob, lookup(ROOT, "d"));
     stage.pass(100_000);
-    let was_shown = makes_something_if_told(&mut stage, bob, shown);
+    let was_shown = makes_a_file_if_answered(&mut stage, bob, shown);
     stage.cut_power(&[0, 1]);
     stage.whole_and_judged();
     assert!(!was_shown);
 }
 
-/// 54d1984, 998459c. Nor by a leader that got the name from a member that has it in memory only.
+/// The same holds for a new leader that received the name from a member that has it in memory only.
 #[test]
 fn a_leader_that_begins_shows_nothing_that_a_power_cut_could_take() {
     let mut stage = Stage::new(&[&[0, 1], &[2, 3]]);
@@ -51,15 +52,15 @@ fn a_leader_that_begins_shows_nothing_that_a_power_cut_could_take() {
     stage.come_back(&[0]);
     let shown = stage.ask(bob, lookup(ROOT, "d"));
     stage.pass(500_000);
-    let was_shown = makes_something_if_told(&mut stage, bob, shown);
+    let was_shown = makes_a_file_if_answered(&mut stage, bob, shown);
     stage.cut_power(&[0, 1]);
     stage.whole_and_judged();
     assert!(!was_shown);
 }
 
-/// 54d1984. The record of an op has its answer, but the op may not be over.
+/// The record of an op has its answer before the op is over.
 #[test]
-fn who_asks_again_is_not_answered_before_what_it_repeats_is_over() {
+fn a_retry_is_not_answered_before_the_op_that_it_repeats_is_over() {
     let mut stage = Stage::new(&[&[0, 1], &[2, 3]]);
     let ann = stage.client();
     let made = half_made(&mut stage, ann);
@@ -68,15 +69,15 @@ fn who_asks_again_is_not_answered_before_what_it_repeats_is_over() {
     stage.pass(1_000);
     stage.cut_connection(ann);
     stage.pass(100_000);
-    let was_told = makes_something_if_told(&mut stage, ann, made);
+    let was_told = makes_a_file_if_answered(&mut stage, ann, made);
     stage.cut_power(&[0, 1]);
     stage.whole_and_judged();
     assert!(!was_told);
 }
 
-/// 54d1984. While a link was made, and before that is taken back, the file's other name may go.
+/// The file's other name may be removed between a link's count and its undoing.
 #[test]
-fn a_file_whose_last_link_is_taken_back_goes() {
+fn a_file_whose_last_link_is_undone_is_removed() {
     let mut stage = Stage::new(&[&[0], &[1]]);
     let (ann, bob) = (stage.client(), stage.client());
     let dir = inode_in(stage.does(ann, directory(ROOT, "d", 1, 2)));
@@ -90,8 +91,8 @@ fn a_file_whose_last_link_is_taken_back_goes() {
     stage.whole_and_judged();
 }
 
-/// 2708e35. On the same bricks nothing waits for stable storage; so after a power cut it is asked first what became of the
-/// name.
+/// On the same bricks no op waits for stable storage; so after a power cut the directory's leader first asks for the
+/// outcome of the name.
 #[test]
 fn nothing_is_made_in_a_directory_whose_name_a_power_cut_took() {
     let mut stage = Stage::new(&[&[0, 1], &[1, 0]]);
@@ -101,7 +102,7 @@ fn nothing_is_made_in_a_directory_whose_name_a_power_cut_took() {
     stage.release();
     let dir = inode_in(stage.answer(made).unwrap());
     stage.cut_power(&[0, 1]);
-    // The directory's leader serves before the name's leader takes it back.
+    // The directory's leader serves before the name's leader undoes the name.
     stage.hold(|sent| leg_of(sent).is_some() || matches!(sent.message, Message::IsGone { .. }));
     stage.come_back(&[0, 1]);
     stage.until_serving(1);
@@ -112,7 +113,7 @@ fn nothing_is_made_in_a_directory_whose_name_a_power_cut_took() {
     stage.whole_and_judged();
 }
 
-/// 409b1a0. Who was told that a name is gone is not shown afterwards what it led to.
+/// A client that saw that a name is gone must not see its directory afterwards.
 #[test]
 fn a_directory_that_is_being_removed_is_not_shown_once_its_name_is_gone() {
     let mut stage = Stage::new(&[&[0], &[1]]);
@@ -132,9 +133,9 @@ fn a_directory_that_is_being_removed_is_not_shown_once_its_name_is_gone() {
     stage.whole_and_judged();
 }
 
-/// 5a41347. A name that moves to another partition is in both until it is taken out of the old one.
+/// A name that moves to another partition is in both until it is removed from the old one.
 #[test]
-fn who_has_seen_a_name_under_its_new_directory_does_not_find_it_in_the_listing_of_the_old_one() {
+fn a_name_seen_in_its_new_directory_is_not_listed_in_the_old_one() {
     let mut stage = Stage::new(&[&[0], &[1]]);
     let (ann, bob) = (stage.client(), stage.client());
     let dir = inode_in(stage.does(ann, directory(ROOT, "d", 1, 2)));

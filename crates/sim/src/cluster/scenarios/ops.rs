@@ -1,4 +1,4 @@
-//! Short words for what clients of scenarios ask, and are told.
+//! Short constructors for the ops of scenarios, and readers for their answers.
 
 use bytes::Bytes;
 use hekate_proto::*;
@@ -45,7 +45,7 @@ pub fn truncate(inode: InodeId, size: u64) -> Op {
     Op::Inode { op: InodeOp::SetAttr { inode, changes } }
 }
 
-/// So many bytes, all the same.
+/// A write of `length` equal bytes.
 pub fn write(inode: InodeId, offset: u64, length: usize, byte: u8) -> Op {
     Op::Data { op: DataOp::Write { inode, offset, data: Bytes::from(vec![byte; length]), drop_set_id: false } }
 }
@@ -58,7 +58,7 @@ pub fn fsync(inode: InodeId) -> Op {
     Op::Data { op: DataOp::Fsync { inode } }
 }
 
-/// What an answer says of an inode.
+/// The attributes in an answer.
 pub fn attr_in(reply: Reply) -> Attr {
     match reply {
         Reply::Node { attr, .. } => attr,

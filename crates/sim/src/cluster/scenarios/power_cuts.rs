@@ -1,10 +1,10 @@
-//! What a power cut must not do to bytes and numbers.
+//! Bytes and numbers that a power cut must not damage.
 
 use super::ops::*;
 use super::stage::Stage;
 use hekate_proto::*;
 
-/// 998459c. Data ids are made of numbers: one that is handed out twice shows a file what an earlier layout of its left.
+/// Data ids are made of numbers: a number that is handed out twice would show a file the bytes of an earlier layout.
 #[test]
 fn numbers_handed_out_before_a_power_cut_are_not_handed_out_again() {
     const SHARDS: u64 = 8;
@@ -12,7 +12,7 @@ fn numbers_handed_out_before_a_power_cut_are_not_handed_out_again() {
     let (ann, bob) = (stage.client(), stage.client());
     let inode = inode_in(stage.does(ann, file(ROOT, "f")));
     stage.does(ann, fsync(inode));
-    // A leader that begins reserves numbers of its own.
+    // A new leader reserves numbers of its own.
     stage.hold_syncs(&[0, 1]);
     stage.restart(&[0]);
     let writes = (0..SHARDS).map(|index| write(inode, index * SHARD_BYTES, 5000, 9));
@@ -32,7 +32,7 @@ fn numbers_handed_out_before_a_power_cut_are_not_handed_out_again() {
     stage.whole_and_judged();
 }
 
-/// 1cfce50. A power cut may leave the record of a write, which has its answer, and take its bytes.
+/// A power cut may leave the record of a write, which has its answer, and take its bytes.
 #[test]
 fn a_write_whose_bytes_a_power_cut_took_is_done_again_when_it_is_repeated() {
     let mut stage = Stage::new(&[&[0, 1]]);
@@ -41,7 +41,7 @@ fn a_write_whose_bytes_a_power_cut_took_is_done_again_when_it_is_repeated() {
     stage.does(ann, truncate(inode, SHARD_BYTES));
     stage.does(ann, fsync(inode));
     stage.lose_answers(ann);
-    // So many bytes go straight home, and only their record through the journal.
+    // Writes of this size bypass the journal; only their record goes through it.
     let written = stage.ask(ann, write(inode, 0, 40_000, 9));
     stage.pass(1_000);
     stage.does_durably(bob, file(ROOT, "g"));
@@ -54,14 +54,14 @@ fn a_write_whose_bytes_a_power_cut_took_is_done_again_when_it_is_repeated() {
     stage.whole_and_judged();
 }
 
-/// 5498426. What a client was told of a file may be what a power cut took: the next layout is another one.
+/// A power cut may take the layout that a client knows; the next layout gets another version.
 #[test]
 fn a_write_under_a_layout_that_a_power_cut_took_does_not_count_under_the_next() {
     let mut stage = Stage::new(&[&[0, 1]]);
     let (ann, bob) = (stage.client(), stage.client());
     let inode = inode_in(stage.does(ann, file(ROOT, "f")));
     stage.does(ann, fsync(inode));
-    // Bob has made the file one with shards, has written to them, and has yet to tell the file's leader of that.
+    // Bob has given the file shards, has written to them, and has yet to send the end to the file's leader.
     let written = stage.ask(bob, write(inode, 0, 100_000, 9));
     stage.catch_request(bob, |op| matches!(op, Op::Data { op: DataOp::Wrote { .. } }));
     stage.cut_power(&[0, 1]);

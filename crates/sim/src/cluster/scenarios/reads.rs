@@ -1,10 +1,10 @@
-//! Reads while somebody writes.
+//! Reads during writes.
 
 use super::ops::*;
 use super::stage::Stage;
 use hekate_proto::*;
 
-/// 424bf05. Shards are read before the size that says how much of them counts.
+/// Shards are read before the size that decides how many of their bytes count.
 #[test]
 fn a_read_that_learns_of_a_longer_file_reads_its_bytes_again() {
     let mut stage = Stage::new(&[&[0], &[1]]);

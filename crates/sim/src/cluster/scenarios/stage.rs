@@ -1,5 +1,5 @@
-//! What a script does to a cluster. Servers have one brick and one machine each; server, brick and machine have the same
-//! number. Every delay is 1 µs but for those of ticks, of checkpoints and of clients that try again.
+//! The commands of a scenario's script. Servers have one brick and one machine each; server, brick and machine have the
+//! same number. Every delay is 1 µs, except those of ticks, checkpoints and retries of clients.
 
 use crate::cluster::coordinator::{RING, brick_id};
 use crate::cluster::host::Waiter;
@@ -15,13 +15,13 @@ use hekate_proto::*;
 use hekate_replica::{Envelope, Message};
 use std::collections::BTreeSet;
 
-/// Simulated time in which what a script waits for comes.
+/// Longest simulated time that a script waits, in µs.
 const WAIT_MAX: Micros = 20_000_000;
 const TICK: Micros = 10_000;
-/// Of what a script waits for in vain, so many reasons.
+/// Reasons shown when a script waits in vain.
 const LEFT_SHOWN: usize = 8;
 
-/// What becomes of an event that a rule is about.
+/// The fate of an event that a rule matches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Held,
@@ -37,17 +37,17 @@ struct Rule {
 #[derive(Debug, Clone, Copy)]
 pub struct Asked(CallNumber);
 
-/// See the module.
+/// A cluster that a script controls.
 pub struct Stage {
     pub world: World,
     rules: Vec<Rule>,
     held: Vec<Event>,
-    /// Servers that stay dead until the script starts them.
+    /// Servers that stay down until the script starts them.
     down: BTreeSet<u32>,
 }
 
 impl Stage {
-    /// A cluster that serves an empty volume. `partitions`: of each its bricks, the first leads it; the root is in the
+    /// A cluster that serves an empty volume. `partitions`: the bricks of each, the first leads it; the root is in the
     /// first partition.
     pub fn new(partitions: &[&[u32]]) -> Self {
         let servers = partitions.iter().copied().flatten().max().map_or(0, |last| last + 1);
@@ -64,19 +64,19 @@ impl Stage {
         Self { world, rules: Vec::new(), held: Vec::new(), down: BTreeSet::new() }
     }
 
-    /// A client joins.
+    /// Adds a client.
     pub fn client(&mut self) -> u32 {
         self.world.join(0, false)
     }
 
-    /// A client asks, and the script goes on.
+    /// A client makes a call, and the script continues.
     pub fn ask(&mut self, client: u32, op: Op) -> Asked {
         self.world.people[client as usize].script.push_back(op);
         self.world.next_call(client);
         Asked(self.world.people[client as usize].call.expect("a client asks one thing at a time"))
     }
 
-    /// A client asks one thing after the other.
+    /// A client makes calls one after the other.
     pub fn ask_all(&mut self, client: u32, ops: impl Iterator<Item = Op>) {
         self.world.people[client as usize].script.extend(ops);
         self.world.next_call(client);
@@ -90,14 +90,14 @@ impl Stage {
         person.connection += 1;
     }
 
-    /// A client's connection is gone: it asks again.
+    /// A client's connection is lost: it sends its request again.
     pub fn cut_connection(&mut self, client: u32) {
         let person = &self.world.people[client as usize];
         let waiter = Waiter { client, connection: person.connection, number: person.number };
         self.world.connection_lost(waiter);
     }
 
-    /// What a client is told, when it is.
+    /// The answer of a call, once it arrives.
     pub fn answer(&mut self, asked: Asked) -> Result<Reply> {
         self.until("an answer", |stage| stage.is_answered(asked));
         let call = self.world.history.call(asked.0);
@@ -108,13 +108,13 @@ impl Stage {
         self.world.history.call(asked.0).answer.is_some()
     }
 
-    /// A client does something, which must not fail.
+    /// A client makes a call, which must succeed.
     pub fn does(&mut self, client: u32, op: Op) -> Reply {
         let asked = self.ask(client, op);
         self.answer(asked).unwrap()
     }
 
-    /// To be on stable storage when it is answered.
+    /// A client makes a call that must be on stable storage when it is answered.
     pub fn ask_durably(&mut self, client: u32, op: Op) -> Asked {
         self.world.settings.durable_share = 100;
         let asked = self.ask(client, op);
@@ -127,23 +127,23 @@ impl Stage {
         self.answer(asked).unwrap()
     }
 
-    /// Messages between replicas are held back, and so is what the same pair says after one: they come in their order.
+    /// Holds back matching messages between replicas, and later ones of the same pair: messages arrive in order.
     pub fn hold(&mut self, is_meant: impl Fn(&Envelope) -> bool + 'static) {
         self.rule(Fate::Held, move |event| envelope_of(event).is_some_and(&is_meant));
     }
 
-    /// The same; it waits for the first of them.
+    /// Holds back matching messages, and waits for the first of them.
     pub fn catch(&mut self, what: &str, is_meant: impl Fn(&Envelope) -> bool + 'static) {
         self.hold(is_meant);
         self.until_one_is_held(what);
     }
 
-    /// Messages between replicas are lost, as with a link that begins anew.
+    /// Drops matching messages between replicas, as a link does that begins anew.
     pub fn lose(&mut self, is_meant: impl Fn(&Envelope) -> bool + 'static) {
         self.rule(Fate::Lost, move |event| envelope_of(event).is_some_and(&is_meant));
     }
 
-    /// A client's request of this kind does not arrive yet; it waits until one is on its way.
+    /// Holds back a client's matching request; waits until there is one.
     pub fn catch_request(&mut self, client: u32, is_meant: impl Fn(&Op) -> bool + 'static) {
         let is_request = move |event: &Event| match event {
             Event::Request { waiter, request, .. } => waiter.client == client && is_meant(&request.op),
@@ -153,7 +153,7 @@ impl Stage {
         self.until_one_is_held("a request");
     }
 
-    /// By the newest rule.
+    /// Waits until the newest rule holds an event.
     fn until_one_is_held(&mut self, what: &str) {
         let before = self.held.len();
         self.until(what, |stage| {
@@ -162,12 +162,12 @@ impl Stage {
         });
     }
 
-    /// Answers to a client are lost; it asks again when it notices that its connection is gone.
+    /// Drops answers to a client; it asks again when it notices that its connection is lost.
     pub fn lose_answers(&mut self, client: u32) {
         self.rule(Fate::Lost, move |event| matches!(event, Event::Answer { waiter, .. } if waiter.client == client));
     }
 
-    /// Disks take their time: nothing comes onto their stable storage.
+    /// Delays syncs: no data reaches the stable storage of these bricks.
     pub fn hold_syncs(&mut self, bricks: &'static [u32]) {
         self.rule(Fate::Held, |event| match event {
             Event::Sync { server, .. } | Event::SyncAll { server, .. } => bricks.contains(server),
@@ -179,7 +179,7 @@ impl Stage {
         self.rules.push(Rule { fate, is_meant: Box::new(is_meant) });
     }
 
-    /// All rules end, and what was held back comes.
+    /// Ends all rules, and delivers the events that were held back.
     pub fn release(&mut self) {
         self.rules.clear();
         for event in std::mem::take(&mut self.held) {
@@ -187,7 +187,7 @@ impl Stage {
         }
     }
 
-    /// Bricks put what they have been given on stable storage.
+    /// Bricks put their data on stable storage.
     pub fn sync(&mut self, bricks: &[u32]) {
         for server in bricks {
             let sync = self.world.act_in(*server, None, |process, _| {
@@ -202,30 +202,30 @@ impl Stage {
         self.fail_sync_after(brick, 0);
     }
 
-    /// One fails after so many.
+    /// A sync fails after this many successful ones.
     pub fn fail_sync_after(&mut self, brick: u32, syncs: u64) {
         self.world.disk(brick_id(brick)).fail_sync(syncs);
     }
 
-    /// Whether a brick trusts its disk no more; its process ends with the next tick.
+    /// True if a brick has stopped itself; its process ends with the next tick.
     pub fn has_stopped(&self, brick: u32) -> bool {
         let process = self.world.servers[brick as usize].process.as_ref();
         process.is_some_and(|process| process.bricks.values().any(|brick| brick.status().unwrap().poisoned.is_some()))
     }
 
-    /// Processes end, and begin anew at once: nothing that they wrote is lost.
+    /// Processes end and start at once: no written data is lost.
     pub fn restart(&mut self, servers: &[u32]) {
         servers.iter().for_each(|server| self.world.kill(*server));
         self.down.extend(servers);
         self.come_back(servers);
     }
 
-    /// A disk is copied as it is now, and the copy may be put back later.
+    /// Copies a disk, so that the copy can be put in its place later.
     pub fn copy_disk(&mut self, brick: u32) {
         self.world.disk(brick_id(brick)).copy(0);
     }
 
-    /// Its process ends, and begins anew with the copy.
+    /// Its process ends, and starts with the copy.
     pub fn put_copy_back(&mut self, brick: u32) {
         self.world.kill(brick);
         self.world.disk(brick_id(brick)).put_back_older();
@@ -233,7 +233,7 @@ impl Stage {
         self.come_back(&[brick]);
     }
 
-    /// A partition's view is another one from now on: the first of the members leads it.
+    /// Installs another view of a partition: the first of the members leads it.
     pub fn form(&mut self, partition: u32, members: &[u32], learners: &[u32]) {
         let lives = &self.world.coordinator.lives;
         let all = |bricks: &[u32]| -> Vec<Member> {
@@ -248,7 +248,7 @@ impl Stage {
         (0..servers).for_each(|server| self.world.after(1, Event::LearnViews { server }));
     }
 
-    /// Machines lose their power at the same moment, and with it all that is not on stable storage.
+    /// Machines lose their power at the same moment, and with it the data that is not on stable storage.
     pub fn cut_power(&mut self, machines: &[u32]) {
         for machine in machines {
             self.world.kill(*machine);
@@ -258,7 +258,7 @@ impl Stage {
         self.down.extend(machines);
     }
 
-    /// They are started.
+    /// Starts servers.
     pub fn come_back(&mut self, servers: &[u32]) {
         for server in servers {
             self.down.remove(server);
@@ -267,7 +267,7 @@ impl Stage {
         }
     }
 
-    /// Time passes until something is so.
+    /// Advances time until a condition holds.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let end = self.world.now + WAIT_MAX;
         while !is_so(self) {
@@ -276,13 +276,13 @@ impl Stage {
         }
     }
 
-    /// The beginning of it: replicas have much to say.
+    /// The first reasons why the cluster is not whole.
     fn what_is_left(&self) -> Vec<String> {
         let left = self.world.what_is_left();
         left.iter().take(LEFT_SHOWN).map(|one| one.chars().take(1000).collect()).collect()
     }
 
-    /// Until a partition serves.
+    /// Waits until a partition serves.
     pub fn until_serving(&mut self, partition: u32) {
         self.until("a partition that serves", |stage| {
             let led = stage.world.leader_of(PartitionNumber(partition));
@@ -301,7 +301,7 @@ impl Stage {
         found.iter().filter(|(key, _)| key.kind() == Some(Kind::LegDone)).count()
     }
 
-    /// Time passes.
+    /// Advances time.
     pub fn pass(&mut self, time: Micros) {
         let end = self.world.now + time;
         while self.world.now < end {
@@ -331,7 +331,7 @@ impl Stage {
         self.rules.iter().find(|rule| (rule.is_meant)(event)).map(|rule| rule.fate)
     }
 
-    /// Nothing is held back any more, all servers run, everything becomes whole, and the checkers find nothing wrong.
+    /// Ends all rules, starts all servers, waits until the cluster is whole, and runs the checkers.
     pub fn whole_and_judged(mut self) {
         self.release();
         let down: Vec<u32> = self.down.iter().copied().collect();

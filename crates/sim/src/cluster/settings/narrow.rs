@@ -1,15 +1,16 @@
-//! Narrow runs: one partition, one file or two, and a few kinds of faults, so that what seldom meets does. A run that leaves most
-//! things out finds what a run of everything does not (Groce, Zhang, Eide, Chen and Regehr, *Swarm Testing*, ISSTA 2012).
+//! Narrow runs: one partition, one or two files, and a few kinds of faults, so that rare events coincide more often. A
+//! run that leaves most things out finds faults that a run of everything does not (Groce, Zhang, Eide, Chen and Regehr,
+//! *Swarm Testing*, ISSTA 2012).
 
 use super::{DRIFT_MAX, FaultSettings, Micros, Settings, loose, pick};
 use hekate_brick::storage::Random;
 
-/// What a narrow run is about: seed modulo so many.
+/// Number of themes; a narrow run's theme is its seed modulo this.
 const THEMES: u64 = 4;
 
 impl Settings {
-    /// Those of a seed's narrow run about names: few of them, in few directories that lie on several partitions, so that most changes
-    /// have legs, meet others, and are asked for again.
+    /// Settings of a narrow run about names: few names in few directories on several partitions, so that most changes
+    /// have legs, conflict with others, and are retried.
     pub fn narrow_names(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_4a3e);
         let narrow = Self::narrow(seed);
@@ -28,8 +29,8 @@ impl Settings {
         }
     }
 
-    /// Those of a seed's narrow run about rivals: who comes by reads and writes the same few blocks, so that what is late or
-    /// asked for again meets what others have seen since.
+    /// Settings of a narrow run about rivals: other clients read and write the same few blocks, so that late and
+    /// repeated writes meet writes that others have made since.
     pub fn narrow_rivals(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_71fa);
         let narrow = Self::narrow(seed);
@@ -51,8 +52,8 @@ impl Settings {
         }
     }
 
-    /// Those of a seed's narrow run about what is late: faults come while a write is on its way, somebody else reads and overwrites the
-    /// same before its client has noticed that, and copies of it come when they were given up long ago.
+    /// Settings of a narrow run about late messages: faults come while a write is in flight, another client reads and
+    /// overwrites the same bytes before the writer notices, and copies of the write arrive after they were given up.
     pub fn narrow_late(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_1a7e);
         let rivals = Self::narrow_rivals(seed);
@@ -69,7 +70,7 @@ impl Settings {
             late_max: pick(random, &[20_000, 100_000, 300_000]),
             notice_max: pick(random, &[30_000, 150_000, 400_000]),
             lease,
-            // Views without leases name no lives, which loose writes need.
+            // Views without leases do not name incarnations, which loose writes need.
             loose: rivals.loose && lease > 0,
             durable_overwrites: if lease > 0 { rivals.durable_overwrites } else { 97 },
             faults: FaultSettings { kill: rivals.faults.kill.max(kill), ..rivals.faults },
@@ -77,7 +78,8 @@ impl Settings {
         }
     }
 
-    /// Those of a seed's narrow run about legs: some server drives an op over partitions, cannot be heard, and is left out meanwhile.
+    /// Settings of a narrow run about legs: a server drives an op over partitions, cannot send, and is excluded from
+    /// the view meanwhile.
     pub fn narrow_legs(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_1e65);
         let names = Self::narrow_names(seed);
@@ -96,8 +98,8 @@ impl Settings {
         }
     }
 
-    /// Those of a seed's narrow run about a server that is split off: it serves whoever reaches it until its lease is over, while others
-    /// have given it up, and clocks run apart.
+    /// Settings of a narrow run about a split server: it serves clients that reach it until its lease ends, while the
+    /// other servers form views without it, and clocks run at different rates.
     pub fn narrow_splits(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_5b17);
         let rivals = Self::narrow_rivals(seed);
@@ -120,8 +122,8 @@ impl Settings {
         }
     }
 
-    /// Those of a seed's narrow run about journals: records rot that a checkpoint has covered, and then members that died are to be fed
-    /// from them.
+    /// Settings of a narrow run about journals: records that a checkpoint has covered are damaged, and then members
+    /// that died must be fed from them.
     pub fn narrow_journals(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_10c5);
         let narrow = Self::narrow(seed);
@@ -144,7 +146,7 @@ impl Settings {
         }
     }
 
-    /// Those of a seed's narrow run about bytes.
+    /// Settings of a narrow run about bytes.
     pub fn narrow(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_0e00);
         let wide = Self::of(seed);
@@ -180,7 +182,7 @@ impl Settings {
     }
 }
 
-/// One in two of those that the theme is about, and seldom one that it is not.
+/// One in two of the theme's kinds of faults, and seldom one of another theme.
 fn faults(theme: u64, random: &mut Random) -> FaultSettings {
     let every: Micros = pick(random, &[40_000, 100_000, 200_000, 400_000]);
     let mut weight = |themes: &[u64]| {
@@ -207,7 +209,7 @@ fn faults(theme: u64, random: &mut Random) -> FaultSettings {
         wipe: weight(&[3]),
         ..FaultSettings::default()
     };
-    // One at least.
+    // At least one.
     match theme {
         0 => faults.kill += 1,
         1 => faults.power_cut += 1,

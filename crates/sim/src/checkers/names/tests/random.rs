@@ -1,4 +1,4 @@
-//! Random runs of the tree, one step after the other, each step's window drawn wide around its moment.
+//! Random runs of the tree with sequential steps, each with a window drawn wide around its moment.
 
 use super::{create, list, lookup};
 use crate::checkers::names::change::Change;
@@ -9,7 +9,7 @@ use crate::history::{History, Moment};
 use hekate_proto::*;
 use proptest::prelude::*;
 
-/// What a client asks; directories and names by number.
+/// A client's request; directories and names by number.
 #[derive(Debug, Clone)]
 enum Step {
     Create(usize, usize, bool),
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A world in which everything happens at once: each call at its moment.
+/// A world in which each call takes effect at one moment.
 struct World {
     tree: Tree,
     /// All inodes that were ever made, the root first.
@@ -170,7 +170,7 @@ fn run(steps: &[Timed], dying: usize) -> (History, World) {
             history.answer(call, at + after, outcome);
             continue;
         }
-        // What it made is used below, so somebody finds it.
+        // Later steps use its inode, so a look-up shows it.
         if let Op::Name { op: NameOp::Create { dir, name, .. } } = op {
             let (op, outcome) = world.look_up(dir, name);
             let call = history.invoke(7, SessionId(7), op, false, at);
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn a_name_that_leads_to_what_was_never_made_is_refused(steps in prop::collection::vec(timed(), 1..100)) {
+    fn a_name_that_leads_to_an_inode_that_was_never_made_is_refused(steps in prop::collection::vec(timed(), 1..100)) {
         let (mut history, _) = run(&steps, usize::MAX);
         add(&mut history, lookup("a"), node(attr(InodeId::new(9, 9, 9999), NodeKind::File)));
         prop_assert!(!check(&history).is_empty());
@@ -219,7 +219,8 @@ proptest! {
     #[test]
     fn a_done_that_the_tree_refuses_is_refused(steps in prop::collection::vec(timed(), 1..100)) {
         let (mut history, world) = run(&steps, usize::MAX);
-        // Of ops side by side another order may be as good as the one that was: what there is in the end is seen first.
+        // Concurrent ops may be placed in another order than the one that took place, so the final state is observed
+        // first.
         let (seen, listed) = world.list(ROOT);
         add(&mut history, seen, listed);
         let there = world.tree.directory(ROOT).is_ok_and(|root| root.names.contains_key(&name("a")));
