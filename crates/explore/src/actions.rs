@@ -1,17 +1,17 @@
-//! Everything that can happen next.
+//! All steps that can happen next.
 
 use crate::ghost::Ghost;
 use crate::scope::{Scope, bit, numbers};
 use crate::state::*;
 use std::rc::Rc;
 
-/// One step. Faults are those that a budget bounds.
+/// One step. Steps that a budget limits are faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Begin {
         client: u8,
     },
-    /// The first request on its way, or a later one where nothing keeps their order.
+    /// The first request in flight; any request where their order is not kept.
     Arrive {
         client: u8,
         replica: u8,
@@ -74,7 +74,7 @@ pub enum Action {
         replica: u8,
         all: bool,
     },
-    /// All at once; `kept`: whose unsynced writes had reached the disk all the same.
+    /// All machines lose power at once; `kept`: replicas whose unsynced writes had reached the disk.
     Blackout {
         kept: Mask,
     },
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// What can happen next.
+    /// Adds all steps that can happen next.
     pub fn actions(&self, scope: &Scope, found: &mut Vec<Action>) {
         (0..self.clients.len()).for_each(|client| self.client_actions(scope, client, found));
         (0..self.replica_count()).for_each(|replica| self.replica_actions(scope, replica, found));
@@ -240,12 +240,13 @@ impl State {
         }
     }
 
-    /// From then on it does not matter any more what is synced.
+    /// True if a power cut can still happen; without one it does not matter which data is synced.
     fn may_lose_power(&self) -> bool {
         self.budget.cuts > 0 || self.budget.blackouts > 0
     }
 
-    /// Rule 8: when somebody reads it, when a member differs, or to heal; and only if all can take it.
+    /// Rule 8: when a client reads the shard, when a member differs, or to heal a replica; and only if all replicas can
+    /// apply the record.
     fn may_even(&self, scope: &Scope, leader: u8, shard: usize) -> bool {
         let at = &self.replicas[leader as usize];
         if !self.leads(leader) {
@@ -267,7 +268,7 @@ impl State {
         numbers(others).all(hears) && (is_open || heals)
     }
 
-    /// Rule 12: what stays unsettled though nobody works on it any more.
+    /// Rule 12: a write that stays unsettled although no client works on it.
     fn may_report(&self, scope: &Scope, member: u8, shard: usize) -> bool {
         let at = &self.replicas[member as usize];
         let Some(leader) = at.view.leader.filter(|leader| *leader != member && self.leads(*leader)) else {
@@ -286,7 +287,7 @@ impl State {
             && !numbers(ops).any(|op| self.is_worked_on(scope, op))
     }
 
-    /// Whether a client still works on an op, or has yet to tell that it is settled.
+    /// True if a client still works on an op, or has yet to report that it is settled.
     fn is_worked_on(&self, scope: &Scope, op: u8) -> bool {
         let client = scope.op(op).0;
         let at = &self.clients[client];
@@ -296,14 +297,14 @@ impl State {
         is_told || at.up && at.works.iter().any(|(one, work)| *one == op && matches!(work, Work::Fast { .. }))
     }
 
-    /// Whether a replica answers reads at all.
+    /// True if a replica answers reads.
     pub fn serves(&self, replica: u8) -> bool {
         let at = &self.replicas[replica as usize];
         let is_member = at.view.members & bit(replica) != 0;
         at.up && !at.outside && at.lease && at.view.open && at.view.epoch == at.now.epoch && is_member
     }
 
-    /// Rule 7, of the leader and of the others; a read that could tell nothing new is left out.
+    /// Rule 7, of the leader and of the others. A read that could add no observation is left out.
     fn may_read(&self, scope: &Scope, replica: u8, shard: usize) -> bool {
         let copy = &self.replicas[replica as usize].now.shards[shard];
         let is_settled = copy.list.is_empty() || !scope.rules.settled_reads;
@@ -313,7 +314,7 @@ impl State {
         }
     }
 
-    /// Does one step.
+    /// Takes one step.
     pub fn step(&mut self, scope: &Scope, action: Action) {
         match action {
             Action::Begin { client } => self.begin(scope, client as usize),
@@ -391,7 +392,8 @@ impl State {
         }
     }
 
-    /// Whole again: one view with everybody, nothing under way, everything settled, every script done.
+    /// True if the system is whole: one view with all replicas, no message in flight, every write settled, every script
+    /// done.
     pub fn is_whole(&self, scope: &Scope) -> bool {
         let opened = self.coordinator.opened;
         let all = bit(self.replica_count()) - 1;

@@ -1,15 +1,17 @@
-//! What the tests of each model ask: its promises hold in every state, and without any one of its rules one is broken.
+//! The checks of each model's tests: its promises hold in every state, and without any one of its rules a promise is
+//! broken.
 
 use crate::search::{Model, explore};
 use std::collections::HashSet;
 use std::mem::Discriminant;
 
-/// A rule, the configuration in which it is missed, and a word of what is lost.
+/// A rule, the configuration in which its absence breaks a promise, and a word of that complaint.
 pub type Missed = (&'static str, &'static str, &'static str);
-/// A rule's number in the document, its name, and what it says.
+/// A rule's number in the document, its name, and its text.
 pub type Rule = (&'static str, &'static str, &'static str);
 
-/// `HEKATE_EXPLORE=large`: the larger configurations; its name: one of any; else the small ones.
+/// The configurations to explore: the larger ones with `HEKATE_EXPLORE=large`, any single one by its name; otherwise
+/// the small ones.
 pub fn wanted<M: Model>(small: Vec<M>, large: Vec<M>, largest: Vec<M>) -> Vec<M> {
     match std::env::var("HEKATE_EXPLORE").unwrap_or_default().as_str() {
         "" => small,
@@ -18,7 +20,8 @@ pub fn wanted<M: Model>(small: Vec<M>, large: Vec<M>, largest: Vec<M>) -> Vec<M>
     }
 }
 
-/// Explores one after the other. -> how many states they have together, and the kinds of steps that were taken.
+/// Explores the models one after the other. Returns their number of states together, and the kinds of steps that were
+/// taken.
 pub fn all_hold<M: Model>(models: &[M]) -> (usize, HashSet<Discriminant<M::Action>>) {
     let (mut states, mut kinds) = (0, HashSet::new());
     for model in models {
@@ -35,7 +38,7 @@ pub fn all_hold<M: Model>(models: &[M]) -> (usize, HashSet<Discriminant<M::Actio
     (states, kinds)
 }
 
-/// `without`: that configuration without that rule.
+/// Explores each configuration without its rule. `without`: the configuration and the rule, by name.
 pub fn each_is_missed<M: Model>(missed: &[Missed], rules: &[Rule], without: impl Fn(&str, &str) -> M) {
     let mut unexpected = Vec::new();
     for (rule, name, word) in missed {
@@ -46,15 +49,18 @@ pub fn each_is_missed<M: Model>(missed: &[Missed], rules: &[Rule], without: impl
                 println!("rule {number}, {rule}; {} states; {}", found.states, violation.text);
             }
             Some(violation) => unexpected.push(format!("{rule}: {}", violation.text)),
-            None => unexpected.push(format!("{rule} is not missed in {name} ({} states)", found.states)),
+            None => unexpected.push(format!("no promise is broken without {rule} in {name} ({} states)", found.states)),
         }
     }
     assert!(unexpected.is_empty(), "{}", unexpected.join("\n"));
 }
 
-/// Each rule is tried, or said not to be shown.
+/// Each rule is either tried or listed as not shown.
 pub fn none_is_forgotten(rules: &[Rule], missed: &[Missed], not_shown: &[&str]) {
     let tried: Vec<&str> = missed.iter().map(|(rule, _, _)| *rule).chain(not_shown.iter().copied()).collect();
-    assert!(rules.iter().all(|(_, rule, _)| tried.contains(rule)), "a rule without a line here");
+    assert!(
+        rules.iter().all(|(_, rule, _)| tried.contains(rule)),
+        "a rule that is neither tried nor listed as not shown"
+    );
     assert_eq!(rules.len(), tried.len());
 }

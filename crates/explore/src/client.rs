@@ -1,10 +1,10 @@
-//! What a client does: sends on the fast lane, counts answers, goes to the leader, syncs.
+//! The steps of a client: it sends fast writes, counts answers, sends ops to the leader, and syncs.
 
 use crate::scope::{Line, Scope, bit, numbers};
 use crate::state::*;
 
 impl State {
-    /// Whether the next line of a client's script can begin.
+    /// True if the next line of a client's script can begin.
     pub fn can_begin(&self, scope: &Scope, client: usize) -> bool {
         let at = &self.clients[client];
         let line = scope.scripts[client].get(at.next as usize);
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// Nothing reaches a process that does not run.
+    /// Sends a request, unless the receiving process is down.
     fn send(&mut self, client: usize, to: u8, request: Request) {
         if self.replicas[to as usize].up {
             self.front(client, to).push(request);
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// Rule 4: all members have taken it.
+    /// Rule 4: all members have accepted the write.
     pub fn can_ack(&self, scope: &Scope, client: usize, work: usize) -> bool {
         let members = self.clients[client].view.members;
         match self.clients[client].works.get(work) {
@@ -115,7 +115,7 @@ impl State {
         }
     }
 
-    /// Whether an op is to go to the leader, or once more: it was refused, or a message of it is lost.
+    /// True if an op must be sent to the leader, or sent again: it was refused, or one of its messages is lost.
     pub fn is_stuck(&self, client: usize, work: usize) -> bool {
         let at = &self.clients[client];
         let count = self.replicas.len();
@@ -144,7 +144,7 @@ impl State {
             && self.replicas[leader as usize].now.epoch == epoch
     }
 
-    /// Rule 5: it goes to the leader under the same id.
+    /// Rule 5: the op is sent to the leader under the same id.
     pub fn to_leader(&mut self, client: usize, work: usize) {
         let (op, _) = self.clients[client].works[work];
         self.clients[client].works[work].1 = Work::Led;
@@ -172,7 +172,7 @@ impl State {
         at.syncing.is_some_and(|done| at.view.members & !done == 0)
     }
 
-    /// Rule 19.
+    /// Rule 19: ends an fsync.
     pub fn end_sync(&mut self, scope: &Scope, client: usize) {
         let at = &mut self.clients[client];
         at.syncing = None;

@@ -1,9 +1,9 @@
-//! What clients may observe of a shard: all orders of ops that what was observed so far leaves possible.
+//! The observable history of a shard: all orders of ops that the observations so far allow.
 //!
-//! Linearizability is checked while the exploration goes (just-in-time linearization, Lowe 2017): an order is a sequence
-//! of ops; it grows only when an answer needs it to. A read is an instant here, which is stricter than what a client sees.
-//! When the last memory of a partition is lost, any beginning of an order may be what is left, as long as it has all
-//! that was acknowledged as durable.
+//! Linearizability is checked during the exploration (just-in-time linearization, Lowe 2017): an order is a sequence of
+//! ops, and grows only when an answer needs it to. A read is an instant here, which is stricter than what a client
+//! sees. When the last memory of a partition is lost, any prefix of an order may remain, as long as it has all ops that
+//! were acknowledged as durable.
 
 use crate::scope::{Scope, bit, numbers};
 use crate::state::{CELLS, Mask};
@@ -16,9 +16,9 @@ pub struct Ghost {
     /// Ops that were sent and not acknowledged.
     pub pending: Mask,
     pub acked: Mask,
-    /// Acknowledged as durable.
+    /// Ops acknowledged as durable.
     pub durable: Mask,
-    /// Acknowledged, and not lost with the memory of all members.
+    /// Ops acknowledged, and not lost with the memory of all members.
     pub kept: Mask,
     pub orders: Vec<Order>,
 }
@@ -32,9 +32,9 @@ impl Ghost {
         self.pending |= bit(op);
     }
 
-    /// An op was acknowledged; `kept`: in a view whose memory is still there.
+    /// An op was acknowledged; `kept`: in a view that still has its memory.
     pub fn ack(&mut self, scope: &Scope, op: u8, kept: bool) -> Result<(), &'static str> {
-        // Answered before a memory was lost and heard after it: it may be lost as well.
+        // An answer that was sent before the memory was lost and arrives later: the op may be lost as well.
         self.grow(scope, |order, _| !kept || ops_of(order) & bit(op) != 0);
         self.kept |= if kept { bit(op) } else { 0 };
         self.pending &= !bit(op);
@@ -42,20 +42,20 @@ impl Ghost {
         self.check("an op was acknowledged that can not have been done")
     }
 
-    /// These bytes were read.
+    /// A read returned these bytes.
     pub fn read(&mut self, scope: &Scope, cells: [u8; CELLS]) -> Result<(), &'static str> {
         self.grow(scope, |_, found| found == cells);
         self.check("a read shows what it must not (stale, lost, done twice, or never written)")
     }
 
-    /// Ops that were done in every order.
+    /// Ops that every order contains.
     pub fn done(&self) -> Mask {
         self.orders.iter().fold(!0, |mask, order| mask & ops_of(*order))
     }
 
-    /// These bytes are the answer to a read that began when these ops were done, and was under way since.
+    /// These bytes are the answer to a read that began when the ops `done` had been done, and was in flight since.
     pub fn read_since(&mut self, scope: &Scope, cells: [u8; CELLS], done: Mask) -> Result<(), &'static str> {
-        assert!(scope.power, "orders are kept whole");
+        assert!(scope.power, "orders are kept completely");
         self.grow(scope, |order, _| {
             let mut then = beginnings(order).filter(|then| ops_of(*then) & done == done);
             then.any(|then| cells_of(scope, then) == cells)
@@ -63,7 +63,7 @@ impl Ghost {
         self.check("a read shows what it must not (stale, lost, done twice, or never written)")
     }
 
-    /// Whether reading these bytes tells nothing new: an order that shows them shows others with any op more.
+    /// True if reading these bytes adds no observation: every order that shows them shows others with any further op.
     pub fn shows_only(&self, scope: &Scope, cells: [u8; CELLS]) -> bool {
         self.orders.iter().all(|order| cells_of(scope, *order) == cells)
     }
@@ -76,7 +76,7 @@ impl Ghost {
         self.check("an fsync succeeded although what it covers was lost")
     }
 
-    /// No member's memory is left.
+    /// No member has its memory any more.
     pub fn lose(&mut self) {
         let mut left = Vec::new();
         for order in &self.orders {
@@ -91,7 +91,7 @@ impl Ghost {
         if self.orders.is_empty() { Err(complaint) } else { Ok(()) }
     }
 
-    /// Pending ops are put behind the orders in any way; those that please stay.
+    /// Extends the orders by pending ops in every way, and keeps those that satisfy the predicate.
     fn grow(&mut self, scope: &Scope, pleases: impl Fn(Order, [u8; CELLS]) -> bool) {
         let mut open = std::mem::take(&mut self.orders);
         while let Some(order) = open.pop() {
@@ -103,7 +103,7 @@ impl Ghost {
         }
         self.tidy();
         if !scope.power {
-            // Nothing is ever lost: only what an order leads to counts.
+            // No op can be lost: only the result of an order counts.
             self.orders.dedup_by_key(|order| (ops_of(*order), cells_of(scope, *order)));
             let mut seen = Vec::new();
             self.orders.retain(|order| {
@@ -127,7 +127,7 @@ impl Default for Ghost {
     }
 }
 
-/// From all of it to nothing.
+/// All prefixes, from the whole order to the empty one.
 fn beginnings(order: Order) -> impl Iterator<Item = Order> {
     (0..8).map(move |place| order >> (4 * place)).take_while(|left| *left != 0).chain([0])
 }

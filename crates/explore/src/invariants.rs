@@ -1,4 +1,4 @@
-//! What must be true in every state; each complaint says what a user would lose.
+//! Conditions that hold in every state; each complaint says what a user would lose.
 
 use crate::actions::Action;
 use crate::scope::{Scope, numbers};
@@ -32,7 +32,7 @@ impl State {
         (leaders > 1).then_some("two leaders answer")
     }
 
-    /// Every member that has its memory, of the view that opened last, holds what was acknowledged.
+    /// Every member with its memory, of the view that opened last, holds all acknowledged writes.
     fn acknowledged_is_held(&self, scope: &Scope) -> Option<&'static str> {
         if self.all_lost() {
             return None;
@@ -47,7 +47,7 @@ impl State {
         None
     }
 
-    /// In a view that opened, what no member lists is the same on all of them.
+    /// In an open view, cells that no member lists are equal on all members.
     fn settled_is_equal(&self) -> Option<&'static str> {
         let opened = self.coordinator.opened;
         let members: Vec<&Replica> = numbers(opened.members).map(|at| &self.replicas[at as usize]).collect();
@@ -103,7 +103,7 @@ impl Model for Scope {
     }
 }
 
-/// A step, with the message that it delivers.
+/// A step as text, with the message that it delivers.
 fn step_in_words(state: &State, action: Action) -> String {
     let count = state.replicas.len();
     match action {
@@ -126,7 +126,7 @@ fn step_in_words(state: &State, action: Action) -> String {
     }
 }
 
-/// A state in a few lines.
+/// A state as text, in a few lines.
 fn in_words(state: &State) -> String {
     use std::fmt::Write;
     let mut text = String::new();

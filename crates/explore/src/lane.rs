@@ -1,8 +1,9 @@
-//! The fast lane as `crates/replica` does it (`docs/adr/0022-fast-lane-in-code.md`): a leader opens a shard for a session
-//! under its term, closes it in steps before it changes it, and all that is evened is a record of its log.
+//! Fast writes as `crates/replica` implements them (`docs/adr/0022-fast-lane-in-code.md`): a leader opens a shard for a
+//! session under its term, and closes it in steps before it changes it. Every reconciliation is a record of its log.
 //!
-//! One shard. An answer is known at once to who asked, who acts on it at any later moment. Healing is one step. `power.rs` has
-//! what a power cut leaves of a journal, `loose.rs` fast writes that are answered before they are on stable storage.
+//! One shard. An answer is known at once to the process that asked, which may act on it at any later moment. Healing is
+//! one step. `power.rs` models what a power cut leaves of a journal, `loose.rs` fast writes that are answered before
+//! they are on stable storage.
 
 mod client;
 mod closing;
@@ -22,50 +23,52 @@ pub use steps::Action;
 
 rules! {
     "1" listed "a member lists a fast write in the record that applies it";
-    "7" reads_ask "a read of what is unsettled asks the members for that stamp";
-    "L1" closed_first "a record about an open shard waits until that is closed";
+    "7" reads_ask "a read of an unsettled write asks the members for its stamp";
+    "L1" closed_first "a record about an open shard waits until the shard is closed";
     "L2" restamped "closing begins with a record that gives the shard another stamp";
-    "L3" members_asked "what members list is evened too, not what the leader lists alone";
-    "L4" asked_behind "a member says what it lists once it has that record";
-    "L5" ids_in_slots "the ids of writes that the leader has go into their sessions' slots with the last record";
+    "L3" members_asked "the writes that members list are reconciled too, not only those that the leader lists";
+    "L4" asked_behind "a member reports its list once it has that record";
+    "L5" ids_in_slots "the ids of writes that the leader has enter their sessions' slots with the last record";
     "L6" own_ids "the ids of writes that only members list do not";
-    "L7" lists_end "the last record takes the lists away";
-    "L8" closing_reads "a read does not ask for the stamp of a shard that is being closed: who has that need not have the bytes";
-    "L9" terms_hold "a member takes fast writes of the term that it heard last";
-    "L10" terms_differ "no two leaders give one term: a client may note under a later epoch what it was allowed before";
-    "L11" found_evened "a leader that begins evens what members list before it serves";
-    "L12" own_found "and what it lists itself";
-    "L13" fetched_lists "what it lists itself counts as it is once it has fetched the records that it lacks";
-    "L14" learner_lists "what a learner lists is evened with its log";
-    "L15" listed_ends "it takes away no list of writes that the leader was not told of";
-    "L16" whole_views "shards are opened only in views in which nobody is missing";
-    "L17" partial_lists "a record that evens a part of a shard strikes from all lists what not all members have";
-    "17" lives "who lost power is no member any more";
+    "L7" lists_end "the last record removes the lists";
+    "L8" closing_reads "a read does not ask for the stamp of a shard that is being closed: its holder may lack the bytes";
+    "L9" terms_hold "a member accepts fast writes of the term that it learned last";
+    "L10" terms_differ "no two leaders use one term: a client may note a permission under a later epoch";
+    "L11" found_evened "a new leader reconciles the writes that members list before it serves";
+    "L12" own_found "and the writes that it lists itself";
+    "L13" fetched_lists "its own list counts as it is after it has fetched the records that it lacks";
+    "L14" learner_lists "the writes that a learner lists are reconciled with its log";
+    "L15" listed_ends "a record removes no list of writes that the leader has not received";
+    "L16" whole_views "shards are opened only in views in which no replica is missing";
+    "L17" partial_lists "a record that reconciles a part of a shard removes it from the lists, unless a member lacks it";
+    "17" lives "a replica that lost power is not a member any more";
     "19" losses_told "an fsync fails if memory was lost since the view in which the write was answered";
-    "D6" one_view_syncs "an fsync is of one view: a new one begins it anew";
-    "23" opened_synced "all members have synced what they have before a view opens";
+    "D6" one_view_syncs "an fsync is of one view: in a new view it begins again";
+    "23" opened_synced "all members have synced their data before a view opens";
     "L18" closing_syncs "closing a shard that was written loosely begins with a round of syncs";
-    "L18" due_refuses "from when it is due, its leader takes no fast write for it";
-    "L18" found_syncs "and so does evening what a leader finds";
-    "L19" learners_compared "while the note is there a learner is compared, whatever its log";
-    "L20" alone "a leader that finds the note in a view without memory goes on alone";
-    "L20" alone_first "that is settled before a view opens: one of several members does not open";
-    "L21" note_settled "the note is on all members before the first loose write";
-    "L22" note_closed "the note is taken away only when nothing is open";
-    "L22" note_whole "and only when nobody is missing";
+    "L18" due_refuses "from the moment at which it is due, its leader accepts no fast write for it";
+    "L18" found_syncs "so does reconciling the lists that a new leader finds";
+    "L19" learners_compared "while the marker exists a learner is compared, whatever its log is";
+    "L20" alone "a leader that finds the marker in a view without memory continues as the only member";
+    "L20" alone_first "that is decided before a view opens: one of several members does not open";
+    "L21" note_settled "all members have the marker before the first loose write";
+    "L22" note_closed "the marker is removed only when no shard is open";
+    "L22" note_whole "and only when no replica is missing";
 }
 
-/// A configuration. Each line of a script is a write: on the fast lane if a leader has allowed it, otherwise on its own.
+/// A configuration. Each line of a script is a write: a fast write if a leader has permitted it, otherwise one through
+/// the leader.
 #[derive(Debug, Clone)]
 pub struct Lane {
     pub scope: Scope,
     pub rules: Rules,
-    /// Fast writes are answered once they are in a member's journal, but for these ops; else once they are on stable storage.
+    /// Fast writes are answered once they are in a member's journal, except these ops; they are answered once they are
+    /// on stable storage.
     pub loose: bool,
     pub durable: Mask,
-    /// It begins with the first write of client 0 done, and synced by all.
+    /// The first write of client 0 is done, and synced by all, at the start.
     pub warm: bool,
-    /// And so.
+    /// Steps that are taken at the start.
     pub after: Vec<Action>,
 }
 
@@ -75,7 +78,7 @@ impl Lane {
     }
 }
 
-/// Every write has one of its own.
+/// Every write has a stamp of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stamp {
     Start,
@@ -91,8 +94,8 @@ pub enum Change {
         op: u8,
     },
     Restamp,
-    /// Some of the leader's bytes; `own`: writes that go into the slots. Of the writes `listed` the lists have `rest` from
-    /// then on, which is nothing with the last one of a closing.
+    /// Some of the leader's bytes; `own`: writes whose ids enter the slots. Of the writes `listed`, `rest` stays in the
+    /// lists; it is empty in the last record of a closing.
     Even {
         cells: Mask,
         bytes: [u8; CELLS],
@@ -100,7 +103,7 @@ pub enum Change {
         listed: Mask,
         rest: List,
     },
-    /// Some shard of the partition may be written loosely; or none any more.
+    /// The marker that a shard of the partition may be written loosely is set, or removed.
     Note {
         there: bool,
     },
@@ -112,8 +115,8 @@ pub struct Record {
     pub change: Change,
 }
 
-/// What a replica does not know to be settled: cells that may differ, and writes that it has. A session sends one only when all have
-/// the one before.
+/// Writes of a replica that are not known to be settled: cells that may differ, and ops that it has. A session sends a
+/// fast write only after all members have accepted the previous one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct List {
     pub cells: Mask,
@@ -126,14 +129,14 @@ impl List {
     }
 }
 
-/// What a replica's journal makes of it.
+/// The state of a replica according to its journal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Content {
     pub log: Vec<Record>,
     pub stamp: Stamp,
     pub cells: [u8; CELLS],
     pub list: List,
-    /// Writes that the sessions' slots have.
+    /// Writes whose ids are in the sessions' slots.
     pub ids: Mask,
     pub noted: bool,
 }
@@ -141,18 +144,18 @@ pub struct Content {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Replica {
     pub up: bool,
-    /// It lost power since it was a member of a view that opened.
+    /// It lost power since it was a member of an open view.
     pub lost: bool,
-    /// It lost power since the view was formed that knows it.
+    /// It lost power since the formation of the view that it knows.
     pub outside: bool,
-    /// Of the view that it knows.
+    /// The epoch of the view that it knows.
     pub epoch: u8,
     pub now: Rc<Content>,
-    /// What it was since it synced last, while power cuts may come: each may be what one leaves.
+    /// Its states since its last sync, while power cuts may come: a power cut may leave any of them.
     pub tail: Option<Vec<Rc<Content>>>,
-    /// That it heard last; memory.
+    /// The term that it learned last; in memory.
     pub term: u8,
-    /// How often it began to lead.
+    /// Number of times that it began to lead.
     pub lives: u8,
     pub lead: Option<Box<Lead>>,
 }
@@ -169,34 +172,34 @@ pub enum Phase {
 pub struct Lead {
     pub phase: Phase,
     pub term: u8,
-    /// Members and learners that have said where their logs end.
+    /// Members and learners that have reported the ends of their logs.
     pub known: Mask,
-    /// Learners that have had everything.
+    /// Learners that have received everything.
     pub whole: Mask,
     pub held: [u8; 3],
     /// The session for which the shard is open.
     pub open: Option<u8>,
-    /// Its last write is not known to be everywhere.
+    /// The last write is not known to be on all members.
     pub unsettled: bool,
-    /// It took a loose write since then.
+    /// It had a loose write since it was opened.
     pub loose: bool,
-    /// It wants to be the only member.
+    /// The leader asks to be the only member.
     pub alone: bool,
-    /// All are to sync before something is closed: who has not.
+    /// Members that have not synced yet, if all must sync before a shard is closed.
     pub round: Option<Mask>,
     pub due: bool,
     pub closing: Option<Closing>,
     pub found: Option<Uneven>,
-    /// Ops that are answered when all have the record with this number; and whether it opens the shard.
+    /// Ops that are answered when all members have the record with this number; and whether the answer opens the shard.
     pub pending: Vec<(u8, u8, bool)>,
     pub reading: Option<Reading>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Closing {
-    /// With this record the shard has another stamp.
+    /// The record that gives the shard another stamp.
     pub sequence: u8,
-    /// Members that have not said what they list.
+    /// Members that have not reported their lists.
     pub missing: Mask,
     pub uneven: Uneven,
 }
@@ -208,9 +211,9 @@ pub struct Uneven {
     pub listed: Mask,
     /// Writes that the leader has.
     pub own: Mask,
-    /// Of these those that each member has that has told.
+    /// Those of them that each member has that has reported.
     pub everywhere: Mask,
-    /// Who has told.
+    /// Members that have reported.
     pub told: Mask,
 }
 
@@ -218,10 +221,10 @@ pub struct Uneven {
 pub struct Reading {
     pub cells: [u8; CELLS],
     pub stamp: Stamp,
-    /// Ops that were done before it began, as clients could see.
+    /// Ops that clients could see to be done before the read began.
     pub done: Mask,
     pub missing: Mask,
-    /// All members have it: it is answered when they have this record.
+    /// All members have the write: the read is answered when they have this record.
     pub upto: Option<u8>,
 }
 
@@ -231,17 +234,17 @@ pub struct View {
     pub leader: u8,
     pub members: Mask,
     pub learners: Mask,
-    /// Views that began without any member's memory, and whether this is one.
+    /// Number of views that began without any member's memory, and whether this is one.
     pub losses: u8,
     pub forgetful: bool,
     pub open: bool,
 }
 
-/// What the coordinator has recorded.
+/// The coordinator's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Views {
     pub now: View,
-    /// The one that opened last.
+    /// The view that opened last.
     pub opened: View,
 }
 
@@ -252,7 +255,7 @@ pub enum Work {
     Answered { allows: Option<(u8, Stamp)>, losses: u8 },
 }
 
-/// What a leader has allowed.
+/// A leader's permission for fast writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Allowed {
     pub epoch: u8,
@@ -263,13 +266,14 @@ pub struct Allowed {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
     pub up: bool,
-    /// Of the view that it knows.
+    /// The epoch of the view that it knows.
     pub epoch: u8,
     pub members: Mask,
     pub losses: u8,
-    /// Members that have synced for it, while an fsync is under way.
+    /// Members that have synced, while an fsync is in progress.
     pub syncing: Option<Mask>,
-    /// Writes that were acknowledged and not synced since, and the losses of the view in which the first of them was.
+    /// Writes that were acknowledged and not synced since, and the loss counter of the view in which the first of them
+    /// was.
     pub unsynced: (Mask, u8),
     pub allowed: Option<Allowed>,
     pub next: u8,
@@ -277,17 +281,17 @@ pub struct Client {
     pub work: Option<(u8, Work)>,
 }
 
-/// A fast write on its way.
+/// A fast write in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fast {
     pub op: u8,
     pub allowed: Allowed,
 }
 
-/// Leader to another replica.
+/// A message of a leader to another replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// How far are you, and what do you list? From now on this term counts.
+    /// Asks for the end of the log and the list. From now on this term is valid.
     Ask {
         term: u8,
     },
@@ -295,13 +299,13 @@ pub enum Message {
         sequence: u8,
         record: Record,
     },
-    /// What do you list, once you have this record?
+    /// Asks for the list after this record.
     List {
         sequence: u8,
     },
-    /// On stable storage what you have.
+    /// Asks for a sync.
     Sync,
-    /// Do you have it?
+    /// Asks whether the replica has this write.
     AskFast {
         stamp: Stamp,
     },
@@ -312,9 +316,9 @@ pub struct World {
     pub replicas: Vec<Replica>,
     pub clients: Vec<Client>,
     pub views: Views,
-    /// To each replica; they come in any order.
+    /// Fast writes in flight to each replica; they arrive in any order.
     pub front: Vec<Vec<Fast>>,
-    /// With its epoch; sender after sender, receiver after receiver, in order within each.
+    /// Messages with their epochs, for each sender and receiver; they arrive in order.
     pub back: Vec<Vec<(u8, Message)>>,
     pub ghost: Ghost,
     pub budget: Budget,
@@ -406,12 +410,12 @@ impl World {
 }
 
 impl Replica {
-    /// It runs, in the life that its view means.
+    /// True if it runs, in the incarnation that its view names.
     pub fn is_in(&self) -> bool {
         self.up && !self.outside
     }
 
-    /// Something comes into its journal.
+    /// The content of its journal, to be changed.
     pub fn write(&mut self) -> &mut Content {
         if let Some(tail) = &mut self.tail {
             tail.push(Rc::clone(&self.now));
@@ -419,7 +423,7 @@ impl Replica {
         Rc::make_mut(&mut self.now)
     }
 
-    /// A record is taken, by its leader or by another.
+    /// Applies a record, at its leader or at another replica.
     pub fn take(&mut self, lane: &Lane, record: Record) {
         let now = self.write();
         now.log.push(record);

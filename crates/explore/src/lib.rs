@@ -1,9 +1,10 @@
-//! The protocol of `docs/fast-lane.md`, as small as it can be, and an explorer that visits every state that a small
-//! configuration of it can be in.
+//! The protocol of `docs/fast-lane.md` as a small model, and an explorer that visits every state of a small
+//! configuration.
 //!
-//! `rules.rs` has the rules under the document's numbers; each that can be switched off is needed: `tests/ablation.rs`
-//! shows for each what happens without it. Nothing here is product code, and it shares none with it: a model that called
-//! `hekate-replica` could only find that the code does what the code does. The simulator (`hekate-sim`) runs that.
+//! `rules.rs` has the rules under the document's numbers. Each one that can be switched off is needed:
+//! `tests/ablation.rs` shows for each what breaks without it. The model shares no code with the product: a model that
+//! called
+//! `hekate-replica` could only show that the code does what the code does. The simulator (`hekate-sim`) runs that code.
 
 pub mod actions;
 pub mod check;

@@ -1,4 +1,5 @@
-//! What a replica does: fast writes, records, evening. The numbers are those of the rules in `docs/fast-lane.md`.
+//! The steps of a replica: fast writes, records, reconciliation. The numbers are those of the rules in
+//! `docs/fast-lane.md`.
 
 use crate::scope::{Scope, bit, numbers};
 use crate::state::*;
@@ -19,13 +20,13 @@ impl State {
         &mut self.back[at]
     }
 
-    /// Rule 13: whether a replica takes what was said in an epoch.
+    /// Rule 13: true if a replica accepts messages of an epoch.
     fn hears(&self, scope: &Scope, replica: u8, epoch: u8) -> bool {
         let at = &self.replicas[replica as usize];
         at.up && !(at.outside && scope.rules.incarnations) && (at.now.epoch == epoch || !scope.rules.epochs_fence)
     }
 
-    /// Whether it orders in its epoch; its view need not be the newest, and its lease may have ended.
+    /// True if it orders ops in its epoch; its view need not be the newest, and its lease may have ended.
     pub fn leads(&self, replica: u8) -> bool {
         let at = &self.replicas[replica as usize];
         at.up && !at.outside && at.view.leader == Some(replica) && at.view.epoch == at.now.epoch
@@ -39,7 +40,7 @@ impl State {
                     let took = self.fast(scope, replica, op, follow, stamp);
                     self.answer_fast(scope, client, replica, op, epoch, took);
                 } else {
-                    // StaleView: the client asks for the view, and goes to the leader.
+                    // StaleView: the client asks for the view, and sends the op to the leader.
                     self.answer_fast(scope, client, replica, op, epoch, Err(None));
                 }
             }
@@ -74,7 +75,7 @@ impl State {
         at.synced = Rc::new(at.now.clone());
     }
 
-    /// Rules 1 and 5. The stamp that stands in the way, if it is not taken.
+    /// Rules 1 and 5. Returns the stamp that the shard has instead, if the write is refused.
     fn fast(&mut self, scope: &Scope, replica: u8, op: u8, follow: Stamp, stamp: Stamp) -> Result<(), Option<Stamp>> {
         let (shard, _) = scope.target(op);
         let at = &self.replicas[replica as usize];
@@ -94,7 +95,7 @@ impl State {
         Ok(())
     }
 
-    /// A write comes into a replica's copy, and into its lists.
+    /// Applies a write to a replica's copy, and adds it to its lists.
     fn apply(&mut self, scope: &Scope, replica: u8, op: u8, stamp: Stamp) {
         let (shard, cell) = scope.target(op);
         let all = bit(self.replica_count()) - 1;
@@ -135,7 +136,7 @@ impl State {
         }
     }
 
-    /// The leader's lane: rules 2, 5, 6.
+    /// An op through the leader: rules 2, 5, 6.
     fn order(&mut self, scope: &Scope, replica: u8, op: u8) {
         let (shard, _) = scope.target(op);
         let at = &mut self.replicas[replica as usize];
@@ -165,7 +166,8 @@ impl State {
         }
     }
 
-    /// Such a note only shortens a list: unless the scope wants it late, it is there at once if nothing is before it.
+    /// Sends a note that only shortens a list. It arrives at once if no message precedes it, unless the scope delays
+    /// it.
     fn note_settled(&mut self, scope: &Scope, leader: u8, note: Message) {
         let view = self.replicas[leader as usize].view;
         for to in numbers(view.members | view.learners).filter(|to| *to != leader) {
@@ -180,7 +182,8 @@ impl State {
         }
     }
 
-    /// Rule 8: the leader's copy gets a fresh stamp, and everybody the leader's bytes, of what may differ (rule 9).
+    /// Rule 8: the leader's copy gets a new stamp, and all replicas get the leader's bytes of all cells that may differ
+    /// (rule 9).
     pub fn even(&mut self, scope: &Scope, replica: u8, shard: usize, also: Mask, whole: bool) {
         let rules = scope.rules;
         let of_shard = scope.ops_of(shard);
@@ -234,7 +237,7 @@ impl State {
                     self.apply(scope, to, op, stamp);
                     self.held(scope, from, to, shard, stamp, epoch);
                 } else if at.view.members & bit(to) != 0 {
-                    // Rule 11. A learner lacks it anyway, and is brought all of the shard.
+                    // Rule 11. A learner lacks the write anyway, and is sent all of the shard.
                     self.needs(scope, from, to, shard, epoch);
                 }
             }
@@ -301,7 +304,7 @@ impl State {
         self.held(scope, from, to, shard, stamp, epoch);
     }
 
-    /// A member differs by more than it was given: it says by what, and the leader makes it even.
+    /// A member differs by more than it was sent: it reports what, and the leader reconciles it.
     pub fn needs(&mut self, scope: &Scope, leader: u8, member: u8, shard: usize, epoch: u8) {
         if !self.leads(leader) || self.replicas[leader as usize].now.epoch != epoch {
             return;
@@ -311,7 +314,7 @@ impl State {
         self.even(scope, leader, shard, cells, false);
     }
 
-    /// The leader hears that a replica has what came with this stamp, and all before it.
+    /// The leader learns that a replica has the write with this stamp, and all before it.
     fn held(&mut self, scope: &Scope, leader: u8, replica: u8, shard: usize, stamp: Stamp, epoch: u8) {
         let at = &mut self.replicas[leader as usize];
         if at.now.epoch != epoch || !self.leads(leader) {
@@ -341,7 +344,7 @@ impl State {
         self.settle(scope, leader, shard);
     }
 
-    /// What every member has leaves the list, and what waited for it is answered.
+    /// Removes writes that every member has from the list, and answers the ops that waited for them.
     pub fn settle(&mut self, scope: &Scope, leader: u8, shard: usize) {
         let at = &mut self.replicas[leader as usize];
         let others = at.view.members & !bit(leader);
@@ -375,7 +378,7 @@ impl State {
 }
 
 impl Replica {
-    /// Rule 2: a stamp that no client gives, and no other leader.
+    /// Rule 2: a stamp that no client and no other leader uses.
     fn next_stamp(&self, scope: &Scope, shard: usize) -> Stamp {
         let count = self.now.shards[shard].stamp.count + 1;
         let (epoch, op) = match scope.rules.epoch_in_stamps {

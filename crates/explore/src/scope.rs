@@ -1,4 +1,4 @@
-//! What is explored: how many of everything, what may go wrong and how often.
+//! What is explored: the number of each part, and which faults may happen how often.
 
 use crate::rules::Rules;
 use crate::state::{Budget, Mask};
@@ -6,11 +6,11 @@ use crate::state::{Budget, Mask};
 /// A line of a client's script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// Writes one cell of a shard; sent on the fast lane first.
+    /// Writes one cell of a shard; sent as a fast write first.
     Fast { shard: u8, cell: u8 },
-    /// The same, on the leader's lane.
+    /// Writes one cell of a shard through the leader.
     Led { shard: u8, cell: u8 },
-    /// fsync of what this client wrote.
+    /// fsync of this client's writes.
     Sync,
 }
 
@@ -22,26 +22,26 @@ pub struct Scope {
     pub shards: u8,
     /// A script for each client.
     pub scripts: Vec<Vec<Line>>,
-    /// Ops of one client that may be under way at once.
+    /// Ops of one client that may be in flight at once.
     pub pipeline: usize,
     pub faults: Budget,
-    /// Whether what is synced and what is not is told apart.
+    /// True if synced and unsynced data are distinguished.
     pub power: bool,
-    /// Replicas that are new: they run, and are in no view.
+    /// New replicas: they run, and are in no view.
     pub new: Mask,
-    /// Whether a brick may sync at any moment, or only when a client asks for it.
+    /// True if a brick may sync at any moment; false if only when a client asks for it.
     pub background_syncs: bool,
     /// Requests of a client to a replica may overtake each other.
     pub unordered: bool,
-    /// Notes that something is settled may come late.
+    /// Notes that a write is settled may arrive late.
     pub late_notes: bool,
     pub rules: Rules,
-    /// The exploration is stopped, and that is a failure, beyond so many states.
+    /// Limit of the number of states; an exploration that reaches it fails.
     pub states_max: usize,
 }
 
 impl Scope {
-    /// An op's client and line; ops are numbered through all scripts, from 1 on.
+    /// An op's client and line; ops are numbered through all scripts, from 1.
     pub fn op(&self, op: u8) -> (usize, Line) {
         let mut number = 0;
         for (client, script) in self.scripts.iter().enumerate() {
@@ -55,17 +55,17 @@ impl Scope {
         unreachable!("there is no op {op}")
     }
 
-    /// The number of a line of a client's script.
+    /// The op number of a line of a client's script.
     pub fn number(&self, client: usize, line: usize) -> u8 {
         let lines = self.scripts[..client].iter().flatten().chain(&self.scripts[client][..=line]);
         lines.filter(|line| **line != Line::Sync).count() as u8
     }
 
-    /// Where an op writes.
+    /// Shard and cell that an op writes.
     pub fn target(&self, op: u8) -> (usize, usize) {
         match self.op(op).1 {
             Line::Fast { shard, cell } | Line::Led { shard, cell } => (shard as usize, cell as usize),
-            Line::Sync => unreachable!("a sync is no op"),
+            Line::Sync => unreachable!("a sync writes nothing"),
         }
     }
 
@@ -81,7 +81,7 @@ pub fn bit(number: u8) -> u8 {
     1 << number
 }
 
-/// What a mask has.
+/// The elements of a mask.
 pub fn numbers(mask: u8) -> impl Iterator<Item = u8> {
     (0..8).filter(move |number| mask & bit(*number) != 0)
 }

@@ -1,13 +1,13 @@
 //! The configurations that tests explore: small ones for `cargo test`, larger ones for `make soak`.
 //!
-//! Each has few faults, so that all of its states can be visited; together they have every kind of fault, and the pairs
-//! of faults that matter.
+//! Each has few faults, so that all of its states can be visited; together they have every kind of fault, and the
+//! relevant pairs of faults.
 
 use crate::rules::Rules;
 use crate::scope::{Line, Scope};
 use crate::state::Budget;
 
-/// The first client writes one cell, others the other one: equal stamps must mean that both are the same.
+/// The first client writes one cell, others the other one: equal stamps must imply that both cells are equal.
 const fn fast(cell: u8) -> Line {
     Line::Fast { shard: 0, cell }
 }
@@ -34,7 +34,7 @@ pub(crate) fn scope(name: &'static str, replicas: u8, scripts: &[&[Line]], fault
     }
 }
 
-/// What is explored by `cargo test`.
+/// Explored by `cargo test`.
 pub fn small() -> Vec<Scope> {
     let two: &[&[Line]] = &[&[fast(0)], &[fast(1)]];
     let one: &[&[Line]] = &[&[fast(0)]];
@@ -67,7 +67,7 @@ pub fn small() -> Vec<Scope> {
     ]
 }
 
-/// What ablations need beyond that; too large to be visited whole by `cargo test`.
+/// Configurations that ablations need in addition; too large to be visited completely by `cargo test`.
 pub fn middle() -> Vec<Scope> {
     let one: &[&[Line]] = &[&[fast(0)]];
     let durable: &[&[Line]] = &[&[fast(0), Line::Sync]];
@@ -78,7 +78,7 @@ pub fn middle() -> Vec<Scope> {
     ]
 }
 
-/// What `make soak` explores as well.
+/// Explored by `make soak` as well.
 pub fn large() -> Vec<Scope> {
     let two: &[&[Line]] = &[&[fast(0)], &[fast(1)]];
     let one: &[&[Line]] = &[&[fast(0)]];
@@ -112,7 +112,7 @@ pub fn large() -> Vec<Scope> {
     scopes
 }
 
-/// One of them, by name.
+/// A configuration by name.
 pub fn named(name: &str) -> Scope {
     let found = small().into_iter().chain(middle()).find(|scope| scope.name == name);
     found.unwrap_or_else(|| unreachable!("there is no scope {name}"))

@@ -1,8 +1,8 @@
 //! Visits every state, nearest first, so that the first counterexample is a shortest one.
 //!
-//! Of a state that was visited only a fingerprint (128 bits) and the step that led to it are kept; a trace is made by
-//! doing the steps once more. Why not stateright 0.31: its `eventually` is right on acyclic graphs only, and "from every
-//! state a whole one can be reached" is no property that it knows; see `docs/fast-lane.md`.
+//! Of a visited state only a fingerprint (128 bits) and the step that led to it are kept; a trace is made by repeating
+//! the steps. stateright 0.31 is not used because its `eventually` is right on acyclic graphs only, and it has no
+//! property "from every state a whole one can be reached"; see `docs/fast-lane.md`.
 
 use crate::state::Budget;
 use std::collections::HashMap;
@@ -10,30 +10,30 @@ use std::fmt::{Debug, Write};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-/// A configuration of something that is to be explored: what it begins as, what can happen, and what must not.
+/// A system to explore: its initial state, the possible steps, and the conditions on every state.
 pub trait Model {
     type State: Clone + Hash;
     type Action: Copy + Debug;
 
     fn name(&self) -> &'static str;
-    /// The exploration is stopped, and that is a failure, beyond so many states.
+    /// Limit of the number of states; an exploration that reaches it fails.
     fn states_max(&self) -> usize;
     fn first(&self) -> Self::State;
-    /// What can happen next.
+    /// Adds all steps that can happen next.
     fn actions(&self, state: &Self::State, found: &mut Vec<Self::Action>);
     fn step(&self, state: &mut Self::State, action: Self::Action);
     /// The first promise that a state breaks.
     fn complaint(&self, state: &Self::State) -> Option<&'static str>;
-    /// From every state one like this must be within reach, without another fault.
+    /// A state like this must be reachable from every state without another fault.
     fn is_whole(&self, state: &Self::State) -> bool;
-    /// What may still go wrong. A step that takes of it is a fault.
+    /// Faults that may still happen. A step that uses the budget is a fault.
     fn budget<'a>(&self, state: &'a Self::State) -> &'a Budget;
     fn in_words(&self, state: &Self::State) -> String;
-    /// A step that is about to be done, with the message that it delivers.
+    /// A step that is about to be taken as text, with the message that it delivers.
     fn step_in_words(&self, state: &Self::State, action: Self::Action) -> String;
 }
 
-/// What came of an exploration.
+/// The result of an exploration.
 #[derive(Debug)]
 pub struct Found<A> {
     pub name: &'static str,
@@ -43,7 +43,7 @@ pub struct Found<A> {
     pub whole: usize,
     /// Kinds of steps that were taken.
     pub kinds: Vec<std::mem::Discriminant<A>>,
-    /// All states were visited; or it was stopped.
+    /// True if all states were visited; false if the exploration was stopped.
     pub is_complete: bool,
     pub took: Duration,
     pub violation: Option<Violation>,
@@ -105,7 +105,7 @@ fn print_of(state: &impl Hash) -> u128 {
     u128::from(print.0) << 64 | u128::from(print.1)
 }
 
-/// A fingerprint is a hash already.
+/// Passes a fingerprint on unchanged: it is a hash already.
 #[derive(Default)]
 struct Same(u64);
 
@@ -121,14 +121,14 @@ impl Hasher for Same {
 
 struct Graph<A> {
     known: HashMap<u128, u32, BuildHasherDefault<Same>>,
-    /// How each was reached first; but for the first one.
+    /// For each state but the first one the state and step from which it was reached first.
     came: Vec<(u32, A)>,
     /// Steps without a fault, from and to.
     edges: Vec<(u32, u32)>,
     whole: Vec<u32>,
 }
 
-/// Visits all states of a configuration; `progress`: and checks that from each of them the system can become whole
+/// Visits all states of a configuration. With `progress` also checks that from each of them the system can become whole
 /// without another fault.
 pub fn explore<M: Model>(model: &M, progress: bool) -> Found<M::Action> {
     let began = Instant::now();
@@ -198,7 +198,7 @@ pub fn explore<M: Model>(model: &M, progress: bool) -> Found<M::Action> {
     found
 }
 
-/// The first state from which no way without a fault leads to a whole one.
+/// The first state from which no path without a fault leads to a whole one.
 fn never_whole<A>(graph: &mut Graph<A>) -> Option<u32> {
     let count = graph.came.len() + 1;
     graph.edges.sort_unstable_by_key(|(_, to)| *to);

@@ -1,4 +1,4 @@
-//! What the model's world consists of. All of it is plain data that is compared and hashed whole.
+//! The state of the model. All of it is plain data that is compared and hashed as a whole.
 
 use crate::ghost::Ghost;
 use std::rc::Rc;
@@ -6,10 +6,10 @@ use std::rc::Rc;
 /// A set of replicas, cells or ops, a bit each.
 pub type Mask = u8;
 
-/// Who gave a stamp.
+/// The source of a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum By {
-    /// Nobody: the shard as it was in the beginning.
+    /// The initial state of the shard.
     Start,
     Client(u8),
     /// The leader of this epoch.
@@ -32,11 +32,11 @@ pub struct Unsettled {
     pub stamp: Stamp,
     pub cells: Mask,
     pub ops: Mask,
-    /// Members that are known to have it; only the leader's counts, and only in memory.
+    /// Members that are known to have it; only the leader's is used, and it is in memory.
     pub held: Mask,
 }
 
-/// Cells of a shard. Two are enough: writes touch one, and must not harm the other.
+/// Cells of a shard. Two are enough: a write changes one, and must not change the other.
 pub const CELLS: usize = 2;
 pub const ALL_CELLS: Mask = 3;
 
@@ -44,16 +44,16 @@ pub const ALL_CELLS: Mask = 3;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shard {
     pub stamp: Stamp,
-    /// The op that wrote each last.
+    /// The op that wrote each cell last.
     pub cells: [u8; CELLS],
     pub list: Vec<Unsettled>,
-    /// Not known to be synced by every member.
+    /// True if it is not known to be synced by every member.
     pub unstable: bool,
     /// Replicas outside of the view for which it is listed as changed.
     pub missing: Mask,
 }
 
-/// What is in a replica's journal: it outlives the process, and once synced the machine.
+/// The content of a replica's journal: it survives the process, and once synced the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Content {
     pub shards: Vec<Shard>,
@@ -61,18 +61,18 @@ pub struct Content {
     pub ids: Mask,
     /// Epoch and sequence of the last record.
     pub position: (u8, u8),
-    /// Nothing of an earlier epoch is taken.
+    /// Messages of an earlier epoch are refused.
     pub epoch: u8,
 }
 
-/// See the design.
+/// A view of the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct View {
     pub epoch: u8,
     pub leader: Option<u8>,
     pub members: Mask,
     pub learners: Mask,
-    /// Views of this partition that began without any member's memory.
+    /// Number of views of this partition that began without any member's memory.
     pub losses: u8,
     pub open: bool,
 }
@@ -80,21 +80,21 @@ pub struct View {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Replica {
     pub up: bool,
-    /// By its own clock.
+    /// It holds a lease by its own clock.
     pub lease: bool,
-    /// It lost its machine's memory since it was last a member of a view that opened.
+    /// It lost its machine's memory since it was last a member of an open view.
     pub lost: bool,
-    /// It began a new life and was not taken into a view since.
+    /// It began a new incarnation and was in no view since.
     pub outside: bool,
     pub view: View,
     pub now: Content,
-    /// Shared: it changes seldom.
+    /// Shared, because it changes seldom.
     pub synced: Rc<Content>,
     /// Ops to be answered once they are settled; leader's memory.
     pub pending: Mask,
 }
 
-/// What the coordinator has recorded.
+/// The coordinator's records.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Coordinator {
     pub opened: View,
@@ -109,7 +109,7 @@ pub struct Forming {
     pub void: Mask,
 }
 
-/// How far an op is at its client.
+/// The progress of an op at its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
     Fast {
@@ -119,7 +119,7 @@ pub enum Work {
         conflict: bool,
     },
     Led,
-    /// The leader's answer is on its way.
+    /// The leader's answer is in flight.
     Answered {
         stamp: Stamp,
         losses: u8,
@@ -130,20 +130,20 @@ pub enum Work {
 pub struct Client {
     pub up: bool,
     pub view: View,
-    /// The last stamp of each shard that it heard of.
+    /// The last stamp of each shard that it received.
     pub knows: Vec<Stamp>,
     /// The next line of its script.
     pub next: u8,
     pub works: Vec<(u8, Work)>,
-    /// Replicas that have synced for it, while an fsync is under way.
+    /// Replicas that have synced, while an fsync is in progress.
     pub syncing: Option<Mask>,
     /// Writes that were acknowledged and not synced since.
     pub unsynced: Mask,
-    /// Losses in the view in which the first of these was answered.
+    /// The loss counter of the view in which the first of these was answered.
     pub losses: u8,
 }
 
-/// Client to replica.
+/// A client's request to a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
     Fast {
@@ -156,7 +156,7 @@ pub enum Request {
         epoch: u8,
         op: u8,
     },
-    /// On all members; and on all learners, or not.
+    /// The write is on all members; and on all learners, or not.
     Settled {
         epoch: u8,
         op: u8,
@@ -168,7 +168,7 @@ pub enum Request {
     },
 }
 
-/// Leader to another replica.
+/// A leader's message to another replica.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Message {
     Append {
@@ -206,11 +206,11 @@ pub struct Budget {
     pub cuts: u8,
     /// Power cuts that take all machines at once.
     pub blackouts: u8,
-    /// Live replicas that the others believe dead.
+    /// Running replicas that the others believe dead.
     pub suspicions: u8,
-    /// Clients that do not wait for an answer that is only late.
+    /// Clients that do not wait for a late answer.
     pub timeouts: u8,
-    /// Reads that do not wait for a write that is under way, but have the leader settle it. (No fault, but bounded.)
+    /// Reads that have the leader settle a write in flight instead of waiting for it. (Not a fault, but limited.)
     pub hasty_reads: u8,
 }
 
@@ -228,12 +228,12 @@ pub struct State {
     pub replicas: Vec<Replica>,
     pub clients: Vec<Client>,
     pub coordinator: Coordinator,
-    /// Client after client, replica after replica, in order within each.
+    /// For each client and replica; requests arrive in order.
     pub front: Vec<Vec<Request>>,
-    /// Sender after sender, receiver after receiver, in order within each.
+    /// For each sender and receiver; messages arrive in order.
     pub back: Vec<Vec<Message>>,
     pub ghosts: Vec<Ghost>,
     pub budget: Budget,
-    /// What was observed from outside that must not be.
+    /// A promise that an observation broke.
     pub broken: Option<&'static str>,
 }

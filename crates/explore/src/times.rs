@@ -1,6 +1,8 @@
-//! Times of a file that is written on the fast lane (rule 27): its leader answers them before the other members have them.
+//! Times of a file that is written by fast writes (rule 27): its leader answers them before the other members have
+//! them.
 //!
-//! One inode. A member's log is a beginning of its leader's; who comes back is given the leader's in one step. Bytes are the other models'; here a write is done when its times are answered.
+//! One inode. A member's log is a prefix of its leader's; a returning replica gets the leader's in one step. Bytes are
+//! modelled elsewhere; here a write is done when its times are answered.
 
 mod leader;
 pub mod scopes;
@@ -13,16 +15,16 @@ use crate::state::{Budget, Mask};
 pub use steps::Action;
 
 rules! {
-    "27" noted "times are answered at once only if every member has the note";
+    "27" noted "times are answered at once only if every member has the marker";
     "27" note_synced "on stable storage";
-    "27" idle_in_log "when nobody writes any more the note goes as a record behind all times";
-    "27" ends_with_change "and in the record of any other change of the inode";
-    "27a" renewed "who leads next or anew gives a noted file this moment's times";
+    "27" idle_in_log "when there are no more writes the marker is removed by a record behind all times";
+    "27" ends_with_change "and by the record of any other change of the inode";
+    "27a" renewed "a new leader, or a leader in a new incarnation, sets the times of a marked file to the current time";
     "27a" renewed_first "before it serves";
-    "27a" note_taken "and takes the note away";
-    "27b" settled_reads "a read shows no times that some member lacks";
-    "14" early_leased "who has no lease any more answers no times";
-    "14" renewed_late "times are renewed once who was left out has no lease any more";
+    "27a" note_taken "and removes the marker";
+    "27b" settled_reads "a read shows no times that a member lacks";
+    "14" early_leased "a leader without a lease answers no times";
+    "14" renewed_late "times are renewed once an excluded leader has no lease any more";
 }
 
 /// A line of a client's script.
@@ -31,13 +33,13 @@ pub enum Line {
     Write,
     /// utimensat: to [`SET`].
     Set,
-    /// Anything else about the inode, as chmod is.
+    /// Any other change of the inode, such as chmod.
     Change,
 }
 
-/// What somebody sets times to: long ago.
+/// The times that a client sets: long ago.
 pub const SET: u8 = 1;
-/// When it begins.
+/// The time at the start.
 const BEGIN: u8 = 10;
 
 /// A configuration.
@@ -51,10 +53,10 @@ pub struct Times {
     pub states_max: usize,
 }
 
-/// The inode as a record leaves it.
+/// The inode after a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Client and line that it was made for.
+    /// The client and line of its op.
     pub op: Option<(u8, u8)>,
     pub mtime: u8,
     pub noted: bool,
@@ -64,7 +66,7 @@ pub struct Record {
 pub struct Replica {
     pub up: bool,
     pub log: Vec<Record>,
-    /// Records that it has on stable storage.
+    /// Number of its records on stable storage.
     pub synced: u8,
     /// Its machine lost power since it was a member.
     pub lost: bool,
@@ -79,13 +81,13 @@ pub struct View {
     pub void: Mask,
 }
 
-/// Who led before and does not know that it was left out.
+/// An earlier leader that does not know that it was excluded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Stale {
     pub replica: u8,
     /// It may answer times at once.
     pub is_safe: bool,
-    /// What it may show.
+    /// The times that it may show.
     pub shows: Option<u8>,
 }
 
@@ -93,22 +95,22 @@ pub struct Stale {
 pub struct Client {
     pub next: u8,
     pub works: bool,
-    /// The leader has a record for it, and answers when all have that.
+    /// The leader has a record for it, and answers when all members have that record.
     pub waits: Option<u8>,
 }
 
-/// What clients have seen.
+/// Observations of clients.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Seen {
-    /// The latest times since somebody set some.
+    /// The latest times seen since a client set some.
     pub latest: u8,
-    /// Of each client's write under way: the latest times that were seen before it began.
+    /// For each client's write in progress, the latest times seen before it began.
     pub before: Vec<u8>,
-    /// Times must be later than this: writes that were acknowledged came after it was seen.
+    /// Times must be later than this: writes acknowledged since were asked for after it was seen.
     pub floor: u8,
-    /// Somebody sets times at this moment.
+    /// A client is setting times now.
     pub setting: bool,
-    /// Somebody has, and nobody began to write since.
+    /// A client has set times, and no write began since.
     pub set: bool,
 }
 
@@ -119,7 +121,7 @@ pub struct World {
     /// Members of the view that opened last.
     pub opened: Mask,
     pub serves: bool,
-    /// The record that noted the file; leader's memory.
+    /// The record that marked the file; leader's memory.
     pub noted: Option<u8>,
     pub stale: Option<Stale>,
     pub clients: Vec<Client>,

@@ -1,4 +1,4 @@
-//! Views: how one is formed, fenced, levelled and opened; and what faults leave. Numbers of rules as in
+//! Views: formation, fencing, levelling and opening; and the effects of faults. Rule numbers are those of
 //! `docs/fast-lane.md`.
 
 use crate::scope::{Scope, bit, numbers};
@@ -15,7 +15,7 @@ impl State {
         (0..self.replica_count()).filter(|at| pleases(&self.replicas[*at as usize])).fold(0, |mask, at| mask | bit(at))
     }
 
-    /// What is true, whatever the protocol thinks: no member's memory is left.
+    /// True if no member has its memory any more, whatever the protocol assumes.
     pub fn all_lost(&self) -> bool {
         numbers(self.coordinator.opened.members).all(|at| self.replicas[at as usize].lost)
     }
@@ -41,7 +41,7 @@ impl State {
         Some(View { epoch, leader: None, members, learners: up & !members, losses, open: false })
     }
 
-    /// Views that may be formed now, and whether forming it is a fault (a live member is believed dead).
+    /// Views that may be formed now, and whether forming it is a fault (a running member is believed dead).
     pub fn formable(&self, scope: &Scope) -> Vec<(View, bool)> {
         let newest = self.newest();
         let participants = newest.members | newest.learners;
@@ -73,12 +73,12 @@ impl State {
         found
     }
 
-    /// A replica that begins a new life is taken in by a fence of the view that is forming, not by another view.
+    /// A replica in a new incarnation is accepted by a fence of the view that is being formed, not by another view.
     fn is_past_fence(&self, at: u8) -> bool {
         self.coordinator.forming.as_ref().is_none_or(|forming| forming.fenced & bit(at) != 0)
     }
 
-    /// A learner for which nothing is listed any more.
+    /// A learner for which no shard is listed any more.
     fn ready_learner(&self) -> Option<Mask> {
         let opened = self.coordinator.opened;
         let leader = opened.leader.filter(|leader| self.leads(*leader))?;
@@ -100,7 +100,7 @@ impl State {
         })
     }
 
-    /// Rule 13: from here on nothing of an earlier epoch is taken. Rule 20: lists are opened for who is left out.
+    /// Rule 13: from here on messages of an earlier epoch are refused. Rule 20: lists are begun for excluded replicas.
     pub fn fence(&mut self, scope: &Scope, replica: u8) {
         let Some(forming) = self.coordinator.forming.as_mut() else { return };
         forming.fenced |= bit(replica);
@@ -124,7 +124,7 @@ impl State {
             self.sync(scope, replica);
         }
         if scope.rules.epochs_fence {
-            // What comes of an earlier epoch would be refused.
+            // Messages of an earlier epoch would be refused.
             for client in 0..self.clients.len() {
                 self.front(client, replica).clear();
             }
@@ -134,13 +134,13 @@ impl State {
         }
     }
 
-    /// Whose lease is not renewed any more.
+    /// True if the replica's lease is not renewed any more.
     pub fn is_revoked(&self, replica: u8) -> bool {
         let newest = self.newest();
         (newest.members | newest.learners) & bit(replica) == 0
     }
 
-    /// Of those who may lead, the one with the greatest (epoch, sequence).
+    /// Of the replicas that may lead, those with the greatest (epoch, sequence).
     pub fn candidates(&self, scope: &Scope) -> Vec<u8> {
         let Some(forming) = &self.coordinator.forming else { return Vec::new() };
         let view = forming.view;
@@ -158,7 +158,7 @@ impl State {
         numbers(entitled).filter(|at| Some(position(*at)) == best || !rules.longest_leads).collect()
     }
 
-    /// The leader of a view that is forming makes all members even with itself: rules 16, 20 to 22.
+    /// The leader of a view that is being formed brings all members to its own state: rules 16, 20 to 22.
     pub fn choose(&mut self, scope: &Scope, leader: u8) {
         let Some(forming) = self.coordinator.forming.as_mut() else { return };
         forming.view.leader = Some(leader);
@@ -194,7 +194,7 @@ impl State {
         }
     }
 
-    /// Rules 14 and 16.
+    /// Rules 14 and 16: true if the newest view can open.
     pub fn can_open(&self, scope: &Scope) -> bool {
         let Some(Forming { view: View { leader: Some(leader), members, learners, .. }, void: 0, .. }) =
             self.coordinator.forming
@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    /// A process ends. What it sent may still arrive, what was sent to it does not.
+    /// A process ends. Messages that it sent may still arrive, messages to it do not.
     pub fn kill(&mut self, replica: u8) {
         let at = &mut self.replicas[replica as usize];
         at.up = false;
@@ -248,7 +248,7 @@ impl State {
         }
     }
 
-    /// A machine loses power: what was not synced is gone, or (`all`) was written all the same.
+    /// A machine loses power: unsynced data is gone, or (`all`) was written nevertheless.
     pub fn cut(&mut self, scope: &Scope, replica: u8, all: bool) {
         self.kill(replica);
         let at = &mut self.replicas[replica as usize];
@@ -280,7 +280,7 @@ impl State {
         }
     }
 
-    /// Rule 20: whether everybody has synced a shard as it is.
+    /// Rule 20: true if all have synced a shard as it is.
     pub fn is_stable(&self, scope: &Scope, shard: usize) -> bool {
         let (opened, rules) = (self.coordinator.opened, scope.rules);
         let Some(leader) = opened.leader else { return false };
@@ -296,7 +296,7 @@ impl State {
         self.coordinator.forming.is_none() && !is_known && is_settled && numbers(who).all(is_synced)
     }
 
-    /// The leader has heard so from all, and told them.
+    /// The leader has learned that from all, and reported it to them.
     pub fn stabilise(&mut self, shard: usize) {
         let opened = self.coordinator.opened;
         for at in numbers(opened.members | opened.learners) {

@@ -1,5 +1,5 @@
-//! Each rule is needed: without it the explorer finds a state in which a promise is broken, and tells the shortest way
-//! to it (`cargo test -p hekate-explore --test ablation -- --nocapture` prints all of them).
+//! Each rule is needed: without it the explorer finds a state in which a promise is broken, and prints the shortest
+//! path to it (`cargo test -p hekate-explore --test ablation -- --nocapture` prints all of them).
 
 use hekate_explore::check::{self, Missed};
 use hekate_explore::rules::{RULES, Rules};
@@ -42,7 +42,7 @@ const MISSED: &[Missed] = &[
     ("synced_promotion", "new replica, blackout", "acknowledged"),
 ];
 
-/// Rules that one shard and so few faults do not need; the document says why they are there.
+/// Rules that one shard and so few faults do not need; the document gives their reasons.
 const NOT_SHOWN: &[&str] = &["longest_leads", "level_unsettled", "lists_handed_on"];
 
 #[test]

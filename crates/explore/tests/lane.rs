@@ -1,4 +1,4 @@
-//! The fast lane as the code does it: all states, and what happens without each of its rules.
+//! Fast writes as the code implements them: all states, and what breaks without each of the rules.
 //! `HEKATE_EXPLORE=large` explores the larger configurations, and its name one of them.
 
 use hekate_explore::check::{self, Missed};
@@ -39,7 +39,7 @@ const MISSED: &[Missed] = &[
     ("note_whole", "loose, power cut", "different bytes"),
 ];
 
-/// All members sync before a view opens, so what they had before is durable by then.
+/// All members sync before a view opens, so data from before is durable by then.
 const NOT_SHOWN: &[&str] = &["one_view_syncs"];
 
 #[test]

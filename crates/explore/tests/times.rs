@@ -1,4 +1,4 @@
-//! Times of files that are written on the fast lane (rule 27): all states, and what happens without each of its rules.
+//! Times of files that are written by fast writes (rule 27): all states, and what breaks without each of the rules.
 //! `HEKATE_EXPLORE=large` explores the larger configurations, and its name one of them.
 
 use hekate_explore::check::{self, Missed};

@@ -1,5 +1,5 @@
-//! With all rules on no promise is broken in any state of these configurations, and from each state the system becomes
-//! whole again if nothing else fails. `HEKATE_EXPLORE=large` explores the larger ones, and its name one of them.
+//! With all rules no promise is broken in any state of these configurations, and from each state the system becomes
+//! whole again without another fault. `HEKATE_EXPLORE=large` explores the larger ones, and its name one of them.
 
 use hekate_explore::check;
 use hekate_explore::rules::Rules;
@@ -7,18 +7,18 @@ use hekate_explore::scope::Scope;
 use hekate_explore::scopes::{large, small};
 use std::sync::Mutex;
 
-/// Kinds of steps, all of which the small configurations have together.
+/// Kinds of steps that the small configurations have together.
 const KINDS: usize = 25;
 
 /// Exploring takes memory: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Explores one after the other, with all output and at least so many states.
+/// Explores one after the other, prints all output, and checks that there are at least so many states.
 fn explore_all(scopes: &[Scope], states_min: usize) -> usize {
     let _alone = ALONE.lock();
     let (states, kinds) = check::all_hold(scopes);
-    assert!(scopes.len() < small().len() || kinds.len() == KINDS, "of some kinds there was no step");
-    assert!(states > states_min, "a step that can not happen any more makes a model small");
+    assert!(scopes.len() < small().len() || kinds.len() == KINDS, "some kinds of steps were not taken");
+    assert!(states > states_min, "a step that cannot happen makes a model small");
     states
 }
 
@@ -32,8 +32,8 @@ fn all_promises_hold_in_every_state() {
     explore_all(&check::wanted(small(), large(), Vec::new()), states_min);
 }
 
-/// Rule 16b is for speed: without it what is unsettled is settled when it is read or written next. Rule 15c is for logs,
-/// which are not undone, and for losing as little as possible: whoever leads has everything that was acknowledged.
+/// Rule 16b is for speed: without it unsettled writes are settled when they are read or written next. Rule 15c is for
+/// logs, which are not undone, and for losing as little as possible: any leader has every acknowledged write.
 #[test]
 fn no_promise_needs_these_rules() {
     let tried = [

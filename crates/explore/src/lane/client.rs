@@ -1,4 +1,5 @@
-//! A session: it writes on the fast lane what a leader has allowed, and goes to the leader with all that does not end well.
+//! A session: it sends a fast write where a leader has permitted it, and sends every other op, and every fast write
+//! that fails, to the leader.
 
 use super::*;
 use crate::scope::{Line, numbers};
@@ -53,7 +54,7 @@ impl World {
         self.acked(lane, client, op, losses);
     }
 
-    /// It was refused, or a message of it is lost.
+    /// True if the op was refused, or one of its messages is lost.
     pub(super) fn is_stuck(&self, client: usize) -> bool {
         let Some((op, Work::Fast { members, done, failed })) = self.clients[client].work else { return false };
         let under_way = |to: u8| self.front[to as usize].iter().any(|fast| fast.op == op);
@@ -77,7 +78,7 @@ impl World {
         }
     }
 
-    /// Leaders that would take its op now.
+    /// The leader that would accept its op now.
     pub(super) fn leader_for(&self, client: usize) -> Option<u8> {
         let at = &self.clients[client];
         let Some((op, Work::Led)) = at.work.filter(|_| at.up) else { return None };

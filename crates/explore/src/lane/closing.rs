@@ -1,4 +1,4 @@
-//! Fast writes at replicas, ops at the leader, closing, and reads that ask.
+//! Fast writes at replicas, ops at the leader, closing, and reads that ask members.
 
 use super::*;
 use crate::scope::numbers;
@@ -8,12 +8,12 @@ impl Uneven {
         Self { cells: 0, listed: 0, own: 0, everywhere: 0, told: 0 }
     }
 
-    /// What a member lists.
+    /// Adds the list of a member.
     pub(super) fn add(&mut self, lane: &Lane, from: u8, list: List) {
         self.cells |= list.cells;
         self.listed |= list.ops;
         self.own |= if lane.rules.own_ids { 0 } else { list.ops };
-        // Who lists what followed a write of the same session has that, too.
+        // A member that lists a later write of a session has the earlier one, too.
         let holds = |op: &u8| numbers(list.ops).any(|one| one >= *op && lane.scope.op(one).0 == lane.scope.op(*op).0);
         self.everywhere &= numbers(self.everywhere).filter(holds).fold(0, |mask, op| mask | bit(op));
         self.told |= bit(from);
@@ -28,7 +28,7 @@ impl Uneven {
 }
 
 impl World {
-    /// A client's fast write comes to a replica.
+    /// A client's fast write arrives at a replica.
     pub(super) fn fast(&mut self, lane: &Lane, replica: u8, Fast { op, allowed }: Fast) {
         let (client, all) = (lane.scope.op(op).0, self.all());
         let is_whole = self.view_of(replica).is_none_or(|view| view.members == all && view.learners == 0);
@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    /// An op on the leader's lane.
+    /// An op through the leader.
     pub(super) fn order(&mut self, lane: &Lane, leader: u8, op: u8) {
         let all = self.all();
         let Some(view) = self.view_of(leader) else { return };
@@ -105,7 +105,7 @@ impl World {
         })
     }
 
-    /// The first step: another stamp, and members are asked what they list.
+    /// First step of closing: another stamp, and a request for the members' lists.
     pub(super) fn restamp(&mut self, lane: &Lane, leader: u8) {
         let Some(view) = self.view_of(leader) else { return };
         let others = view.members & !bit(leader);
@@ -130,7 +130,7 @@ impl World {
         self.go_on(lane, leader);
     }
 
-    /// The second step: a member says what it lists.
+    /// Second step: a member reports its list.
     pub(super) fn told_list(&mut self, lane: &Lane, leader: u8, from: u8, sequence: u8) {
         let other = &self.replicas[from as usize];
         let (list, has_it) = (other.now.list, other.now.log.len() as u8 >= sequence);
@@ -151,7 +151,7 @@ impl World {
         self.view_of(leader).is_some() && closing.is_some_and(|closing| closing.missing == 0)
     }
 
-    /// The third step: a record evens one range; the last one is the end of it.
+    /// Third step: a record reconciles one range; the last one ends the closing.
     pub(super) fn even(&mut self, lane: &Lane, leader: u8) {
         let Some(view) = self.view_of(leader) else { return };
         let others = view.members & !bit(leader);
@@ -175,7 +175,7 @@ impl World {
         self.go_on(lane, leader);
     }
 
-    /// Whether a read at the leader has to ask the members.
+    /// True if a read at the leader has to ask the members.
     pub(super) fn reads_ask(&self, lane: &Lane, leader: u8) -> bool {
         let lead = self.replicas[leader as usize].lead.as_ref();
         lead.is_some_and(|lead| lead.open.is_some() && lead.unsettled) && lane.rules.reads_ask
@@ -213,7 +213,8 @@ impl World {
         }
     }
 
-    /// A member has what a read shows, or has not: then it may never come, and the shard is closed.
+    /// A member reports whether it has the write that a read shows. If it lacks it, the write may never arrive, and the
+    /// shard is closed.
     pub(super) fn told_held(&mut self, lane: &Lane, leader: u8, from: u8, stamp: Stamp) {
         let other = &self.replicas[from as usize];
         let owner = |op: u8| lane.scope.op(op).0;

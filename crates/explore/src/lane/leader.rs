@@ -1,10 +1,10 @@
-//! How a leader begins, what it hears, and how it answers.
+//! How a leader starts, handles messages, and answers.
 
 use super::*;
 use crate::scope::numbers;
 
 impl World {
-    /// In a new life, or a new view.
+    /// The leader starts, in a new incarnation or a new view.
     pub(super) fn begin_to_lead(&mut self, lane: &Lane, leader: u8) {
         let at = self.at(leader);
         at.lives += 1;
@@ -37,7 +37,7 @@ impl World {
         self.decide(lane, leader);
     }
 
-    /// The view that a leader leads, if it is the one that is recorded now.
+    /// The view of a leader, if it is the one that is recorded now.
     pub(super) fn view_of(&self, leader: u8) -> Option<View> {
         let at = &self.replicas[leader as usize];
         let views = [self.views.now, self.views.opened];
@@ -67,13 +67,13 @@ impl World {
         self.back(from, to).push((epoch, message));
     }
 
-    /// To all who have said where their logs end.
+    /// Sends a message to those replicas of `among` that have reported the ends of their logs.
     pub(super) fn send_known(&mut self, leader: u8, among: Mask, message: Message) {
         let known = self.at(leader).lead.as_ref().map_or(0, |lead| lead.known);
         numbers(known & among).for_each(|to| self.send(leader, to, message));
     }
 
-    /// A record on its way. -> its number.
+    /// Appends a record and sends it. Returns its number.
     pub(super) fn append(&mut self, lane: &Lane, leader: u8, change: Change) -> u8 {
         let at = self.at(leader);
         let record = Record { epoch: at.epoch, change };
@@ -83,7 +83,7 @@ impl World {
         sequence
     }
 
-    /// A message of a leader arrives; what it answers is known at once.
+    /// A leader's message arrives; its answer is known at once.
     pub(super) fn hear(&mut self, lane: &Lane, from: u8, to: u8, message: Message) {
         match message {
             Message::Ask { term } => {
@@ -109,7 +109,7 @@ impl World {
         self.go_on(lane, from);
     }
 
-    /// Whether a leader takes what one says to it.
+    /// True if a leader accepts messages of this replica.
     pub(super) fn is_heard(&self, leader: u8, from: u8) -> bool {
         let (at, other) = (&self.replicas[leader as usize], &self.replicas[from as usize]);
         at.up && at.epoch == other.epoch && at.lead.as_ref().is_some_and(|lead| lead.known & bit(from) != 0)
@@ -147,8 +147,8 @@ impl World {
         asked.into_iter().chain(is_awaited.then_some(Message::Sync)).for_each(|again| self.send(leader, from, again));
     }
 
-    /// Its log goes on where the leader's is, and all that it has is as there. Bytes are compared by their stamps: where these
-    /// differ, or it lists something, the shard gets another one everywhere.
+    /// Brings the learner's log and content to the leader's state. Bytes are compared by their stamps: where these
+    /// differ, or the learner lists a write, the shard gets another stamp on all members.
     fn heal(&mut self, lane: &Lane, leader: u8, learner: u8) {
         let (own, other) = (&self.replicas[leader as usize].now, &self.replicas[learner as usize].now);
         let is_listed = !other.list.is_empty() && lane.rules.learner_lists;
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// Who has a longer log, if all have told.
+    /// The member with a longer log, if all have reported.
     pub(super) fn fetches_from(&self, leader: u8) -> Option<u8> {
         let others = self.view_of(leader)?.members & !bit(leader);
         let at = &self.replicas[leader as usize];
@@ -189,7 +189,8 @@ impl World {
         numbers(others).max_by_key(position).filter(|best| position(best) > at.position())
     }
 
-    /// Once all members have told: what is missing here is fetched, what is missing there is given.
+    /// Once all members have reported: fetches the records that are missing here, and sends those that are missing
+    /// there.
     fn decide(&mut self, lane: &Lane, leader: u8) {
         let Some(view) = self.view_of(leader) else { return };
         let others = view.members & !bit(leader);
@@ -220,7 +221,7 @@ impl World {
         self.decide(lane, leader);
     }
 
-    /// What every member has.
+    /// The last record that every member has.
     pub(super) fn settled(&self, leader: u8) -> u8 {
         let at = &self.replicas[leader as usize];
         let (Some(view), Some(lead)) = (self.view_of(leader), &at.lead) else { return 0 };
@@ -228,7 +229,7 @@ impl World {
         others.map(|other| lead.held[other as usize]).min().unwrap_or(at.now.log.len() as u8)
     }
 
-    /// Every member has every record, and can be told more.
+    /// True if every member has every record, and can receive more.
     pub(super) fn is_level(&self, leader: u8) -> bool {
         let at = &self.replicas[leader as usize];
         let (Some(view), Some(lead)) = (self.view_of(leader), &at.lead) else { return false };
@@ -236,7 +237,7 @@ impl World {
         lead.phase != Phase::Asking && all_known && self.settled(leader) as usize == at.now.log.len()
     }
 
-    /// Answers what may be answered, and goes on from phase to phase.
+    /// Sends the answers that are possible, and advances from phase to phase.
     pub(super) fn go_on(&mut self, lane: &Lane, leader: u8) {
         let Some(view) = self.view_of(leader) else { return };
         let (is_level, settled) = (self.is_level(leader), self.settled(leader));
@@ -277,7 +278,7 @@ impl World {
         }
     }
 
-    /// A reader sees this.
+    /// A reader sees these cells.
     pub(super) fn show(&mut self, lane: &Lane, cells: [u8; CELLS], done: Mask) {
         if let Err(complaint) = self.ghost.read_since(&lane.scope, cells, done) {
             self.broken = Some(complaint);

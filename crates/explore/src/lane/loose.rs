@@ -1,11 +1,11 @@
-//! Fast writes that are answered before they are on stable storage: the note in the log that there may be some, the syncs
-//! before a shard is closed, and fsync.
+//! Fast writes that are answered before they are on stable storage: the marker in the log that there may be some, the
+//! syncs before a shard is closed, and fsync.
 
 use super::*;
 use crate::scope::numbers;
 
 impl World {
-    /// Whether all members have to sync before something is closed.
+    /// True if all members have to sync before a shard is closed.
     pub(super) fn is_round_due(&self, lane: &Lane, leader: u8) -> bool {
         let at = &self.replicas[leader as usize];
         let Some(lead) = at.lead.as_ref().filter(|lead| lead.closing.is_none() && lead.round.is_none()) else {
@@ -28,7 +28,7 @@ impl World {
         self.send_known(leader, others, Message::Sync);
     }
 
-    /// A member has synced all that it has.
+    /// A member has synced all its data.
     pub(super) fn told_synced(&mut self, leader: u8, from: u8) {
         self.at(from).sync();
         let is_heard = self.is_heard(leader, from);
@@ -37,8 +37,8 @@ impl World {
         }
     }
 
-    /// In a view without memory what is settled may differ, but for records: its leader goes on alone. It says so until it learns of
-    /// another view.
+    /// In a view without memory, settled writes that are not records may differ between members: the leader asks to be
+    /// the only member until it learns of another view.
     pub(super) fn want_alone(&mut self, lane: &Lane, leader: u8) {
         let is_due = |view: &View| view.forgetful && view.members != bit(leader) && view.open != lane.rules.alone_first;
         let is_noted = self.replicas[leader as usize].now.noted && lane.rules.alone;
@@ -65,7 +65,7 @@ impl World {
         self.go_on(lane, leader);
     }
 
-    /// A client hears that its write is done.
+    /// A client receives the acknowledgement of its write.
     pub(super) fn acked(&mut self, lane: &Lane, client: usize, op: u8, losses: u8) {
         let is_durable = !lane.is_loose(op);
         let kept = is_durable || losses == self.views.opened.losses && !self.all_lost();
@@ -80,7 +80,7 @@ impl World {
         self.broken = self.broken.or(acked.err());
     }
 
-    /// Members that may sync for a client: in the view and the life that it means.
+    /// Members that can sync for a client: in the view and the incarnation that it names.
     pub(super) fn syncs_for(&self, client: usize) -> impl Iterator<Item = u8> {
         let at = &self.clients[client];
         let missing = at.syncing.filter(|_| at.up).map_or(0, |done| at.members & !done);
@@ -102,7 +102,7 @@ impl World {
         at.up && at.syncing.is_some_and(|done| at.members & !done == 0)
     }
 
-    /// Rule 19.
+    /// Rule 19: ends an fsync.
     pub(super) fn end_sync(&mut self, lane: &Lane, client: usize) {
         let at = &mut self.clients[client];
         let (covered, losses) = std::mem::take(&mut at.unsynced);

@@ -1,5 +1,5 @@
-//! What machines keep when they lose power: a beginning of each one's journal, with all that was synced. That syncs may come at any
-//! moment of their own is covered by that.
+//! The journals after a power cut: each machine keeps a prefix of its journal that contains everything that was synced.
+//! This also covers syncs at any moment of their own.
 
 use super::*;
 use crate::scope::numbers;
@@ -9,7 +9,7 @@ impl Replica {
         self.tail.iter_mut().for_each(Vec::clear);
     }
 
-    /// Changes in its journal that it has not synced.
+    /// Number of changes in its journal that it has not synced.
     pub(super) fn tail_length(&self) -> u8 {
         self.tail.as_ref().map_or(0, |tail| tail.len() as u8)
     }
@@ -21,7 +21,7 @@ impl Replica {
 }
 
 impl World {
-    /// Records that all members have on stable storage, up to those that all have.
+    /// Records that all members have on stable storage, at most `settled`.
     pub(super) fn stable(&self, leader: u8, settled: u8) -> u8 {
         let members = self.view_of(leader).map_or(0, |view| view.members);
         numbers(members).map(|at| self.replicas[at as usize].synced_records()).fold(settled, u8::min)
@@ -39,14 +39,14 @@ impl World {
         all_there && at.lead.as_ref().is_some_and(|lead| waits(lead))
     }
 
-    /// All that was synced is told to the leader at once.
+    /// Syncs all members; the leader knows at once.
     pub(super) fn sync_all(&mut self, lane: &Lane, leader: u8) {
         let members = self.view_of(leader).map_or(0, |view| view.members);
         numbers(members).for_each(|at| self.at(at).sync());
         self.go_on(lane, leader);
     }
 
-    /// Of all machines at once: each may have kept any beginning.
+    /// Power cuts of all machines at once: each may have kept any prefix.
     pub(super) fn blackouts(&self, found: &mut Vec<Action>) {
         let lengths: Vec<u8> = self.replicas.iter().map(Replica::tail_length).collect();
         let mut kept = [0; 3];
@@ -80,12 +80,12 @@ impl World {
             tail.clear();
         }
         if lane.rules.lives {
-            // It is in no view before one names its new life.
+            // It is in no view until one names its new incarnation.
             (at.lost, at.outside, at.epoch) = (true, true, 0);
         }
     }
 
-    /// Once no power cut can come any more.
+    /// Drops the tails once no power cut can come any more.
     fn forget_tails(&mut self) {
         if self.budget.cuts + self.budget.blackouts == 0 {
             self.replicas.iter_mut().for_each(|at| at.tail = None);

@@ -1,4 +1,4 @@
-//! The configurations of the lane that tests explore.
+//! The configurations of the fast lane that tests explore.
 
 use super::{Action, Lane, Rules};
 use crate::scope::{Line, Scope};
@@ -10,9 +10,9 @@ const fn write(cell: u8) -> Line {
 }
 
 const TWO: &[&[Line]] = &[&[write(0), write(0)]];
-/// The third one settles the one before, in another cell.
+/// The third write settles the second, in another cell.
 const THREE: &[&[Line]] = &[&[write(0), write(0), write(1)]];
-/// A shard is evened in two records, the last write's cell first.
+/// A shard is reconciled in two records, the last write's cell first.
 const ZIGZAG: &[&[Line]] = &[&[write(0), write(1), write(0)]];
 const RIVALS: &[&[Line]] = &[&[write(1), write(0)], &[write(0)]];
 const ONE_SYNCED: &[&[Line]] = &[&[write(0), Line::Sync]];
@@ -32,12 +32,12 @@ fn lane(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -
     }
 }
 
-/// Its fast writes are answered before they are on stable storage.
+/// Fast writes are answered before they are on stable storage.
 fn loose(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -> Lane {
     Lane { loose: true, ..lane(name, replicas, scripts, faults) }
 }
 
-/// Two faults: it begins with the first write done.
+/// Two faults; the first write is done at the start.
 fn warm(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -> Lane {
     Lane { warm: true, ..loose(name, replicas, scripts, faults) }
 }
@@ -53,7 +53,7 @@ fn after_blackout(name: &'static str, kept: [u8; 3]) -> Lane {
     Lane { after, ..warm(name, 3, THREE, Budget { kills: 1, ..BLACKOUT }) }
 }
 
-/// Two loose writes, the second one to both replicas or to the leader alone; whose process is killed.
+/// Two loose writes, the second one to both replicas or to the leader only, whose process is then killed.
 fn after_kill(name: &'static str, faults: Budget) -> Lane {
     let arrive = |replica: u8| Action::Arrive { replica, index: 0 };
     let begin = Action::Begin { client: 0 };
@@ -62,7 +62,7 @@ fn after_kill(name: &'static str, faults: Budget) -> Lane {
     Lane { after, ..warm(name, 2, THREE, Budget { kills: 1, ..faults }) }
 }
 
-/// What is explored by `cargo test`.
+/// Explored by `cargo test`.
 pub fn small() -> Vec<Lane> {
     vec![
         lane("lane", 2, RIVALS, Budget { deaths: 1, timeouts: 1, ..HASTY }),
@@ -81,7 +81,7 @@ pub fn small() -> Vec<Lane> {
     ]
 }
 
-/// What `make soak` explores as well.
+/// Explored by `make soak` as well.
 pub fn large() -> Vec<Lane> {
     let mut lanes = vec![
         lane("lane, rivals and suspicion", 2, RIVALS, Budget { suspicions: 1, ..HASTY }),
@@ -111,7 +111,7 @@ pub fn large() -> Vec<Lane> {
     lanes
 }
 
-/// By their names only: they take long.
+/// Explored by name only: they take long.
 pub fn largest() -> Vec<Lane> {
     let mut lanes = vec![
         warm("loose, two writes, blackout and power cut", 2, TWO, Budget { cuts: 1, ..BLACKOUT }),
@@ -126,7 +126,7 @@ pub fn largest() -> Vec<Lane> {
     lanes
 }
 
-/// One of them, by name.
+/// A configuration by name.
 pub fn named(name: &str) -> Lane {
     let found = small().into_iter().chain(large()).chain(largest()).find(|lane| lane.scope.name == name);
     found.unwrap_or_else(|| unreachable!("there is no configuration {name}"))

@@ -1,10 +1,10 @@
-//! Everything that can happen next, and what must not.
+//! All steps that can happen next, and the conditions on every state.
 
 use super::*;
 use crate::scope::numbers;
 use crate::search::Model;
 
-/// One step. Faults are those that a budget bounds.
+/// One step. Steps that a budget limits are faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Begin {
@@ -57,11 +57,11 @@ pub enum Action {
         from: u8,
         to: u8,
     },
-    /// The note is taken away.
+    /// The marker is removed.
     Unnote {
         leader: u8,
     },
-    /// A member syncs for a client; and all have.
+    /// A member syncs for a client; once all have, the fsync ends.
     SyncAt {
         client: u8,
         replica: u8,
@@ -69,14 +69,14 @@ pub enum Action {
     EndSync {
         client: u8,
     },
-    /// All members of a view sync for what is to be answered as durable.
+    /// All members of a view sync for an op that is answered as durable.
     SyncAll {
         leader: u8,
     },
     Kill {
         replica: u8,
     },
-    /// Machines lose power: so much is left of each one's journal since it was synced.
+    /// Machines lose power: this much of each one's unsynced tail is left.
     Cut {
         replica: u8,
         kept: u8,
@@ -190,7 +190,8 @@ impl Model for Lane {
         world.broken.or_else(|| world.stamps_mean_bytes()).or_else(|| world.level_is_equal())
     }
 
-    /// One view with everybody, nothing under way, everything closed and equal, every script done.
+    /// True if there is one view with all replicas, no message in flight, every shard closed and equal, every script
+    /// done.
     fn is_whole(&self, world: &World) -> bool {
         let now = world.views.now;
         let is_quiet = world.front.iter().all(Vec::is_empty) && world.back.iter().all(Vec::is_empty);
@@ -326,7 +327,7 @@ impl World {
         }
     }
 
-    /// That nobody writes a shard for a while matters once its session has no more to write, or waits for somebody.
+    /// Idle time of a shard matters once its session has no more writes, or waits for another one's answer.
     fn may_idle(&self, lane: &Lane, leader: u8) -> bool {
         let Some(session) = self.replicas[leader as usize].lead.as_ref().and_then(|lead| lead.open) else {
             return false;
@@ -335,7 +336,8 @@ impl World {
         !at.up || at.work.is_some() || at.next as usize == lane.scope.scripts[session as usize].len()
     }
 
-    /// What nobody lists, no leader is about to even, and no record on its way changes, is the same where the stamp is.
+    /// Cells that no replica lists, no leader is about to reconcile, and no record in flight changes, are equal where
+    /// the stamps are.
     fn stamps_mean_bytes(&self) -> Option<&'static str> {
         let is_evening = |lead: &Lead| lead.found.is_some() || lead.closing.is_some();
         if self.replicas.iter().filter_map(|at| at.lead.as_ref()).any(|lead| is_evening(lead)) {
@@ -354,7 +356,7 @@ impl World {
         None
     }
 
-    /// While the shard is not open, and all have the leader's records, they hold the same.
+    /// While the shard is not open, and all replicas have the leader's records, they hold equal cells.
     fn level_is_equal(&self) -> Option<&'static str> {
         let now = self.views.now;
         let leader = &self.replicas[now.leader as usize];

@@ -1,4 +1,4 @@
-//! Views, as far as the fast lane sees them: the rules of their own are the other model's.
+//! Views, as far as fast writes depend on them; the other model has the rules of views.
 
 use super::*;
 use crate::scope::numbers;
@@ -13,12 +13,13 @@ impl World {
         (0..self.replicas.len() as u8).filter(pleases).fold(0, |mask, at| mask | bit(at))
     }
 
-    /// No member has its memory.
+    /// True if no member has its memory.
     pub(super) fn all_lost(&self) -> bool {
         self.views.opened.members & !self.mask(|at| at.lost) == 0
     }
 
-    /// Who may be a member next: with its memory; if none has any, all have to be there (rules 15, 17, 18).
+    /// Replicas that may be members of the next view: those with memory; without any, all members must be present
+    /// (rules 15, 17, 18).
     fn survivors(&self) -> Mask {
         let (before, up) = (self.views.opened.members, self.up());
         match self.all_lost() {
@@ -27,7 +28,7 @@ impl World {
         }
     }
 
-    /// Views that may be formed, and whether that is a fault.
+    /// Views that may be formed, and whether forming them is a fault.
     pub(super) fn formable(&self) -> Vec<(View, bool)> {
         let (now, up) = (self.views.now, self.up());
         let participants = now.members | now.learners;
@@ -39,7 +40,7 @@ impl World {
         if self.may_be_alone() && (is_out || !self.is_alone()) {
             self.compose(bit(now.leader), up, None, &mut found);
         } else if is_out {
-            // Whoever is missing is waited for, or left out.
+            // A missing replica is waited for, or excluded.
         } else if let Some(ready) = self.ready_learner() {
             self.compose(now.members | ready, up, Some(ready), &mut found);
         }
@@ -56,24 +57,26 @@ impl World {
         found
     }
 
-    /// Without memory, not open, and of its leader alone, who has what it had then.
+    /// True for a view without memory that is not open, and whose only member is its leader, in the same incarnation as
+    /// then.
     fn is_alone(&self) -> bool {
         let View { leader, members, learners, forgetful, open, .. } = self.views.now;
         let has_all = self.views.opened.members & !(members | learners) == 0;
         !open && forgetful && members == bit(leader) && has_all && !self.replicas[leader as usize].outside
     }
 
-    /// Its leader alone may be the next view, or is to stay it: who else might know what it did is there, and learns. Others than its
-    /// leader need not know that it wants to, and may form one of all once more.
+    /// True if the leader may be the only member of the next view, or may stay it: every other replica that might know
+    /// its ops is present as a learner. Other replicas need not know that it asks for this, and may form a view of all
+    /// once more.
     fn may_be_alone(&self) -> bool {
         let now = self.views.now;
-        // Also if it has not heard of this view yet.
+        // Also if it has not learned of this view yet.
         let is_wanted = now.forgetful && self.wants_alone(now.leader);
         let all_there = !self.all_lost() || self.views.opened.members & !self.up() == 0;
         all_there && (is_wanted || self.is_alone())
     }
 
-    /// Who leads stays, or one who joins leads if it is the first; otherwise anybody.
+    /// The leader stays; a joining replica leads if it is the first; otherwise any member leads.
     fn compose(&self, members: Mask, up: Mask, joins: Option<Mask>, found: &mut Vec<View>) {
         let now = self.views.now;
         let stays = members & bit(now.leader) != 0;
@@ -90,7 +93,7 @@ impl World {
         found.extend(numbers(leaders).map(view));
     }
 
-    /// As `Leader::healing` says: it has had all, and nothing is being closed.
+    /// As `Leader::healing`: it has received everything, and no shard is being closed.
     fn ready_learner(&self) -> Option<Mask> {
         let now = self.views.now;
         let lead = self.replicas[now.leader as usize].lead.as_ref().filter(|_| now.open)?;
@@ -111,7 +114,7 @@ impl World {
         at.is_in() && at.epoch < now.epoch && (now.members | now.learners) & bit(replica) != 0
     }
 
-    /// A replica learns the view; nothing of an earlier one counts here any more (rule 13).
+    /// A replica learns the view; messages of an earlier one are void here (rule 13).
     pub(super) fn adopt(&mut self, lane: &Lane, replica: u8) {
         let now = self.views.now;
         let at = self.at(replica);
@@ -133,7 +136,7 @@ impl World {
         is_led && self.is_level(now.leader) && !self.wants_alone(now.leader)
     }
 
-    /// Who was left out serves no more by then (rule 14).
+    /// The view opens. An excluded replica has stopped to serve by then (rule 14).
     pub(super) fn open(&mut self, lane: &Lane) {
         if self.all_lost() {
             self.ghost.lose();
@@ -149,7 +152,7 @@ impl World {
         self.go_on(lane, self.views.now.leader);
     }
 
-    /// A process ends. What it sent may still arrive.
+    /// A process ends. Its messages may still arrive.
     pub(super) fn kill(&mut self, replica: u8) {
         let at = self.at(replica);
         (at.up, at.term, at.lead) = (false, 0, None);

@@ -1,4 +1,4 @@
-//! The inode's leader, its clients, and what these see.
+//! The inode's leader, its clients, and their observations.
 
 use super::*;
 use crate::scope::numbers;
@@ -8,7 +8,7 @@ impl World {
         numbers(self.view.members).map(|at| &self.replicas[at as usize])
     }
 
-    /// Whether a replica runs, in the life that the view means (rule 17).
+    /// True if a replica runs in the incarnation that the view names (rule 17).
     pub(super) fn is_there(&self, replica: u8) -> bool {
         let at = &self.replicas[replica as usize];
         let is_meant = if self.view.open { !at.lost } else { self.view.void & bit(replica) == 0 };
@@ -23,17 +23,17 @@ impl World {
         numbers(self.view.members).all(|at| self.is_there(at))
     }
 
-    /// Every member has every record.
+    /// True if every member has every record.
     pub(super) fn is_level(&self) -> bool {
         self.all_present() && self.members().all(|at| at.held() == self.last())
     }
 
-    /// What every member has on stable storage.
+    /// The last record that every member has on stable storage.
     pub(super) fn stable(&self) -> u8 {
         self.members().map(|at| at.synced).min().unwrap_or(0)
     }
 
-    /// Whether times may be answered before the other members have them.
+    /// True if times may be answered before the other members have them.
     pub(super) fn is_safe(&self, times: &Times) -> bool {
         let held = self.members().map(|at| at.held()).min().unwrap_or(0);
         let has_note = |by: u8| match (times.rules.noted, times.rules.note_synced) {
@@ -44,7 +44,7 @@ impl World {
         self.noted.is_some_and(has_note)
     }
 
-    /// The leader takes it, as the others will.
+    /// Adds a record at the leader; the other members follow.
     pub(super) fn append(&mut self, record: Record) {
         let leader = self.view.leader;
         self.at(leader).log.push(record);
@@ -98,12 +98,12 @@ impl World {
         self.clients[client].waits = Some(self.last());
     }
 
-    /// All members have on stable storage what it waits for.
+    /// True if all members have the record that a client waits for on stable storage.
     pub(super) fn may_answer(&self, client: usize) -> bool {
         self.serves && self.leads() && self.clients[client].waits.is_some_and(|upto| upto <= self.stable())
     }
 
-    /// A client hears that its op is done.
+    /// A client receives the answer to its op.
     pub(super) fn done(&mut self, times: &Times, client: usize) {
         let line = self.line(times, client);
         let writes = |client: usize| self.clients[client].works && self.line(times, client) == Line::Write;
@@ -123,7 +123,7 @@ impl World {
         self.serves && self.leads() && self.all_present() && self.noted.is_some()
     }
 
-    /// Nobody has written for a while.
+    /// No client has written for a while.
     pub(super) fn idle(&mut self, times: &Times) {
         self.noted = None;
         if times.rules.idle_in_log {
@@ -139,13 +139,13 @@ impl World {
         self.leads() && may && self.is_level() && self.is_found(times)
     }
 
-    /// Whether a note was found that somebody before has left.
+    /// True if there is a marker of an earlier leader.
     fn is_found(&self, times: &Times) -> bool {
         let is_renewed = !times.rules.note_taken && self.inode().op.is_none();
         self.inode().noted && self.noted.is_none() && !is_renewed
     }
 
-    /// What an earlier leader has answered may be on its copy alone.
+    /// Renews the times: those that an earlier leader answered may be on its copy only.
     pub(super) fn renew(&mut self, times: &Times) {
         let inode = self.inode();
         let mtime = if times.rules.renewed { inode.mtime.max(self.now) } else { inode.mtime };
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Somebody sees these times.
+    /// A client sees these times.
     pub(super) fn show(&mut self, mtime: u8) {
         self.broken = self.broken.or(self.complains(mtime));
         self.seen.latest = self.seen.latest.max(mtime);

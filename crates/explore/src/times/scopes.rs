@@ -14,7 +14,7 @@ fn times(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) 
     Times { name, replicas, scripts, faults, rules: Rules::all(), states_max: 3_000_000 }
 }
 
-/// What is explored by `cargo test`.
+/// Explored by `cargo test`.
 pub fn small() -> Vec<Times> {
     vec![
         times("times, kill and suspicion", 2, WRITES, Budget { kills: 1, suspicions: 1, ..Budget::NONE }),
@@ -28,7 +28,7 @@ pub fn small() -> Vec<Times> {
     ]
 }
 
-/// What `make soak` explores as well.
+/// Explored by `make soak` as well.
 pub fn large() -> Vec<Times> {
     let mut all = vec![
         times("times, power cut and suspicion", 2, WRITES, Budget { cuts: 1, suspicions: 1, ..Budget::NONE }),
@@ -39,7 +39,7 @@ pub fn large() -> Vec<Times> {
     all
 }
 
-/// One of them, by name.
+/// A configuration by name.
 pub fn named(name: &str) -> Times {
     let found = small().into_iter().chain(large()).find(|times| times.name == name);
     found.unwrap_or_else(|| unreachable!("there is no configuration {name}"))

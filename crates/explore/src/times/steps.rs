@@ -1,9 +1,9 @@
-//! Everything that can happen next.
+//! All steps that can happen next.
 
 use super::*;
 use crate::search::Model;
 
-/// One step. Faults are those that a budget bounds. `StaleAnswer`: who was left out answers times at once.
+/// One step. Steps that a budget limits are faults. `StaleAnswer`: an excluded leader answers times at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Begin { client: u8 },

@@ -1,4 +1,4 @@
-//! Views, as far as times see them.
+//! Views, as far as times depend on them.
 
 use super::*;
 use crate::scope::numbers;
@@ -9,13 +9,13 @@ impl World {
         (0..count).filter(|at| pleases(&self.replicas[*at as usize])).fold(0, |mask, at| mask | bit(at))
     }
 
-    /// Members of the next view; `but`: who is believed dead, `joins`: who is taken in.
+    /// Members of the next view; `but`: replicas believed dead, `joins`: replicas that join.
     fn next_members(&self, but: Mask, joins: Mask) -> Option<Mask> {
         let up = self.mask(|at| at.up) & !but;
         let lost = self.mask(|at| at.lost);
         let members = self.opened & up & !lost;
         match members {
-            // Without any memory all must be there.
+            // Without any memory all members must be present.
             0 if self.opened & !lost == 0 && self.opened & !up == 0 => Some(self.opened),
             0 => None,
             _ => Some(members | joins),
@@ -41,7 +41,7 @@ impl World {
         found
     }
 
-    /// Who leads stays; who joins leads if it is the first; otherwise the first leads.
+    /// The leader stays; a joining replica leads if it is the first; otherwise the first leads.
     pub(super) fn form(&mut self, times: &Times, members: Mask, is_suspicion: bool) {
         self.budget.suspicions -= u8::from(is_suspicion);
         let before = self.view.clone();
@@ -59,7 +59,7 @@ impl World {
             let shows = self.is_level().then_some(self.inode().mtime);
             self.stale = Some(Stale { replica: before.leader, is_safe: self.is_safe(times), shows });
         }
-        // The longest log of the members is what counts; who leads fetches what it lacks of it.
+        // The longest log of the members is valid; the leader fetches the records of it that it lacks.
         let longest = numbers(members).max_by_key(|at| self.replicas[*at as usize].held()).unwrap_or(leader);
         let log = self.replicas[longest as usize].log.clone();
         if numbers(members).any(|at| !log.starts_with(&self.replicas[at as usize].log)) {
@@ -70,7 +70,7 @@ impl World {
         self.forget();
     }
 
-    /// A leader begins, in a new view or a new life.
+    /// A leader starts, in a new view or a new incarnation.
     fn forget(&mut self) {
         (self.serves, self.noted) = (false, None);
         self.clients.iter_mut().for_each(|client| client.waits = None);
@@ -80,7 +80,7 @@ impl World {
         !self.view.open && self.view.void == 0 && self.leads() && self.is_level()
     }
 
-    /// All members have it on stable storage, and who was left out serves no more.
+    /// All members have the log on stable storage, and an excluded leader has stopped to serve.
     pub(super) fn open(&mut self, times: &Times) {
         let members = self.view.members;
         if numbers(self.opened).all(|at| self.replicas[at as usize].lost) {
@@ -104,13 +104,13 @@ impl World {
         }
     }
 
-    /// A machine loses power: what was not synced is gone, or (`all`) was written all the same.
+    /// A machine loses power: unsynced data is gone, or (`all`) was written nevertheless.
     pub(super) fn cut(&mut self, replica: u8, all: bool) {
         self.kill(replica);
         let at = self.at(replica);
         at.log.truncate(if all { at.log.len() } else { at.synced as usize });
         (at.synced, at.lost) = (at.held(), true);
-        // Rule 17: a view that is forming knew another life of it.
+        // Rule 17: a view that is being formed names an earlier incarnation.
         self.view.void |= if self.view.open { 0 } else { self.view.members & bit(replica) };
     }
 
