@@ -1,4 +1,4 @@
-//! How much memory a decoder takes: an allocator that counts, a thread at a time.
+//! The memory that a decoder allocates: a global allocator that counts bytes per thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -17,7 +17,7 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Threads count while they live; what ends after its thread's counters does is not missed.
+/// Adds to the thread's counter. Nothing is counted after the thread's counters have been destroyed.
 fn count(bytes: isize) {
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
@@ -25,24 +25,24 @@ fn count(bytes: isize) {
     });
 }
 
-// SAFETY: everything is handed to the system's allocator as it came.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Old and new live side by side while the bytes move.
+        // The old and the new block exist side by side while the bytes are copied.
         count(size as isize);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         let moved = unsafe { System.realloc(pointer, layout, size) };
         count(-(layout.size() as isize));
         moved
@@ -50,12 +50,13 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// Runs `decode` on `given` bytes; panics if it takes more than `fixed` bytes and [`FACTOR`] for each given one.
+/// Runs `decode` on an input of `given` bytes. Panics if it allocates more than `fixed` bytes plus [`FACTOR`] for each
+/// byte of the input.
 pub fn bounded<T>(given: usize, fixed: usize, decode: impl FnOnce() -> T) -> T {
     let before = LIVE.get();
     PEAK.set(before);
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_freed_again_counts_too() {
+    fn memory_that_is_freed_again_counts_too() {
         bounded(10, 0, || drop(vec![0u8; 900]));
         let caught = std::panic::catch_unwind(|| bounded(10, 0, || drop(vec![0u8; 100_000])));
         assert!(caught.is_err());

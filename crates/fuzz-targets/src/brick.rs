@@ -1,4 +1,4 @@
-//! What a checkpoint leaves, and records appended to an open brick.
+//! Targets of a brick: the bookkeeping that a checkpoint leaves, and records appended to an open brick.
 
 use crate::allocation::bounded;
 use crate::generate::{Source, one_of_each};
@@ -11,14 +11,14 @@ use hekate_brick::{Brick, BrickSettings, Identity, LogEntry};
 use hekate_proto::*;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of a segment of the bricks here: the least that there may be, so that logs reach over several.
+/// Segment size of the bricks in these targets, in bytes: the smallest allowed, so that logs span several segments.
 pub const SEGMENT_BYTES: u64 = 64 << 10;
 /// Segments of their journals.
 pub const SEGMENTS: u64 = 4;
-/// Which brick they are.
+/// Their id.
 pub const BRICK: BrickId = BrickId(0x0011_2233);
-/// Memory that a run takes, whatever its records: the brick, its index, and files of up to 4 MiB, twice (as they are
-/// and as they were synced).
+/// Memory that a run may take besides its records, in bytes: the brick, its index, and files of up to 4 MiB, each twice
+/// (current and as last synced).
 pub const BRICK_BYTES: usize = 96 << 20;
 
 const CACHE_BYTES: usize = 1 << 20;
@@ -57,12 +57,12 @@ pub fn checksum_group_seeds() -> Vec<Vec<u8>> {
     vec![(0..=255).collect(), vec![0; 256]]
 }
 
-/// As replicas make them; see `docs/format/journal.md`.
+/// Records as replicas make them (`docs/format/journal.md`).
 pub fn own_records(bytes: &[u8]) {
     append_all(bytes, true);
 }
 
-/// Any that can be encoded.
+/// Any records that can be encoded.
 pub fn any_records(bytes: &[u8]) {
     append_all(bytes, false);
 }
@@ -75,7 +75,7 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
     (0..12).map(random).collect()
 }
 
-/// A brick as it was just made.
+/// The storage of a new, empty brick.
 pub fn new_brick() -> MemoryStorage {
     static MADE: OnceLock<MemoryStorage> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -98,18 +98,19 @@ fn identity() -> Identity {
     Identity::new(BRICK, "00112233445566778899aabbccddeeff", settings)
 }
 
-/// Opens what is in `storage`.
+/// Opens the brick in `storage`.
 pub fn open(storage: &MemoryStorage, reborn: bool) -> Result<Brick> {
     Ok(Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), reborn)?.0)
 }
 
-/// Everything in the index and above it.
+/// All entries: those of the index and those of the overlay above it.
 pub fn entries(brick: &Brick) -> Vec<(Key, Bytes)> {
     let end = Key::from_bytes(Bytes::from_static(&[u8::MAX; 64]));
     brick.scan(&Key::from_bytes(Bytes::new()), &end, usize::MAX).unwrap()
 }
 
-/// A record may be refused; whatever was said to it, the brick goes on, and it is the same after a restart.
+/// Appends generated records. A record may be refused; the brick must keep working, and hold the same entries after it
+/// was reopened.
 fn append_all(bytes: &[u8], own: bool) {
     bounded(bytes.len(), BRICK_BYTES, || {
         let mut source = Source::new(bytes);
@@ -132,7 +133,7 @@ fn append_all(bytes: &[u8], own: bool) {
         let reborn = restarts % 4 >= 2;
         let left = if reborn { storage.after_power_cut() } else { storage };
         let brick = open(&left, reborn).unwrap();
-        // Opening goes on where the log ended, and what it took again is what was there.
+        // A reopened brick continues at the same end of the log with the same entries.
         assert_eq!((brick.end(), entries(&brick)), (end, before));
         brick.checkpoint().unwrap();
     });
@@ -149,7 +150,7 @@ pub fn append(brick: &Brick, mut record: Record) -> Result<()> {
     brick.append(&LogEntry::new(record)).map(|_| ())
 }
 
-/// Marks for the corpus of `journal`.
+/// Seeds of the target `mark`.
 pub fn mark_seeds() -> Vec<Vec<u8>> {
     encoded(one_of_each::<hekate_brick::fuzz::Mark>(0))
 }

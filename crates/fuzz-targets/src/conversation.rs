@@ -1,4 +1,4 @@
-//! What arrives on sockets and on `/dev/fuse`.
+//! Bytes that arrive on sockets and on `/dev/fuse`.
 
 use crate::allocation::bounded;
 use crate::values::{FIXED_BYTES, replies, requests, value};
@@ -10,7 +10,8 @@ use hekate_transport::fuzz::{
 use hekate_transport::{FRAME_BYTES_MAX, Peer, Service};
 use std::sync::Arc;
 
-/// A frame's header promises its body, and the receiver makes room for it: twice while the buffer grows.
+/// Memory that a conversation may take, in bytes. A frame's header gives the length of its body, and the receiver
+/// allocates that much, twice while the buffer grows.
 const CONVERSATION_BYTES: usize = 2 * FRAME_BYTES_MAX + FIXED_BYTES;
 
 const CHALLENGE: u8 = 1;
@@ -54,7 +55,7 @@ pub fn frame_body_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Does what it is told.
+/// A server that accepts every request.
 struct Obliging;
 
 impl Service for Obliging {
@@ -74,12 +75,13 @@ impl Service for Obliging {
     }
 }
 
-/// The first byte: whether the client must prove the secret.
+/// Bytes of a client, received by a server. The first byte decides whether the client must prove the secret.
 pub fn server(bytes: &[u8]) {
     let Some((secret, said)) = bytes.split_first() else { return };
     let converse = || converse_as_server(said, secret % 2 == 1, Arc::new(Obliging));
     let ended = bounded(bytes.len(), CONVERSATION_BYTES, converse);
-    // A connection's thread survives a panic, which is nevertheless one.
+    // The server catches a panic of a connection's thread and reports it as an internal error; it is still a failure
+    // here.
     assert!(!ended.is_err_and(|error| error.to_string().contains("a bug that")));
 }
 
@@ -104,7 +106,7 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The first byte: whether the client knows a secret.
+/// Bytes of a server, received by a client. The first byte decides whether the client has a secret.
 pub fn client(bytes: &[u8]) {
     let Some((secret, said)) = bytes.split_first() else { return };
     let asked = &requests()[..2];
@@ -139,8 +141,8 @@ fn challenge() -> Bytes {
 }
 
 fn hellos() -> [Bytes; 5] {
-    // As their encoding has them: 1 opens a volume, 2 resumes a session, 3 is for control, 5 listens for a session, 4 is a
-    // server's.
+    // The purpose byte of a hello: 1 opens a volume, 2 resumes a session, 3 is a control connection, 4 comes from a
+    // server, 5 receives notifications for a session.
     let hello = |purpose: &[u8]| {
         let mut out = Vec::new();
         1u32.put(&mut out);
@@ -167,7 +169,7 @@ fn welcome() -> Bytes {
 
 pub fn fuse_request(bytes: &[u8]) {
     let given = Bytes::copy_from_slice(bytes);
-    // In words a byte takes up to four characters, and the text grows by doubling.
+    // Debug output takes up to four characters a byte, and the text grows by doubling.
     let _ = bounded(bytes.len(), FIXED_BYTES, || hekate_gateway_fuse::fuzz::request(&given));
 }
 

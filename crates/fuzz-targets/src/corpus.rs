@@ -1,24 +1,28 @@
-//! The files of `fuzz/`: seeds from real encoders, and every input that ever broke a target.
+//! The files of `fuzz/`: seeds made by the encoders, and every input that a target has failed on.
 
 use crate::Target;
 use std::path::{Path, PathBuf};
 
-/// `fuzz/` of this repository.
+/// The folder `fuzz/` of this repository.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// The seeds of a target, as files.
+/// The committed seeds of a target: path and bytes.
 pub fn corpus_of(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     files(&folder().join("corpus").join(target.name))
 }
 
-/// What once broke it.
+/// Inputs that this target has failed on: path and bytes.
 pub fn regressions_of(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     files(&folder().join("regressions").join(target.name))
 }
 
-/// Writes `fuzz/corpus/TARGET` anew from the encoders.
+/// Replaces `fuzz/corpus/TARGET` by what the encoders make.
+///
+/// # Errors
+///
+/// A file or folder cannot be removed or written.
 pub fn write_corpus(target: &Target) -> std::io::Result<()> {
     let corpus = folder().join("corpus").join(target.name);
     if corpus.exists() {
@@ -31,7 +35,7 @@ pub fn write_corpus(target: &Target) -> std::io::Result<()> {
     Ok(())
 }
 
-/// In order of name, so that a seed of the mutator means the same everywhere.
+/// Sorted by name, so that a seed of the mutator selects the same inputs on every machine.
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

@@ -11,7 +11,7 @@ const SHARD_BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
 /// Changes in a generated record.
 const CHANGES_MAX: usize = 6;
 
-/// Bytes that decide; zeros once they are used up.
+/// Bytes that choose the values; it yields zeros once they are used up.
 pub struct Source<'a>(&'a [u8]);
 
 impl<'a> Source<'a> {
@@ -34,7 +34,7 @@ impl<'a> Source<'a> {
         u32::from_le_bytes(bytes)
     }
 
-    /// Small as a rule, so that values meet; now and then anything.
+    /// Usually small, so that generated values meet; sometimes any number.
     pub fn number(&mut self) -> u64 {
         match self.byte() {
             255 => u64::from(self.word()) << 32 | u64::from(self.word()),
@@ -43,14 +43,14 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// At most so many bytes.
+    /// At most `count` bytes.
     pub fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// A record of ring 1; who appends it numbers it. `own`: as replicas make them, see `docs/format/journal.md`.
+    /// A record of ring 1; the caller numbers it. `own`: only such records as replicas make (`docs/format/journal.md`).
     pub fn record(&mut self, own: bool) -> Record {
         let count = 1 + usize::from(self.byte()) % CHANGES_MAX;
         Record {
@@ -98,7 +98,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// A few blocks inside a shard: near its start as a rule, for files in memory are as long as their last block.
+    /// First block and count of a few blocks inside a shard. They are usually near its start, because a file in memory
+    /// is as long as its last block.
     fn run(&mut self) -> (u32, usize) {
         let reach = if self.byte() == 255 { SHARD_BLOCKS } else { 2 * CRC_BLOCKS };
         let first = self.number() as u32 % reach;
@@ -128,7 +129,8 @@ impl<'a> Source<'a> {
         ShardRecord { stamp, length, home_blocks, reserved_blocks: 0 }
     }
 
-    /// Replicas write a shard's records by its changes alone.
+    /// A key for an entry. Replicas change a shard's record only by changes of its blocks, so such keys are left out if
+    /// `own`.
     fn key(&mut self, shard: ShardId, own: bool) -> Key {
         let (ring, volume) = (RingId(1), VolumeId(1));
         let inode = InodeId::new(self.word(), 0, self.number());
@@ -152,8 +154,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A value of each variant of an enum, two levels deep for `depth` 2; one value of a struct for 0. They are what
-/// decoders make of bytes that are often small numbers, so a variant that is new needs no line here.
+/// A value of each variant of an enum, two levels deep for `depth` 2; one value of a struct for 0. The values come from
+/// decoding bytes that are mostly small numbers, so a new variant needs no line here.
 pub fn one_of_each<T: Wire>(depth: usize) -> Vec<T> {
     let range = |used: bool| if used { 0..=40u8 } else { 0..=0 };
     let prefixes = range(depth > 0).flat_map(|first| range(depth > 1).map(move |second| [first, second]));
@@ -165,7 +167,7 @@ fn any_that_begins<T: Wire>(prefix: &[u8]) -> Option<T> {
     fillers().iter().find_map(|rest| T::take(&mut begun(rest)).ok())
 }
 
-/// Zeros, small numbers and short texts.
+/// Inputs to decode: zeros, small numbers and short texts.
 fn fillers() -> &'static [Vec<u8>] {
     static FILLERS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     FILLERS.get_or_init(|| {

@@ -1,7 +1,7 @@
-//! The journal: its headers, and whole journals, which are opened as a brick opens them.
+//! The journal: its headers, and whole journals, opened as a brick opens them.
 //!
-//! Mutated bytes hardly ever have the right checksums. So a whole journal is made from instructions in the input: append
-//! such a record, go on in the next segment, damage that byte. `docs/format/journal.md` has the byte maps.
+//! Mutated bytes hardly ever have the right checksums. So a whole journal is built from instructions in the input:
+//! append a record, continue in the next segment, damage a byte. `docs/format/journal.md` has the byte maps.
 
 use crate::allocation::bounded;
 use crate::brick::{BRICK, BRICK_BYTES, SEGMENT_BYTES, SEGMENTS, append, entries, new_brick, open};
@@ -75,7 +75,7 @@ pub fn journal_seeds() -> Vec<Vec<u8>> {
     (0..12).map(random).collect()
 }
 
-/// Opening answers a brick that works, or says that the journal is damaged.
+/// Opening the journal yields a brick that works, or reports damage.
 fn open_journal(bytes: &[u8], own: bool) {
     bounded(bytes.len(), BRICK_BYTES, || {
         let mut source = Source::new(bytes);
@@ -85,7 +85,7 @@ fn open_journal(bytes: &[u8], own: bool) {
         let brick = match open(&storage, reborn) {
             Ok(brick) => brick,
             Err(Error::Damaged { .. }) => return,
-            Err(other) => panic!("opening says {other:?}, which is neither a brick nor damage"),
+            Err(other) => panic!("opening a journal fails with {other:?}; it may only succeed or report damage"),
         };
         let record = Source::new(&[]).record(true);
         append(&brick, record).unwrap();
@@ -98,7 +98,7 @@ fn open_journal(bytes: &[u8], own: bool) {
     });
 }
 
-/// Where the next record goes.
+/// A journal that is being built; it knows where the next record goes.
 struct Log<'a> {
     storage: &'a MemoryStorage,
     end: u64,
@@ -124,7 +124,7 @@ fn write_journal(storage: &MemoryStorage, source: &mut Source<'_>, own: bool) {
             }
             10 if !own => log.stable = source.number(),
             11 if !own => log.generation = source.number() as u32,
-            // What an earlier opening left behind the end.
+            // A generation that an earlier opening left behind the log's end.
             _ => log.generation = u32::from(!source.byte().is_multiple_of(4)),
         }
     }
@@ -133,7 +133,7 @@ fn write_journal(storage: &MemoryStorage, source: &mut Source<'_>, own: bool) {
 impl Log<'_> {
     fn change(&mut self, source: &mut Source<'_>, own: bool) {
         let mut record = source.record(own);
-        // One partition, so that the numbers have no gaps.
+        // One partition, so that sequence numbers have no gaps.
         self.sequence += 1;
         (record.partition, record.sequence) = (PartitionNumber(0), Sequence(self.sequence));
         self.append(1, &record.to_bytes());
@@ -171,7 +171,7 @@ impl Log<'_> {
 
     fn next_segment(&mut self) {
         let next = self.end / SEGMENT_BYTES + 1;
-        // The segment where the log begins is never used again before a checkpoint.
+        // The segment in which the log begins is not reused before a checkpoint.
         if next > SEGMENTS || self.end % SEGMENT_BYTES + RECORD_HEADER_BYTES > SEGMENT_BYTES {
             self.end = (1 + SEGMENTS) * SEGMENT_BYTES;
             return;
@@ -182,7 +182,7 @@ impl Log<'_> {
         self.end = next * SEGMENT_BYTES + SEGMENT_HEADER_BYTES;
     }
 
-    /// Bits of one byte of what there is turn.
+    /// Flips bits of one byte of the journal.
     fn damage(&mut self, source: &mut Source<'_>) {
         let back = u64::from(source.word()) % (self.end - SEGMENT_BYTES);
         let at = self.end - 1 - back;

@@ -1,15 +1,16 @@
-//! Every decoder, with what must hold for any bytes: one function a target, `fn(&[u8])`, that panics if it does not.
+//! Every decoder with the properties that must hold for any input: one function a target, `fn(&[u8])`, which panics if
+//! a property does not hold.
 //!
 //! `cargo test` runs each over `fuzz/corpus`, `fuzz/regressions` and 10,000 mutations of both (`tests/stable.rs`);
-//! `make fuzz` runs the same functions under libFuzzer (`fuzz/`). What must hold, beyond that nothing panics:
+//! `make fuzz` runs the same functions under libFuzzer (`fuzz/`). The properties, besides the absence of panics:
 //!
-//! - what decodes is the only encoding of its value, where the format promises that;
-//! - a decoder allocates no more than a few times the bytes that it was given ([`allocation`]);
-//! - it comes to an end: the runners limit the time.
+//! - a value has exactly one encoding, where the format promises that;
+//! - a decoder allocates no more than a few times the bytes of its input ([`allocation`]);
+//! - a decoder terminates: the runners limit the time.
 //!
-//! Nothing that is shipped depends on this crate (`tidy.toml`).
+//! No shipped crate depends on this one (`tidy.toml`).
 
-// To panic is how a target says that something does not hold.
+// A panic is how a target reports a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod allocation;
@@ -31,9 +32,9 @@ pub use corpus::{corpus_of, folder, regressions_of, write_corpus};
 pub struct Target {
     /// Its name in `fuzz/`.
     pub name: &'static str,
-    /// Panics if something does not hold for these bytes.
+    /// Panics if a property does not hold for these bytes.
     pub run: fn(&[u8]),
-    /// Bytes from real encoders: what `fuzz/corpus` holds.
+    /// Inputs made by the encoders: the content of `fuzz/corpus`.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -51,7 +52,7 @@ macro_rules! targets {
 targets! {
     /// One op.
     op = values::op, values::op_seeds;
-    /// One op on its way.
+    /// An op with its ids, as a client sends it.
     request = values::request, values::request_seeds;
     /// An answer.
     reply = values::reply, values::reply_seeds;
@@ -59,23 +60,23 @@ targets! {
     error = values::error, values::error_seeds;
     /// A record of a partition's log.
     record = values::record, values::record_seeds;
-    /// One change of it.
+    /// One change of a record.
     change = values::change, values::change_seeds;
     /// A key of the index.
     key = values::key, values::key_seeds;
-    /// A value of the index; the first byte says of which type.
+    /// A value of the index; the first byte chooses its type.
     index_value = values::index_value, values::index_value_seeds;
-    /// The body of a frame; the first byte says of which kind.
+    /// The body of a frame; the first byte chooses its kind.
     frame_body = conversation::frame_body, conversation::frame_body_seeds;
-    /// What a client may say to a server, from the first byte of the connection on.
+    /// Everything that a server receives from a client, from the first byte of the connection on.
     server_conversation = conversation::server, conversation::server_seeds;
-    /// What a server may say to a client.
+    /// Everything that a client receives from a server.
     client_conversation = conversation::client, conversation::client_seeds;
     /// A packet between servers.
     packet = link::packet, link::packet_seeds;
-    /// Packets, one after the other, to a link.
+    /// A sequence of packets received by one link.
     link_received = link::received, link::received_seeds;
-    /// What a replica says to another.
+    /// A message between replicas.
     envelope = values::envelope, values::envelope_seeds;
     /// The header of a journal's segment.
     segment_header = journal::segment_header, journal::segment_header_seeds;
@@ -83,13 +84,13 @@ targets! {
     record_header = journal::record_header, journal::record_header_seeds;
     /// The body of a mark.
     mark = journal::mark, journal::mark_seeds;
-    /// A journal of records that a brick may have written, and damage.
+    /// A journal of records that a replica may have written, with damage.
     journal = journal::of_own_records, journal::journal_seeds;
-    /// A journal of records with right checksums and any body, and damage.
+    /// A journal of records with right checksums and any body, with damage.
     journal_any = journal::of_any_records, journal::journal_seeds;
-    /// What a checkpoint says beside the entries.
+    /// The bookkeeping that a checkpoint writes beside the entries.
     meta = brick::meta, brick::meta_seeds;
-    /// The checksums of 64 blocks.
+    /// The record of the checksums of 64 blocks.
     checksum_group = brick::checksum_group, brick::checksum_group_seeds;
     /// Records that replicas make, appended to an open brick.
     brick_record = brick::own_records, brick::record_seeds;
@@ -101,11 +102,11 @@ targets! {
     life_toml = text::life_toml, text::life_toml_seeds;
     /// A volume's map.
     map = text::map, text::map_seeds;
-    /// A value of the coordinator, whatever its key.
+    /// A value of the coordinator, under any key.
     coordinator_record = text::coordinator_record, text::coordinator_record_seeds;
     /// A request to the control interface.
     control_request = text::control_request, text::control_request_seeds;
-    /// A request of the kernel.
+    /// A request of the kernel's FUSE driver.
     fuse_request = conversation::fuse_request, conversation::fuse_request_seeds;
     /// A recording of `hekate variation measure`.
     variation_recording = variation::recording, variation::recording_seeds;

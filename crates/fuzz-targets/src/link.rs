@@ -1,4 +1,4 @@
-//! Packets between servers.
+//! Targets of the links between servers.
 
 use crate::allocation::bounded;
 use crate::values::{FIXED_BYTES, encoded, value};
@@ -15,10 +15,11 @@ pub fn packet(bytes: &[u8]) {
 }
 
 pub fn packet_seeds() -> Vec<Vec<u8>> {
-    encoded(said_by_a_peer())
+    encoded(packets_of_a_peer())
 }
 
-/// Any packets, some milliseconds apart, to a link that sends messages too: it neither panics nor keeps more than it may.
+/// Any packets, some milliseconds apart, received by a link that also sends. The link does not panic and keeps no more
+/// than its limits allow.
 pub fn received(bytes: &[u8]) {
     bounded(bytes.len(), FIXED_BYTES, || {
         let mut link = Link::new((ServerId(1), OWN), ServerId(2), LinkSettings::default());
@@ -30,18 +31,18 @@ pub fn received(bytes: &[u8]) {
             link.receive(packet, now, &mut out);
             assert_eq!(link.send(Bytes::new(), now, &mut out), link.is_up());
             link.tick(now, &mut out);
-            assert!(link.next_tick().is_none_or(|due| due > now), "what was due is done");
+            assert!(link.next_tick().is_none_or(|due| due > now), "the timers of a link that are due run");
             out.clear();
         }
     });
 }
 
 pub fn received_seeds() -> Vec<Vec<u8>> {
-    vec![said_by_a_peer().iter().flat_map(|packet| packet.to_bytes()).collect()]
+    vec![packets_of_a_peer().iter().flat_map(|packet| packet.to_bytes()).collect()]
 }
 
-/// By one that comes up, says something, restarts and comes up again.
-fn said_by_a_peer() -> Vec<Packet> {
+/// The packets of a peer that connects, sends messages, restarts and connects again.
+fn packets_of_a_peer() -> Vec<Packet> {
     let packet = |boot: Boot, own_number: Option<u64>, body: Body| Packet {
         from: Attempt { boot, number: 0 },
         to: own_number.map(|number| Attempt { boot: OWN, number }),

@@ -1,11 +1,11 @@
-//! Small changes to bytes, reproducible from a seed: what the tests on stable use in libFuzzer's place.
+//! Small changes to bytes, reproducible from a seed: the mutator of the tests that run without libFuzzer.
 
 /// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The same seed, the same numbers.
+    /// The same seed yields the same numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// Values at which comparisons and additions go wrong.
+/// Values at which comparisons and additions overflow or change sign.
 const INTERESTING: [u64; 16] = [
     0,
     1,
@@ -45,10 +45,10 @@ const INTERESTING: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Bytes of the longest result.
+/// Longest result, in bytes.
 const BYTES_MAX: usize = 64 << 10;
 
-/// `bytes` with one to four changes; `other` lends pieces.
+/// `bytes` with one to four changes; spliced pieces come from `other`.
 pub fn mutate(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for _ in 0..=random.below(4) {
@@ -81,7 +81,7 @@ fn put(out: &mut [u8], at: usize, change: impl FnOnce(&mut u8)) {
     }
 }
 
-/// A length or number becomes an interesting one, of either byte order, or one less.
+/// Overwrites a length or number with an interesting one, in either byte order, or decrements it.
 fn overwrite(out: &mut [u8], at: usize, random: &mut Random) {
     let value = INTERESTING[random.below(INTERESTING.len())].wrapping_sub(random.below(2) as u64);
     let width = 1 << random.below(4);

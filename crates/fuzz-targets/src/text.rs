@@ -1,6 +1,7 @@
-//! What is written in words: JSON of the coordinator, the map and the control interface, TOML of a brick.
+//! Text formats: JSON of the coordinator, the map and the control interface, TOML of a brick.
 //!
-//! Words have no one encoding, so what holds is that a value survives being written.
+//! A value has many encodings in text, so the property is that a value that was read, written and read again is
+//! unchanged.
 
 use crate::allocation::bounded;
 use hekate_brick::{BrickSettings, Identity};
@@ -16,10 +17,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Parsers keep text, positions and messages.
+/// Memory that a parser may take besides its input, in bytes: text, positions and messages.
 const FIXED_BYTES: usize = 1 << 20;
 
-/// A value that was read is the same after it was written and read again.
+/// A value that was read is unchanged after it was written and read again.
 fn json<T: Serialize + DeserializeOwned>(text: &str) -> Option<T> {
     let value: T = bounded(text.len(), FIXED_BYTES, || serde_json::from_str(text)).ok()?;
     let once = serde_json::to_string(&value).unwrap();
@@ -30,7 +31,7 @@ fn json<T: Serialize + DeserializeOwned>(text: &str) -> Option<T> {
 
 pub fn map(bytes: &[u8]) {
     let Some(map) = std::str::from_utf8(bytes).ok().and_then(json::<VolumeMap>) else { return };
-    // Who takes a map asks this first.
+    // A client uses a map only if this check passes.
     if map.check().is_ok() {
         for position in [0, 1 << 31, u32::MAX].map(Position) {
             let partition = map.partition_of(position);
@@ -63,7 +64,7 @@ fn views(count: u64) -> Vec<View> {
     (0..count).map(|n| View::new(Epoch(n), BrickId(1), vec![member(1), member(2)])).collect()
 }
 
-/// Has the same value under every key.
+/// A coordinator that returns the same value for every key.
 struct Constant(String);
 
 impl Coordinator for Constant {
@@ -189,7 +190,7 @@ pub fn brick_toml_seeds() -> Vec<Vec<u8>> {
 pub fn life_toml(bytes: &[u8]) {
     let folder = Folder::new("life.toml", bytes);
     let Ok(life) = bounded(bytes.len(), FIXED_BYTES, || hekate_brick::fuzz::next_life(&folder.0)) else { return };
-    // The next life of what was settled is the same one.
+    // Settling a settled life again yields the same life.
     life.settle().unwrap();
     let again = hekate_brick::fuzz::next_life(&folder.0).unwrap();
     assert_eq!((again.incarnation(), again.is_new()), (life.incarnation(), false));
@@ -203,7 +204,7 @@ fn seeds<T: Serialize>(values: impl IntoIterator<Item = T>) -> Vec<Vec<u8>> {
     values.into_iter().map(|value| serde_json::to_vec(&value).unwrap()).collect()
 }
 
-/// A directory with one file, on memory if the machine has such, and of this thread alone.
+/// A directory with one file, in /dev/shm if the machine has it, used by this thread only.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -9,10 +9,11 @@ use hekate_replica::{Address, Envelope, Fresh, Message};
 use std::fmt::Debug;
 use std::sync::OnceLock;
 
-/// Lists begin with room for 1,024 elements, whatever their count says.
+/// Memory that a decoder may take besides its input, in bytes: a list is allocated with room for 1,024 elements before
+/// its count is checked against the input.
 pub const FIXED_BYTES: usize = 1 << 20;
 
-/// What decodes is the encoding of what it decodes to.
+/// Bytes that decode are the encoding of their value.
 pub fn value<T: Wire + Debug + PartialEq>(bytes: &[u8]) -> Option<T> {
     let input = Bytes::copy_from_slice(bytes);
     let value = bounded(bytes.len(), FIXED_BYTES, || T::from_bytes(input)).ok()?;
@@ -62,7 +63,7 @@ pub fn reply(bytes: &[u8]) {
     value::<Result<Reply>>(bytes);
 }
 
-/// One of each, and an error.
+/// One reply of each kind, and an error.
 pub fn replies() -> Vec<Result<Reply>> {
     one_of_each::<Reply>(1).into_iter().map(Ok).chain([Err(Error::NotFound)]).collect()
 }
@@ -116,7 +117,7 @@ pub fn change_seeds() -> Vec<Vec<u8>> {
     encoded(one_of_each::<Change>(1))
 }
 
-/// A key has no encoding of its own: its bytes are taken as they are, and what they say is asked of them.
+/// Any bytes are a key; reading its parts must not fail, and its ranges must be in order.
 pub fn key(bytes: &[u8]) {
     look_at(&Key::from_bytes(Bytes::copy_from_slice(bytes)));
 }

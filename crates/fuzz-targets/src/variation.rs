@@ -6,11 +6,11 @@ use hekate_variation::series::{Latencies, NUMBER_MAX, Series, Unit};
 use hekate_variation::show::{or_better, summary, terminal};
 use hekate_variation::{latency, measure::store};
 
-/// Columns, the readers' own buffers, messages.
+/// Memory that a reader may take besides its input, in bytes: columns, buffers and messages.
 const FIXED_BYTES: usize = 1 << 20;
 
-/// What is read survives being written, a torn end is what the next writer cuts off, and to merge it with itself adds
-/// nothing.
+/// A recording that was read is unchanged after it was written and read again. The next writer cuts off a torn end.
+/// Merging a recording with itself adds nothing.
 pub fn recording(bytes: &[u8]) {
     let Ok(read) = bounded(bytes.len(), FIXED_BYTES, || Recording::decode("f", bytes)) else { return };
     assert_eq!(read.whole_bytes + read.torn_bytes, bytes.len());
@@ -31,7 +31,7 @@ pub fn recording(bytes: &[u8]) {
     }
 }
 
-/// Any series that is read can be shown, and holds what the planner asks of it.
+/// Any series that can be read can be shown, and meets the planner's requirements.
 pub fn series(bytes: &[u8]) {
     for unit in [None, Some(Unit::MbPerS)] {
         if let Ok(series) = bounded(bytes.len(), FIXED_BYTES, || Series::decode("f", "f".into(), bytes, unit)) {
@@ -52,7 +52,7 @@ fn shown(series: &Series) {
     assert!(terminal::chart(&picture, 60, 12).iter().all(|line| line.chars().count() <= 60));
 }
 
-/// Latencies of single operations: what waits for all of several servers is never faster than one.
+/// Latencies of single operations: the slowest of several servers is never faster than one server.
 pub fn latencies(bytes: &[u8]) {
     let Ok(read) = bounded(bytes.len(), FIXED_BYTES, || latency::decode("f", bytes)) else { return };
     assert!(read.count() > 0);

@@ -1,8 +1,8 @@
-//! Every target on a stable toolchain: its corpus, what once broke it, and 10,000 mutations of both.
+//! Every target on a stable toolchain: its corpus, its regressions, and 10,000 mutations of both.
 //!
 //! A failure prints the seed and leaves the input in a file; `HEKATE_FUZZ_SEED` chooses another seed.
 
-// To panic is how a test fails, in helpers too.
+// A panic is how a test fails, in helpers too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use hekate_fuzz_targets::mutate::{Random, mutate};
@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const MUTATIONS: u64 = 10_000;
-/// Generous: a machine that is busy with other things is no failure.
+/// Longest time that one run may take: far above the usual one, so that a busy machine does not fail the test.
 const ONE_RUN_MAX: Duration = Duration::from_secs(5);
 const TARGET_MAX: Duration = Duration::from_secs(300);
 
@@ -48,7 +48,7 @@ every_target! {
     brick_record_any
 }
 
-/// The committed corpus is what today's encoders make.
+/// The committed corpus is what the encoders of this tree make.
 #[test]
 fn the_corpus_is_that_of_the_encoders() {
     for target in TARGETS {
@@ -59,7 +59,7 @@ fn the_corpus_is_that_of_the_encoders() {
     }
 }
 
-/// In a thread of its own, so that a run without end is a failure with a seed.
+/// In a thread of its own, so that a run that does not end is reported with its seed.
 fn survive(name: &'static str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
     let seed = std::env::var("HEKATE_FUZZ_SEED").map_or(1, |text| text.parse().unwrap());
