@@ -1,5 +1,5 @@
-//! Plans for a thousand machines from a million samples, and says how long it takes and how much memory:
-//! cargo run --release -p hekate-variation --example big
+//! Plans for a thousand machines from a million samples, and prints the time and memory that it takes: cargo run
+//! --release -p hekate-variation --example big
 
 use hekate_variation::plan::outcome::{Beside, outcome};
 use hekate_variation::plan::{Conditions, Kind, Question};

@@ -1,31 +1,31 @@
-//! Why something could not be done: words that name the thing and the fix, and whose fault it is.
+//! Errors of this crate: a text that names the thing and the fix, and a kind that names the cause.
 
 use std::fmt;
 use std::path::Path;
 
-/// What every function of this crate returns.
+/// The result of every fallible function of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Whose fault it is; the number is the exit status (sysexits(3)).
+/// The cause of an error; the number is the exit status (sysexits(3)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Options that do not go together, or ask for what cannot be.
+    /// Options contradict each other, or ask for something impossible.
     WrongUse = 64,
-    /// A file does not hold what it should.
+    /// A file's content is invalid.
     BadData = 65,
     /// A file cannot be opened.
     NoInput = 66,
-    /// A program or server that is needed is not there.
+    /// A required program or server is missing.
     Unavailable = 69,
-    /// A bug of ours.
+    /// A bug of this program.
     Ours = 70,
-    /// There is no room, or what would be made is there already.
+    /// There is no room, or the file to be made exists already.
     CannotCreate = 73,
     /// Reading or writing failed.
     InputOutput = 74,
 }
 
-/// One error.
+/// An error: its kind and its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     pub kind: Kind,
@@ -41,7 +41,7 @@ impl Error {
         Self::new(Kind::WrongUse, text)
     }
 
-    /// `file` does not hold what it should.
+    /// The content of `file` is invalid.
     pub fn bad_data(file: impl fmt::Display, text: impl fmt::Display) -> Self {
         Self::new(Kind::BadData, format!("{file}: {text}"))
     }

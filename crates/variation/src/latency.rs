@@ -1,21 +1,23 @@
-//! What the latency of a whole is, from those of its parts: a read that asks n servers and waits for all, a write that waits
-//! for all replicas or a quorum.
+//! The latency of an operation that waits for several servers, from theirs: a read that asks n servers and waits for
+//! all, a write that waits for all replicas or a quorum.
 //!
-//! The parts are taken to be independent. Then at least k of them have answered by a time t with the probability that at
-//! least k of n coins show heads, where coin i does so with F_i(t), the share of part i's operations that took no longer
-//! (David and Nagaraja, Order Statistics, 3rd ed., 2003, section 2.1; for unequal parts the Poisson binomial distribution).
+//! The servers are taken to be independent. Then at least k of them have answered by a time t with the probability that
+//! at least k of n coins show heads, where coin i does so with F_i(t), the share of server i's operations that took no
+//! longer (David and Nagaraja, Order Statistics, 3rd ed., 2003, section 2.1; for unequal servers the Poisson binomial
+//! distribution).
 
 use crate::error::{Error, Result};
 use crate::series::{Latencies, Recording, read_bounded, record};
 use serde::Serialize;
 use std::path::Path;
 
-/// Parts that a whole may have: for all of them, and for a number of them, where more is computed.
+/// Most parts of a whole: when it waits for all of them, and when it waits for a number of them, which takes more
+/// computing.
 const PARTS_MAX_ALL: usize = 1_000_000;
 const PARTS_MAX_SOME: usize = 2_000;
 /// Quantiles of the whole.
 const SHARES: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 0.9999];
-/// A quantile that rests on fewer operations is luck.
+/// Operations that must be slower than a quantile for it to be founded.
 const OPERATIONS_MIN: f64 = 10.0;
 
 /// Servers of one kind.
@@ -31,28 +33,36 @@ pub struct Part {
 pub struct Quantile {
     pub share: f64,
     pub whole_us: f64,
-    /// Of one part; of the slowest kind if there are several.
+    /// Of one part, in µs; of the slowest kind if there are several.
     pub part_us: f64,
-    /// Whether at least ten measured operations were slower: if not, it is luck.
+    /// True if at least ten measured operations were slower; if not, the value is accidental.
     pub is_founded: bool,
 }
 
-/// The whole.
+/// The latency of the whole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Whole {
     pub parts: usize,
     pub wait_for: usize,
     pub quantiles: Vec<Quantile>,
-    /// How many wholes are slower than the time that one part in a hundred exceeds.
+    /// Share of wholes that are slower than the time that one part in a hundred exceeds.
     pub slower_than_part_p99: f64,
 }
 
 /// The latencies in a recording, or in a CSV file's column `latency_us`.
+///
+/// # Errors
+///
+/// The file cannot be read, is neither, or has no latencies.
 pub fn read(path: &Path) -> Result<Latencies> {
     decode(&path.display().to_string(), &read_bounded(path)?)
 }
 
-/// The same of a file's bytes; `shown` is what errors call it.
+/// The latencies in a file's bytes; errors call the file `shown`.
+///
+/// # Errors
+///
+/// The bytes are neither a recording nor a CSV file, or have no latencies.
 pub fn decode(shown: &str, bytes: &[u8]) -> Result<Latencies> {
     let found = match record::is_recording(bytes) {
         true => {
@@ -68,6 +78,10 @@ pub fn decode(shown: &str, bytes: &[u8]) -> Result<Latencies> {
 }
 
 /// The whole of these parts, when `wait_for` of them must have answered.
+///
+/// # Errors
+///
+/// There are too many parts, or `wait_for` is not between 1 and their number.
 pub fn whole(parts: &[Part], wait_for: usize) -> Result<Whole> {
     let count: usize = parts.iter().map(|part| part.count).sum();
     let most = if wait_for == count { PARTS_MAX_ALL } else { PARTS_MAX_SOME };
@@ -108,10 +122,10 @@ pub fn whole(parts: &[Part], wait_for: usize) -> Result<Whole> {
     })
 }
 
-/// Shares of the operations by value.
+/// Cumulative counts of the operations by value.
 struct Curve {
     values: Vec<u64>,
-    /// Operations that took no longer than the value at the same place.
+    /// Operations that took no longer than the value at the same index.
     counts: Vec<u64>,
     count: u64,
 }
@@ -133,13 +147,14 @@ impl Curve {
     }
 }
 
-/// The probability that at least `wanted` coins show heads; each entry is a coin's probability and how many there are.
+/// The probability that at least `wanted` coins show heads; each entry is a coin's probability and the number of such
+/// coins.
 fn at_least(coins: &[(f64, usize)], wanted: usize) -> f64 {
     let total: usize = coins.iter().map(|(_, count)| count).sum();
     if wanted == total {
         return coins.iter().map(|(share, count)| share.powf(*count as f64)).product();
     }
-    // By the number of tails so far, as far as it matters.
+    // Indexed by the number of tails so far, up to the last relevant one.
     let tails_max = total - wanted;
     let mut tails = vec![0.0; tails_max + 1];
     tails[0] = 1.0;
@@ -165,7 +180,8 @@ mod tests {
 
     #[test]
     fn a_rare_stall_becomes_common_in_a_wide_read() {
-        // One in a hundred takes 1 s (Dean and Barroso, The tail at scale, 2013): of 100 servers 63 % of the reads do.
+        // One in a hundred takes 1 s (Dean and Barroso, The tail at scale, 2013): with 100 servers 63 % of the reads
+        // do.
         let parts = [part(&[(10_000_000, 9_900), (1_000_000_000, 100)], 100)];
         let all = whole(&parts, 100).unwrap();
         assert!((all.slower_than_part_p99 - 0.634).abs() < 0.001, "{all:?}");
@@ -184,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_input_is_refused() {
         let parts = [part(&[(1, 1)], 3)];
         assert!(whole(&parts, 0).is_err() && whole(&parts, 4).is_err());
         assert!(whole(&[part(&[(1, 1)], 0)], 0).is_err());

@@ -1,4 +1,5 @@
-//! How a store's rate varies over time: measuring it, showing it, and planning how many machines a guaranteed rate needs.
+//! How a store's rate varies over time: measuring it, showing it, and planning how many machines a guaranteed rate
+//! needs.
 
 pub mod error;
 pub mod latency;

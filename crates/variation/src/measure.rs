@@ -1,7 +1,7 @@
-//! Measuring: threads that do one operation after the other, and a sample of what they did for each interval.
+//! Measuring: threads that run one operation after the other, and a sample of their operations for each interval.
 //!
-//! Each thread waits for its operation before it begins the next (a closed loop): what stalls the store lowers the rate of
-//! the intervals that it lasts, down to 0, and its latency counts in the interval in which it ends.
+//! Each thread waits for its operation before it begins the next (a closed loop): a stall of the store lowers the rate
+//! of the intervals that it lasts, down to 0, and its latency counts in the interval in which it ends.
 
 pub mod cost;
 pub mod fio;
@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use target::{Block, Target};
 
-/// How often the sampler looks whether it is to stop.
+/// Interval at which the sampler checks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
-/// A thread whose operation failed waits so long before the next.
+/// Pause of a thread after a failed operation.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// What one thread has done in the interval.
+/// The operations of one thread in the current interval.
 struct Recorder {
     histogram: Histogram<u64>,
     bytes: u64,
@@ -42,9 +42,11 @@ impl Recorder {
     }
 }
 
-/// Measures until `samples` are taken or `stop` is set, and hands over each as it comes.
+/// Measures until `samples` are taken or `stop` is set, and passes on each sample as it is taken.
 ///
-/// Ends with an error if no operation of the first interval succeeds, or if `taken` fails.
+/// # Errors
+///
+/// No operation of the first interval succeeds, or `taken` fails.
 pub fn run(
     job: &Job,
     target: &dyn Target,
@@ -66,7 +68,7 @@ pub fn run(
     })
 }
 
-/// One thread.
+/// The loop of one thread.
 fn work(job: &Job, index: u32, mut worker: Box<dyn target::Worker>, recorder: &Mutex<Recorder>, done: &AtomicBool) {
     let mut random = Random::seeded(now_ms().wrapping_mul(1_000).wrapping_add(u64::from(index)));
     let mut block = Block::random(job.block_bytes as usize, &mut random);
@@ -132,7 +134,7 @@ fn sample_all(
     Ok(())
 }
 
-/// Takes what all threads have recorded, and empties it.
+/// Takes the records of all threads, and empties them.
 fn collect(recorders: &[Mutex<Recorder>]) -> (Sample, Option<String>) {
     let (mut sample, mut latencies, mut error) = (Sample::default(), Vec::new(), None);
     for recorder in recorders {

@@ -1,8 +1,9 @@
-//! How many machines a guaranteed rate needs: the question, the answer, and three ways to it.
+//! The number of machines that a guaranteed rate needs: the question, the answer, and three ways to find it.
 //!
-//! `exact` computes the distribution of the sum by FFT (`sum`, on a `grid`) and is the one that decides; `chance` plays the
-//! machines by dice, `buckets` enumerates collapsed samples: both stand beside it so that a reader sees that they agree.
-//! `bootstrap` says how far the answer would move had other samples been drawn.
+//! `exact` computes the distribution of the sum by FFT (`sum`, on a `grid`) and decides. `chance` simulates the
+//! machines, `buckets` enumerates collapsed samples: both are shown beside the answer, so that a reader sees that they
+//! agree.
+//! `bootstrap` estimates how far the answer would move if other samples had been drawn.
 
 pub mod bootstrap;
 pub mod buckets;
@@ -19,7 +20,7 @@ pub use exact::{Answer, Exactness, answer, curve};
 pub use fleet::{Conditions, Fleet, Kind, Question};
 pub use sum::Bounds;
 
-/// Machines beyond which nobody plans with this.
+/// Most machines in a plan.
 pub const COUNT_MAX: usize = 1_000_000;
 
 #[cfg(test)]

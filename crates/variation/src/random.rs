@@ -1,7 +1,8 @@
-//! Numbers that look random and are the same for the same seed, on every machine and in every version.
+//! Pseudorandom numbers that are the same for the same seed, on every machine and in every version.
 //!
-//! SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014). Sample data sets are made
-//! with it and the answers of the planner depend on it, so it is ours: a library may change its numbers with a release.
+//! SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014). Sample data sets are
+//! made with it and the answers of the planner depend on it, so it is not from a library, whose numbers may change with
+//! a release.
 
 /// One stream of numbers.
 #[derive(Debug, Clone)]
@@ -28,7 +29,7 @@ impl Random {
         ((u128::from(self.bits()) * end as u128) >> 64) as usize
     }
 
-    /// From 0 up to, but without, 1.
+    /// A number from 0 up to, but not including, 1.
     pub fn fraction(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -40,7 +41,7 @@ mod tests {
 
     #[test]
     fn the_stream_is_splitmix64() {
-        // From the authors' reference program, seed 1234567.
+        // From the authors' reference program, with 1234567 as the seed.
         let mut random = Random::seeded(1_234_567);
         assert_eq!([random.bits(), random.bits()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
     }

@@ -1,4 +1,4 @@
-//! A series: rates over time, as they are read from a file, measured here or anywhere else.
+//! A series: rates over time, read from a file that was measured by this program or any other.
 
 pub(crate) mod csv;
 pub mod latencies;
@@ -13,14 +13,14 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Samples that a series may have: 5 years of one every ten seconds. A limit on memory, 128 MiB of rates.
+/// Most samples of a series: 5 years of one every ten seconds. It limits memory to 128 MiB of rates.
 pub const SAMPLES_MAX: usize = 1 << 24;
-/// The greatest rate, and the latest time: what is far beyond any machine is a mistake, and sums of it would overflow.
+/// The greatest rate, and the latest time: a value far above any machine's is a mistake, and sums of it would overflow.
 pub const NUMBER_MAX: f64 = 1e15;
-/// Bytes that a file of a series may have.
+/// Largest file of a series, in bytes.
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
-/// What the rates of a series are.
+/// The unit of a series' rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -31,7 +31,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The column of a CSV file that has it.
+    /// The name of the CSV column.
     pub fn column(self) -> &'static str {
         match self {
             Unit::Iops => "iops",
@@ -56,16 +56,20 @@ pub struct Series {
     pub unit: Unit,
     /// From 0 to `NUMBER_MAX`, in the order of time; at least one.
     pub rates: Vec<f64>,
-    /// When each began, in seconds from the first; as many as there are rates.
+    /// Start of each sample, in seconds from the first; as many as there are rates.
     pub times_s: Vec<f64>,
     /// Latencies of all operations, if the file has them.
     pub latencies: Option<Latencies>,
-    /// What is to be said of the file: a torn end, failed operations.
+    /// Remarks about the file: a torn end, failed operations.
     pub notes: Vec<String>,
 }
 
 impl Series {
-    /// Checks what a series must be.
+    /// A series of these rates.
+    ///
+    /// # Errors
+    ///
+    /// There are no samples, too many, or one that is out of range.
     pub fn new(name: impl Into<String>, unit: Unit, rates: Vec<f64>, times_s: Vec<f64>) -> Result<Self> {
         let name = name.into();
         if rates.is_empty() {
@@ -83,13 +87,22 @@ impl Series {
         Ok(Self { name, unit, rates, times_s, latencies: None, notes: Vec::new() })
     }
 
-    /// Reads a file of either kind. `unit` is what to take of a file that has several [default: IOPS, if it has them].
+    /// Reads a file of either kind. `unit` chooses the column of a file that has several [default: IOPS, if it has
+    /// them].
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or its content is invalid.
     pub fn read(path: &Path, unit: Option<Unit>) -> Result<Self> {
         let name = path.file_stem().map_or_else(|| path.display().to_string(), |stem| stem.to_string_lossy().into());
         Self::decode(&path.display().to_string(), name, &read_bounded(path)?, unit)
     }
 
-    /// The same of a file's bytes; `shown` is what errors call it.
+    /// Decodes a file's bytes; errors call the file `shown`.
+    ///
+    /// # Errors
+    ///
+    /// The content is invalid.
     pub fn decode(shown: &str, name: String, bytes: &[u8], unit: Option<Unit>) -> Result<Self> {
         match record::is_recording(bytes) {
             true => Recording::decode(shown, bytes)?.series(name, unit.unwrap_or(Unit::Iops)),
@@ -105,7 +118,11 @@ impl Series {
     }
 }
 
-/// All series must have one unit, since their rates are added or laid over each other.
+/// The unit of all series, which must be the same because their rates are added or compared.
+///
+/// # Errors
+///
+/// There is no series, or two have different units.
 pub fn same_unit(all: &[Series]) -> Result<Unit> {
     let Some(first) = all.first() else { return Err(Error::wrong_use("name at least one series")) };
     match all.iter().find(|other| other.unit != first.unit) {
@@ -127,14 +144,18 @@ pub(crate) fn with_ending(name: &Path) -> PathBuf {
     name.into()
 }
 
-/// The file's bytes, if they are not too many; pipes and the like too.
+/// The file's bytes, if there are not too many; from pipes and the like too.
+///
+/// # Errors
+///
+/// The file cannot be read, or is too large.
 pub fn read_bounded(path: &Path) -> Result<Vec<u8>> {
     let file = std::fs::File::open(path).map_err(|error| Error::file("open", path, error));
-    // Measuring is told a name without the ending.
+    // `measure` is given a name without the ending.
     let meant = with_ending(path);
     let is_other = path.is_dir() || file.is_err();
     if is_other && meant.is_file() {
-        let text = format!("{} is no recording; did you mean {}?", path.display(), meant.display());
+        let text = format!("{} is not a recording; did you mean {}?", path.display(), meant.display());
         return Err(Error::new(Kind::NoInput, text));
     }
     if path.is_dir() {
@@ -154,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_rate_is_refused_by_its_place() {
+    fn a_value_that_is_no_rate_is_refused_with_its_place() {
         for (rates, word) in [
             (vec![], "no samples"),
             (vec![1.0, f64::NAN], "sample 2 is NaN"),

@@ -1,33 +1,33 @@
-//! Three sample series, made from published descriptions of cloud instances and from nothing else.
+//! Three sample series, made from published descriptions of cloud instances only.
 //!
-//! Of each instance only the shape is published: in words, and what its curve "this rate or better" looks like. A shape
-//! here is that curve turned round: the rate that is reached or bettered for a given share of the time. A series is the
-//! curve read at evenly spaced shares, so that it has the shape exactly and no seed can favour an answer; chance only says
-//! in which order the samples come. What a description leaves open is decided by the plainest choice, named beside it.
+//! Of each instance only the shape is published: in words, and as its curve "this rate or better". A shape here is that
+//! curve inverted: the rate that is reached or exceeded in a given share of the time. A series is the curve read at
+//! evenly spaced shares, so that it has the shape exactly and no seed can favour an answer; random numbers decide the
+//! order of the samples only. Where a description is incomplete, the simplest choice is taken, and named beside it.
 
 use crate::random::Random;
 
-/// An hour with a sample every ten seconds, as `hekate variation measure` takes it unless told otherwise.
+/// An hour with a sample every ten seconds, the default of `hekate variation measure`.
 pub const SAMPLE_COUNT: usize = 360;
 /// Time between two samples.
 pub const INTERVAL_S: u64 = 10;
 
-/// A shape with its name and the words that it was made from.
+/// A shape with its name and the text that it was made from.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub name: &'static str,
-    /// What is published.
+    /// The published description.
     pub published: &'static str,
-    /// What is not, and what we took.
+    /// Choices where the description is incomplete.
     pub chosen: &'static str,
-    /// The rate (IOPS) that is reached or bettered in this share of the time.
+    /// The rate (IOPS) that is reached or exceeded in this share of the time.
     rate: fn(f64) -> f64,
-    /// How much of a sample's place among the others the next one keeps.
+    /// Correlation of a sample's place with that of the next one.
     memory: f64,
     seed: u64,
 }
 
-/// All three.
+/// The shapes whose series are in `crates/variation/data`.
 pub const SHAPES: [Shape; 3] = [
     Shape {
         name: "steep",
@@ -75,10 +75,9 @@ impl Shape {
         places.iter().map(|place| (self.rate)((*place as f64 + 0.5) / SAMPLE_COUNT as f64).round() as u64).collect()
     }
 
-    /// Each number below SAMPLE_COUNT once: the place among all samples of the one at each time.
+    /// A permutation of the numbers below SAMPLE_COUNT: the rank of the sample at each time.
     ///
-    /// A number that forgets a part of itself at each step and gains something random (an autoregressive process of the
-    /// first order) says the order; only its ranks are used.
+    /// An autoregressive process of the first order decides the order; only its ranks are used.
     fn places(&self) -> Vec<usize> {
         let mut random = Random::seeded(self.seed);
         let mut level = 0.0;
@@ -152,7 +151,7 @@ mod tests {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/{}.csv", shape.name));
             let there = std::fs::read_to_string(&path).unwrap_or_default();
             let line = "cargo run -p hekate-variation --example shapes";
-            assert!(there == shape.csv(), "{} is not what shapes.rs makes; run: {line}", path.display());
+            assert!(there == shape.csv(), "{} is not the output of shapes.rs; run: {line}", path.display());
         }
     }
 }

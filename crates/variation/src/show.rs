@@ -1,4 +1,4 @@
-//! Showing series: what they are like in numbers and in pictures.
+//! Summaries of series in numbers and in pictures.
 
 pub mod chart;
 pub mod export;
@@ -10,15 +10,15 @@ use crate::statistics;
 use chart::{Axis, Chart, Line};
 use serde::Serialize;
 
-/// Shares of the samples whose rates a summary names.
+/// Shares of the samples whose rates a summary has.
 const SHARES: [f64; 9] = [0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999];
-/// Shares of the operations whose latencies it names.
+/// Shares of the operations whose latencies it has.
 const LATENCY_SHARES: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
-/// Lags that the picture of the autocorrelation has at most.
+/// Most lags in the picture of the autocorrelation.
 const LAGS_MAX: usize = 60;
-/// A rate that is shown as none: ticks of less would bear no digit.
+/// A smaller rate is shown as 0: its ticks would have no digits.
 const NOTHING: f64 = 1e-3;
-/// Points of a line: more cannot be told apart on paper.
+/// Most points of a line: more cannot be distinguished on paper.
 const POINTS_MAX: usize = 2_000;
 
 /// A series in numbers.
@@ -27,7 +27,7 @@ pub struct Summary {
     pub name: String,
     pub unit: Unit,
     pub samples: usize,
-    /// From the beginning of the first to that of the last.
+    /// From the start of the first sample to that of the last, in s.
     pub seconds: f64,
     pub least: f64,
     pub most: f64,
@@ -37,9 +37,9 @@ pub struct Summary {
     pub flatness: f64,
     /// Share of the samples and rate where the curve "this or better" bends most.
     pub knee: Option<(f64, f64)>,
-    /// How alike neighbours are, from -1 to 1.
+    /// Correlation of neighbours, from -1 to 1.
     pub autocorrelation_1: f64,
-    /// Samples that say as much as one independent sample.
+    /// Number of samples that are worth one independent sample.
     pub samples_per_independent_one: f64,
     /// Share, and the rate that this share of the samples does not exceed.
     pub quantiles: Vec<(f64, f64)>,
@@ -48,7 +48,7 @@ pub struct Summary {
     pub notes: Vec<String>,
 }
 
-/// What a series is like.
+/// The summary of a series.
 pub fn summary(series: &Series) -> Summary {
     let sorted = series.sorted();
     let autocorrelation = statistics::autocorrelation(&series.rates);
@@ -75,7 +75,7 @@ pub fn summary(series: &Series) -> Summary {
     }
 }
 
-/// All pictures of the series, which are of one unit: name for a file, and the chart.
+/// All pictures of the series, which have one unit: name of a file, and the chart.
 pub fn charts(all: &[Series]) -> Vec<(&'static str, Chart)> {
     vec![("or-better", or_better(all)), ("time-line", time_line(all)), ("autocorrelation", autocorrelation(all))]
 }
@@ -84,7 +84,7 @@ pub fn charts(all: &[Series]) -> Vec<(&'static str, Chart)> {
 pub fn or_better(all: &[Series]) -> Chart {
     let line = |series: &Series| {
         let points = thin(statistics::or_better(&series.sorted()));
-        // The best sample is reached from the very left on.
+        // The best sample is reached from the left edge on.
         let first = points.first().map(|(_, rate)| (0.0, *rate));
         let points = first.into_iter().chain(points).map(|(share, rate)| (share * 100.0, rate)).collect();
         Line { label: series.name.clone(), points }
@@ -97,7 +97,7 @@ pub fn or_better(all: &[Series]) -> Chart {
     }
 }
 
-/// Rates as they came.
+/// Rates in the order of time.
 pub fn time_line(all: &[Series]) -> Chart {
     let end = all.iter().filter_map(|series| series.times_s.last()).copied().fold(0.0, f64::max);
     let (unit, seconds) = match end {
@@ -118,7 +118,7 @@ pub fn time_line(all: &[Series]) -> Chart {
     }
 }
 
-/// How alike samples are that lie some intervals apart.
+/// Correlation of samples some intervals apart.
 pub fn autocorrelation(all: &[Series]) -> Chart {
     let line = |series: &Series| {
         let found = statistics::autocorrelation(&series.rates);
@@ -135,14 +135,14 @@ pub fn autocorrelation(all: &[Series]) -> Chart {
     }
 }
 
-/// From zero on, so that a fall looks as deep as it is.
+/// From zero on, so that a fall is shown in proportion.
 fn rate_axis(all: &[Series]) -> Axis {
     let most = all.iter().flat_map(|series| &series.rates).copied().fold(0.0, f64::max);
     let unit = all.first().map_or(Unit::Iops, |series| series.unit);
     Axis { label: format!("rate ({unit})"), from: 0.0, to: if most > NOTHING { most * 1.05 } else { 1.0 } }
 }
 
-/// Every so many points, with both ends.
+/// Every nth point, with both ends.
 fn thin(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     if points.len() <= POINTS_MAX {
         return points;
@@ -151,7 +151,7 @@ fn thin(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     (0..POINTS_MAX).map(|at| points[at * last / (POINTS_MAX - 1)]).collect()
 }
 
-/// Of a long line the least and the most of each piece, so that no dip is lost.
+/// The least and the most of each piece of a long line, so that no dip is lost.
 fn envelope(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     if points.len() <= POINTS_MAX {
         return points;

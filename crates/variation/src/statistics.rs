@@ -1,14 +1,14 @@
-//! What a series is like, in numbers: quantiles, the curve "this or better", its knee and flatness, autocorrelation.
+//! Statistics of a series: quantiles, the curve "this or better", its knee and flatness, autocorrelation.
 
-/// The value that this share of the samples does not exceed; `sorted` ascends and is not empty (Hyndman and Fan's type 1:
-/// always a sample, never between two).
+/// The value that this share of the samples does not exceed; `sorted` ascends and is not empty (Hyndman and Fan's type
+/// 1: always a sample, never between two).
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
-/// The value that a normal variable with mean 0 and deviation 1 does not exceed with this probability; off by 0.0005 at most
-/// (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.23).
+/// The value that a normal variable with mean 0 and deviation 1 does not exceed with this probability; off by 0.0005 at
+/// most (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.23).
 pub fn normal_quantile(probability: f64) -> f64 {
     let tail = probability.min(1.0 - probability).max(1e-300);
     let t = (-2.0 * tail.ln()).sqrt();
@@ -22,7 +22,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Of all of them, not an estimate for more.
+/// Of these values, not an estimate for a larger population.
 pub fn standard_deviation(values: &[f64]) -> f64 {
     let mean = mean(values);
     (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
@@ -34,7 +34,7 @@ pub fn or_better(sorted: &[f64]) -> Vec<(f64, f64)> {
     sorted.iter().rev().enumerate().map(|(index, rate)| ((index + 1) as f64 / count, *rate)).collect()
 }
 
-/// Mean over peak: 1 for a machine that always gives its best, less the more of a peak is not there on average.
+/// Mean over peak: 1 for a machine that always gives its best, less the lower its mean is below its peak.
 pub fn flatness(sorted: &[f64]) -> f64 {
     match sorted.last() {
         Some(peak) if *peak > 0.0 => mean(sorted) / peak,
@@ -42,8 +42,9 @@ pub fn flatness(sorted: &[f64]) -> f64 {
     }
 }
 
-/// Where the curve "this or better" bends most: the point farthest from the straight line between its ends (Satopää et al.,
-/// Finding a "kneedle" in a haystack, 2011, without its smoothing). None if the curve keeps within 5 % of that line.
+/// The point where the curve "this or better" bends most: the one farthest from the straight line between its ends
+/// (Satopää et al., Finding a "kneedle" in a haystack, 2011, without its smoothing). None if the curve keeps within 5 %
+/// of that line.
 pub fn knee(sorted: &[f64]) -> Option<(f64, f64)> {
     let (least, peak) = (*sorted.first()?, *sorted.last()?);
     if sorted.len() < 3 || peak <= least {
@@ -59,8 +60,8 @@ pub fn knee(sorted: &[f64]) -> Option<(f64, f64)> {
     (height(farthest).abs() > STRAIGHT).then(|| ((farthest + 1) as f64 / count, sorted[sorted.len() - 1 - farthest]))
 }
 
-/// How alike samples are that lie 0, 1, 2 … intervals apart: 1 the same, 0 unrelated, -1 opposite. Up to a quarter of the
-/// series; all 0 behind the first if it never varies. By FFT (Wiener and Khinchin), with the usual divisor n.
+/// Correlation of samples 0, 1, 2 … intervals apart: 1 equal, 0 unrelated, -1 opposite. Up to a quarter of the series;
+/// all 0 behind the first if it never varies. By FFT (Wiener and Khinchin), with the usual divisor n.
 pub fn autocorrelation(values: &[f64]) -> Vec<f64> {
     let lags = (values.len() / 4).max(1);
     let mean = mean(values);
@@ -71,14 +72,14 @@ pub fn autocorrelation(values: &[f64]) -> Vec<f64> {
     spectrum.iter_mut().for_each(|bin| *bin = (bin.norm_sqr()).into());
     let sums = crate::plan::sum::transform_back(&mut spectrum, length);
     let whole = sums[0];
-    // What is left of a series without variation is the rounding of its mean.
+    // A series without variation has only the rounding of its mean left.
     let nothing = (mean.abs() * 1e-12).powi(2) * (values.len() * length) as f64;
     let relative = |lag: usize| if whole > nothing { (sums[lag] / whole).clamp(-1.0, 1.0) } else { 0.0 };
     std::iter::once(1.0).chain((1..lags).map(relative)).collect()
 }
 
-/// How many neighbouring samples say as much as one: 1 if they are unrelated. Geyer's initial positive sequence: the sum of
-/// the autocorrelations up to the first pair that is not positive.
+/// Number of neighbouring samples that are worth one: 1 if they are unrelated. Geyer's initial positive sequence: the
+/// sum of the autocorrelations up to the first pair that is not positive.
 pub fn samples_per_independent_one(autocorrelation: &[f64]) -> f64 {
     let pairs = autocorrelation.chunks_exact(2).map(|pair| pair[0] + pair[1]);
     let sum: f64 = pairs.take_while(|pair| *pair > 0.0).sum();

@@ -1,4 +1,4 @@
-//! What measuring and planning cost: processor time, kernel included.
+//! Processor time used by measuring and planning, kernel included.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The same job by fio, for those who trust it more: it must come to the same rate.
+//! The same job run by fio, as an independent check: it must measure the same rate.
 
 use crate::error::{Error, Kind, Result};
 use crate::series::record::{Access, Job, Pattern, Sync};
@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How far two means may lie apart and still agree; the rates of a shared disk vary by as much from minute to minute.
+/// Relative difference up to which two means agree; the rates of a shared disk vary by as much from minute to minute.
 const TOLERANCE: f64 = 0.15;
 
-/// What fio found.
+/// The rates that fio measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Found {
     pub version: String,
@@ -20,18 +20,18 @@ pub struct Found {
     pub p99_us: f64,
 }
 
-/// Both beside each other.
+/// The rates of both programs side by side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agreement {
     pub ours_iops: f64,
     pub fio_iops: f64,
-    /// fio's over ours.
+    /// fio's rate over this program's.
     pub ratio: f64,
     pub agrees: bool,
     pub why: String,
 }
 
-/// The arguments for a job on a file that is there.
+/// fio's arguments for a job on an existing file.
 pub fn arguments(job: &Job, path: &Path, seconds: u64) -> Vec<String> {
     let mode = match (job.access, job.pattern) {
         (Access::Read, Pattern::Random) => "randread",
@@ -63,7 +63,11 @@ pub fn arguments(job: &Job, path: &Path, seconds: u64) -> Vec<String> {
     arguments
 }
 
-/// Runs it. `path` is a file of the job's size.
+/// Runs fio. `path` is a file of the job's size.
+///
+/// # Errors
+///
+/// fio is missing, fails, or its answer is not understood.
 pub fn run(job: &Job, path: &Path, seconds: u64) -> Result<Found> {
     let output = Command::new("fio").args(arguments(job, path, seconds)).stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
@@ -74,7 +78,7 @@ pub fn run(job: &Job, path: &Path, seconds: u64) -> Result<Found> {
     })?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let line = said.lines().next().unwrap_or("it says nothing").to_owned();
+        let line = said.lines().next().unwrap_or("it prints nothing").to_owned();
         return Err(Error::new(Kind::InputOutput, format!("fio failed: {line}")));
     }
     read(&output.stdout, job.access, seconds)
@@ -82,7 +86,7 @@ pub fn run(job: &Job, path: &Path, seconds: u64) -> Result<Found> {
 
 fn read(answer: &[u8], access: Access, seconds: u64) -> Result<Found> {
     let bad = |what: &str| Error::new(Kind::BadData, format!("fio's answer {what}; is its version 3?"));
-    // It may say something before.
+    // fio may print warnings before the JSON.
     let start = answer.iter().position(|byte| *byte == b'{').ok_or_else(|| bad("holds no JSON"))?;
     let value: Value = serde_json::from_slice(&answer[start..]).map_err(|_| bad("is no JSON"))?;
     let name = if access == Access::Read { "read" } else { "write" };
@@ -93,7 +97,7 @@ fn read(answer: &[u8], access: Access, seconds: u64) -> Result<Found> {
     Ok(Found { version, seconds, iops, p50_us: at("50.000000"), p99_us: at("99.000000") })
 }
 
-/// Whether fio's rate is that of our samples: near their mean, or within their own ups and downs.
+/// Compares fio's rate with the samples: it agrees if it is near their mean, or within their own range.
 pub fn compare(rates: &[f64], fio_iops: f64) -> Agreement {
     let mut sorted = rates.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The picture in the terminal while it measures: the latest rates as bars, the latest sample in numbers, time left.
+//! The picture in the terminal while measuring: the latest rates as bars, the latest sample in numbers, the time left.
 
 use crate::series::record::Sample;
 use crate::series::{Series, Unit};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// How far it is.
+/// The progress of a measurement.
 pub struct State<'a> {
     pub samples: &'a [Sample],
-    /// In all, at the end.
+    /// Samples in the whole measurement.
     pub wanted: u64,
     pub interval: Duration,
-    /// Bytes of `total` that are written to prepare, before the first sample.
+    /// Bytes of `total` written to prepare the target, before the first sample.
     pub prepared: Option<(u64, u64)>,
 }
 
@@ -32,7 +32,7 @@ fn progress(share: f64, width: usize) -> String {
 }
 
 impl State<'_> {
-    /// Lines, none wider than `width`.
+    /// The lines of the picture, none wider than `width`.
     pub fn lines(&self, width: usize) -> Vec<String> {
         if let Some((done, total)) = self.prepared.filter(|_| self.samples.is_empty()) {
             let share = done as f64 / total.max(1) as f64;
@@ -93,7 +93,7 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// How long it still takes: the two greatest units.
+/// A remaining time in its two greatest units.
 fn rough(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {

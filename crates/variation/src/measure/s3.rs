@@ -14,14 +14,14 @@ use signature::Signed;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// A request that takes longer has failed.
+/// Time after which a request has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A server that is there is reached sooner, whatever it does then.
+/// Time after which a connection attempt has failed; a running server accepts sooner.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// An object's answer is not read beyond its size and this.
+/// Bytes of an answer that are read beyond the object's size.
 const ANSWER_BYTES_MAX: u64 = 1 << 16;
 
-/// A bucket and what all names in it begin with.
+/// A bucket and the common prefix of all names in it.
 pub struct S3Target {
     endpoint: Endpoint,
     bucket: String,
@@ -32,13 +32,17 @@ pub struct S3Target {
 
 impl Drop for S3Target {
     fn drop(&mut self) {
-        // Who wants to hear of it has called it before.
+        // A caller that wants the error has called `clean` before.
         let _ = self.clean();
     }
 }
 
 impl S3Target {
     /// `s3://BUCKET/PREFIX`; puts the job's objects there, and removes them when it is dropped. None: it was stopped.
+    ///
+    /// # Errors
+    ///
+    /// The address is malformed, or an object cannot be put.
     pub fn new(
         target: &str,
         endpoint: &Endpoint,
@@ -74,7 +78,7 @@ impl S3Target {
     }
 
     fn s3_worker(&self) -> S3Worker {
-        // A request that is sent elsewhere would have another signature, and measure another server.
+        // A redirected request would need another signature, and measure another server.
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -100,7 +104,7 @@ impl Target for S3Target {
         while let Some(number) = self.objects.checked_sub(1) {
             worker.request("DELETE", number, &[]).map_err(|error| {
                 let (bucket, prefix) = (&self.bucket, &self.prefix);
-                let text = format!("{} objects s3://{bucket}/{prefix}… are left, remove them: {error}", self.objects);
+                let text = format!("{} objects s3://{bucket}/{prefix}… are left; remove them: {error}", self.objects);
                 self.objects = 0;
                 Error::new(Kind::InputOutput, text)
             })?;
@@ -111,7 +115,7 @@ impl Target for S3Target {
 }
 
 struct S3Worker {
-    /// Each has its own, and so a connection of its own.
+    /// One for each worker, and so a connection for each.
     agent: ureq::Agent,
     endpoint: Endpoint,
     /// The path of each object up to its number.
@@ -175,7 +179,7 @@ impl S3Worker {
     }
 }
 
-/// What needs no escape in a path that is signed.
+/// True if a byte needs no escape in a signed path.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)
 }

@@ -1,4 +1,4 @@
-//! Where samples go: a recording, which is the truth, and a CSV file beside it for people, made from it.
+//! The files of samples: a recording, which is authoritative, and a CSV file beside it for people, made from it.
 
 use super::target::check_room;
 use crate::error::{Error, Kind, Result};
@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// What a sample takes at most in both files, by and large.
+/// Usual upper bound of a sample in both files together, in bytes.
 const SAMPLE_BYTES: u64 = 16 << 10;
 
 /// Files that samples are appended to.
@@ -18,8 +18,8 @@ pub struct Store {
     first_ms: Option<u64>,
 }
 
-/// `NAME.hvs`, for a name with or without that ending, or with that of the table beside it. Another ending is part of the
-/// name: disk.1 and disk.2 are two.
+/// `NAME.hvs`, for a name with or without that ending, or with that of the table beside it. Any other ending is part of
+/// the name: disk.1 and disk.2 are different.
 pub fn recording_path(name: &Path) -> PathBuf {
     match name.extension().is_some_and(|ending| ending == "hvs" || ending == "csv") {
         true => name.with_extension("hvs"),
@@ -28,22 +28,26 @@ pub fn recording_path(name: &Path) -> PathBuf {
 }
 
 impl Store {
-    /// New files, or those of an interrupted recording of the same job, with the samples that it has.
+    /// New files, or those of an interrupted recording of the same job, with its samples.
+    ///
+    /// # Errors
+    ///
+    /// A file exists already, belongs to another job, or cannot be made.
     pub fn open(name: &Path, job: &Job, samples: u64, resume: bool) -> Result<(Self, Vec<Sample>)> {
         let path = recording_path(name);
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !directory.is_dir() {
-            let text = format!("{} is no directory; make it, or choose another --output", directory.display());
+            let text = format!("{} is not a directory; make it, or choose another --output", directory.display());
             return Err(Error::new(Kind::CannotCreate, text));
         }
         check_room(directory, samples.saturating_mul(SAMPLE_BYTES))?;
         let there = |path: &Path, fix: &str| {
-            Err(Error::new(Kind::CannotCreate, format!("{} is there already; {fix}", path.display())))
+            Err(Error::new(Kind::CannotCreate, format!("{} exists already; {fix}", path.display())))
         };
         let table = path.with_extension("csv");
         match (path.exists(), resume) {
-            (true, false) => there(&path, "add --resume to go on with it, or choose another --output"),
-            // Made of no recording here, so it is somebody's.
+            (true, false) => there(&path, "add --resume to continue it, or choose another --output"),
+            // The table does not belong to a recording here.
             (false, _) if table.exists() => there(&table, "it would be overwritten; choose another name"),
             (false, _) => Self::create(&path, job).map(|store| (store, Vec::new())),
             (true, true) => Self::resume(&path, job),
@@ -68,7 +72,7 @@ impl Store {
             return Err(Error::wrong_use(text));
         }
         let file = open(path, OpenOptions::new().append(true))?;
-        // What a death in mid-write left goes, so that the next record follows a whole one.
+        // A record that was cut off in writing is removed, so that the next record follows a whole one.
         file.set_len(found.whole_bytes as u64).map_err(|error| Error::file("cut", path, error))?;
         let csv = write_csv(path, &found)?;
         let first_ms = found.samples.first().map(|sample| sample.start_ms);
@@ -76,13 +80,21 @@ impl Store {
     }
 
     /// Appends a sample to both.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written.
     pub fn append(&mut self, sample: &Sample) -> Result<()> {
         let first_ms = *self.first_ms.get_or_insert(sample.start_ms);
         append(&self.recording.0, &mut self.recording.1, &encode_sample(sample))?;
         append(&self.csv.0, &mut self.csv.1, format!("{}\n", csv::line(sample, first_ms)).as_bytes())
     }
 
-    /// Brings both to the disk; files without a sample go, so that nothing is in the way of the next try.
+    /// Syncs both files; files without a sample are removed, so that the next attempt can use the name.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be synced or removed.
     pub fn close(self) -> Result<()> {
         if self.first_ms.is_none() {
             return [self.recording, self.csv].iter().try_for_each(|(path, _)| {
@@ -97,10 +109,14 @@ impl Store {
 }
 
 /// Writes a recording and its CSV file as new files.
+///
+/// # Errors
+///
+/// A file exists already or cannot be written.
 pub fn write(name: &Path, recording: &Recording) -> Result<()> {
     let path = recording_path(name);
     if path.exists() {
-        let text = format!("{} is there already; choose another name for the new recording", path.display());
+        let text = format!("{} exists already; choose another name for the new recording", path.display());
         return Err(Error::new(Kind::CannotCreate, text));
     }
     let mut store = Store::open(name, &recording.job, recording.samples.len() as u64, false)?.0;
@@ -108,7 +124,7 @@ pub fn write(name: &Path, recording: &Recording) -> Result<()> {
     store.close()
 }
 
-/// The CSV file of a recording, anew; it is open to append to.
+/// Writes the CSV file of a recording again; it is open to append to.
 fn write_csv(recording_path: &Path, recording: &Recording) -> Result<(PathBuf, File)> {
     let path = recording_path.with_extension("csv");
     let mut text = format!("# hekate variation measure {}\n", remark(&recording.job));
@@ -124,12 +140,12 @@ fn write_csv(recording_path: &Path, recording: &Recording) -> Result<(PathBuf, F
     Ok((path, file))
 }
 
-/// A job in a line.
+/// A job in one line.
 fn remark(job: &Job) -> String {
     serde_json::to_string(job).unwrap_or_default()
 }
 
-/// The fields in which two jobs differ, in words.
+/// The fields in which two jobs differ, as text.
 fn difference(one: &Job, other: &Job) -> String {
     let fields =
         |job: &Job| serde_json::to_value(job).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default();

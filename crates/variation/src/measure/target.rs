@@ -1,7 +1,7 @@
-//! What is measured: a file in a directory, a file or device that is there, or nothing at all.
+//! The target of a measurement: a file in a directory, an existing file or device, or nothing at all.
 //!
-//! A file that is made here bears a name of ours and a lock, and goes when it is dropped. One that a killed process left
-//! has no lock any more and is removed by whoever measures there next.
+//! A file made here has a special name and a lock, and is removed when it is dropped. The file of a killed process has
+//! no lock any more, and the next measurement in the directory removes it.
 
 use crate::error::{Error, Kind, Result};
 use crate::random::Random;
@@ -13,27 +13,28 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const PREFIX: &str = ".hekate-variation-";
-/// A file is filled in blocks of so much.
+/// Block size in which a file is filled, in bytes.
 const FILL_BYTES: usize = 1 << 20;
-/// Direct I/O wants memory and places on such borders; more than any disk asks for.
+/// Alignment of memory and offsets for direct I/O, in bytes; more than any disk requires.
 const ALIGNMENT: usize = 4096;
-/// A share of the file system that stays free: a full one is slow, and others use it too.
+/// Share of the file system that stays free: a full one is slow, and others use it too.
 const FREE_SHARE: f64 = 0.05;
-/// More need not stay free.
+/// Bytes that stay free at most.
 const FREE_BYTES: u64 = 1 << 30;
 
-/// Something that operations can be done on.
+/// A target of operations.
 pub trait Target: std::marker::Sync {
-    /// For one thread.
+    /// The worker of one thread.
     fn worker(&self, index: u32) -> Result<Box<dyn Worker>>;
 
-    /// Removes what was made for it; tells what cannot be removed, once. To drop it does the same and tells nobody.
+    /// Removes what was made for it, and reports once what cannot be removed. Dropping the target does the same without
+    /// a report.
     fn clean(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// One thread's way to it.
+/// One thread's access to the target.
 pub trait Worker: Send {
     /// Reads into or writes the bytes at this block.
     fn operate(&mut self, number: u64, bytes: &mut [u8]) -> std::io::Result<()>;
@@ -58,21 +59,21 @@ impl Block {
         &mut self.raw[self.start..self.start + self.length]
     }
 
-    /// Makes it differ from all other blocks, for stores that keep equal ones once.
+    /// Makes the block differ from all other blocks, for stores that keep equal ones once.
     pub fn stamp(&mut self, thread: u64, turn: u64) {
         let stamp = [thread.to_le_bytes(), turn.to_le_bytes()].concat();
         self.bytes().iter_mut().zip(stamp).for_each(|(to, byte)| *to = byte);
     }
 }
 
-/// What a name on the command line is.
+/// The kind of a target, from its name on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     Directory,
     File,
     Device,
     S3,
-    /// To learn what measuring itself costs.
+    /// No store: measures the cost of measuring itself.
     Nothing,
 }
 
@@ -87,7 +88,11 @@ impl Which {
         }
     }
 
-    /// Looks at the name, and at what is there.
+    /// Finds the kind from the name and the file system.
+    ///
+    /// # Errors
+    ///
+    /// The name is neither a directory nor a file nor a block device.
     pub fn of(target: &str) -> Result<Self> {
         if target == "nothing" {
             return Ok(Which::Nothing);
@@ -109,14 +114,14 @@ impl Which {
     }
 }
 
-/// How big a file or device is that is there.
+/// The size of an existing file or device, in bytes.
 pub fn size_of(path: &Path) -> Result<u64> {
     use std::io::Seek;
     let mut file = File::open(path).map_err(|error| Error::file("open", path, error))?;
     file.seek(std::io::SeekFrom::End(0)).map_err(|error| Error::file("read", path, error))
 }
 
-/// Nothing: an operation returns at once.
+/// No store: an operation returns at once.
 pub struct Nothing;
 
 impl Target for Nothing {
@@ -138,38 +143,39 @@ pub struct FileTarget {
     access: Access,
     sync: Sync,
     direct: bool,
-    /// Ours, locked: it goes with this value.
+    /// A locked file that was made here, and is removed with this value.
     made: Option<File>,
 }
 
 impl Drop for FileTarget {
     fn drop(&mut self) {
-        // Who wants to hear of it has called it before.
+        // A caller that wants the error has called `clean` before.
         let _ = self.clean();
     }
 }
 
 impl FileTarget {
-    /// One that is there. Writing to it destroys what it holds, so `overwrite` must say that this is meant.
+    /// An existing file or device. Writing to it destroys its content, so `overwrite` must confirm that.
     pub fn existing(path: &Path, which: Which, job: &Job, overwrite: bool) -> Result<Self> {
         if job.access == Access::Write && !overwrite {
-            let text = format!("{}: writing destroys what it holds; if that is meant, add --overwrite", path.display());
+            let text = format!("{}: writing destroys its content; to do so, add --overwrite", path.display());
             return Err(Error::wrong_use(text));
         }
         let target = Self { path: path.into(), access: job.access, sync: job.sync, direct: job.direct, made: None };
-        // The kernel refuses this for a device that is mounted or has another such user.
+        // The kernel refuses this for a device that is mounted or has another exclusive user.
         let exclusive =
             if which == Which::Device && job.access == Access::Write { OFlags::EXCL } else { OFlags::empty() };
         target.open(exclusive)?;
         Ok(target)
     }
 
-    /// A new file of the job's size, filled with random bytes; `told` hears of bytes written. None: it was stopped.
+    /// A new file of the job's size, filled with random bytes; `report_bytes` receives the bytes written. None: it
+    /// was stopped.
     pub fn in_directory(
         directory: &Path,
         job: &Job,
         stop: &AtomicBool,
-        told: &mut dyn FnMut(u64),
+        report_bytes: &mut dyn FnMut(u64),
     ) -> Result<Option<Self>> {
         remove_left_behind(directory)?;
         check_room(directory, job.size_bytes)?;
@@ -180,7 +186,7 @@ impl FileTarget {
         let writer = file.try_clone().map_err(|error| Error::file("make", &path, error))?;
         let target = Self { path, access: job.access, sync: job.sync, direct: job.direct, made: Some(file) };
         locked.map_err(|error| Error::file("lock", &target.path, error.into()))?;
-        let filled = target.fill(&writer, job.size_bytes, stop, told);
+        let filled = target.fill(&writer, job.size_bytes, stop, report_bytes);
         filled.map_err(|error| Error::file("write", &target.path, error))?;
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
@@ -189,7 +195,13 @@ impl FileTarget {
         Ok(Some(target))
     }
 
-    fn fill(&self, file: &File, size: u64, stop: &AtomicBool, told: &mut dyn FnMut(u64)) -> std::io::Result<()> {
+    fn fill(
+        &self,
+        file: &File,
+        size: u64,
+        stop: &AtomicBool,
+        report_bytes: &mut dyn FnMut(u64),
+    ) -> std::io::Result<()> {
         let mut random = Random::seeded(super::now_ms());
         let mut block = Block::random(FILL_BYTES, &mut random);
         let mut written = 0;
@@ -198,10 +210,10 @@ impl FileTarget {
             let part = FILL_BYTES.min((size - written) as usize);
             file.write_all_at(&block.bytes()[..part], written)?;
             written += part as u64;
-            told(written);
+            report_bytes(written);
         }
         file.sync_all()?;
-        // What was just written would be read from memory otherwise; not every file system knows the call.
+        // The new bytes would be read from memory otherwise; some file systems do not support the call.
         let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
         Ok(())
     }
@@ -226,9 +238,9 @@ impl FileTarget {
         opened.map_err(|error| {
             let path = self.path.display();
             match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-                Some(rustix::io::Errno::INVAL) if self.direct => {
-                    Error::wrong_use(format!("{path}: this file system takes no direct I/O; leave --direct out"))
-                }
+                Some(rustix::io::Errno::INVAL) if self.direct => Error::wrong_use(format!(
+                    "{path}: this file system does not support direct I/O; leave --direct out"
+                )),
                 Some(rustix::io::Errno::BUSY) => {
                     Error::new(Kind::Unavailable, format!("{path} is in use, perhaps mounted; unmount it first"))
                 }
@@ -247,11 +259,12 @@ impl Target for FileTarget {
         match self.made.take() {
             None => Ok(()),
             Some(_) => match std::fs::remove_file(&self.path) {
-                // Somebody else removed it.
+                // Another process removed it.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 other => other.map_err(|error| Error::file("remove", &self.path, error)),
             }
-            // A process that was killed just before this one began may have held its lock until its last operation ended.
+            // A process that was killed just before this one began may have held its lock until its last operation
+            // ended.
             .and_then(|()| self.path.parent().map_or(Ok(()), remove_left_behind)),
         }
     }
@@ -278,7 +291,7 @@ impl Worker for FileWorker {
     }
 }
 
-/// Removes files of processes that were killed: nobody holds their locks.
+/// Removes files of killed processes: their locks are free.
 fn remove_left_behind(directory: &Path) -> Result<()> {
     let entries = std::fs::read_dir(directory).map_err(|error| Error::file("open", directory, error))?;
     for entry in entries.flatten() {

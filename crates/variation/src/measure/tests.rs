@@ -1,4 +1,4 @@
-//! Measuring real files: samples are right, nothing is left behind, interrupted files are gone on with.
+//! Measuring real files: samples are right, no file is left, interrupted recordings are continued.
 
 use super::store::{Store, recording_path};
 use super::target::{FileTarget, Nothing, Which, Worker};
@@ -6,7 +6,7 @@ use super::*;
 use crate::series::record::{Access, Recording, Sync};
 use std::path::{Path, PathBuf};
 
-/// A directory of its own, which goes at the end.
+/// A directory that is removed when it is dropped.
 struct TestDirectory(PathBuf);
 
 impl TestDirectory {
@@ -76,7 +76,7 @@ fn a_directory_is_measured_and_left_as_it_was() {
             assert_eq!((sample.bytes, sample.latencies.count()), (sample.operations * 4096, sample.operations));
             assert!(sample.seconds() > 0.0 && sample.errors == 0, "{sample:?}");
         }
-        // One that came late makes the next one shorter.
+        // A late sample makes the next one shorter.
         assert!(samples.iter().map(Sample::seconds).sum::<f64>() > 0.17, "{samples:?}");
         assert_eq!(std::fs::metadata(target.path()).unwrap().len(), job.size_bytes);
         drop(target);
@@ -85,16 +85,16 @@ fn a_directory_is_measured_and_left_as_it_was() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_removed_and_what_is_in_use_stays() {
+fn files_of_a_killed_process_are_removed_and_files_in_use_stay() {
     let place = TestDirectory::new("left");
     let job = job(Access::Write, Sync::None);
     std::fs::write(place.0.join(".hekate-variation-1.tmp"), "left").unwrap();
     let first = file_in(&place, &job);
     assert_eq!(place.names().len(), 1);
-    // The second one has the same name, as it is of the same process: it must not take the first one's place.
+    // The second file has the same name, because it is of the same process: it must not replace the first one.
     assert!(FileTarget::in_directory(&place.0, &job, &AtomicBool::new(false), &mut |_| ()).is_err());
     assert!(first.path().exists());
-    // One whose process died only now.
+    // The file of a process that has just died.
     std::fs::write(place.0.join(".hekate-variation-2.tmp"), "left").unwrap();
     let mut first = first;
     first.clean().unwrap();
@@ -199,7 +199,7 @@ fn nothing_that_is_there_is_overwritten() {
         assert!(error.exit() == 73 && error.text.contains("would be overwritten"), "{error}");
     }
     assert_eq!(std::fs::read_to_string(place.0.join("mine.csv")).unwrap(), "precious");
-    assert!(refusal("missing/name", false).text.contains("is no directory; make it"));
+    assert!(refusal("missing/name", false).text.contains("is not a directory; make it"));
     std::fs::write(place.0.join("merged.hvs"), "precious").unwrap();
     let recording = Recording { job: job.clone(), samples: Vec::new(), whole_bytes: 0, torn_bytes: 0 };
     let error = super::store::write(&place.0.join("merged"), &recording).unwrap_err();
@@ -214,7 +214,7 @@ fn an_ending_of_its_own_stays_in_the_name() {
 }
 
 #[test]
-fn names_on_the_command_line_are_told_apart() {
+fn names_on_the_command_line_are_distinguished() {
     let place = TestDirectory::new("which");
     std::fs::write(place.0.join("file"), "x").unwrap();
     let of = |path: PathBuf| Which::of(&path.display().to_string());

@@ -1,9 +1,10 @@
-//! How far the answer would move had other samples been drawn: the moving block bootstrap.
+//! The uncertainty of the answer from the choice of samples: the moving block bootstrap.
 //!
-//! The samples are few, and neighbours are alike. So a series is put together anew from blocks of neighbours, drawn at
-//! random with repetition (Künsch, The jackknife and the bootstrap for general stationary observations, 1989), the question
-//! is asked again, and again; the middle 95 % of the answers are the interval (Efron's percentile interval). Blocks are as
-//! long as two times what says as much as one independent sample, or a 4,096th of the series if that is more.
+//! The samples are few, and neighbours are alike. So a series is assembled anew from blocks of neighbours, drawn at
+//! random with repetition (Künsch, The jackknife and the bootstrap for general stationary observations, 1989), and the
+//! question is answered for it, many times; the middle 95 % of the answers are the interval (Efron's percentile
+//! interval). A block is twice as long as the number of samples that are worth an independent one, or a 4,096th of the
+//! series if that is more.
 
 use super::exact::{coarse, coarse_cells};
 use super::fleet::{Kind, Question};
@@ -20,24 +21,25 @@ pub struct Interval {
     pub replicates: usize,
     /// Samples in a block.
     pub block: usize,
-    /// How many independent samples the series is worth.
+    /// Number of independent samples that the series is worth.
     pub independent_samples: f64,
 }
 
-/// Blocks that a series is put together from, at most: of a long one they are longer, and so few draws make it.
+/// Most blocks of a resampled series: blocks of a long series are longer, so that few draws suffice.
 const BLOCKS_MAX: usize = 4_096;
-/// Samples kept of a longer series: evenly spread quantiles of it. The answers differ by less than a coarse grid does.
+/// Samples kept of a longer series: evenly spaced quantiles of it. The answers differ by less than a coarse grid's
+/// error.
 const POINTS_MAX: usize = 4_096;
-/// Values that a long series is rounded to, evenly between its ends, to count instead of sort: 16 to a cell of the coarse
-/// grid at least, and so few that the counts stay in the processor's nearest cache.
+/// Levels that a long series is rounded to, evenly spaced between its ends, so that counting replaces sorting: at least
+/// 16 to a cell of the coarse grid, and few enough that the counts stay in the processor's nearest cache.
 const LEVELS: usize = 1 << 12;
 
-/// A kind as it is drawn from.
+/// A kind with the data for drawing.
 struct Drawn<'a> {
     kind: &'a Kind,
     per_independent_one: f64,
     block: usize,
-    /// Of a long series: the level of each sample.
+    /// The level of each sample of a long series.
     levels: Vec<u16>,
 }
 
@@ -64,7 +66,7 @@ impl<'a> Drawn<'a> {
         let count = self.kind.rates.len();
         let mut starts = std::iter::repeat_with(|| random.below(count - self.block + 1));
         let blocks = count.div_ceil(self.block);
-        // The last block is cut where there are enough.
+        // The last block is cut so that the number is right.
         let lengths = (0..blocks).map(|at| self.block.min(count - at * self.block));
         if self.levels.is_empty() {
             let part = |(start, length): (usize, usize)| &self.kind.rates[start..start + length];
@@ -87,7 +89,7 @@ impl<'a> Drawn<'a> {
     }
 }
 
-/// The interval around `count`, with the processor time that it took; none if so few samples give none.
+/// The interval around `count`, with the processor time that it took; none if there are too few samples.
 pub fn interval(question: &Question, count: usize, replicates: usize, seed: u64) -> (Option<Interval>, Duration) {
     let began = thread_time();
     let kinds = std::iter::once(question.kind).chain(question.have.iter().map(|(kind, _)| *kind));
@@ -119,12 +121,12 @@ pub fn interval(question: &Question, count: usize, replicates: usize, seed: u64)
     (interval, took)
 }
 
-/// What a thread found; its panic goes on here.
+/// The result of a thread; its panic continues here.
 pub(super) fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The answer for series put together anew; none if it is beyond reach.
+/// The answer for a resampled series; none if it is out of reach.
 fn replay(question: &Question, kinds: &[Drawn], count: usize, seed: u64) -> Option<usize> {
     let mut random = Random::seeded(seed);
     let again: Vec<Kind> = kinds

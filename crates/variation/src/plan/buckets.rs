@@ -1,9 +1,11 @@
-//! The answer by recursive buckets: sort the samples, cut them into buckets, collapse each bucket to one value, enumerate
-//! all pairs, and go on so with the sums until there are as many machines as asked; refine until the bounds agree.
+//! The answer by recursive buckets: sort the samples, cut them into buckets, collapse each bucket to one value,
+//! enumerate all pairs, and repeat this with the sums until there are as many machines as asked; refine until the
+//! bounds agree.
 //!
-//! It is done three times: collapsed to the least of each bucket the sum is never too great, to the greatest never too
-//! small, so these counts are bounds without any grid, transform or dice; collapsed to the mean it is the method's own
-//! answer. Buckets hold equally many entries, not equal probability, so the tails, which decide, keep as many as the middle.
+//! It is done three times. Collapsed to the least value of each bucket the sum is never too great, to the greatest
+//! never too small, so these counts are bounds that need no grid, transform or random numbers. Collapsed to the mean it
+//! is the method's own answer. Buckets hold equally many entries, not equal probability, so the tails, which decide,
+//! keep as many as the middle.
 
 use super::distribution::Distribution;
 use super::exact::fewest;
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 /// Values with their probabilities, ascending.
 type Points = Vec<(f64, f64)>;
 
-/// Buckets to begin with, and to end with for a few machines and for many.
+/// Buckets at the start, and at the end for a few machines and for many.
 const FIRST: usize = 32;
 const LAST_FEW: usize = 256;
 const LAST_MANY: usize = 64;
@@ -25,7 +27,7 @@ pub struct Found {
     pub buckets: usize,
     /// By the means of the buckets.
     pub count: usize,
-    /// The answer lies between these: by the greatest, and by the least of each bucket.
+    /// Bounds of the answer: by the greatest, and by the least value of each bucket.
     pub count_low: usize,
     pub count_high: usize,
 }
@@ -50,7 +52,7 @@ impl Sums {
         Self { buckets, end, powers: vec![collapse(one, buckets, end)] }
     }
 
-    /// The sum of so many.
+    /// The sum of `count` machines.
     fn of(&mut self, count: usize) -> Points {
         let mut sum = vec![(0.0, 1.0)];
         for bit in (0..usize::BITS as usize).take_while(|bit| count >> bit > 0) {
@@ -73,7 +75,7 @@ fn pairs(one: &Points, other: &Points) -> Points {
     all
 }
 
-/// Cuts sorted points into buckets of equally many and gives each the value at its end.
+/// Cuts sorted points into buckets of equally many, and gives each the value at its end.
 fn collapse(points: &Points, buckets: usize, end: End) -> Points {
     if points.len() <= buckets {
         return points.clone();
@@ -85,7 +87,7 @@ fn collapse(points: &Points, buckets: usize, end: End) -> Points {
         let value = match end {
             End::Least => inside[0].0,
             End::Greatest => inside[inside.len() - 1].0,
-            // Products of small weights may have become nothing.
+            // Products of small weights may underflow to 0.
             End::Mean if weight == 0.0 => inside[0].0,
             End::Mean => inside.iter().map(|(value, weight)| value * weight).sum::<f64>() / weight,
         };
@@ -94,7 +96,7 @@ fn collapse(points: &Points, buckets: usize, end: End) -> Points {
     (0..buckets).map(one).collect()
 }
 
-/// The count, and those between which it surely lies; `from` is where to look first.
+/// The count and its bounds; `from` is where the search begins.
 pub fn count(question: &Question, from: usize) -> Option<Found> {
     let last = if from <= FEW { LAST_FEW } else { LAST_MANY };
     let kinds: Vec<Points> = question.distributions().into_iter().map(Distribution::points).collect();
@@ -114,7 +116,7 @@ pub fn count(question: &Question, from: usize) -> Option<Found> {
     }
 }
 
-/// `kinds` are the points of the question's kind and of those that are there.
+/// `kinds` are the points of the question's kind and of the existing kinds.
 fn bound(question: &Question, kinds: &[Points], from: usize, buckets: usize, end: End) -> Option<usize> {
     let have = question
         .have
@@ -133,6 +135,6 @@ fn bound(question: &Question, kinds: &[Points], from: usize, buckets: usize, end
             (1.0 - share) * own + share * moved
         })
     };
-    // The weights add up to 1 but for rounding.
+    // The weights add up to 1 except for rounding.
     fewest(from, |count| probability(count) >= question.confidence - 1e-12)
 }

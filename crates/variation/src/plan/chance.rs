@@ -1,11 +1,12 @@
-//! The answer by dice (Monte Carlo): machines are added, a random sample each, until the target is reached; the counts that
-//! many such games need are the distribution of the answer.
+//! The answer by simulation (Monte Carlo): machines are added, a random sample each, until the target is reached; the
+//! counts of many such games are the distribution of the answer.
 
 use super::fleet::{Kind, Question};
 use crate::random::Random;
 use serde::Serialize;
 
-/// Draws in all; from a million samples, which no near cache holds, at 25 nanoseconds each this is an eighth of a second.
+/// Draws in all. A draw from a million samples, which no near cache holds, takes 25 ns, so all of them take an eighth
+/// of a second.
 const DRAWS: usize = 5_000_000;
 /// Two-sided 99 % of the normal distribution.
 const Z: f64 = 2.576;
@@ -16,7 +17,7 @@ pub struct Games {
     counts: Vec<u32>,
 }
 
-/// What they say.
+/// The result of the games.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Said {
     pub games: usize,
@@ -26,7 +27,7 @@ pub struct Said {
     pub count_high: usize,
 }
 
-/// Plays. `expected` is about how many machines a game needs.
+/// Plays the games. `expected` is the approximate number of machines that a game needs.
 pub fn play(question: &Question, expected: usize, seed: u64) -> Games {
     let games = (DRAWS / expected.max(1)).clamp(1_000, 200_000);
     let mut random = Random::seeded(seed);
@@ -61,8 +62,8 @@ fn game(question: &Question, end: usize, random: &mut Random) -> u32 {
 }
 
 impl Games {
-    /// Which share of the games so many machines were enough for, and the interval in which its true value lies with 99 %
-    /// (Wilson, Probable inference, the law of succession, and statistical inference, 1927).
+    /// The share of the games for which `count` machines were enough, and the interval in which its true value lies
+    /// with 99 % (Wilson, Probable inference, the law of succession, and statistical inference, 1927).
     pub fn probability(&self, count: usize) -> (f64, f64, f64) {
         let games = self.counts.len() as f64;
         let share = self.counts.partition_point(|needed| *needed as usize <= count) as f64 / games;
@@ -72,7 +73,7 @@ impl Games {
         (share, (middle - half).max(0.0), (middle + half).min(1.0))
     }
 
-    /// The count for a confidence, and between which counts it lies (order statistics of the games).
+    /// The count for a confidence, and its bounds (order statistics of the games).
     pub fn said(&self, confidence: f64) -> Said {
         let games = self.counts.len() as f64;
         let half = Z * (games * confidence * (1.0 - confidence)).sqrt();

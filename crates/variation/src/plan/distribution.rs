@@ -1,4 +1,4 @@
-//! What one machine gives, as a distribution: its samples, each as likely as the others, and the chance that it is down.
+//! The rate of one machine as a distribution: its samples, each equally likely, and the probability that it is down.
 
 use super::grid::Cells;
 
@@ -7,9 +7,9 @@ use super::grid::Cells;
 pub struct Distribution {
     /// Ascending, finite, not negative, at least one.
     sorted: Vec<f64>,
-    /// The probability that the machine gives nothing, whatever its samples say.
+    /// The probability that the machine gives nothing, whatever its samples are.
     outage: f64,
-    /// Kept, since a search asks for them at each step.
+    /// Kept, because a search asks for it at each step.
     mean: f64,
     variance: f64,
 }
@@ -48,7 +48,7 @@ impl Distribution {
         self.variance
     }
 
-    /// The value at a place from 0 (the least) up to, but without, 1.
+    /// The value at a place from 0 (the least) up to, but not including, 1.
     pub fn at(&self, place: f64) -> f64 {
         if place < self.outage {
             return 0.0;
@@ -71,7 +71,7 @@ impl Distribution {
         points
     }
 
-    /// Rounded down to a grid.
+    /// The distribution rounded down to a grid.
     pub fn cells(&self, width: f64) -> Cells {
         let each = (1.0 - self.outage) / self.sorted.len() as f64;
         let outage = (self.outage > 0.0).then_some((0.0, self.outage));

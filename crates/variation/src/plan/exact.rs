@@ -1,7 +1,7 @@
 //! The answer by convolution: the fewest machines whose sum reaches the target with the asked probability.
 //!
-//! A guess (by the normal distribution, then on a coarse grid) says where to look; a fine grid decides, and is made finer
-//! while its two bounds disagree on the count.
+//! A guess (by the normal distribution, then on a coarse grid) gives the start of the search. A fine grid decides, and
+//! is made finer while its two bounds disagree on the count.
 
 use super::COUNT_MAX;
 use super::fleet::{Conditions, Kind, Question, together};
@@ -13,46 +13,47 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Cells of the grid that looks where the answer is.
+/// Cells of the grid that locates the answer.
 const COARSE_CELLS: usize = 256;
 /// Cells of the first grid that may decide.
 const FINE_CELLS: usize = 4_096;
-/// How much finer the next grid is, if one does not decide.
+/// Factor by which the next grid is finer, if one does not decide.
 const FINER: f64 = 4.0;
-/// The longest transform: 4 Mi numbers, some 130 MiB with all that belongs to it.
+/// The longest transform: 4 Mi numbers, some 130 MiB with its buffers.
 const LENGTH_MAX: usize = 1 << 22;
 
-/// How sure the answer is.
+/// The precision of the answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Exactness {
-    /// What a cell of the grid is wide, in the unit of the rates.
+    /// Width of a cell of the grid, in the unit of the rates.
     pub cell: f64,
-    /// Whether every sample lies on the grid, so that it errs by nothing.
+    /// True if every sample lies on the grid, so that the grid adds no error.
     pub on_grid: bool,
     /// Numbers in the transform.
     pub transform_length: usize,
-    /// The most that floating point and the window may have changed a probability.
+    /// Largest change of a probability by floating point and the window.
     pub rounding_error_max: f64,
-    /// The probability of a machine fewer is surely below the confidence. If not, the count is on the safe side.
+    /// True if the probability of one machine fewer is surely below the confidence. If false, the count is on the safe
+    /// side.
     pub decided: bool,
-    /// Bytes at work at once, for the transforms.
+    /// Bytes in use at once for the transforms.
     pub memory_bytes: usize,
 }
 
-/// What `answer` found.
+/// The result of `answer`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub count: usize,
-    /// The probability that so many reach the target.
+    /// The probability that this number of machines reaches the target.
     pub probability: Bounds,
-    /// That of one machine fewer.
+    /// The probability of one machine fewer.
     pub one_fewer: Bounds,
     pub exactness: Exactness,
     /// Processor time.
     pub took: Duration,
 }
 
-/// One grid, and what is known on it.
+/// The sums on one grid.
 pub(super) struct OnGrid<'a> {
     question: &'a Question<'a>,
     width: f64,
@@ -74,7 +75,7 @@ impl<'a> OnGrid<'a> {
         cells.zip(fleet).map(|(cells, (_, count))| Part { cells, count }).collect()
     }
 
-    /// The sum with so many machines; the transforms are kept while they are long enough.
+    /// The sum of `count` machines; the transforms are kept while they are long enough.
     fn sum(&mut self, count: usize) -> Sum {
         let parts = self.parts(count);
         let length = length_for(&parts);
@@ -108,7 +109,7 @@ impl<'a> OnGrid<'a> {
     }
 }
 
-/// The fewest machines for which `enough` holds, from a guess on: it holds for all counts from some count on.
+/// The fewest machines for which `enough` holds, searched from a guess: it holds for all counts from some count on.
 pub(super) fn fewest(guess: usize, mut enough: impl FnMut(usize) -> bool) -> Option<usize> {
     let (mut low, mut high, mut step) = (0, guess.min(COUNT_MAX), 1);
     // `low` is one more than a count that is known not to be enough.
@@ -134,7 +135,7 @@ pub(super) fn fewest(guess: usize, mut enough: impl FnMut(usize) -> bool) -> Opt
     Some(high)
 }
 
-/// By the normal distribution: near enough to begin with.
+/// By the normal distribution: near enough as a start.
 fn guess(question: &Question) -> usize {
     let kinds = question.have.iter().map(|(kind, count)| (&kind.distribution, question.conditions.up(*count) as f64));
     let (mut mean, mut variance) = (0.0, 0.0);
@@ -152,19 +153,24 @@ fn guess(question: &Question) -> usize {
     question.conditions.count_for(fewest(start, enough).unwrap_or(COUNT_MAX)).min(COUNT_MAX)
 }
 
-/// A coarse count: what the fine grid begins with, and what the bootstrap asks a thousand times.
+/// A count from a coarse grid: the start for the fine grid, and the answer that the bootstrap computes a thousand
+/// times.
 pub(super) fn coarse(question: &Question, cells: usize) -> Option<usize> {
     let from = guess(question);
     let mut grid = OnGrid::new(question, even_width(&question.distributions(), cells));
     fewest(from, |count| grid.estimate(count) >= question.confidence)
 }
 
-/// Cells for a coarse grid: the sum of many machines needs fewer.
+/// Cells of a coarse grid: the sum of many machines needs fewer.
 pub(super) fn coarse_cells(count: usize) -> usize {
     if count <= 200 { COARSE_CELLS } else { COARSE_CELLS / 4 }
 }
 
 /// Answers the question.
+///
+/// # Errors
+///
+/// The question is invalid, or more machines than allowed do not reach the target.
 pub fn answer(question: &Question) -> Result<Answer> {
     let began = thread_time();
     question.check()?;

@@ -1,4 +1,4 @@
-//! The question: which machines there are, what they must give together, and under which conditions.
+//! The question: the machines, the rate that they must give together, and the conditions.
 
 use super::distribution::Distribution;
 use crate::error::{Error, Result};
@@ -13,15 +13,15 @@ pub struct Kind {
     pub distribution: Distribution,
 }
 
-/// What holds for all machines.
+/// Conditions of all machines.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Conditions {
-    /// The share of the time in which all machines are at the same place of their distribution; in the rest each is where it
-    /// is by itself. It is also the correlation between any two machines.
+    /// The share of the time in which all machines are at the same place of their distribution; in the rest of it each
+    /// is independent. It is also the correlation between any two machines.
     pub together: f64,
     /// The share of the machines that is always down, rounded up.
     pub down: f64,
-    /// The probability of each machine to be down, by itself.
+    /// The probability of each machine to be down, independently.
     pub outage: f64,
     /// Operations on machines for each operation of users: copies times write amplification.
     pub amplification: f64,
@@ -34,7 +34,7 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// Refuses what cannot be.
+    /// Refuses impossible conditions.
     pub fn check(&self) -> Result<()> {
         let share = |name: &str, value: f64, end: &str, is_sound: bool| match is_sound {
             true => Ok(()),
@@ -49,13 +49,13 @@ impl Conditions {
         Ok(())
     }
 
-    /// How many of `count` machines are up.
+    /// Machines that are up, of `count`.
     pub fn up(&self, count: usize) -> usize {
-        // A share that was written with digits may miss a whole number by a little.
+        // A share that was written in decimal may miss a whole number slightly.
         count - ((count as f64 * self.down - 1e-9).ceil().max(0.0) as usize).min(count)
     }
 
-    /// How many machines there must be so that `up` are up.
+    /// Machines that are needed so that `up` are up.
     pub fn count_for(&self, up: usize) -> usize {
         let mut count = ((up as f64 / (1.0 - self.down)) as usize).saturating_sub(2).max(up);
         while self.up(count) < up {
@@ -66,11 +66,15 @@ impl Conditions {
 }
 
 impl Kind {
-    /// Refuses a series that says nothing on how rates vary.
+    /// A kind with these rates.
+    ///
+    /// # Errors
+    ///
+    /// The conditions are impossible, or the series has one sample only.
     pub fn new(series: &Series, conditions: &Conditions) -> Result<Self> {
         let (name, rates) = (series.name.clone(), series.rates.clone());
         if rates.len() < 2 {
-            let text = "it has one sample, which says nothing on how the rate varies; measure for longer";
+            let text = "it has one sample, which does not show how the rate varies; measure for longer";
             return Err(Error::bad_data(&name, text));
         }
         let distribution = Distribution::new(rates.clone(), conditions.outage);
@@ -81,21 +85,21 @@ impl Kind {
 /// Machines of several kinds.
 pub type Fleet<'a> = Vec<(&'a Kind, usize)>;
 
-/// How many machines of `kind` are needed beside those that are there?
+/// The number of machines of `kind` that is needed beside the existing ones.
 #[derive(Debug, Clone)]
 pub struct Question<'a> {
     pub kind: &'a Kind,
-    /// Machines that are there already.
+    /// Existing machines.
     pub have: Fleet<'a>,
-    /// What users are to get in all.
+    /// The rate of all users together.
     pub target: f64,
-    /// In which share of the time.
+    /// The share of the time in which the target must be reached.
     pub confidence: f64,
     pub conditions: Conditions,
 }
 
 impl<'a> Question<'a> {
-    /// Refuses what has no answer.
+    /// Refuses a question without an answer.
     pub fn check(&self) -> Result<()> {
         if !self.target.is_finite() || self.target <= 0.0 {
             return Err(Error::wrong_use(format!("the target is {}; it is a rate above 0", self.target)));
@@ -106,13 +110,14 @@ impl<'a> Question<'a> {
         }
         self.conditions.check()?;
         if self.kind.distribution.most() == 0.0 {
-            let text = format!("{} never gives anything: no number of such machines reaches a target", self.kind.name);
+            let text =
+                format!("{} has a rate of 0 always: no number of such machines reaches a target", self.kind.name);
             return Err(Error::bad_data(&self.kind.name, text));
         }
         Ok(())
     }
 
-    /// What the machines must give for that.
+    /// The rate that the machines must give for that.
     pub fn demand(&self) -> f64 {
         self.target * self.conditions.amplification
     }
@@ -123,18 +128,18 @@ impl<'a> Question<'a> {
         std::iter::once((self.kind, self.conditions.up(count))).chain(have).collect()
     }
 
-    /// All kinds in it.
+    /// All kinds in the question.
     pub fn distributions(&self) -> Vec<&'a Distribution> {
         std::iter::once(&self.kind.distribution).chain(self.have.iter().map(|(kind, _)| &kind.distribution)).collect()
     }
 
-    /// What is missing if each machine that is there gives what `each` says.
+    /// The missing rate if each existing machine gives the rate of `each`.
     fn missing(&self, each: impl Fn(&Distribution) -> f64) -> f64 {
         let have = self.have.iter().map(|(kind, count)| self.conditions.up(*count) as f64 * each(&kind.distribution));
         self.demand() - have.sum::<f64>()
     }
 
-    /// Machines if each gives what `each` says all the time; none if that is nothing.
+    /// Machines if each always gives the rate of `each`; none if that is 0.
     fn count_at(&self, each: impl Fn(&Distribution) -> f64) -> Option<usize> {
         let (missing, one) = (self.missing(&each), each(&self.kind.distribution));
         if missing <= 0.0 {
@@ -144,17 +149,17 @@ impl<'a> Question<'a> {
         (one > 0.0 && up <= super::COUNT_MAX as f64).then(|| self.conditions.count_for(up as usize))
     }
 
-    /// If every machine always gave its best sample.
+    /// Machines if each always gave its best sample.
     pub fn best_case(&self) -> Option<usize> {
         self.count_at(Distribution::most)
     }
 
-    /// If every machine always gave its worst one.
+    /// Machines if each always gave its worst sample.
     pub fn worst_case(&self) -> Option<usize> {
         self.count_at(Distribution::least)
     }
 
-    /// If all machines were always at the same place of their distribution.
+    /// Machines if all were always at the same place of their distribution.
     pub fn all_together(&self) -> Option<usize> {
         self.count_at(|distribution| distribution.at((1.0 - self.confidence).max(0.0)))
     }
@@ -168,7 +173,7 @@ pub fn together(fleet: &[(&Kind, usize)], demand: f64) -> f64 {
     if enough(0.0) {
         return 1.0;
     }
-    // Places are multiples of 1 over the number of samples, so this many halvings tell them apart.
+    // Places are multiples of 1 over the number of samples, so this many halvings distinguish them.
     for _ in 0..52 {
         let middle = (low + high) / 2.0;
         if enough(middle) { high = middle } else { low = middle }

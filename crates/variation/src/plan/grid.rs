@@ -1,8 +1,8 @@
-//! Rates on a grid: each is rounded down to a whole number of cells, and how much that takes away is known.
+//! Rates on a grid: each is rounded down to a whole number of cells, and the error of that is known.
 
 use super::distribution::Distribution;
 
-/// A grid may be this fine on its own account, to hit whole numbers exactly.
+/// Most cells of a grid that is refined to hit whole numbers exactly.
 const CELLS_MAX: f64 = 65_536.0;
 
 /// Probabilities by whole numbers of cells.
@@ -14,12 +14,12 @@ pub struct Cells {
     pub weights: Vec<f64>,
     /// The most that rounding took from a value, in cells.
     pub slack: f64,
-    /// What it took on average.
+    /// Mean of what rounding took, in cells.
     pub mean_rest: f64,
 }
 
 impl Cells {
-    /// Of values between `least` and `most` with their weights.
+    /// Cells of values between `least` and `most` with their weights.
     pub fn of(points: impl Iterator<Item = (f64, f64)>, width: f64, least: f64, most: f64) -> Self {
         let first = whole_cells(least, width);
         let count = (whole_cells(most, width) - first) as usize + 1;
@@ -35,22 +35,23 @@ impl Cells {
     }
 }
 
-/// How many cells a distribution takes.
+/// The number of cells of a distribution.
 pub fn cells_of(kind: &Distribution, width: f64) -> usize {
     (whole_cells(kind.most(), width) - whole_cells(kind.least(), width)) as usize + 1
 }
 
-/// Rounded down; a value within a billionth of the next cell is in it, since it was divided.
+/// Rounded down; a value within a billionth of the next cell is in it, because it is the result of a division.
 fn whole_cells(value: f64, width: f64) -> u64 {
     (value / width + 1e-9).floor().max(0.0) as u64
 }
 
-/// Rounded up, with the same care.
+/// Rounded up, with the same tolerance.
 pub fn cells_to_reach(value: f64, width: f64) -> i64 {
     (value / width - 1e-9).ceil() as i64
 }
 
-/// The width on which all values fall exactly, if they are whole numbers that do not need too fine a grid, or all one value.
+/// The width on which all values fall exactly, if they are whole numbers that do not need too fine a grid, or all one
+/// value.
 pub fn exact_width(kinds: &[&Distribution]) -> Option<f64> {
     let (least, most) = ends(kinds);
     if least == most && most > 0.0 {
@@ -62,7 +63,7 @@ pub fn exact_width(kinds: &[&Distribution]) -> Option<f64> {
         if value.fract() != 0.0 || *value > WHOLE_MAX {
             return None;
         }
-        // Most often it is known soon.
+        // Usually the divisor is 1 soon.
         if divisor != 1 {
             divisor = greatest_common_divisor(*value as u64, divisor);
         }
@@ -71,7 +72,7 @@ pub fn exact_width(kinds: &[&Distribution]) -> Option<f64> {
     (divisor > 0 && (most - least) / width <= CELLS_MAX).then_some(width)
 }
 
-/// The width that cuts the widest range into so many cells.
+/// The width that cuts the widest range into this many cells.
 pub fn even_width(kinds: &[&Distribution], cells: usize) -> f64 {
     let widest = kinds.iter().map(|kind| kind.most() - kind.least()).fold(0.0, f64::max);
     let (_, most) = ends(kinds);

@@ -1,11 +1,12 @@
-//! The cheapest fleet of two kinds: for each number of the one the fewest of the other, and the cheapest of these.
+//! The cheapest fleet of two kinds: for each number of the first kind the fewest of the second, and the cheapest of
+//! these.
 
 use super::exact::{OnGrid, coarse_cells, fewest};
 use super::fleet::{Kind, Question};
 use super::grid::even_width;
 use crate::error::Result;
 
-/// Numbers of the two kinds with their price.
+/// Numbers of the two kinds, and the price.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mix {
     pub first: usize,
@@ -13,8 +14,8 @@ pub struct Mix {
     pub cost: f64,
 }
 
-/// All mixes from none of the first kind to none of the second, thinned to at most some sixty; the counts are those of a
-/// coarse grid. `question.kind` is the first kind.
+/// All mixes from none of the first kind to none of the second, thinned to some sixty at most; the counts are those of
+/// a coarse grid. `question.kind` is the first kind.
 pub fn mixes(question: &Question, second: &Kind, prices: (f64, f64), first_alone: usize) -> Result<Vec<Mix>> {
     const POINTS_MAX: usize = 60;
     question.check()?;

@@ -1,4 +1,4 @@
-//! Everything there is to say to one question: the answer, what stands beside it, and what it costs.
+//! Everything about one question: the answer, the results of the other methods, and their cost.
 
 use super::bootstrap::{self, Interval, joined};
 use super::buckets::{self, Found};
@@ -12,19 +12,19 @@ use crate::show::report::{Section, escape, figure, list, paragraph, table};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Dice beside the answer.
+/// The result of the simulation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Dice {
     #[serde(flatten)]
     pub said: Said,
-    /// The probability at the answer's count, and where it lies with 99 %.
+    /// The probability at the answer's count, and its 99 % interval.
     pub probability: f64,
     pub probability_low: f64,
     pub probability_high: f64,
     pub milliseconds: f64,
 }
 
-/// Buckets beside it.
+/// The result of the buckets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Buckets {
     #[serde(flatten)]
@@ -32,7 +32,7 @@ pub struct Buckets {
     pub milliseconds: f64,
 }
 
-/// All of it; milliseconds are of processor time.
+/// All results; milliseconds are of processor time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     pub kind: String,
@@ -44,10 +44,10 @@ pub struct Outcome {
     /// Machines if each always gave its best sample.
     pub best_case: Option<usize>,
     pub count: usize,
-    /// Over the best case.
+    /// The count over the best case.
     pub ratio: Option<f64>,
     pub cost: Option<f64>,
-    /// Between which the probability of so many lies, and of one fewer.
+    /// Bounds of the probability of the count, and of one machine fewer.
     pub probability: (f64, f64),
     pub probability_of_one_fewer: (f64, f64),
     /// Machines if all were always at the same place of their distribution.
@@ -56,7 +56,7 @@ pub struct Outcome {
     pub worst_case: Option<usize>,
     pub exactness: Exactness,
     pub milliseconds: f64,
-    /// Had other samples been drawn: the middle 95 %.
+    /// The middle 95 % of the answers of resampled series.
     pub interval: Option<Interval>,
     pub interval_milliseconds: f64,
     pub dice: Dice,
@@ -65,14 +65,14 @@ pub struct Outcome {
     pub curve: Vec<(usize, f64)>,
 }
 
-/// What is computed beside the answer.
+/// The methods to compute beside the answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Beside {
     pub replicates: usize,
     pub seed: u64,
 }
 
-/// With the processor time of this thread that it took.
+/// A result with the processor time of this thread that it took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let began = thread_time();
     let done = work();
@@ -83,7 +83,11 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Answers a question in all ways. The convolution says where the others look; they go side by side.
+/// Answers a question by all methods. The convolution gives the others their start; they run side by side.
+///
+/// # Errors
+///
+/// As `exact::answer`.
 pub fn outcome(question: &Question, price: Option<f64>, beside: Beside) -> Result<Outcome> {
     let found = answer(question)?;
     let count = found.count;
@@ -128,7 +132,7 @@ pub fn outcome(question: &Question, price: Option<f64>, beside: Beside) -> Resul
     })
 }
 
-/// A count, or that there is none.
+/// A count, or a text that there is none.
 pub fn count_text(count: Option<usize>) -> String {
     count.map_or("none".into(), |count| number(count as f64))
 }
@@ -144,7 +148,7 @@ pub fn percent(share: f64) -> String {
 }
 
 impl Outcome {
-    /// What stands above the cells of `row`.
+    /// The heads of the cells of `row`.
     pub const HEADS: [&str; 9] =
         ["kind", "target", "confidence", "best case", "machines", "ratio", "cost", "95 % interval", "all as one"];
 
@@ -162,7 +166,7 @@ impl Outcome {
         ]
     }
 
-    /// Sentences on how the answer was found and how sure it is.
+    /// Sentences about how the answer was found and how certain it is.
     pub fn lines(&self) -> Vec<String> {
         let exactness = &self.exactness;
         let grid = match exactness.on_grid {
@@ -230,7 +234,7 @@ impl Outcome {
     }
 }
 
-/// As many digits as tell it from 100 %.
+/// As many digits as distinguish it from 100 %.
 fn probability_text(probability: f64) -> String {
     let missing = 1.0 - probability;
     match missing {
@@ -270,7 +274,7 @@ pub fn chart(outcomes: &[Outcome]) -> Chart {
     }
 }
 
-/// The conditions in words; empty if there are none.
+/// The conditions as text; empty if there are none.
 pub fn conditions_text(conditions: &Conditions) -> Vec<String> {
     let mut words = Vec::new();
     if conditions.together > 0.0 {
@@ -288,7 +292,7 @@ pub fn conditions_text(conditions: &Conditions) -> Vec<String> {
     words
 }
 
-/// The part of a report on plans.
+/// The part of a report about plans.
 pub fn section(outcomes: &[Outcome], conditions: &Conditions) -> Result<Section> {
     let rows: Vec<Vec<String>> = outcomes.iter().map(Outcome::row).collect();
     let mut body = table(&Outcome::HEADS, &rows);

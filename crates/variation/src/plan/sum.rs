@@ -1,10 +1,11 @@
 //! The distribution of the sum of many machines' rates: by FFT, with a bound on every error.
 //!
-//! The transform of a sum's distribution is the product of its parts' transforms, so n machines are a power. Two errors are
-//! bounded here. *Rounding*: floating point transforms of length N err by at most eta log2 N in the Euclidean norm (Higham,
-//! Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 24.2), a product of n factors by n times that, and the
-//! sum over a tail of at most N numbers by sqrt N more (Cauchy and Schwarz). *Wrapping*: a transform that is shorter than
-//! the sum's range adds up what lies N apart; the window is placed around the mean, and what lies outside is at most
+//! The transform of a sum's distribution is the product of its parts' transforms, so n machines are a power. Two errors
+//! are bounded here. *Rounding*: floating point transforms of length N err by at most eta log2 N in the Euclidean norm
+//! (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 24.2), a product of n factors by n times
+//! that, and the sum over a tail of at most N numbers by sqrt N more (Cauchy and Schwarz). *Wrapping*: a transform that
+//! is shorter than the sum's range adds up values that lie N apart; the window is placed around the mean, and the
+//! probability outside is at most
 //! `WINDOW_MISS` (Hoeffding, Probability inequalities for sums of bounded random variables, 1963).
 
 use super::grid::Cells;
@@ -15,13 +16,13 @@ use std::sync::Arc;
 
 /// The probability that a sum may lie outside of the window.
 const WINDOW_MISS: f64 = 1e-13;
-/// Of a transform: 8 units in the last place a step is more than Higham's mu + gamma_4 (sqrt 2 + mu).
+/// Error of a transform: 8 units in the last place a step is more than Higham's mu + gamma_4 (sqrt 2 + mu).
 const ETA: f64 = 8.0 * f64::EPSILON;
 
-/// A bin of a product that is less is taken for 0.
+/// A smaller bin of a product is taken for 0.
 const NOTHING: f64 = 1e-25;
-/// Transforms up to this length keep what they have prepared: the bootstrap asks for the same ones again and again. As
-/// long as a coarse grid of the most machines needs, some 8 MiB each.
+/// Transforms up to this length keep their plans, because the bootstrap repeats them. It is the length that a coarse
+/// grid of the most machines needs; some 8 MiB each.
 const KEPT_LENGTH_MAX: usize = 1 << 19;
 
 thread_local! {
@@ -44,14 +45,14 @@ pub fn transform(values: &mut [f64]) -> Vec<Complex<f64>> {
     spectrum
 }
 
-/// Back again, scaled so that it undoes `transform`.
+/// The inverse transform, scaled so that it undoes `transform`.
 pub fn transform_back(spectrum: &mut [Complex<f64>], length: usize) -> Vec<f64> {
     back(spectrum, with_planner(length, |planner| planner.plan_fft_inverse(length)).as_ref())
 }
 
 fn back(spectrum: &mut [Complex<f64>], plan: &dyn ComplexToReal<f64>) -> Vec<f64> {
     let mut values = plan.make_output_vec();
-    // A real signal's first bin is real, and so is its last one if the length is even; rounding may have said otherwise.
+    // A real signal's first bin is real, and so is its last one if the length is even; rounding may have changed that.
     spectrum[0].im = 0.0;
     if values.len().is_multiple_of(2)
         && let Some(last) = spectrum.last_mut()
@@ -65,7 +66,7 @@ fn back(spectrum: &mut [Complex<f64>], plan: &dyn ComplexToReal<f64>) -> Vec<f64
     values
 }
 
-/// So many machines of a kind.
+/// A number of machines of a kind.
 #[derive(Debug, Clone)]
 pub struct Part {
     pub cells: Arc<Cells>,
@@ -77,24 +78,24 @@ pub struct Part {
 pub struct Sum {
     /// The number of cells at `tail[0]`.
     base: i64,
-    /// The probability of so many cells or more.
+    /// The probability of this many cells or more.
     tail: Vec<f64>,
-    /// The most that any probability here is off.
+    /// Largest error of any probability here.
     pub error: f64,
     /// The most that rounding took from the sum, in cells.
     slack: f64,
-    /// What it took on average.
+    /// Mean of what rounding took, in cells.
     mean_rest: f64,
 }
 
-/// Where a transform of which length looks.
+/// The range of sums that a transform covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Window {
     start: i64,
     length: usize,
 }
 
-/// How long a transform of these parts must be.
+/// The length that a transform of these parts must have.
 pub fn length_for(parts: &[Part]) -> usize {
     length_of(&sizes(parts))
 }
@@ -103,13 +104,13 @@ fn sizes(parts: &[Part]) -> Vec<(usize, usize)> {
     parts.iter().map(|part| (part.count, part.cells.weights.len())).collect()
 }
 
-/// The same of so many machines with so many cells each.
+/// The length for these numbers of machines and cells.
 pub fn length_of(sizes: &[(usize, usize)]) -> usize {
     let (range, half) = extent(sizes);
     friendly((range + 1).min(2 * half + 3) as usize)
 }
 
-/// The range of the sum behind its least, and the half width that Hoeffding's inequality leaves, in cells.
+/// The range of the sum above its least value, and the half width by Hoeffding's inequality, in cells.
 fn extent(sizes: &[(usize, usize)]) -> (u64, u64) {
     let widths = sizes.iter().map(|(count, cells)| (*count as f64, (cells - 1) as f64));
     let range: f64 = widths.clone().map(|(count, width)| count * width).sum();
@@ -127,7 +128,7 @@ fn window(parts: &[Part], length: usize) -> Window {
     Window { start: (mean as i64 - half as i64).max(0), length }
 }
 
-/// The next even number without other prime factors than 2, 3 and 5: transforms of such a length are fast.
+/// The next even number without prime factors other than 2, 3 and 5: transforms of such a length are fast.
 pub fn friendly(length: usize) -> usize {
     let is_friendly = |number: usize| {
         let mut rest = number;
@@ -148,7 +149,7 @@ pub fn friendly(length: usize) -> usize {
 /// The transforms of parts, kept while only their counts change.
 pub struct Spectra {
     length: usize,
-    /// The way back. To prepare a long one takes as long as to go it.
+    /// The plan of the inverse. Preparing a long one takes as long as running it.
     plan: Option<Arc<dyn ComplexToReal<f64>>>,
     kinds: Vec<(Arc<Cells>, Vec<Complex<f64>>)>,
 }
@@ -176,7 +177,7 @@ impl Spectra {
         &self.kinds[at].1
     }
 
-    /// The sum of these parts; the length must be at least `length_for` them.
+    /// The sum of these parts; the length must be at least their `length_for`.
     pub fn sum(&mut self, parts: &[Part]) -> Sum {
         assert!(self.length >= length_for(parts), "the window holds the sum");
         let window = window(parts, self.length);
@@ -184,7 +185,7 @@ impl Spectra {
         for part in parts.iter().filter(|part| part.count > 0) {
             let spectrum = self.of(&part.cells);
             let power = part.count as u32;
-            // Most bins of many machines are nothing; `rounding` counts them.
+            // Most bins of many machines are near 0; `rounding` bounds the error of leaving them out.
             let least = (2.0 * NOTHING.ln() / part.count as f64).exp();
             let factor = |bin: &Complex<f64>| if bin.norm_sqr() < least { Complex::ZERO } else { bin.powu(power) };
             product.iter_mut().zip(spectrum).for_each(|(product, bin)| *product *= factor(bin));
@@ -216,7 +217,7 @@ fn tail(mut wrapped: Vec<f64>, window: Window) -> Vec<f64> {
     wrapped
 }
 
-/// See the head of this file.
+/// Bound of the rounding error; the module comment derives it.
 fn rounding(parts: &[Part], sum: &[f64]) -> f64 {
     let norm = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>().sqrt();
     let length = sum.len() as f64;
@@ -227,7 +228,7 @@ fn rounding(parts: &[Part], sum: &[f64]) -> f64 {
     length.sqrt() * (transforms + products) + length * (f64::EPSILON * norm(sum) + NOTHING)
 }
 
-/// Between which a probability surely lies.
+/// Bounds of a probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
     pub low: f64,
@@ -239,7 +240,7 @@ impl Bounds {
         Self { low: probability, high: probability }
     }
 
-    /// Of this with a share of another.
+    /// Mixes these bounds with a share of another probability.
     pub fn mixed(self, other: f64, share: f64) -> Self {
         let mix = |own: f64| (1.0 - share) * own + share * other;
         Self { low: mix(self.low), high: mix(self.high) }
@@ -261,12 +262,13 @@ impl Sum {
         Bounds { low: low.clamp(0.0, 1.0), high: high.clamp(0.0, 1.0) }
     }
 
-    /// The same as one number: as if rounding had taken from each sum what it takes on average.
+    /// One estimate of that probability: as if rounding had taken its mean from each sum.
     pub fn estimate(&self, target: f64, width: f64) -> f64 {
         if self.slack == 0.0 {
             return self.at_least(super::grid::cells_to_reach(target, width)).clamp(0.0, 1.0);
         }
-        // What rounding took is spread around its mean, so a sum in the very cell of the target reaches it half the time.
+        // The rounding error is spread around its mean, so a sum in the very cell of the target reaches it half the
+        // time.
         let place = target / width - self.mean_rest + 0.5;
         let above = place.ceil();
         let (near, far) = (self.at_least(above as i64), self.at_least(above as i64 - 1));

@@ -1,4 +1,4 @@
-//! Properties that every plan has, whatever the samples.
+//! Properties of every plan, whatever the samples.
 
 use super::*;
 use crate::series::{Series, Unit};
@@ -34,9 +34,9 @@ fn machines_that_never_vary_need_no_more_than_their_best() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_said() {
+fn a_question_without_an_answer_is_refused_with_its_reason() {
     let error = |rates: &[f64], target, confidence| answer(&ask(&kind(rates), target, confidence)).unwrap_err().text;
-    assert!(error(&[0.0, 0.0], 10.0, 0.5).contains("never gives anything"));
+    assert!(error(&[0.0, 0.0], 10.0, 0.5).contains("has a rate of 0 always"));
     assert!(error(&[1.0, 2.0], 1e9, 0.99).contains("1000000 machines do not reach"));
     assert!(error(&[1.0, 2.0], f64::NAN, 0.99).contains("target"));
     assert!(error(&[1.0, 2.0], -5.0, 0.99).contains("target"));
@@ -153,7 +153,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_plan_is_what_enumeration_says(rates in prop::collection::vec(1u32..20, 2..5), share in 0.5f64..5.0, confidence in 0.05f64..0.95) {
+    fn a_plan_agrees_with_enumeration(rates in prop::collection::vec(1u32..20, 2..5), share in 0.5f64..5.0, confidence in 0.05f64..0.95) {
         let rates: Vec<f64> = rates.iter().map(|rate| f64::from(*rate)).collect();
         let kind = kind(&rates);
         let target = (share * kind.distribution.mean()).max(1.0).round();
@@ -177,7 +177,7 @@ proptest! {
         let mut turned = rates.clone();
         turned.rotate_left(turn % rates.len());
         prop_assert_eq!(&answer(&ask(&kind(&turned), target, 0.9)).unwrap().probability, &base.probability);
-        // A scale of a power of two changes no digit; another one may move a sum that is just on the target.
+        // A scale of a power of two changes no digit; another one may move a sum that is exactly on the target.
         let doubled: Vec<f64> = rates.iter().map(|rate| rate * 64.0).collect();
         prop_assert_eq!(count(&doubled, target * 64.0, 0.9), base.count);
         let scaled: Vec<f64> = rates.iter().map(|rate| rate * scale).collect();
@@ -197,7 +197,7 @@ proptest! {
         let slack = usize::from(!found.exactness.decided);
         prop_assert!(said.count_low <= found.count && found.count <= said.count_high + slack, "{:?} {:?}", said, found);
         let (share, low, high) = chance::play(&question, found.count, 5).probability(found.count);
-        // The interval is of 99 %; this leaves room for the hundredth case, so it is widened by its own width.
+        // The interval is of 99 %; it is widened by its own width, so that the hundredth case passes too.
         let width = high - low;
         prop_assert!(found.probability.high >= low - width && found.probability.low <= high + width, "{} {:?}", share, found);
     }

@@ -4,10 +4,10 @@ use super::record::Sample;
 use super::{Latencies, NUMBER_MAX, SAMPLES_MAX, Series, Unit};
 use crate::error::{Error, Result};
 
-/// The columns that measuring writes.
+/// The columns that `measure` writes.
 pub const HEAD: &str = "time_s,seconds,operations,bytes,errors,iops,mb_per_s,p50_us,p90_us,p99_us,p999_us,max_us";
 
-/// The line of one sample; `first_ms` is when the first one began.
+/// The line of one sample; `first_ms` is the start of the first sample.
 pub fn line(sample: &Sample, first_ms: u64) -> String {
     let at =
         |share: f64| sample.latencies.quantile(share).map_or(String::new(), |ns| format!("{:.1}", ns as f64 / 1e3));
@@ -28,7 +28,7 @@ pub fn line(sample: &Sample, first_ms: u64) -> String {
     )
 }
 
-/// Reads a series; `path` is for errors.
+/// Decodes a series; `path` is for errors.
 pub fn decode(path: &str, name: String, bytes: &[u8], unit: Option<Unit>) -> Result<Series> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(Error::bad_data(path, "it is empty; measure with `hekate variation measure`"));
@@ -63,14 +63,13 @@ pub fn decode(path: &str, name: String, bytes: &[u8], unit: Option<Unit>) -> Res
     Ok(series)
 }
 
-/// The latencies in column `latency_us`, an operation a line.
+/// The latencies in column `latency_us`, one operation a line.
 pub fn latencies(path: &str, bytes: &[u8]) -> Result<Latencies> {
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(bytes);
     let heads = reader.headers().map_err(|error| Error::bad_data(path, words(&error)))?;
     let column = heads.iter().position(|head| head.eq_ignore_ascii_case("latency_us"));
     let column = column.ok_or_else(|| {
-        let text = "it is no recording (NAME.hvs), and its first line names no column latency_us; a CSV that was measured \
-                    has only quantiles: name the recording beside it";
+        let text = "it is not a recording (NAME.hvs), and its first line names no column latency_us; a CSV that was measured has only quantiles: name the recording beside it";
         Error::bad_data(path, text)
     })?;
     let mut found = Vec::new();
@@ -82,7 +81,7 @@ pub fn latencies(path: &str, bytes: &[u8]) -> Result<Latencies> {
     Ok(Latencies::of(found))
 }
 
-/// The unit asked for, else IOPS, else MB/s: and the column that has it.
+/// The unit asked for, else IOPS, else MB/s; and the column that has it.
 fn choose(path: &str, find: &impl Fn(&str) -> Option<usize>, unit: Option<Unit>) -> Result<(Unit, usize)> {
     let wanted = unit.map_or(vec![Unit::Iops, Unit::MbPerS], |unit| vec![unit]);
     wanted.iter().find_map(|unit| Some((*unit, find(unit.column())?))).ok_or_else(|| {
@@ -98,7 +97,7 @@ fn number(path: &str, line: u64, head: &str, cell: Option<&str>) -> Result<f64> 
     match cell.parse::<f64>() {
         Ok(number) if (0.0..=NUMBER_MAX).contains(&number) => Ok(number),
         _ => {
-            let fix = "numbers are plain and from 0 to 1e15, without units; mend or remove the line";
+            let fix = "a number is plain and from 0 to 1e15, without a unit; correct or remove the line";
             Err(Error::bad_data(path, format!("line {line}: {head} is {cell:?}; {fix}")))
         }
     }
@@ -108,13 +107,13 @@ fn words(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
             let line = pos.as_ref().map_or(0, csv::Position::line);
-            let cut = "it may be cut off; mend or remove the line";
+            let cut = "it may be cut off; correct or remove the line";
             format!("line {line} has {len} fields, the first line names {expected_len}; {cut}")
         }
         csv::ErrorKind::Utf8 { pos, .. } => {
-            format!("line {} is no text (UTF-8)", pos.as_ref().map_or(0, csv::Position::line))
+            format!("line {} is not text (UTF-8)", pos.as_ref().map_or(0, csv::Position::line))
         }
-        _ => format!("it is no CSV: {error}"),
+        _ => format!("it is not CSV: {error}"),
     }
 }
 

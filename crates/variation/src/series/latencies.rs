@@ -1,19 +1,19 @@
-//! A latency histogram as it rests in a file: only the buckets that hold something.
+//! A latency histogram as stored in a file: only the buckets that are not empty.
 
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
 /// Significant decimal digits that are kept: a value is at most 1 % off.
 pub const DIGITS: u8 = 2;
-/// The longest latency that is told from longer ones: an hour.
+/// Latencies above this one, an hour, are not distinguished.
 pub const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Values in nanoseconds (the upper end of a bucket) with how often each was seen, ascending.
+/// Values in nanoseconds (the upper end of a bucket) with their counts, ascending.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Latencies(Vec<(u64, u64)>);
 
 impl Latencies {
-    /// From pairs in any order.
+    /// A histogram of pairs in any order.
     pub fn of(pairs: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut counts = BTreeMap::new();
         for (value, count) in pairs {
@@ -35,12 +35,12 @@ impl Latencies {
         self.0.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
     }
 
-    /// Both together.
+    /// The sum of several histograms.
     pub fn merge(all: &[&Latencies]) -> Self {
         Self::of(all.iter().flat_map(|one| one.0.iter().copied()))
     }
 
-    /// The least value that this share of all does not exceed; none if there is nothing.
+    /// The least value that this share of all does not exceed; none if there are no operations.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let rank = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0u64;

@@ -1,8 +1,9 @@
-//! A recording: a job and its samples, as the compact file that survives interruption (docs/variation.md has its bytes).
+//! A recording: a job and its samples, as the compact file that survives interruption (docs/variation.md has its
+//! bytes).
 //!
-//! A file is only ever appended to. What a death in mid-write leaves is a last record that is short or does not match its
-//! checksum; readers leave it out and say so, and whoever goes on with the file cuts it off. Anything else that does not
-//! match is damage, and refused by its place.
+//! A file is only ever appended to. A process that dies in mid-write leaves a last record that is short or does not
+//! match its checksum. Readers leave it out and report it, and the next writer cuts it off. Any other mismatch is
+//! damage, and is refused with its place.
 
 use super::{Latencies, SAMPLES_MAX, Series, Unit};
 use crate::error::{Error, Kind, Result};
@@ -12,14 +13,14 @@ const MAGIC: &[u8; 8] = b"HEKVARS1";
 const HEADER_BYTES: usize = 16;
 const RECORD_HEADER_BYTES: usize = 8;
 const JOB_BYTES_MAX: usize = 1 << 16;
-/// More than a histogram of all buckets takes.
+/// Largest record, in bytes: more than a histogram of all buckets takes.
 const RECORD_BYTES_MAX: usize = 1 << 18;
 
-/// What was measured, and how: equal jobs may be resumed and merged.
+/// The job of a measurement: recordings of equal jobs may be resumed and merged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// What was named on the command line.
+    /// The target's name on the command line.
     pub target: String,
     /// directory, file, device, s3, nothing.
     pub kind: String,
@@ -36,7 +37,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Whether the rates may be those of the page cache.
+    /// True if the rates may be those of the page cache.
     fn may_read_memory(&self) -> bool {
         self.access == Access::Read && !self.direct && ["directory", "file", "device"].contains(&self.kind.as_str())
     }
@@ -53,7 +54,7 @@ pub enum Access {
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
     Random,
-    /// Each thread goes through a part of its own, again and again.
+    /// Each thread goes through a part of its own repeatedly.
     Sequential,
 }
 
@@ -61,7 +62,7 @@ pub enum Pattern {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sync {
-    /// Whenever the system likes.
+    /// At any time.
     None,
     /// Before it returns, with all that is needed to read it (O_DSYNC).
     Dsync,
@@ -73,17 +74,17 @@ pub enum Sync {
     Fsync,
 }
 
-/// An interval.
+/// The operations of one interval.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// When it began, in milliseconds since 1970 (UTC).
+    /// Start, in milliseconds since 1970 (UTC).
     pub start_ms: u64,
     pub length_ns: u64,
     /// Operations that ended in it, without failed ones.
     pub operations: u64,
     pub bytes: u64,
     pub errors: u64,
-    /// Of these operations.
+    /// Latencies of these operations.
     pub latencies: Latencies,
 }
 
@@ -115,7 +116,7 @@ impl Sample {
         body
     }
 
-    /// None: these bytes are no sample.
+    /// None: these bytes are not a sample.
     fn decode(mut body: &[u8]) -> Option<Self> {
         let mut word = || take(&mut body).map(u64::from_le_bytes);
         let (start_ms, length_ns, operations, bytes, errors) = (word()?, word()?, word()?, word()?, word()?);
@@ -141,7 +142,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-/// LEB128: seven bits a byte, the least significant first, the top bit says that more follow.
+/// LEB128: seven bits a byte, the least significant first; the top bit marks that more follow.
 fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
@@ -171,18 +172,22 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
 pub struct Recording {
     pub job: Job,
     pub samples: Vec<Sample>,
-    /// Bytes of the file that are whole: behind them is only what a death in mid-write left.
+    /// Bytes of the file up to the end of the last whole record.
     pub whole_bytes: usize,
-    /// Bytes behind them.
+    /// Bytes behind them, left by a process that died in mid-write.
     pub torn_bytes: usize,
 }
 
-/// Whether these bytes begin as a recording, of this version or another.
+/// True if these bytes begin as a recording, of this version or another.
 pub fn is_recording(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC[..7])
 }
 
-/// The bytes that a file begins with.
+/// The header of a file.
+///
+/// # Errors
+///
+/// The job's names are too long.
 pub fn encode_header(job: &Job) -> Result<Vec<u8>> {
     let text =
         serde_json::to_vec(job).map_err(|error| Error::new(Kind::Ours, format!("cannot encode the job: {error}")))?;
@@ -207,7 +212,11 @@ pub fn encode_sample(sample: &Sample) -> Vec<u8> {
 }
 
 impl Recording {
-    /// Reads a whole file; `path` is for errors.
+    /// Decodes a whole file; `path` is for errors.
+    ///
+    /// # Errors
+    ///
+    /// The header or a record is damaged, or of another version.
     pub fn decode(path: &str, bytes: &[u8]) -> Result<Self> {
         let (job, header_bytes) = decode_header(path, bytes)?;
         let (mut samples, mut at) = (Vec::new(), header_bytes);
@@ -234,13 +243,21 @@ impl Recording {
     }
 
     /// The whole file.
+    ///
+    /// # Errors
+    ///
+    /// The job's names are too long.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = encode_header(&self.job)?;
         self.samples.iter().for_each(|sample| bytes.extend(encode_sample(sample)));
         Ok(bytes)
     }
 
-    /// The rates of it.
+    /// The rates of the samples.
+    ///
+    /// # Errors
+    ///
+    /// There are no samples.
     pub fn series(&self, name: String, unit: Unit) -> Result<Series> {
         let first = self.samples.first().map_or(0, |sample| sample.start_ms);
         let rates = self.samples.iter().map(|sample| sample.rate(unit)).collect();
@@ -256,7 +273,7 @@ impl Recording {
         }
         let errors: u64 = self.samples.iter().fold(0, |sum: u64, sample| sum.saturating_add(sample.errors));
         if errors > 0 {
-            series.notes.push(format!("{errors} operations failed; they count for nothing"));
+            series.notes.push(format!("{errors} operations failed; they are not in the rates"));
         }
         Ok(series)
     }
@@ -282,13 +299,13 @@ fn decode_header(path: &str, bytes: &[u8]) -> Result<(Job, usize)> {
     }
     let job = serde_json::from_slice(text);
     let job =
-        job.map_err(|error| Error::bad_data(path, format!("its job is none that this program knows: {error}")))?;
+        job.map_err(|error| Error::bad_data(path, format!("its job is not one that this program knows: {error}")))?;
     Ok((job, HEADER_BYTES + length))
 }
 
 enum Found {
     Sample(Sample, usize),
-    /// What a death in mid-write leaves.
+    /// A record that a process left in mid-write.
     Torn,
     Damaged,
 }
@@ -297,7 +314,7 @@ fn decode_record(bytes: &[u8]) -> Found {
     let Some((head, rest)) = bytes.split_at_checked(RECORD_HEADER_BYTES) else { return Found::Torn };
     let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
     let sum = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-    // A file system may have lengthened the file and not have written into it yet.
+    // A file system may have lengthened the file before it wrote the bytes.
     if bytes.iter().take(RECORD_BYTES_MAX).all(|byte| *byte == 0) {
         return Found::Torn;
     }
@@ -314,6 +331,10 @@ fn decode_record(bytes: &[u8]) -> Found {
 }
 
 /// Joins recordings of one job, in the order of time; a sample that is in several is taken once.
+///
+/// # Errors
+///
+/// The jobs differ, there is no sample, or two recordings overlap.
 pub fn merge(all: &[(String, Recording)]) -> Result<Recording> {
     let Some(((first_path, first), others)) = all.split_first() else {
         return Err(Error::wrong_use("name the recordings to merge"));
@@ -329,7 +350,7 @@ pub fn merge(all: &[(String, Recording)]) -> Result<Recording> {
     samples.sort_by_key(|sample| sample.start_ms);
     samples.dedup();
     let overlaps = |pair: &[Sample]| {
-        // Two clocks are read for a sample, so neighbours may overlap by a little.
+        // Two clocks are read for a sample, so neighbours may overlap slightly.
         const SLACK_MS: u64 = 10;
         pair[0].start_ms.saturating_add(pair[0].length_ns / 1_000_000) > pair[1].start_ms.saturating_add(SLACK_MS)
     };

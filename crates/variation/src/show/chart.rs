@@ -1,5 +1,5 @@
-//! A chart as SVG or PNG: the same drawing for both. Lines differ by dashes and width as well as by colour, so that they can
-//! be told apart in black and white; the legend stands above the plot, where no line runs.
+//! A chart as SVG or PNG: the same drawing for both. Lines differ by dashes and width as well as by colour, so that
+//! they are distinct in black and white; the legend is above the plot, where no line runs.
 
 use crate::error::{Error, Kind, Result};
 use plotters::coord::Shift;
@@ -8,17 +8,17 @@ use std::sync::OnceLock;
 
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 500;
-/// A PNG has so many times the pixels, for paper and dense screens.
+/// Scale of a PNG's pixels, for paper and dense screens.
 const PNG_SCALE: u32 = 2;
 const FONT: &str = "sans-serif";
 const LEGEND_ROW: u32 = 22;
 const LEGEND_LEFT: i32 = 104;
-/// The width of a letter, by and large, over its height.
+/// Approximate width of a letter over its height.
 const LETTER: f64 = 0.6;
 const LABEL_LETTERS_MAX: usize = 40;
 
-/// Blue, vermilion, green, purple, orange, black (Okabe and Ito, Color Universal Design, 2008): told apart by colour-blind
-/// people as well, and of different lightness.
+/// Blue, vermilion, green, purple, orange, black (Okabe and Ito, Color Universal Design, 2008): distinct for
+/// colour-blind people as well, and of different lightness.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 90, 160),
     RGBColor(213, 94, 0),
@@ -31,7 +31,7 @@ const COLOURS: [RGBColor; 6] = [
 const DASHES: [(i32, i32); 5] = [(1, 0), (10, 5), (2, 4), (18, 5), (6, 3)];
 const STROKES: [u32; 2] = [2, 3];
 
-/// One axis with what it shows, unit included.
+/// One axis with its title, unit included.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
     pub label: String,
@@ -57,7 +57,7 @@ type Drawn = std::result::Result<(), String>;
 /// In pixels.
 type Point = (i32, i32);
 
-/// As a document of its own, which can stand in a page as well.
+/// A document of its own, which can be embedded in a page as well.
 pub fn svg(chart: &Chart) -> Result<String> {
     has_font()?;
     let mut text = String::new();
@@ -65,7 +65,7 @@ pub fn svg(chart: &Chart) -> Result<String> {
     Ok(text)
 }
 
-/// As a bitmap.
+/// A bitmap.
 pub fn png(chart: &Chart) -> Result<Vec<u8>> {
     has_font()?;
     let (width, height) = (WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE);
@@ -85,7 +85,7 @@ fn failed(why: String) -> Error {
     Error::new(Kind::Ours, format!("cannot draw: {why}"))
 }
 
-/// The letters are in the program: a server has no fonts.
+/// The font is part of the program: a server has no fonts.
 fn has_font() -> Result<()> {
     static FOUND: OnceLock<bool> = OnceLock::new();
     let bytes = include_bytes!("../../fonts/plot.ttf");
@@ -93,7 +93,7 @@ fn has_font() -> Result<()> {
     found.then_some(()).ok_or_else(|| failed("the letters do not load".into()))
 }
 
-/// How line number `index` looks.
+/// The style of line number `index`.
 fn style(index: usize, scale: u32) -> (ShapeStyle, (i32, i32)) {
     let width = STROKES[usize::from(index >= DASHES.len())] * scale;
     let (dash, gap) = DASHES[index % DASHES.len()];
@@ -146,8 +146,8 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, scale: u
     area.present().map_err(text)
 }
 
-/// Straight pieces of a line, each to be drawn by itself: the corners that plotters makes of a thick line in a bitmap reach
-/// far beyond a sharp angle, to rates that were never measured.
+/// Straight pieces of a line, each to be drawn separately: the corners that plotters makes of a thick line in a bitmap
+/// reach far beyond a sharp angle, to rates that were never measured.
 fn strokes(places: &[Point], dash: i32, gap: i32) -> Vec<[Point; 2]> {
     let (mut found, mut is_ink, mut left) = (Vec::new(), true, f64::from(dash));
     let whole = |(x, y): (f64, f64)| (x.round() as i32, y.round() as i32);
@@ -210,7 +210,7 @@ fn legend<B: DrawingBackend>(
         .map_err(|error| error.to_string())
 }
 
-/// A label that leaves room for others.
+/// A label, shortened so that there is room for others.
 fn shown(label: &str) -> String {
     match label.chars().count() > LABEL_LETTERS_MAX {
         true => label.chars().take(LABEL_LETTERS_MAX - 1).chain(['…']).collect(),
@@ -218,7 +218,7 @@ fn shown(label: &str) -> String {
     }
 }
 
-/// A number at a tick: thousands apart, and no more digits than it has.
+/// A number at a tick: with separators of thousands, and no more digits than needed.
 pub fn number(value: f64) -> String {
     let rounded = (value * 1000.0).round() / 1000.0;
     if rounded.fract() != 0.0 {
@@ -264,7 +264,7 @@ mod tests {
             let inked = rows.filter(|(_, row)| row.chunks(3).any(|pixel| pixel == [red, green, blue]));
             let rows: Vec<usize> = inked.map(|(row, _)| row).collect();
             let height = rows[rows.len() - 1] - rows[0];
-            // A fifth of what is left of 1,000 rows by title, legend and labels, and the thickness of the line.
+            // A fifth of the 1,000 rows minus title, legend and labels, plus the thickness of the line.
             assert!((140..170).contains(&height), "{dashes}: {height} rows from {}", rows[0]);
         }
     }

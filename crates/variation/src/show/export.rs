@@ -7,7 +7,11 @@ use crate::series::Series;
 use crate::statistics;
 use std::path::{Path, PathBuf};
 
-/// Writes everything into a directory, which is made if it is not there; says what was written.
+/// Writes all files into a directory, which is made if it does not exist; returns their paths.
+///
+/// # Errors
+///
+/// A file cannot be written, or a picture cannot be drawn.
 pub fn all(series: &[Series], directory: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(directory).map_err(|error| Error::file("make", directory, error))?;
     let mut written = Vec::new();
@@ -25,7 +29,7 @@ pub fn all(series: &[Series], directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// A picture as both.
+/// A picture as SVG and as PNG.
 pub fn pictures(picture: &Chart, directory: &Path, name: &str) -> Result<[PathBuf; 2]> {
     Ok([
         write(&directory.join(format!("{name}.svg")), chart::svg(picture)?.as_bytes())?,
@@ -33,7 +37,7 @@ pub fn pictures(picture: &Chart, directory: &Path, name: &str) -> Result<[PathBu
     ])
 }
 
-/// Writes a file, and names it.
+/// Writes a file, and returns its path.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     std::fs::write(path, bytes).map_err(|error| Error::file("write", path, error))?;
     Ok(path.into())

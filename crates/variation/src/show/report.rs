@@ -1,4 +1,5 @@
-//! A report: one HTML file with everything in it, no scripts and nothing to load, so it can be sent and printed.
+//! A report: one HTML file with everything in it, without scripts or external parts, so that it can be sent and
+//! printed.
 
 use super::chart::{self, Chart, number};
 use super::{Summary, charts, summary};
@@ -48,7 +49,7 @@ pub fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
     format!("<div class=\"wide\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n")
 }
 
-/// A chart, with words for those who do not see it.
+/// A chart, with a text for readers who do not see it.
 pub fn figure(picture: &Chart) -> Result<String> {
     let svg = chart::svg(picture)?;
     // A page has one head; and the drawing is one image to a screen reader.
@@ -61,7 +62,7 @@ pub fn figure(picture: &Chart) -> Result<String> {
     Ok(format!("{}\n", svg.replacen("<svg ", &label, 1)))
 }
 
-/// The whole file. `made` says when and by what.
+/// The whole file. `made` names the time and the program.
 pub fn page(title: &str, made: &str, sections: &[Section]) -> String {
     let section = |section: &Section| format!("<h2>{}</h2>\n{}", escape(&section.heading), section.body);
     let body: String = sections.iter().map(section).collect();
@@ -73,7 +74,7 @@ pub fn page(title: &str, made: &str, sections: &[Section]) -> String {
     )
 }
 
-/// What there is to say of series.
+/// The parts of a report about series.
 pub fn sections(all: &[Series]) -> Result<Vec<Section>> {
     let summaries: Vec<Summary> = all.iter().map(summary).collect();
     let mut sections = vec![Section { heading: "In numbers".into(), body: numbers(&summaries) }];

@@ -1,4 +1,4 @@
-//! Pictures and tables: they say what they show, and no name in a file becomes code in a page.
+//! Pictures and tables: they contain their data, and no name in a file becomes code in a page.
 
 use super::*;
 use crate::shapes::SHAPES;

@@ -1,4 +1,4 @@
-//! Where an S3 server answers, who asks, and which certificates are believed.
+//! The address of an S3 server, the credentials, and the trusted certificates.
 
 use crate::error::{Error, Result};
 use rustls::RootCertStore;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// Who asks.
+/// The access key and its secret.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     pub access_key: String,
     pub secret_key: String,
-    /// Of keys that hold for some hours only.
+    /// Set for temporary keys.
     pub session_token: Option<String>,
 }
 
-/// Where, and who asks.
+/// Address and credentials.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// http://HOST:PORT or https://HOST:PORT, without a slash behind it.
+    /// http://HOST:PORT or https://HOST:PORT, without a trailing slash.
     address: String,
     pub region: String,
     pub credentials: Credentials,
@@ -30,13 +30,17 @@ pub struct Endpoint {
 /// Certificates that may have signed the server's.
 #[derive(Debug, Clone)]
 pub struct Trust {
-    /// Where they are from; None is the system's store.
+    /// The file that they are from; None is the system's store.
     pub file: Option<PathBuf>,
     roots: RootCerts,
 }
 
 impl Endpoint {
-    /// `ca_file` are certificates (PEM) to believe instead of the system's.
+    /// `ca_file` has certificates (PEM) to trust instead of the system's.
+    ///
+    /// # Errors
+    ///
+    /// The address is malformed, or the certificates cannot be read.
     pub fn new(address: &str, region: &str, credentials: Credentials, ca_file: Option<&Path>) -> Result<Self> {
         let address = address.trim_end_matches('/');
         let (scheme, host) = address.split_once("://").unwrap_or_default();
@@ -60,7 +64,7 @@ impl Endpoint {
         &self.address
     }
 
-    /// As the header says it.
+    /// The value of the header `host`.
     pub fn host(&self) -> &str {
         self.address.split_once("://").map_or("", |(_, host)| host)
     }
@@ -71,7 +75,7 @@ fn unusable(address: &str) -> Error {
 }
 
 impl Trust {
-    /// Those that the distribution keeps, or those in SSL_CERT_FILE and SSL_CERT_DIR.
+    /// The certificates of the distribution, or those in SSL_CERT_FILE and SSL_CERT_DIR.
     fn of_system() -> Result<Self> {
         let found = rustls_native_certs::load_native_certs();
         if found.certs.is_empty() {
@@ -91,7 +95,7 @@ impl Trust {
         let bad = |text: String| Error::bad_data(path.display(), text);
         let (mut certificates, mut known) = (Vec::new(), RootCertStore::empty());
         for item in parse_pem(&bytes) {
-            let item = item.map_err(|error| bad(format!("it is no PEM file: {error}")))?;
+            let item = item.map_err(|error| bad(format!("it is not a PEM file: {error}")))?;
             let PemItem::Certificate(certificate) = item else { continue };
             let number = certificates.len() + 1;
             let added = known.add(CertificateDer::from(certificate.der()));
@@ -105,7 +109,7 @@ impl Trust {
         Ok(Self { file: Some(path.into()), roots: certificates.into() })
     }
 
-    /// For a client. The provider is named, since ureq takes none by itself.
+    /// The configuration of a client. The provider is named, because ureq chooses none by itself.
     pub fn config(&self) -> TlsConfig {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         TlsConfig::builder().unversioned_rustls_crypto_provider(provider).root_certs(self.roots.clone()).build()

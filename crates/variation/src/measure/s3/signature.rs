@@ -5,20 +5,20 @@ use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use std::time::SystemTime;
 
-/// What is signed of a request; its query is empty.
+/// The signed parts of a request; its query is empty.
 pub struct Signed<'a> {
     pub method: &'a str,
     pub path: &'a str,
     /// In the order of their names, which are in lower case.
     pub headers: &'a [(&'a str, &'a str)],
-    /// Of the body, as `hash_of`.
+    /// Hash of the body, as `hash_of`.
     pub hash: &'a str,
     /// As `date`.
     pub date: &'a str,
 }
 
 impl Signed<'_> {
-    /// The header `authorization`.
+    /// The value of the header `authorization`.
     pub fn authorization(&self, region: &str, credentials: &Credentials) -> String {
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| *name).collect();
         let names = names.join(";");
@@ -36,7 +36,7 @@ impl Signed<'_> {
     }
 }
 
-/// 20130524T000000Z
+/// A time as 20130524T000000Z.
 pub fn date(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string().replace(['-', ':'], "")
 }

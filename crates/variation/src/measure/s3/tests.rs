@@ -1,4 +1,4 @@
-//! S3 over TLS: a server in a thread with certificates made here, good ones and those that users get wrong.
+//! S3 over TLS: a server in a thread with certificates made here, correct ones and those that users get wrong.
 
 use super::*;
 use crate::measure::run;
@@ -22,7 +22,7 @@ struct Made {
 fn authority() -> (CertificateParams, KeyPair) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.distinguished_name.push(DnType::CommonName, "a CA of our own");
+    params.distinguished_name.push(DnType::CommonName, "a CA of the test");
     (params, KeyPair::generate().unwrap())
 }
 
@@ -40,7 +40,7 @@ fn self_signed(is_ca: IsCa) -> Made {
     Made { certificate: params.self_signed(&key).unwrap(), key }
 }
 
-/// A file that goes at the end.
+/// A file that is removed when it is dropped.
 struct Pem(PathBuf);
 
 impl Pem {
@@ -61,7 +61,7 @@ impl Drop for Pem {
 
 type Objects = parking_lot::Mutex<HashMap<String, Vec<u8>>>;
 
-/// Keeps objects in memory, for who signs with the key `key`.
+/// Keeps objects in memory, for clients that sign with the key `key`.
 struct Server {
     port: u16,
     objects: Arc<Objects>,
@@ -69,7 +69,7 @@ struct Server {
 }
 
 impl Server {
-    /// With TLS if there is a certificate.
+    /// Uses TLS if there is a certificate.
     fn new(made: Option<&Made>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, config) = (listener.local_addr().unwrap().port(), made.map(|made| Arc::new(config(made))));
@@ -79,7 +79,7 @@ impl Server {
             for stream in listener.incoming().map_while(std::result::Result::ok) {
                 connections.fetch_add(1, Ordering::Relaxed);
                 let (objects, config) = (objects.clone(), config.clone());
-                // A client that believes nothing goes; that is what the tests are for.
+                // A client that rejects the certificate closes the connection; that is what the tests are for.
                 std::thread::spawn(move || match config {
                     Some(config) => {
                         let tls = ServerConnection::new(config).unwrap();
@@ -100,7 +100,7 @@ fn config(made: &Made) -> ServerConfig {
     builder.with_no_client_auth().with_single_cert(vec![made.certificate.der().clone()], key).unwrap()
 }
 
-/// Requests of one connection, until it ends.
+/// Serves the requests of one connection, until it ends.
 fn serve<S: Read + Write>(mut stream: S, objects: &Objects) -> std::io::Result<()> {
     loop {
         let mut head = Vec::new();
@@ -109,7 +109,7 @@ fn serve<S: Read + Write>(mut stream: S, objects: &Objects) -> std::io::Result<(
             stream.read_exact(&mut byte)?;
             head.push(byte[0]);
             if !head[0].is_ascii_alphabetic() {
-                // As servers answer what is no request: TLS to a port without it.
+                // The answer of servers to bytes that are not a request, such as TLS on a port without it.
                 return stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
             }
         }
@@ -159,10 +159,10 @@ fn open(endpoint: &Endpoint, access: Access) -> Result<S3Target> {
     S3Target::new("s3://bucket/test/", endpoint, &job(access), &AtomicBool::new(false), &mut |_| ()).map(Option::unwrap)
 }
 
-/// Why nothing can be put there.
+/// The error of a target that cannot be made.
 fn refusal(address: &str, ca: Option<&Pem>) -> String {
     match endpoint(address, "key", ca).and_then(|endpoint| open(&endpoint, Access::Write)) {
-        Ok(_) => panic!("{address} was believed"),
+        Ok(_) => panic!("{address} was trusted"),
         Err(error) => {
             assert_eq!(error.kind, Kind::Unavailable, "{error}");
             error.text
@@ -170,7 +170,7 @@ fn refusal(address: &str, ca: Option<&Pem>) -> String {
     }
 }
 
-/// Measures reads and writes; nothing may fail, and nothing may be left.
+/// Measures reads and writes; no operation may fail, and no object may be left.
 fn measured(server: &Server, address: &str, ca: Option<&Pem>) {
     for access in [Access::Write, Access::Read] {
         let mut target = open(&endpoint(address, "key", ca).unwrap(), access).unwrap();
@@ -186,7 +186,7 @@ fn measured(server: &Server, address: &str, ca: Option<&Pem>) {
         target.clean().unwrap();
         assert!(server.objects.lock().is_empty());
     }
-    // Each of two threads keeps its connection, so do who puts and who removes the objects: twice.
+    // Each of two threads keeps its connection, and so do the putting and the removing of the objects: twice.
     assert!(server.connections.load(Ordering::Relaxed) <= 8, "{:?}", server.connections);
 }
 
@@ -221,7 +221,7 @@ fn certificates_that_do_not_hold_are_refused_with_the_fix() {
         (made(|params| params.not_after = date_time_ymd(2020, 2, 1)), "expired at 2020-02-01T00:00:00Z; renew it"),
         (
             made(|params| params.not_before = date_time_ymd(2090, 1, 1)),
-            "begins to hold at 2090-01-01T00:00:00Z; set the clock",
+            "is not valid before 2090-01-01T00:00:00Z; set the clock",
         ),
         (signed(&issuer, "other.example", |_| ()), "is for other.example, not for 127.0.0.1"),
         (made(|params| params.subject_alt_names.clear()), "is for no name at all"),

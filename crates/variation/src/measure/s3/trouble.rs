@@ -1,11 +1,11 @@
-//! Why a request failed, in words that name the fix.
+//! The reason why a request failed, in a text that names the fix.
 
 use super::endpoint::Endpoint;
 use rustls::{CertificateError, InvalidMessage};
 use std::io::ErrorKind;
 use std::time::{Duration, SystemTime};
 
-/// What the client says went wrong before there was an answer.
+/// The reason of a client's error before there was an answer.
 pub fn of_client(error: ureq::Error, endpoint: &Endpoint) -> String {
     if let Some(found) = of_tls(&error) {
         return certificate(found, endpoint);
@@ -13,25 +13,25 @@ pub fn of_client(error: ureq::Error, endpoint: &Endpoint) -> String {
     let host = endpoint.host();
     match &error {
         ureq::Error::HostNotFound => unknown(host),
-        // The standard library's words; it has no kind of its own for this.
+        // The standard library has no kind for this error, only a text.
         ureq::Error::Io(io) if io.to_string().contains("lookup address") => unknown(host),
         ureq::Error::Io(io) => match io.kind() {
             ErrorKind::ConnectionRefused => {
-                format!("nothing listens there; start the server, or mend the port in {host}")
+                format!("nothing listens there; start the server, or correct the port in {host}")
             }
-            ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => format!("there is no way to {host}: {io}"),
+            ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => format!("no route to {host}: {io}"),
             _ => format!("{io}{}", other_scheme(endpoint)),
         },
-        ureq::Error::Protocol(_) => format!("the answer is no HTTP ({error}){}", other_scheme(endpoint)),
+        ureq::Error::Protocol(_) => format!("the answer is not HTTP ({error}){}", other_scheme(endpoint)),
         ureq::Error::Timeout(_) => {
-            format!("{error}; the server does not answer in time; start it, or mend {host} in --endpoint")
+            format!("{error}; the server does not answer in time; start it, or correct {host} in --endpoint")
         }
         _ => error.to_string(),
     }
 }
 
 fn unknown(host: &str) -> String {
-    format!("no host of that name is known: {host}; mend --endpoint")
+    format!("no host of that name is known: {host}; correct --endpoint")
 }
 
 fn other_scheme(endpoint: &Endpoint) -> &'static str {
@@ -41,7 +41,7 @@ fn other_scheme(endpoint: &Endpoint) -> &'static str {
     }
 }
 
-/// The fault of TLS that an error is, or wraps.
+/// The TLS error that an error is, or wraps.
 fn of_tls(error: &ureq::Error) -> Option<&rustls::Error> {
     match error {
         ureq::Error::Rustls(found) => Some(found),
@@ -66,7 +66,7 @@ fn certificate(error: &rustls::Error, endpoint: &Endpoint) -> String {
                 let file = file.display();
                 format!("no certificate in {file} signed the server's; name that of its CA, or its own if it signed itself")
             }
-            None => "nobody whom this system trusts signed its certificate; name your CA's certificate with --ca-file".into(),
+            None => "no CA that this system trusts signed its certificate; name your CA's certificate with --ca-file".into(),
         },
         CertificateError::ExpiredContext { not_after, .. } => {
             let when = when(not_after.as_secs());
@@ -74,14 +74,14 @@ fn certificate(error: &rustls::Error, endpoint: &Endpoint) -> String {
         }
         CertificateError::NotValidYetContext { not_before, .. } => {
             let when = when(not_before.as_secs());
-            format!("its certificate begins to hold at {when}; set the clock here, or on who made it")
+            format!("its certificate is not valid before {when}; set the clock here, or on the machine that made it")
         }
         CertificateError::NotValidForNameContext { presented, .. } => {
             let names: Vec<&str> = presented.iter().map(|name| bare(name)).collect();
             let names = if names.is_empty() { "no name at all".into() } else { names.join(", ") };
             format!("its certificate is for {names}, not for {host}; write its name in --endpoint, or make one with this name (subjectAltName)")
         }
-        // webpki's word; rustls hands its error on without a type of its own.
+        // webpki's text; rustls passes its error on without a type of its own.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
             "its certificate is one of a CA, as `openssl req -x509` makes it; sign another one with it, or make it with \
              -addext basicConstraints=critical,CA:FALSE"
@@ -95,24 +95,24 @@ fn when(seconds: u64) -> impl std::fmt::Display {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.min(1 << 37)))
 }
 
-/// `DnsName("a")` without what is around the name.
+/// The name in `DnsName("a")`.
 fn bare(name: &str) -> &str {
     let inside = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
     inside.trim_matches('"')
 }
 
-/// What the server says: its status, the code in its answer, and what to do about it.
+/// The server's status, the code in its answer, and the fix.
 pub fn of_answer(status: ureq::http::StatusCode, answer: &[u8]) -> String {
     let said = String::from_utf8_lossy(answer);
     let code = said.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map_or("", |(code, _)| code);
     let fix = match (code, status.as_u16()) {
         ("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidToken" | "ExpiredToken", _) | ("", 401 | 403) => {
-            "; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) to keys that hold here"
+            "; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) to keys that are valid here"
         }
         ("AccessDenied", _) => "; let this key put, get and delete objects in the bucket, or use another one",
         ("NoSuchBucket", _) => "; make the bucket, or name another one",
         ("AuthorizationHeaderMalformed" | "PermanentRedirect", _) | ("", 301 | 307 | 308) => {
-            "; say the bucket's region with --region, and its address with --endpoint"
+            "; name the bucket's region with --region, and its address with --endpoint"
         }
         ("RequestTimeTooSkewed", _) => "; set the clock here",
         ("", 400) if said.contains("HTTPS") => "; it speaks TLS: write https:// in --endpoint",

@@ -1,10 +1,10 @@
-//! Sums by FFT against sums by enumeration: never farther apart than the bound that is printed.
+//! Sums by FFT against sums by enumeration: never farther apart than the printed bound.
 
 use super::super::distribution::Distribution;
 use super::*;
 use proptest::prelude::*;
 
-/// The probability that the sum of one draw of each reaches the target, by going through all draws.
+/// The probability that the sum of one draw of each reaches the target, by enumerating all draws.
 pub fn by_enumeration(machines: &[&Distribution], target: f64) -> f64 {
     match machines.split_first() {
         None => f64::from(target <= 1e-9),
@@ -35,7 +35,7 @@ fn two_dice_are_two_dice() {
 }
 
 #[test]
-fn a_window_that_wraps_says_the_same() {
+fn a_window_that_wraps_gives_the_same_result() {
     let kind = Distribution::new((0..200).map(|index| f64::from(index * index % 97)).collect(), 0.1);
     let parts = [part(&kind, 1.0, 400)];
     let (range, _) = extent(&sizes(&parts));

@@ -1,4 +1,4 @@
-//! Recordings: what is written is read, what is torn is left out, and no bytes make the decoder panic.
+//! Recordings: what was written is read, a torn end is left out, and no bytes make the decoder panic.
 
 use super::*;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn recording(count: u64) -> Recording {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_recording_that_is_written_is_read() {
     let written = recording(3);
     assert_eq!(Recording::decode("f", &written.encode().unwrap()).unwrap(), written);
     let series = written.series("f".into(), Unit::Iops).unwrap();
