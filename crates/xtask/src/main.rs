@@ -1,10 +1,11 @@
 //! Repository chores. `cargo xtask tidy` checks what no compiler checks; `cargo test -p xtask` runs the same checks.
 //!
 //! Every check is a function from a [`tree::Tree`] (the files, in memory) to a list of [`report::Offence`]s, in a file
-//! of its own under `checks/`. What is particular to this repository (the list of crates, the limits, the exceptions)
-//! stands in `tidy.toml`, not here.
+//! of its own under `checks/`. The list of crates, the limits and the exceptions stand in `tidy.toml`.
 
 mod checks;
+mod comments;
+mod markdown;
 mod report;
 mod rust;
 mod settings;

@@ -9,7 +9,7 @@ use crate::tree::Tree;
 /// The files of one crate that its targets reach through `mod` declarations.
 #[derive(Default)]
 pub struct Modules {
-    /// Path of the file, and whether it is compiled only for tests.
+    /// Path of the file, and true if it is compiled for tests only.
     pub reached: BTreeMap<String, bool>,
     /// Path of the file, and what the parser said.
     pub unparsed: Vec<(String, String)>,
@@ -31,7 +31,7 @@ impl Modules {
     fn follow(&mut self, tree: &Tree, path: &str, folder: &str, test_only: bool) {
         let Some(text) = tree.text(path) else { return };
         if self.reached.get(path).is_some_and(|known| !known || test_only) {
-            return; // seen, and no less than now
+            return; // already followed for the product, or for tests once more
         }
         self.reached.insert(path.to_string(), test_only);
         match syn::parse_file(text) {
@@ -61,7 +61,7 @@ impl Modules {
     }
 }
 
-/// Whether an item with these attributes is compiled only for tests: `#[cfg(test)]` or `#[cfg(all(test, …))]`.
+/// True if an item with these attributes is compiled only for tests: `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 pub fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let Meta::List(list) = &attribute.meta else { return false };
@@ -70,12 +70,12 @@ pub fn is_test_only(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether a function with these attributes is a test: `#[test]`, or another crate's attribute of that name.
+/// True if a function with these attributes is a test: `#[test]`, or another crate's attribute of that name.
 pub fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| attribute.path().segments.last().is_some_and(|last| last.ident == "test"))
 }
 
-/// "a/b.rs" is in "a" and called "b.rs".
+/// Folder and name: "a/b.rs" -> ("a", "b.rs").
 pub fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
@@ -95,7 +95,7 @@ pub fn join(folder: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// Cargo's own guesses, and the paths that the manifest gives.
+/// Roots of the crate's targets: Cargo's default paths, and the paths that the manifest gives.
 fn roots(tree: &Tree, name: &str) -> Vec<String> {
     let folder = format!("crates/{name}");
     let guessed = tree.sources_of(name).map(|(path, _)| path.to_string()).filter(|path| {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_is_named() {
+    fn a_file_that_does_not_parse_is_named() {
         let modules = modules(&Tree::of(&[("crates/a/src/lib.rs", "fn {")]), "a");
         assert_eq!(modules.unparsed.len(), 1);
     }

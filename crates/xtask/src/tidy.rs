@@ -1,14 +1,14 @@
-//! `cargo xtask tidy`: runs the checks in order and prints what they say.
+//! `cargo xtask tidy`: runs the checks in order and prints their reports.
 
 use std::path::Path;
 
-use crate::checks::{contract, dependencies_page, formats, headers, invariants, layers, leftovers, length, links};
-use crate::checks::{messages, modules, policy, purity};
+use crate::checks::{contract, dependencies_page, file_names, fillers, formats, headers, history, invariants, layers};
+use crate::checks::{leftovers, length, links, long_lines, messages, modules, policy, purity};
 use crate::report::{Report, Result, Trouble};
 use crate::settings::{self, Settings};
 use crate::tree::{self, Tree};
 
-/// What a check may look at.
+/// The input of a check.
 pub struct Repository {
     pub tree: Tree,
     pub settings: Settings,
@@ -16,7 +16,7 @@ pub struct Repository {
 
 type Check = fn(&Repository) -> Result<Report>;
 
-/// One line a check; the text is what holds when it is silent.
+/// A check and the rule that holds if it reports nothing.
 pub const CHECKS: &[(&str, Check)] = &[
     ("dependencies point down the list in tidy.toml", |r| layers::check(&r.tree, &r.settings).map(Report::from)),
     ("pure crates stay pure", |r| Ok(purity::check(&r.tree, &r.settings.purity).into())),
@@ -30,6 +30,18 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("the contract names tests that exist", |r| Ok(contract::check(&r.tree).into())),
     ("replication.md has each message, and each rule that is asserted", |r| Ok(messages::check(&r.tree).into())),
     ("links in *.md lead somewhere", |r| Ok(links::check(&r.tree).into())),
+    ("files that pages name are there", |r| {
+        Ok(Report::except(file_names::check(&r.tree), "file_names", &r.settings.unfinished.file_names))
+    }),
+    ("lines of *.md have at most 120 characters", |r| {
+        Ok(Report::except(long_lines::check(&r.tree), "long_lines", &r.settings.unfinished.long_lines))
+    }),
+    ("no comment is a filler", |r| {
+        Ok(Report::except(fillers::check(&r.tree), "fillers", &r.settings.unfinished.fillers))
+    }),
+    ("comments and docs name no issue or seed by number", |r| {
+        Ok(Report::except(history::check(&r.tree), "history", &r.settings.unfinished.history))
+    }),
     ("licences, bans and sources obey deny.toml", |r| policy::check(&r.tree, &tree::root()).map(Report::from)),
 ];
 
@@ -39,7 +51,11 @@ pub fn open(root: &Path) -> Result<Repository> {
     Ok(Repository { tree, settings })
 }
 
-/// Prints every check's outcome; true if there was no offence.
+/// Prints each check's outcome; true if there was no offence.
+///
+/// # Errors
+///
+/// A file of settings is missing or does not parse, or git does not list the files.
 pub fn run() -> Result<bool> {
     let repository = open(&tree::root())?;
     let mut count = 0;
@@ -58,7 +74,11 @@ pub fn run() -> Result<bool> {
     Ok(count == 0)
 }
 
-/// Writes the hashes that docs/format/*.md should carry. Bless only after rereading the document.
+/// Writes the current hashes into docs/format/*.md; to be run after the documents were reread.
+///
+/// # Errors
+///
+/// Git does not list the files, or a document cannot be written.
 pub fn bless() -> Result<()> {
     let root = tree::root();
     for (path, text) in formats::blessed(&Tree::load(&root)?) {

@@ -8,18 +8,22 @@ use crate::report::{Result, Trouble};
 
 /// Paths are relative to the root of the repository, with `/`.
 pub struct Tree {
-    /// None: a file that is not UTF-8.
+    /// None if the file is not UTF-8.
     files: BTreeMap<String, Option<String>>,
 }
 
 impl Tree {
     /// Every file that git tracks, or would track at the next `git add`.
+    ///
+    /// # Errors
+    ///
+    /// Git does not list the files, or one of them cannot be read.
     pub fn load(root: &Path) -> Result<Tree> {
         let mut files = BTreeMap::new();
         for path in list_files(root)? {
             let full = root.join(&path);
             if !full.is_file() {
-                continue; // deleted and not committed yet, or a link to a folder
+                continue; // deleted but not yet committed, or a link to a folder
             }
             let bytes = std::fs::read(&full).map_err(|error| Trouble(format!("cannot read {path}: {error}")))?;
             files.insert(path, String::from_utf8(bytes).ok());
@@ -36,7 +40,7 @@ impl Tree {
         self.files.get(path)?.as_deref()
     }
 
-    /// Whether there is such a file, or a folder with a file in it. The root is "".
+    /// True if there is such a file, or a folder with a file in it. The root is "".
     pub fn contains(&self, path: &str) -> bool {
         let folder = format!("{}/", path.trim_end_matches('/'));
         path.is_empty()

@@ -1,4 +1,5 @@
-//! A format document carries a hash of the source that it describes, so whoever changes that source rereads it.
+//! A format document carries a hash of the source that it describes, so that a change of the source fails until the
+//! document has been reread.
 //!
 //! Its first line is `<!-- source: FILE FILE … sha256: HASH -->`; the hash is what
 //! `cat FILE FILE … | sha256sum | cut -c1-16` prints.
@@ -14,7 +15,7 @@ pub fn check(tree: &Tree) -> Vec<Offence> {
     documents(tree).filter_map(|(path, text)| offence(tree, path, text)).collect()
 }
 
-/// Path and new text of each document whose hash is out of date and whose first line names files that are there.
+/// Path and new text of each document whose hash is out of date. A document that names a missing file is left out.
 pub fn blessed(tree: &Tree) -> Vec<(String, String)> {
     let outdated = documents(tree).filter_map(|(path, text)| {
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));

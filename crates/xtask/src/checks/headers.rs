@@ -1,16 +1,16 @@
-//! Every source file of a crate begins with `//!`: what it is for.
+//! Every source file of a crate begins with `//!`, which says what the file is for.
 
 use crate::report::Offence;
 use crate::tree::Tree;
 
 pub fn check(tree: &Tree) -> Vec<Offence> {
     let sources = tree.crates().into_iter().flat_map(|name| tree.sources_of(name));
-    sources.filter(|(_, text)| !says_what_it_is(text)).map(|(path, _)| Offence::at_line(path, 1, FIX)).collect()
+    sources.filter(|(_, text)| !states_its_purpose(text)).map(|(path, _)| Offence::at_line(path, 1, FIX)).collect()
 }
 
 const FIX: &str = "the first line is not `//! …`; say there what the file is for";
 
-fn says_what_it_is(text: &str) -> bool {
+fn states_its_purpose(text: &str) -> bool {
     text.lines().next().and_then(|line| line.strip_prefix("//!")).is_some_and(|said| !said.trim().is_empty())
 }
 
@@ -19,8 +19,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_says_what_it_is_for_is_fine() {
-        assert!(says_what_it_is("//! The journal.\n\nuse x;"));
+    fn a_file_that_states_its_purpose_is_accepted() {
+        assert!(states_its_purpose("//! The journal.\n\nuse x;"));
     }
 
     #[test]

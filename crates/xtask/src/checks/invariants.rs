@@ -1,7 +1,8 @@
-//! Each numbered invariant of a format document is named where it is held, and tripped by a test that bears its name.
+//! Each numbered invariant of a format document is named where the code holds it, and has a test that violates it and
+//! bears its name.
 //!
 //! `docs/format/PAGE.md` lists them under `## Invariants`; the code says `PAGE invariant N`, a test is called
-//! `PAGE_invariant_N_…`. What code or tests name and no document lists is an offence too.
+//! `PAGE_invariant_N_…`. A number that code or tests name and no document lists is an offence too.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Dependencies point down the list in `tidy.toml`, and the dependencies that it reserves or forbids stay where it says.
+//! Dependencies point down the list in `tidy.toml`. Reserved and forbidden dependencies stay where it allows them.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn direction(layers: &Layers, folders: &BTreeMap<String, String>, dependency: &D
     (below <= above).then(|| {
         let relation = if below == above { "beside it" } else { "above it" };
         let rule = "a crate may depend only on crates in later rows of [layers] order in tidy.toml";
-        offence(dependency, &format!("{to} stands {relation}: {rule}; move the code down, or hand it in from above"))
+        offence(dependency, &format!("{to} stands {relation}: {rule}; move the code down, or pass it in from above"))
     })
 }
 

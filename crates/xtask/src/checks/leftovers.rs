@@ -1,11 +1,11 @@
-//! Nothing is left open in the source: what is not done is an issue, not a comment.
+//! No mark of unfinished work is left in the source: unfinished work belongs in an issue.
 //!
-//! The words looked for are put together here so that this file does not hold them.
+//! The marks are put together here so that this file does not hold them.
 
 use crate::report::Offence;
 use crate::tree::Tree;
 
-/// Found only as words of their own: a row of X in a template for `mktemp` is none.
+/// Found only as whole words: the row of X in a template for `mktemp` is not one.
 const WORDS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 const CALLS: [&str; 2] = [concat!("unimplemented", "!"), concat!("todo", "!(")];
 const SOURCE: [&str; 8] = [".rs", ".py", ".sh", ".c", ".h", ".toml", ".js", "Makefile"];

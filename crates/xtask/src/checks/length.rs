@@ -22,7 +22,7 @@ pub fn check(tree: &Tree, settings: &Settings) -> Report {
     report
 }
 
-/// A file (without a name) or a function that is over its limit.
+/// A file (without a name) or a function that is longer than its limit.
 struct Long {
     path: String,
     name: Option<String>,
@@ -38,7 +38,7 @@ fn product_files(tree: &Tree) -> Vec<(String, &str)> {
 }
 
 fn long_things(path: &str, text: &str, settings: &Settings) -> Vec<Long> {
-    let Ok(file) = syn::parse_file(text) else { return Vec::new() }; // checks::modules reports it
+    let Ok(file) = syn::parse_file(text) else { return Vec::new() }; // checks::modules reports files that do not parse
     let mut counter = Counter::default();
     counter.visit_file(&file);
     let limits = &settings.limits;
@@ -83,7 +83,7 @@ fn allowed(thing: &Long, settings: &Settings) -> Option<usize> {
     entries.find(|(path, name, _)| **path == thing.path && *name == thing.name.as_ref()).map(|(_, _, lines)| lines)
 }
 
-/// Entries that nothing needs any more.
+/// Entries of `tidy.toml` whose file or function is within the limit.
 fn idle_entries(long: &[Long], settings: &Settings) -> Vec<String> {
     let needed = |path: &str, name: Option<&String>| long.iter().any(|it| it.path == path && it.name.as_ref() == name);
     let files = settings.long_file.iter().filter(|entry| !needed(&entry.path, None));

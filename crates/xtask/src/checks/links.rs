@@ -1,5 +1,6 @@
 //! Links in *.md that stay in the repository lead to a file that is there, and to a heading that is in it.
 
+use crate::markdown;
 use crate::report::Offence;
 use crate::rust::{join, split};
 use crate::tree::Tree;
@@ -11,27 +12,11 @@ pub fn check(tree: &Tree) -> Vec<Offence> {
 
 fn offences_in(tree: &Tree, path: &str, text: &str) -> Vec<Offence> {
     let mut offences = Vec::new();
-    for (line, prose) in prose(text) {
-        let broken = targets(&prose).into_iter().filter_map(|target| why_broken(tree, path, &target));
+    for (line, text) in markdown::lines(text) {
+        let broken = targets(&markdown::prose(text)).into_iter().filter_map(|target| why_broken(tree, path, &target));
         offences.extend(broken.map(|what| Offence::at_line(path, line, what)));
     }
     offences
-}
-
-/// Number and text of the lines outside of code blocks, without their code spans.
-fn prose(text: &str) -> Vec<(usize, String)> {
-    let mut fence: Option<&str> = None;
-    let mut lines = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let mark = ["```", "~~~"].into_iter().find(|mark| line.trim_start().starts_with(mark));
-        match (fence, mark) {
-            (None, Some(mark)) => fence = Some(mark),
-            (Some(open), Some(mark)) if open == mark => fence = None,
-            (Some(_), _) => {}
-            (None, None) => lines.push((index + 1, line.split('`').step_by(2).collect())),
-        }
-    }
-    lines
 }
 
 /// Targets of `[text](target)`, `[name]: target`, `href="target"` and `src="target"`.
@@ -66,7 +51,7 @@ fn why_broken(tree: &Tree, path: &str, target: &str) -> Option<String> {
 /// one ends in -1, -2.
 fn headings(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
-    for line in code_blocks_dropped(text) {
+    for (_, line) in markdown::lines(text) {
         let title = line.trim_start_matches('#');
         if title.len() == line.len() || !title.starts_with(' ') {
             continue;
@@ -82,11 +67,6 @@ fn headings(text: &str) -> Vec<String> {
         anchors.push(anchor);
     }
     anchors
-}
-
-fn code_blocks_dropped(text: &str) -> Vec<&str> {
-    let lines: Vec<&str> = text.lines().collect();
-    prose(text).into_iter().map(|(number, _)| lines[number - 1]).collect()
 }
 
 #[cfg(test)]

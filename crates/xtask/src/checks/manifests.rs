@@ -14,7 +14,7 @@ pub struct Dependency {
     pub of: String,
     /// The package asked for, by its true name.
     pub package: String,
-    /// Whether it is a path: a crate of this repository.
+    /// True if it is a path: a crate of this repository.
     pub ours: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Every source file of a crate is reached by a `mod` declaration: a file that is not is dead.
+//! Every source file of a crate is reached by a `mod` declaration; a file that is not is never compiled.
 
 use crate::report::Offence;
 use crate::rust;

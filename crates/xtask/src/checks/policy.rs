@@ -1,7 +1,7 @@
 //! Licences, bans and sources of all dependencies obey `deny.toml`, the file that cargo-deny reads as well.
 //!
-//! cargo-deny (`make deny`) looks deeper: advisories, licence texts, duplicates. This is the part that needs nothing but
-//! cargo, so it runs with every `make test`.
+//! cargo-deny (`make deny`) also checks advisories, licence texts and duplicates. This check needs only cargo, so it
+//! runs with every `make test`.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::tree::Tree;
 
 const FILE: &str = "deny.toml";
 
-/// What this check reads of `deny.toml`; cargo-deny refuses unknown keys, so this need not.
+/// What this check reads of `deny.toml`. Unknown keys are ignored here, because cargo-deny refuses them.
 #[derive(Deserialize)]
 struct Policy {
     graph: Graph,
@@ -118,7 +118,7 @@ fn licence(name: &str, expression: Option<&str>, rules: &Licences) -> Option<Str
     }
 }
 
-/// None: the package is a path of ours.
+/// The offence of a package's source; none for a path of this repository.
 fn source(source: Option<&str>, rules: &Sources) -> Option<String> {
     let source = source?;
     let known = source.strip_prefix("registry+").is_some_and(|url| rules.allow_registry.iter().any(|it| it == url));
@@ -131,7 +131,7 @@ fn wildcards(package: &Value) -> Vec<String> {
     wild.map(|dependency| format!("asks for any version of {}; name the version", dependency["name"])).collect()
 }
 
-/// Whether the SPDX `expression` can be met with the `allowed` licences; None if it does not parse.
+/// True if the SPDX `expression` can be met with the `allowed` licences; None if it does not parse.
 fn satisfied(expression: &str, allowed: &[&str]) -> Option<bool> {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! Pure crates name no socket, thread, clock or random source: whoever calls them hands these in.
+//! Pure crates name no socket, thread, clock or random source: their callers pass these in.
 //!
 //! Works on tokens, so comments and strings do not count and macros and `use` groups do. It sees names as they are
 //! written: a renamed import (`use … as …`) hides what follows, the import itself is seen.
