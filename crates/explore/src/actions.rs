@@ -49,7 +49,7 @@ pub enum Action {
         from: u8,
         to: u8,
     },
-    Even {
+    Reconcile {
         leader: u8,
         shard: u8,
     },
@@ -204,8 +204,8 @@ impl State {
             }
         }
         for shard in 0..scope.shards {
-            if self.may_even(scope, replica, shard as usize) {
-                found.push(Action::Even { leader: replica, shard });
+            if self.may_reconcile(scope, replica, shard as usize) {
+                found.push(Action::Reconcile { leader: replica, shard });
             }
             if scope.rules.members_report && self.may_report(scope, replica, shard as usize) {
                 found.push(Action::Report { member: replica, shard });
@@ -247,12 +247,12 @@ impl State {
 
     /// Rule 8: when a client reads the shard, when a member differs, or to heal a replica; and only if all replicas can
     /// apply the record.
-    fn may_even(&self, scope: &Scope, leader: u8, shard: usize) -> bool {
+    fn may_reconcile(&self, scope: &Scope, leader: u8, shard: usize) -> bool {
         let at = &self.replicas[leader as usize];
         if !self.leads(leader) {
             return false;
         }
-        let hears = |to: u8| {
+        let accepts = |to: u8| {
             let other = &self.replicas[to as usize];
             other.up && !other.outside && other.now.epoch == at.now.epoch
         };
@@ -264,8 +264,8 @@ impl State {
         let is_left = |one: &Unsettled| !is_led(one) && numbers(one.ops).all(|op| !self.is_worked_on(scope, op));
         let is_hasty = self.budget.hasty_reads > 0 && copy.list.iter().any(|one| !is_led(one));
         let is_open = is_hasty || copy.list.iter().any(|one| is_left(one) || is_led(one) && lacks(one));
-        let heals = at.view.open && numbers(copy.missing & at.view.learners).any(|to| hears(to) && !waits(to));
-        numbers(others).all(hears) && (is_open || heals)
+        let heals = at.view.open && numbers(copy.missing & at.view.learners).any(|to| accepts(to) && !waits(to));
+        numbers(others).all(accepts) && (is_open || heals)
     }
 
     /// Rule 12: a write that stays unsettled although no client works on it.
@@ -349,10 +349,10 @@ impl State {
 
     fn step_of_replicas(&mut self, scope: &Scope, action: Action) {
         match action {
-            Action::Even { leader, shard } => {
+            Action::Reconcile { leader, shard } => {
                 let without = State { budget: Budget { hasty_reads: 0, ..self.budget }, ..self.clone() };
-                self.budget.hasty_reads -= u8::from(!without.may_even(scope, leader, shard as usize));
-                self.even(scope, leader, shard as usize, 0, false);
+                self.budget.hasty_reads -= u8::from(!without.may_reconcile(scope, leader, shard as usize));
+                self.reconcile(scope, leader, shard as usize, 0, false);
             }
             Action::Report { member, shard } => {
                 let (leader, epoch) =

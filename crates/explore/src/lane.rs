@@ -96,7 +96,7 @@ pub enum Change {
     Restamp,
     /// Some of the leader's bytes; `own`: writes whose ids enter the slots. Of the writes `listed`, `rest` stays in the
     /// lists; it is empty in the last record of a closing.
-    Even {
+    Reconcile {
         cells: Mask,
         bytes: [u8; CELLS],
         own: Mask,
@@ -189,7 +189,7 @@ pub struct Lead {
     pub round: Option<Mask>,
     pub due: bool,
     pub closing: Option<Closing>,
-    pub found: Option<Uneven>,
+    pub found: Option<Unreconciled>,
     /// Ops that are answered when all members have the record with this number; and whether the answer opens the shard.
     pub pending: Vec<(u8, u8, bool)>,
     pub reading: Option<Reading>,
@@ -201,11 +201,11 @@ pub struct Closing {
     pub sequence: u8,
     /// Members that have not reported their lists.
     pub missing: Mask,
-    pub uneven: Uneven,
+    pub unreconciled: Unreconciled,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Uneven {
+pub struct Unreconciled {
     pub cells: Mask,
     /// Writes that some replica lists.
     pub listed: Mask,
@@ -214,7 +214,7 @@ pub struct Uneven {
     /// Those of them that each member has that has reported.
     pub everywhere: Mask,
     /// Members that have reported.
-    pub told: Mask,
+    pub reported: Mask,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -374,7 +374,7 @@ impl World {
         world.begin_to_lead(lane, 0);
         for to in 1..count as u8 {
             let (_, ask) = world.back(0, to).remove(0);
-            world.hear(lane, 0, to, ask);
+            world.receive(lane, 0, to, ask);
         }
         if lane.warm {
             world.warm_up(lane);
@@ -388,7 +388,7 @@ impl World {
         self.order(lane, 0, lane.scope.number(0, 0));
         for to in 1..self.replicas.len() as u8 {
             for (_, message) in std::mem::take(self.back(0, to)) {
-                self.hear(lane, 0, to, message);
+                self.receive(lane, 0, to, message);
             }
         }
         self.ack(lane, 0);
@@ -436,7 +436,7 @@ impl Replica {
                 now.cells[lane.scope.target(op).1] = op;
                 now.ids |= bit(op);
             }
-            Change::Even { cells, bytes, own, listed, rest } => {
+            Change::Reconcile { cells, bytes, own, listed, rest } => {
                 now.stamp = stamp;
                 crate::scope::numbers(cells).for_each(|cell| now.cells[cell as usize] = bytes[cell as usize]);
                 now.ids |= own;

@@ -21,7 +21,7 @@ impl State {
     }
 
     /// Rule 13: true if a replica accepts messages of an epoch.
-    fn hears(&self, scope: &Scope, replica: u8, epoch: u8) -> bool {
+    fn accepts(&self, scope: &Scope, replica: u8, epoch: u8) -> bool {
         let at = &self.replicas[replica as usize];
         at.up && !(at.outside && scope.rules.incarnations) && (at.now.epoch == epoch || !scope.rules.epochs_fence)
     }
@@ -36,7 +36,7 @@ impl State {
     pub fn request(&mut self, scope: &Scope, client: usize, replica: u8, request: Request) {
         match request {
             Request::Fast { epoch, op, follow, stamp } => {
-                if self.hears(scope, replica, epoch) {
+                if self.accepts(scope, replica, epoch) {
                     let took = self.fast(scope, replica, op, follow, stamp);
                     self.answer_fast(scope, client, replica, op, epoch, took);
                 } else {
@@ -45,18 +45,20 @@ impl State {
                 }
             }
             Request::Led { epoch, op } => {
-                if self.hears(scope, replica, epoch) && self.leads(replica) && self.replicas[replica as usize].view.open
+                if self.accepts(scope, replica, epoch)
+                    && self.leads(replica)
+                    && self.replicas[replica as usize].view.open
                 {
                     self.order(scope, replica, op);
                 }
             }
             Request::Settled { epoch, op, stamp, on_learners } => {
-                if self.hears(scope, replica, epoch) && self.leads(replica) {
-                    self.told_settled(scope, replica, scope.target(op).0, stamp, on_learners);
+                if self.accepts(scope, replica, epoch) && self.leads(replica) {
+                    self.settled_received(scope, replica, scope.target(op).0, stamp, on_learners);
                 }
             }
             Request::Sync { epoch } => {
-                if self.hears(scope, replica, epoch) {
+                if self.accepts(scope, replica, epoch) {
                     self.sync(scope, replica);
                     let is_same = self.clients[client].view.epoch == epoch;
                     if let Some(mask) = self.clients[client].syncing.as_mut().filter(|_| is_same) {
@@ -152,7 +154,7 @@ impl State {
             self.apply(scope, replica, op, stamp);
             self.tell_others(replica, Message::Append { epoch, op, follow, stamp, position });
         } else if at.now.shards[shard].list.iter().any(|one| !matches!(one.stamp.by, By::Leader(_))) {
-            self.even(scope, replica, shard, 0, false);
+            self.reconcile(scope, replica, shard, 0, false);
         }
         self.settle(scope, replica, shard);
     }
@@ -184,7 +186,7 @@ impl State {
 
     /// Rule 8: the leader's copy gets a new stamp, and all replicas get the leader's bytes of all cells that may differ
     /// (rule 9).
-    pub fn even(&mut self, scope: &Scope, replica: u8, shard: usize, also: Mask, whole: bool) {
+    pub fn reconcile(&mut self, scope: &Scope, replica: u8, shard: usize, also: Mask, whole: bool) {
         let rules = scope.rules;
         let of_shard = scope.ops_of(shard);
         let all = bit(self.replica_count()) - 1;
@@ -206,7 +208,7 @@ impl State {
         copy.list = vec![Unsettled { stamp: copy.stamp, cells: covers, ops, held: 0 }];
         copy.unstable = true;
         copy.missing |= all & !at.view.members;
-        let message = Message::Even {
+        let message = Message::Reconcile {
             epoch: at.view.epoch,
             shard: shard as u8,
             stamp: copy.stamp,
@@ -224,7 +226,7 @@ impl State {
     pub fn message(&mut self, scope: &Scope, from: u8, to: u8, message: Message) {
         match message {
             Message::Append { epoch, op, follow, stamp, position } => {
-                if !self.hears(scope, to, epoch) {
+                if !self.accepts(scope, to, epoch) {
                     return;
                 }
                 let shard = scope.target(op).0;
@@ -241,14 +243,14 @@ impl State {
                     self.needs(scope, from, to, shard, epoch);
                 }
             }
-            Message::Even { epoch, shard, stamp, covers, cells, ops, whole, position } => {
-                if self.hears(scope, to, epoch) {
-                    let even = Unsettled { stamp, cells: covers, ops, held: 0 };
-                    self.take_even(scope, (from, to), shard as usize, even, cells, whole, position, epoch);
+            Message::Reconcile { epoch, shard, stamp, covers, cells, ops, whole, position } => {
+                if self.accepts(scope, to, epoch) {
+                    let reconciled = Unsettled { stamp, cells: covers, ops, held: 0 };
+                    self.apply_reconciled(scope, (from, to), shard as usize, reconciled, cells, whole, position, epoch);
                 }
             }
             Message::Settled { epoch, shard, stamp } => {
-                if self.hears(scope, to, epoch) {
+                if self.accepts(scope, to, epoch) {
                     let list = &mut self.replicas[to as usize].now.shards[shard as usize].list;
                     if let Some(last) = list.iter().position(|one| one.stamp == stamp) {
                         list.drain(..=last);
@@ -262,12 +264,12 @@ impl State {
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
-    fn take_even(
+    fn apply_reconciled(
         &mut self,
         scope: &Scope,
         (from, to): (u8, u8),
         shard: usize,
-        even: Unsettled,
+        reconciled: Unsettled,
         cells: [u8; CELLS],
         whole: bool,
         position: (u8, u8),
@@ -280,20 +282,20 @@ impl State {
         let at = &mut self.replicas[to as usize];
         let copy = &mut at.now.shards[shard];
         let own = copy.list.iter().fold(0, |mask, one| mask | one.cells);
-        if own & !even.cells != 0 && rules.both_ranges {
+        if own & !reconciled.cells != 0 && rules.both_ranges {
             return self.needs(scope, from, to, shard, epoch);
         }
-        let undone = copy.list.iter().fold(0, |mask, one| mask | one.ops) & !even.ops;
-        numbers(even.cells).for_each(|cell| copy.cells[cell as usize] = cells[cell as usize]);
-        let stamp = even.stamp;
+        let undone = copy.list.iter().fold(0, |mask, one| mask | one.ops) & !reconciled.ops;
+        numbers(reconciled.cells).for_each(|cell| copy.cells[cell as usize] = cells[cell as usize]);
+        let stamp = reconciled.stamp;
         copy.stamp = stamp;
         if rules.ids_are_struck {
             at.now.ids &= if whole { !of_shard } else { !undone };
         }
         if rules.ids_go_along {
-            at.now.ids |= even.ops;
+            at.now.ids |= reconciled.ops;
         }
-        copy.list = vec![even];
+        copy.list = vec![reconciled];
         copy.unstable = true;
         copy.missing |= all & !at.view.members;
         at.now.position = position;
@@ -311,7 +313,7 @@ impl State {
         }
         let list = &self.replicas[member as usize].now.shards[shard].list;
         let cells = list.iter().fold(0, |mask, one| mask | one.cells);
-        self.even(scope, leader, shard, cells, false);
+        self.reconcile(scope, leader, shard, cells, false);
     }
 
     /// The leader learns that a replica has the write with this stamp, and all before it.
@@ -332,7 +334,7 @@ impl State {
         self.settle(scope, leader, shard);
     }
 
-    fn told_settled(&mut self, scope: &Scope, leader: u8, shard: usize, stamp: Stamp, on_learners: bool) {
+    fn settled_received(&mut self, scope: &Scope, leader: u8, shard: usize, stamp: Stamp, on_learners: bool) {
         let at = &mut self.replicas[leader as usize];
         let copy = &mut at.now.shards[shard];
         if on_learners && copy.stamp == stamp {
@@ -366,9 +368,9 @@ impl State {
         }
         for op in numbers(answered) {
             let client = &mut self.clients[scope.op(op).0];
-            let is_heard = client.up && client.view.epoch == epoch;
+            let is_accepted = client.up && client.view.epoch == epoch;
             let losses = client.view.losses;
-            if let Some((_, work)) = client.works.iter_mut().find(|(one, _)| *one == op).filter(|_| is_heard)
+            if let Some((_, work)) = client.works.iter_mut().find(|(one, _)| *one == op).filter(|_| is_accepted)
                 && *work == Work::Led
             {
                 *work = Work::Answered { stamp, losses };

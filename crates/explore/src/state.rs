@@ -178,7 +178,7 @@ pub enum Message {
         stamp: Stamp,
         position: (u8, u8),
     },
-    Even {
+    Reconcile {
         epoch: u8,
         shard: u8,
         stamp: Stamp,

@@ -172,9 +172,9 @@ impl State {
         for shard in 0..scope.shards as usize {
             let copy = |at: u8| &self.replicas[at as usize].now.shards[shard];
             let own_changes = |at: u8| copy(at).unstable || !copy(at).list.is_empty();
-            let who = if rules.all_lists { view.members } else { bit(leader) };
-            let is_open = rules.level_unsettled && numbers(who).any(|at| !copy(at).list.is_empty());
-            let also = numbers(who).flat_map(|at| &copy(at).list).fold(0, |mask, one| mask | one.cells);
+            let asked = if rules.all_lists { view.members } else { bit(leader) };
+            let is_open = rules.level_unsettled && numbers(asked).any(|at| !copy(at).list.is_empty());
+            let also = numbers(asked).flat_map(|at| &copy(at).list).fold(0, |mask, one| mask | one.cells);
             let known = match rules.lists_handed_on {
                 true => numbers(participants).fold(0, |mask, at| mask | copy(at).missing),
                 false => copy(leader).missing,
@@ -184,12 +184,12 @@ impl State {
                 true => known & view.members != 0 || numbers(new).any(own_changes),
                 false => known & view.members & opened != 0,
             };
-            let is_unsure = loses && numbers(who).any(|at| copy(at).unstable);
+            let is_unsure = loses && numbers(asked).any(|at| copy(at).unstable);
             let learners = numbers(view.learners).filter(|at| own_changes(*at)).fold(0, |mask, at| mask | bit(at));
             let listed = known | if rules.own_list { learners } else { 0 };
             self.replicas[leader as usize].now.shards[shard].missing = listed & !view.members;
             if is_open || is_lacking || is_unsure {
-                self.even(scope, leader, shard, also, is_lacking || is_unsure);
+                self.reconcile(scope, leader, shard, also, is_lacking || is_unsure);
             }
         }
     }
@@ -284,7 +284,7 @@ impl State {
     pub fn is_stable(&self, scope: &Scope, shard: usize) -> bool {
         let (opened, rules) = (self.coordinator.opened, scope.rules);
         let Some(leader) = opened.leader else { return false };
-        let who = opened.members | if rules.learners_sync { opened.learners } else { 0 };
+        let asked = opened.members | if rules.learners_sync { opened.learners } else { 0 };
         let stamp = self.replicas[leader as usize].now.shards[shard].stamp;
         let is_synced = |at: u8| {
             let at = &self.replicas[at as usize];
@@ -293,7 +293,7 @@ impl State {
         };
         let is_known = numbers(opened.members).all(|at| !self.replicas[at as usize].now.shards[shard].unstable);
         let is_settled = self.leads(leader) && self.replicas[leader as usize].now.shards[shard].list.is_empty();
-        self.coordinator.forming.is_none() && !is_known && is_settled && numbers(who).all(is_synced)
+        self.coordinator.forming.is_none() && !is_known && is_settled && numbers(asked).all(is_synced)
     }
 
     /// The leader has learned that from all, and reported it to them.

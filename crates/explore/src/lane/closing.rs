@@ -3,9 +3,9 @@
 use super::*;
 use crate::scope::numbers;
 
-impl Uneven {
+impl Unreconciled {
     pub(super) fn new() -> Self {
-        Self { cells: 0, listed: 0, own: 0, everywhere: 0, told: 0 }
+        Self { cells: 0, listed: 0, own: 0, everywhere: 0, reported: 0 }
     }
 
     /// Adds the list of a member.
@@ -16,7 +16,7 @@ impl Uneven {
         // A member that lists a later write of a session has the earlier one, too.
         let holds = |op: &u8| numbers(list.ops).any(|one| one >= *op && lane.scope.op(one).0 == lane.scope.op(*op).0);
         self.everywhere &= numbers(self.everywhere).filter(holds).fold(0, |mask, op| mask | bit(op));
-        self.told |= bit(from);
+        self.reported |= bit(from);
     }
 
     pub(super) fn add_own(&mut self, list: List) {
@@ -111,8 +111,8 @@ impl World {
         let others = view.members & !bit(leader);
         let at = self.at(leader);
         let sequence = at.now.log.len() as u8 + u8::from(lane.rules.restamped);
-        let mut uneven = Uneven::new();
-        uneven.add_own(at.now.list);
+        let mut unreconciled = Unreconciled::new();
+        unreconciled.add_own(at.now.list);
         let missing = if lane.rules.members_asked { others } else { 0 };
         if !lane.rules.asked_behind {
             self.send_known(leader, missing, Message::List { sequence });
@@ -125,52 +125,52 @@ impl World {
         }
         if let Some(lead) = self.at(leader).lead.as_mut() {
             (lead.due, lead.loose, lead.round) = (false, false, None);
-            lead.closing = Some(Closing { sequence, missing, uneven });
+            lead.closing = Some(Closing { sequence, missing, unreconciled });
         }
         self.go_on(lane, leader);
     }
 
     /// Second step: a member reports its list.
-    pub(super) fn told_list(&mut self, lane: &Lane, leader: u8, from: u8, sequence: u8) {
+    pub(super) fn list_received(&mut self, lane: &Lane, leader: u8, from: u8, sequence: u8) {
         let other = &self.replicas[from as usize];
         let (list, has_it) = (other.now.list, other.now.log.len() as u8 >= sequence);
-        if !self.is_heard(leader, from) || !has_it && lane.rules.asked_behind {
+        if !self.is_accepted(leader, from) || !has_it && lane.rules.asked_behind {
             return;
         }
         let closing = self.at(leader).lead.as_mut().and_then(|lead| lead.closing.as_mut());
         let Some(closing) = closing.filter(|closing| closing.sequence == sequence) else { return };
         if closing.missing & bit(from) != 0 {
             closing.missing &= !bit(from);
-            closing.uneven.add(lane, from, list);
+            closing.unreconciled.add(lane, from, list);
         }
     }
 
-    pub(super) fn may_even(&self, leader: u8) -> bool {
+    pub(super) fn may_reconcile(&self, leader: u8) -> bool {
         let lead = self.replicas[leader as usize].lead.as_ref();
         let closing = lead.and_then(|lead| lead.closing.as_ref());
         self.view_of(leader).is_some() && closing.is_some_and(|closing| closing.missing == 0)
     }
 
     /// Third step: a record reconciles one range; the last one ends the closing.
-    pub(super) fn even(&mut self, lane: &Lane, leader: u8) {
+    pub(super) fn reconcile(&mut self, lane: &Lane, leader: u8) {
         let Some(view) = self.view_of(leader) else { return };
         let others = view.members & !bit(leader);
         let at = self.at(leader);
         let bytes = at.now.cells;
         let Some(lead) = at.lead.as_mut() else { return };
         let Some(closing) = lead.closing.as_mut() else { return };
-        let Uneven { cells, listed, own, everywhere, told } = closing.uneven;
+        let Unreconciled { cells, listed, own, everywhere, reported } = closing.unreconciled;
         let first = cells & cells.wrapping_neg();
-        closing.uneven.cells &= !first;
-        let last = closing.uneven.cells == 0;
+        closing.unreconciled.cells &= !first;
+        let last = closing.unreconciled.cells == 0;
         if last {
             (lead.open, lead.unsettled, lead.due, lead.closing) = (None, false, false, None);
         }
         if cells != 0 {
             let own = if last && lane.rules.ids_in_slots { own } else { 0 };
-            let ops = if others & !told == 0 && !last { everywhere } else { 0 };
+            let ops = if others & !reported == 0 && !last { everywhere } else { 0 };
             let rest = List { cells: cells & !first, ops };
-            self.append(lane, leader, Change::Even { cells: first, bytes, own, listed, rest });
+            self.append(lane, leader, Change::Reconcile { cells: first, bytes, own, listed, rest });
         }
         self.go_on(lane, leader);
     }
@@ -215,7 +215,7 @@ impl World {
 
     /// A member reports whether it has the write that a read shows. If it lacks it, the write may never arrive, and the
     /// shard is closed.
-    pub(super) fn told_held(&mut self, lane: &Lane, leader: u8, from: u8, stamp: Stamp) {
+    pub(super) fn held_received(&mut self, lane: &Lane, leader: u8, from: u8, stamp: Stamp) {
         let other = &self.replicas[from as usize];
         let owner = |op: u8| lane.scope.op(op).0;
         let came_before = match stamp {
@@ -223,10 +223,10 @@ impl World {
             _ => false,
         };
         let holds = other.now.stamp == stamp || came_before;
-        let is_heard = self.is_heard(leader, from);
+        let is_accepted = self.is_accepted(leader, from);
         let at = self.at(leader);
         let (last, list) = (at.now.log.len() as u8, at.now.list.ops);
-        let Some(lead) = at.lead.as_mut().filter(|_| is_heard) else { return };
+        let Some(lead) = at.lead.as_mut().filter(|_| is_accepted) else { return };
         let Some(reading) = lead.reading.as_mut().filter(|reading| reading.stamp == stamp) else { return };
         if !holds {
             lead.due |= lead.open.is_some();

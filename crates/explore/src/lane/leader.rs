@@ -9,7 +9,7 @@ impl World {
         let at = self.at(leader);
         at.lives += 1;
         let term = if lane.rules.terms_differ { at.lives * 4 + leader } else { at.lives };
-        let mut found = Uneven::new();
+        let mut found = Unreconciled::new();
         if lane.rules.own_found {
             found.add_own(at.now.list);
         }
@@ -84,11 +84,11 @@ impl World {
     }
 
     /// A leader's message arrives; its answer is known at once.
-    pub(super) fn hear(&mut self, lane: &Lane, from: u8, to: u8, message: Message) {
+    pub(super) fn receive(&mut self, lane: &Lane, from: u8, to: u8, message: Message) {
         match message {
             Message::Ask { term } => {
                 self.at(to).term = term;
-                self.told_position(lane, from, to);
+                self.position_received(lane, from, to);
             }
             Message::Append { sequence, record } => {
                 let at = self.at(to);
@@ -96,26 +96,26 @@ impl World {
                     at.take(lane, record);
                 }
                 let held = at.now.log.len() as u8;
-                let (last, is_attached) = (self.at(from).now.log.len() as u8, self.is_heard(from, to));
+                let (last, is_attached) = (self.at(from).now.log.len() as u8, self.is_accepted(from, to));
                 if let Some(lead) = self.at(from).lead.as_mut().filter(|_| is_attached) {
                     lead.held[to as usize] = held;
                     lead.whole |= if held == last { bit(to) } else { 0 };
                 }
             }
-            Message::Sync => self.told_synced(from, to),
-            Message::List { sequence } => self.told_list(lane, from, to, sequence),
-            Message::AskFast { stamp } => self.told_held(lane, from, to, stamp),
+            Message::Sync => self.synced_received(from, to),
+            Message::List { sequence } => self.list_received(lane, from, to, sequence),
+            Message::AskFast { stamp } => self.held_received(lane, from, to, stamp),
         }
         self.go_on(lane, from);
     }
 
     /// True if a leader accepts messages of this replica.
-    pub(super) fn is_heard(&self, leader: u8, from: u8) -> bool {
+    pub(super) fn is_accepted(&self, leader: u8, from: u8) -> bool {
         let (at, other) = (&self.replicas[leader as usize], &self.replicas[from as usize]);
         at.up && at.epoch == other.epoch && at.lead.as_ref().is_some_and(|lead| lead.known & bit(from) != 0)
     }
 
-    fn told_position(&mut self, lane: &Lane, leader: u8, from: u8) {
+    fn position_received(&mut self, lane: &Lane, leader: u8, from: u8) {
         let Some(view) = self.view_of(leader) else { return };
         let (other, own) = (self.replicas[from as usize].clone(), self.replicas[leader as usize].clone());
         let Some(lead) = self.at(leader).lead.as_mut() else { return };
@@ -130,7 +130,7 @@ impl World {
         if is_learner && (is_compared || !own.now.log.starts_with(&other.now.log)) {
             self.heal(lane, leader, from);
         } else if !other.now.list.is_empty() && listed && (is_learner || lead.phase != Phase::Serving) {
-            lead.found.get_or_insert_with(Uneven::new).add(lane, from, other.now.list);
+            lead.found.get_or_insert_with(Unreconciled::new).add(lane, from, other.now.list);
         }
         if own.lead.is_some_and(|lead| lead.phase == Phase::Asking) {
             return self.decide(lane, leader);
@@ -254,7 +254,7 @@ impl World {
         {
             let found = lead.found.take();
             lead.round = lead.round.filter(|_| found.is_none());
-            lead.closing = found.map(|uneven| Closing { sequence: 0, missing: 0, uneven });
+            lead.closing = found.map(|unreconciled| Closing { sequence: 0, missing: 0, unreconciled });
         }
         if goes_on && is_level && lead.phase == Phase::Feeding && lead.closing.is_none() && lead.found.is_none() {
             lead.phase = Phase::Serving;

@@ -29,10 +29,10 @@ impl World {
     }
 
     /// A member has synced all its data.
-    pub(super) fn told_synced(&mut self, leader: u8, from: u8) {
+    pub(super) fn synced_received(&mut self, leader: u8, from: u8) {
         self.at(from).sync();
-        let is_heard = self.is_heard(leader, from);
-        if let Some(lead) = self.at(leader).lead.as_mut().filter(|_| is_heard) {
+        let is_accepted = self.is_accepted(leader, from);
+        if let Some(lead) = self.at(leader).lead.as_mut().filter(|_| is_accepted) {
             lead.round = lead.round.map(|round| round & !bit(from));
         }
     }

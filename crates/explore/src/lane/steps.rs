@@ -39,7 +39,7 @@ pub enum Action {
     Restamp {
         leader: u8,
     },
-    Even {
+    Reconcile {
         leader: u8,
     },
     Read {
@@ -159,14 +159,14 @@ impl Model for Lane {
                 world.go_on(self, leader);
             }
             Action::Restamp { leader } => world.restamp(self, leader),
-            Action::Even { leader } => world.even(self, leader),
+            Action::Reconcile { leader } => world.reconcile(self, leader),
             Action::Read { leader } => world.read(self, leader),
             Action::Ask { leader, to } => world.ask(leader, to),
             Action::Fetch { leader, from } => world.fetch(self, leader, from),
             Action::Take { from, to } => {
                 let (epoch, message) = world.back(from, to).remove(0);
                 if world.at(to).epoch == epoch && world.at(to).is_in() {
-                    world.hear(self, from, to, message);
+                    world.receive(self, from, to, message);
                 }
             }
             Action::Kill { replica } => {
@@ -298,8 +298,8 @@ impl World {
             if self.may_restamp(lane, leader) {
                 found.push(Action::Restamp { leader });
             }
-            if self.may_even(leader) {
-                found.push(Action::Even { leader });
+            if self.may_reconcile(leader) {
+                found.push(Action::Reconcile { leader });
             }
             if self.may_read(lane, leader) {
                 found.push(Action::Read { leader });
