@@ -251,7 +251,7 @@ mod tests {
         Op::Data { op: DataOp::Fsync { inode: FILE } }
     }
 
-    fn told(history: &mut History, session: SessionId, op: Op, from: Moment, to: Moment) -> CallNumber {
+    fn acknowledged(history: &mut History, session: SessionId, op: Op, from: Moment, to: Moment) -> CallNumber {
         let call = history.invoke(1, session, op, false, from);
         history.answer(call, to, Ok(Reply::Done));
         call
@@ -260,10 +260,10 @@ mod tests {
     #[test]
     fn an_fsync_secures_changes_acknowledged_to_its_session_before_it_began() {
         let mut history = History::default();
-        let before = told(&mut history, MINE, write(), 0, 2);
-        let other = told(&mut history, SessionId(2), write(), 0, 2);
-        let during = told(&mut history, MINE, write(), 2, 6);
-        told(&mut history, MINE, fsync(), 5, 9);
+        let before = acknowledged(&mut history, MINE, write(), 0, 2);
+        let other = acknowledged(&mut history, SessionId(2), write(), 0, 2);
+        let during = acknowledged(&mut history, MINE, write(), 2, 6);
+        acknowledged(&mut history, MINE, fsync(), 5, 9);
         assert_eq!(history.secured_at(before), Some(2));
         assert_eq!(history.secured_at(other), None);
         assert_eq!(history.secured_at(during), None, "it was not acknowledged when the fsync began");
@@ -272,11 +272,11 @@ mod tests {
     #[test]
     fn a_loss_that_was_reported_is_not_secured_by_the_next_fsync() {
         let mut history = History::default();
-        let before = told(&mut history, MINE, write(), 0, 2);
+        let before = acknowledged(&mut history, MINE, write(), 0, 2);
         let failed = history.invoke(1, MINE, fsync(), false, 3);
         history.answer(failed, 4, Err(Error::Lost { what: "all".into() }));
-        let after = told(&mut history, MINE, write(), 5, 6);
-        told(&mut history, MINE, fsync(), 7, 8);
+        let after = acknowledged(&mut history, MINE, write(), 5, 6);
+        acknowledged(&mut history, MINE, fsync(), 7, 8);
         assert_eq!((history.secured_at(before), history.secured_at(after)), (None, Some(6)));
     }
 

@@ -153,12 +153,12 @@ impl Rules<'_> {
     }
 
     fn same(&self, seen: &[Seen]) -> Option<String> {
-        let told = |attr: &Attr| (attr.mode, attr.uid, attr.gid, attr.nlink, attr.size, attr.mtime, attr.ctime);
+        let visible = |attr: &Attr| (attr.mode, attr.uid, attr.gid, attr.nlink, attr.size, attr.mtime, attr.ctime);
         let mut known: BTreeMap<u64, &Seen> = BTreeMap::new();
         for seen in seen.iter().filter(|seen| seen.attr.kind == NodeKind::File) {
             let first = *known.entry(seen.attr.change).or_insert(seen);
             let (from, to) = (first.invoked.min(seen.invoked), first.returned.max(seen.returned));
-            if told(first.attr) != told(seen.attr) && !self.power_failed(from, to) {
+            if visible(first.attr) != visible(seen.attr) && !self.power_failed(from, to) {
                 let rule = format!("the change counter is {} in both, but they differ otherwise", seen.attr.change);
                 return Some(self.both(rule, first.call, seen.call));
             }

@@ -48,13 +48,16 @@ pub fn check(history: &History) -> Vec<Complaint> {
 
 /// The calls that concern each file's bytes or show its size.
 fn calls_of_files(history: &History) -> BTreeMap<InodeId, Vec<CallNumber>> {
-    let kinds: BTreeMap<InodeId, NodeKind> =
-        history.calls().filter_map(|(_, call)| told(call.settled()?.ok()?)).map(|attr| (attr.id, attr.kind)).collect();
+    let kinds: BTreeMap<InodeId, NodeKind> = history
+        .calls()
+        .filter_map(|(_, call)| attr_in(call.settled()?.ok()?))
+        .map(|attr| (attr.id, attr.kind))
+        .collect();
     let is_file = |inode: &InodeId| kinds.get(inode).is_none_or(|kind| *kind == NodeKind::File);
     let mut files: BTreeMap<InodeId, Vec<CallNumber>> = BTreeMap::new();
     for (number, call) in history.calls() {
-        let told = call.settled().and_then(Result::ok).and_then(told).map(|attr| attr.id);
-        if let Some(inode) = worked_on(&call.op).or(told).filter(is_file) {
+        let shown = call.settled().and_then(Result::ok).and_then(attr_in).map(|attr| attr.id);
+        if let Some(inode) = worked_on(&call.op).or(shown).filter(is_file) {
             files.entry(inode).or_default().push(number);
         }
     }
@@ -73,7 +76,7 @@ fn worked_on(op: &Op) -> Option<InodeId> {
 }
 
 /// The attributes in an answer.
-fn told(reply: &Reply) -> Option<&Attr> {
+fn attr_in(reply: &Reply) -> Option<&Attr> {
     match reply {
         Reply::Node { attr, .. } => Some(attr),
         _ => None,

@@ -24,13 +24,13 @@ pub enum Step {
     /// A write to all members, and the request to the inode's leader beside it.
     SendAll(Vec<(BrickId, Request)>, BrickId, Box<Request>),
     /// Repeats the request to the inode's leader while its write is still in flight.
-    TellAgain(BrickId, Box<Request>),
+    WroteAgain(BrickId, Box<Request>),
     Finished(Result<Reply>),
 }
 
 /// The replica that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whom {
+enum Receiver {
     Leader(Position),
     Brick(BrickId),
 }
@@ -73,7 +73,7 @@ enum Stage {
         layout: Layout,
         next: usize,
     },
-    WriteTold,
+    WroteSent,
     WriteLayout,
     Fsync {
         left: Vec<BrickId>,
@@ -87,7 +87,7 @@ struct Call {
     op: Op,
     durable: bool,
     stage: Stage,
-    whom: Whom,
+    receiver: Receiver,
     request: Request,
     flight: Option<Flight>,
 }
@@ -108,7 +108,7 @@ pub struct Client {
     pub loose: bool,
 }
 
-type Sent = (Stage, Whom, Op);
+type Sent = (Stage, Receiver, Op);
 
 impl Client {
     pub fn new(session: SessionId, views: Vec<View>) -> Self {
@@ -127,9 +127,9 @@ impl Client {
 
     /// Begins a call. `slot`: the session slot of its first change.
     pub fn begin(&mut self, op: Op, durable: bool) -> Step {
-        let (stage, whom, first) = match &op {
-            Op::Name { op: name_op } => (Stage::Only, Whom::Leader(place_of(name_op, &self.spreads)), op.clone()),
-            Op::Inode { op: inode_op } => (Stage::Only, Whom::Leader(inode_op.inode().position()), op.clone()),
+        let (stage, receiver, first) = match &op {
+            Op::Name { op: name_op } => (Stage::Only, Receiver::Leader(place_of(name_op, &self.spreads)), op.clone()),
+            Op::Inode { op: inode_op } => (Stage::Only, Receiver::Leader(inode_op.inode().position()), op.clone()),
             Op::Data { op: DataOp::Read { inode, .. } } => self.begin_read(&op, *inode),
             Op::Data { op: DataOp::Write { inode, .. } } => match self.shapes.get(inode).cloned() {
                 Some(shape) => write_shard(&op, shape.layout, 0),
@@ -138,13 +138,13 @@ impl Client {
             Op::Data { op: DataOp::Fsync { .. } } => self.begin_fsync(),
             other => return Step::Finished(Err(Error::invalid(format!("{} is no call of a door", other.label())))),
         };
-        self.send(op, durable, (stage, whom, first))
+        self.send(op, durable, (stage, receiver, first))
     }
 
     fn begin_read(&self, op: &Op, inode: InodeId) -> Sent {
         match self.shapes.get(&inode).cloned() {
             Some(shape) => read_shard(op, shape, Vec::new()),
-            None => (Stage::ReadHome, Whom::Leader(inode.position()), op.clone()),
+            None => (Stage::ReadHome, Receiver::Leader(inode.position()), op.clone()),
         }
     }
 
@@ -161,7 +161,7 @@ impl Client {
         let members = self.views.iter().flat_map(|view| &view.members).filter(|member| member.brick == brick);
         let incarnation = members.map(|member| member.incarnation).min().unwrap_or_default();
         let sync = DataOp::Sync { incarnation, shards: Vec::new(), all: true };
-        (Stage::Fsync { left }, Whom::Brick(brick), Op::Data { op: sync })
+        (Stage::Fsync { left }, Receiver::Brick(brick), Op::Data { op: sync })
     }
 
     /// Rule 19: acknowledged changes are on stable storage, unless a view's loss counter has increased since. The loss
@@ -173,8 +173,8 @@ impl Client {
         Step::Finished(if is_lost { Err(Error::Lost { what: "before it was synced".into() }) } else { Ok(Reply::Done) })
     }
 
-    fn send(&mut self, op: Op, durable: bool, (stage, whom, inner): Sent) -> Step {
-        if let Whom::Leader(position) = whom
+    fn send(&mut self, op: Op, durable: bool, (stage, receiver, inner): Sent) -> Step {
+        if let Receiver::Leader(position) = receiver
             && !durable
             && !inner.is_read()
         {
@@ -183,7 +183,7 @@ impl Client {
         let op_id = if inner.is_read() { OpId(0) } else { self.next_op() };
         let (volume, session, retry) = (VOLUME, self.session, false);
         let request = Request { volume, target: Target::Server, session, op_id, durable, retry, op: inner };
-        self.call = Some(Call { op, durable, stage, whom, request, flight: None });
+        self.call = Some(Call { op, durable, stage, receiver, request, flight: None });
         self.wish_for_fast_lane();
         self.begin_flight().unwrap_or_else(|| self.outstanding())
     }
@@ -204,12 +204,12 @@ impl Client {
     fn outstanding(&mut self) -> Step {
         let count = self.views.len() as u32;
         let Some(call) = &mut self.call else { return Step::Finished(Err(Error::bug("no call is under way"))) };
-        let brick = match call.whom {
-            Whom::Brick(brick) => {
+        let brick = match call.receiver {
+            Receiver::Brick(brick) => {
                 call.request.target = Target::Brick { brick };
                 brick
             }
-            Whom::Leader(position) => {
+            Receiver::Leader(position) => {
                 let partition = position.partition(count);
                 let View { epoch, leader, .. } = &self.views[partition.0 as usize];
                 call.request.target = Target::Partition { ring: RING, partition, epoch: *epoch };
@@ -245,11 +245,11 @@ impl Client {
             self.learn(attr);
         }
         let Call { op, durable, stage, .. } = call;
-        if let (Stage::WriteTold, Ok(_)) = (&stage, &reply) {
+        if let (Stage::WroteSent, Ok(_)) = (&stage, &reply) {
             self.grow(&op);
         }
         if let (Err(Error::OtherSpread { spread }), Stage::Only, Op::Name { op: name_op }) = (&reply, &stage, &op) {
-            return match self.told_spread(name_op, *spread) {
+            return match self.spread_received(name_op, *spread) {
                 Ok(sent) => self.send(op, durable, sent),
                 Err(error) => Step::Finished(Err(error)),
             };
@@ -281,7 +281,7 @@ impl Client {
     }
 
     /// Handles a leader's answer that names the number of partitions that share the names.
-    fn told_spread(&mut self, op: &NameOp, spread: u32) -> Result<Sent> {
+    fn spread_received(&mut self, op: &NameOp, spread: u32) -> Result<Sent> {
         let dir = op.dir();
         if self.spreads.insert(dir, spread).is_some_and(|known| known >= spread) {
             return Err(Error::Protocol { what: format!("names in {spread} partitions, which the client knew") });
@@ -289,7 +289,7 @@ impl Client {
         if let NameOp::List { attributes, .. } = op {
             return of_parts(wide::list(dir, spread, *attributes)).map_err(|_| Error::bug("a list without parts"));
         }
-        Ok((Stage::Only, Whom::Leader(place_of(op, &self.spreads)), Op::Name { op: op.clone() }))
+        Ok((Stage::Only, Receiver::Leader(place_of(op, &self.spreads)), Op::Name { op: op.clone() }))
     }
 
     /// Records the file's new least size after a write, under the layout that was used.
@@ -323,14 +323,14 @@ fn next(
         Stage::Elsewhere { tries } => match reply {
             Err(Error::Stale) if tries < STALE_MAX => {
                 let Op::Name { op: name_op } = op else { return Err(Err(Error::Stale)) };
-                let whom = Whom::Leader(place_of(name_op, spreads));
-                Ok((Stage::Only, whom, op.clone()))
+                let receiver = Receiver::Leader(place_of(name_op, spreads));
+                Ok((Stage::Only, receiver, op.clone()))
             }
             other => Err(other),
         },
         Stage::Parts(parts) => match (reply, op) {
             (Err(Error::Stale), Op::Name { op: name_op @ NameOp::Lookup { .. } }) => {
-                Ok((Stage::Only, Whom::Leader(place_of(name_op, spreads)), op.clone()))
+                Ok((Stage::Only, Receiver::Leader(place_of(name_op, spreads)), op.clone()))
             }
             (reply, _) => of_parts(wide::answered(parts, got(reply)?)),
         },
@@ -352,7 +352,7 @@ fn next(
             Err(Error::LayoutChanged) => Ok(write_layout(op)),
             reply => reply.map(|_| write_shard(op, layout, next)).map_err(Err),
         },
-        Stage::WriteTold => match reply {
+        Stage::WroteSent => match reply {
             Err(Error::LayoutChanged) => Ok(write_layout(op)),
             reply => Err(reply.map(|_| Reply::Done)),
         },
@@ -378,7 +378,7 @@ fn without_parts(mut reply: Reply) -> Reply {
 
 fn of_parts(then: wide::Then) -> std::result::Result<Sent, Result<Reply>> {
     match then {
-        wide::Then::Ask(parts, position, op) => Ok((Stage::Parts(parts), Whom::Leader(position), op)),
+        wide::Then::Ask(parts, position, op) => Ok((Stage::Parts(parts), Receiver::Leader(position), op)),
         wide::Then::Answer(answer) => Err(answer),
     }
 }
@@ -404,7 +404,7 @@ fn getattr(inode: InodeId) -> Op {
 }
 
 fn elsewhere(inode: InodeId, tries: usize) -> Sent {
-    (Stage::Elsewhere { tries: tries + 1 }, Whom::Leader(inode.position()), getattr(inode))
+    (Stage::Elsewhere { tries: tries + 1 }, Receiver::Leader(inode.position()), getattr(inode))
 }
 
 fn data_of(reply: Reply) -> std::result::Result<Bytes, Result<Reply>> {
@@ -422,9 +422,9 @@ fn read_shard(op: &Op, shape: Shape, parts: Vec<Bytes>) -> Sent {
         Some((shard, from, count)) => {
             let ShardId { data, index, .. } = *shard;
             let read = DataOp::ReadShard { data, index, offset: *from as u32, length: *count as u32 };
-            (Stage::ReadShards { shape, parts }, Whom::Leader(shard.position()), Op::Data { op: read })
+            (Stage::ReadShards { shape, parts }, Receiver::Leader(shard.position()), Op::Data { op: read })
         }
-        None => (Stage::ReadLayout { shape, parts }, Whom::Leader(inode.position()), getattr(*inode)),
+        None => (Stage::ReadLayout { shape, parts }, Receiver::Leader(inode.position()), getattr(*inode)),
     }
 }
 
@@ -433,7 +433,7 @@ fn read_layout(op: &Op, shape: &Shape, parts: &[Bytes], reply: Reply) -> std::re
         return Err(Err(Error::Protocol { what: "a reply of another kind than the op's".into() }));
     };
     if attr.layout.is_inline() {
-        return Ok((Stage::ReadHome, Whom::Leader(inode.position()), op.clone()));
+        return Ok((Stage::ReadHome, Receiver::Leader(inode.position()), op.clone()));
     }
     // The shards may lack bytes beyond the size that was known before the read but within the new size.
     if attr.layout != shape.layout || attr.size.min(offset.saturating_add(u64::from(*length))) > shape.size {
@@ -458,12 +458,12 @@ fn write_home(op: &Op) -> Sent {
         _ => (ROOT, false),
     };
     let inner = if home { op.clone() } else { Op::Data { op: DataOp::Spill { inode } } };
-    (Stage::WriteHome, Whom::Leader(inode.position()), inner)
+    (Stage::WriteHome, Receiver::Leader(inode.position()), inner)
 }
 
 fn write_layout(op: &Op) -> Sent {
     let Op::Data { op: DataOp::Write { inode, .. } } = op else { return write_home(op) };
-    (Stage::WriteLayout, Whom::Leader(inode.position()), getattr(*inode))
+    (Stage::WriteLayout, Receiver::Leader(inode.position()), getattr(*inode))
 }
 
 /// The next shard of a write in file order; after the last one, the request to the inode's leader.
@@ -472,7 +472,7 @@ fn write_shard(op: &Op, layout: Layout, next: usize) -> Sent {
     let runs = layout.shard_runs(VOLUME, *offset, data.len());
     let Some((shard, from, count)) = runs.get(next) else {
         let end = offset + data.len() as u64;
-        let told = DataOp::Wrote {
+        let wrote = DataOp::Wrote {
             inode: *inode,
             layout_version: layout.version,
             end,
@@ -480,11 +480,11 @@ fn write_shard(op: &Op, layout: Layout, next: usize) -> Sent {
             drop_set_id: *drop_set_id,
             fast: false,
         };
-        return (Stage::WriteTold, Whom::Leader(inode.position()), Op::Data { op: told });
+        return (Stage::WroteSent, Receiver::Leader(inode.position()), Op::Data { op: wrote });
     };
     let before: usize = runs[..next].iter().map(|(_, _, count)| count).sum();
     let bytes = data.slice(before..before + count);
     let ShardId { data, index, .. } = *shard;
     let write = DataOp::WriteShard { data, index, offset: *from as u32, bytes, follow: None, fast: false };
-    (Stage::WriteShards { layout, next: next + 1 }, Whom::Leader(shard.position()), Op::Data { op: write })
+    (Stage::WriteShards { layout, next: next + 1 }, Receiver::Leader(shard.position()), Op::Data { op: write })
 }

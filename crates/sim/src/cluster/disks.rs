@@ -94,8 +94,8 @@ impl World {
     pub fn rot(&mut self, brick: BrickId) {
         let numbers = (0..self.settings.partitions).map(PartitionNumber);
         let is_even = |number: PartitionNumber| {
-            let (placed, even) = (self.coordinator.ring.placed(number), &self.even[number.0 as usize]);
-            !placed.contains(&brick) || placed.len() > 1 && placed.iter().all(|one| even.contains(one))
+            let (placed, complete) = (self.coordinator.ring.placed(number), &self.complete[number.0 as usize]);
+            !placed.contains(&brick) || placed.len() > 1 && placed.iter().all(|one| complete.contains(one))
         };
         let Some(server) = server_of(&self.servers, brick) else { return };
         // A failed sync takes data that is not on the disk yet, which would be a second fault.

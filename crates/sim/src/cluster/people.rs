@@ -22,7 +22,7 @@ impl World {
         let mut client = Client::new(self.coordinator.begin_session(), self.coordinator.ring.views.clone());
         client.loose = self.settings.loose;
         let script = Default::default();
-        let (call, op, number, connection, at, beside, tries) = (None, None, 0, 0, Default::default(), None, 0);
+        let (call, op, number, connection, at, wrote_request, tries) = (None, None, 0, 0, Default::default(), None, 0);
         self.people.push(Person {
             client,
             call,
@@ -30,7 +30,7 @@ impl World {
             number,
             connection,
             at,
-            beside,
+            wrote_request,
             tries,
             calls_left,
             script,
@@ -82,21 +82,21 @@ impl World {
                 self.people[number as usize].at.clear();
                 self.send(number, brick, request);
             }
-            Step::SendAll(requests, brick, told) => {
+            Step::SendAll(requests, brick, wrote) => {
                 self.report.count("branch: a write to all members at once");
                 self.people[number as usize].at.clear();
                 requests.into_iter().for_each(|(brick, request)| self.send(number, brick, Box::new(request)));
-                self.tell(number, brick, told);
+                self.send_wrote(number, brick, wrote);
             }
-            Step::TellAgain(brick, told) => self.tell(number, brick, told),
+            Step::WroteAgain(brick, wrote) => self.send_wrote(number, brick, wrote),
             Step::Finished(outcome) => self.finished(number, outcome),
         }
     }
 
-    fn tell(&mut self, client: u32, brick: BrickId, told: Box<Request>) {
-        self.send(client, brick, told);
+    fn send_wrote(&mut self, client: u32, brick: BrickId, wrote: Box<Request>) {
+        self.send(client, brick, wrote);
         let person = &mut self.people[client as usize];
-        person.beside = Some(person.number);
+        person.wrote_request = Some(person.number);
     }
 
     fn send(&mut self, client: u32, brick: BrickId, request: Box<Request>) {
@@ -152,7 +152,7 @@ impl World {
         let is_fast = person.client.is_fast();
         if is_fast {
             person.at.remove(&waiter.number);
-            if person.beside != Some(waiter.number) {
+            if person.wrote_request != Some(waiter.number) {
                 if let Some(step) = person.client.fast_answered(reply) {
                     self.take_step(client, step);
                 }
@@ -174,7 +174,7 @@ impl World {
                 self.again_later(client);
             }
             _ if is_fast => {
-                if let Some(step) = person.client.told_answered(reply) {
+                if let Some(step) = person.client.wrote_answered(reply) {
                     self.take_step(client, step);
                 }
             }

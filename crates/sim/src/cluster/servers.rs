@@ -241,7 +241,7 @@ impl World {
             let current = *partition.view() == self.coordinator.ring.views[number];
             if current && partition.serves() && partition.waits_for().is_empty() {
                 let members = partition.view().members.iter().map(|member| member.brick);
-                self.even[number] = members.filter(|brick| server_of(&self.servers, *brick).is_some()).collect();
+                self.complete[number] = members.filter(|brick| server_of(&self.servers, *brick).is_some()).collect();
             }
         }
     }
@@ -356,10 +356,10 @@ impl World {
     /// member, and a view that has begun since may have answered for changes that only its members have.
     pub fn lose_memory(&mut self, bricks: &BTreeSet<BrickId>) {
         let (mut lost, ring) = (false, &self.coordinator.ring);
-        for ((even, view), number) in self.even.iter_mut().zip(&ring.views).zip((0..).map(PartitionNumber)) {
+        for ((complete, view), number) in self.complete.iter_mut().zip(&ring.views).zip((0..).map(PartitionNumber)) {
             let is_member = |brick: &BrickId| ring.opened(number).is_none_or(|opened| opened.has_member(*brick));
-            even.retain(|brick| !bricks.contains(brick) && is_member(brick));
-            lost |= even.is_empty() && view.members.iter().any(|member| bricks.contains(&member.brick));
+            complete.retain(|brick| !bricks.contains(brick) && is_member(brick));
+            lost |= complete.is_empty() && view.members.iter().any(|member| bricks.contains(&member.brick));
         }
         if lost {
             let at = self.moment();

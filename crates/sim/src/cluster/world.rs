@@ -83,7 +83,7 @@ pub struct Person {
     /// Requests that it waits for, and their servers.
     pub at: BTreeMap<u64, u32>,
     /// Among these the request to the inode's leader beside a write to all members.
-    pub beside: Option<u64>,
+    pub wrote_request: Option<u64>,
     pub tries: u32,
     pub calls_left: u32,
     /// Calls that it makes before random ones.
@@ -103,7 +103,7 @@ pub struct World {
     pub servers: Vec<Server>,
     pub coordinator: Coordinator,
     /// For each partition the bricks that have all acknowledged changes, on disk or in memory.
-    pub even: Vec<BTreeSet<BrickId>>,
+    pub complete: Vec<BTreeSet<BrickId>>,
     pub people: Vec<Person>,
     pub known: Known,
     pub history: History,
@@ -174,7 +174,7 @@ impl World {
             }
             servers.push(Server { machine: server % settings.machines, bricks, process: None, starting: false });
         }
-        let even = coordinator.ring.views.iter().map(|_| BTreeSet::new()).collect();
+        let complete = coordinator.ring.views.iter().map(|_| BTreeSet::new()).collect();
         let known = Known::new(&settings);
         let clocks = &mut Random::new(settings.seed ^ 0xc10c_0000);
         let clocks = (0..=settings.servers).map(|server| Clock::new(server, settings.drift, clocks)).collect();
@@ -186,7 +186,7 @@ impl World {
             disks,
             servers,
             coordinator,
-            even,
+            complete,
             people: Vec::new(),
             known,
             history: History::default(),

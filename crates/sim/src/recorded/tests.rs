@@ -44,8 +44,8 @@ fn a_right_history_has_no_complaints() {
 #[test]
 fn a_name_that_is_seen_too_late_is_noticed() {
     assert!(planted(r#""from":6,"to":8"#, r#""from":3,"to":3"#).is_empty(), "before it was made");
-    let told = planted(r#""name":"b","inode":8,"links":1"#, r#""name":"a","inode":8,"links":1"#);
-    assert!(told.starts_with("names: no order of the calls"), "{told}");
+    let complaint = planted(r#""name":"b","inode":8,"links":1"#, r#""name":"a","inode":8,"links":1"#);
+    assert!(complaint.starts_with("names: no order of the calls"), "{complaint}");
 }
 
 #[test]
@@ -62,14 +62,14 @@ fn bytes_that_are_gone_and_a_wrong_size_are_noticed() {
 
 #[test]
 fn a_lock_that_two_hold_is_noticed() {
-    let told = planted(r#""owner":0,"error":"EAGAIN""#, r#""owner":0"#);
-    assert!(told.starts_with("flock locks of "), "{told}");
+    let complaint = planted(r#""owner":0,"error":"EAGAIN""#, r#""owner":0"#);
+    assert!(complaint.starts_with("flock locks of "), "{complaint}");
 }
 
 #[test]
 fn an_append_that_is_gone_is_noticed() {
-    let told = planted(r#""data":"ccdd","offset":2"#, r#""data":"ccdd","offset":null"#);
-    assert!(told.contains("not in the file"), "{told}");
+    let complaint = planted(r#""data":"ccdd","offset":2"#, r#""data":"ccdd","offset":null"#);
+    assert!(complaint.contains("not in the file"), "{complaint}");
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn a_change_that_may_have_been_done_is_right_either_way() {
     }
     let link = r#""op":"link","inode":8,"dir":7,"name":"c""#;
     assert_eq!(planted(link, &format!(r#"{link},"error":"ENOSPC""#)), "", "a link");
-    let told = planted(write, r#""inode":9,"offset":0,"data":"0304","error":"ENOSPC""#);
-    assert!(told.starts_with("contents of "), "{told}");
+    let complaint = planted(write, r#""inode":9,"offset":0,"data":"0304","error":"ENOSPC""#);
+    assert!(complaint.starts_with("contents of "), "{complaint}");
 }
 
 #[test]

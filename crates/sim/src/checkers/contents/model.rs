@@ -49,7 +49,7 @@ pub struct WritePart {
     /// The file's least size after the write, in bytes.
     pub end: u64,
     /// The end that the inode's leader receives after the last shard, in bytes.
-    pub told: u64,
+    pub size_end: u64,
     /// The bytes may bypass the journal.
     pub large: bool,
     /// Each byte may or may not be lost by now.

@@ -1,9 +1,9 @@
 //! Turns the calls of a history into the operations on one file.
 
+use super::attr_in;
 use super::cells::{Grid, Palette};
 use super::model::{Action, File, JOURNALED_BYTES_MAX, ReadPart, SizeSeen, WritePart};
 use super::rounds::{AGAIN, ALL, Candidate, EARLY, SPLIT, WHOLE};
-use super::told;
 use crate::checkers::linearize::Operation;
 use crate::checkers::windows::windows;
 use crate::history::{Call, CallNumber, History, Moment};
@@ -218,7 +218,7 @@ fn answered(inode: InodeId, op: &Op, reply: &Reply) -> Result<Vec<Said>, String>
             None => Ok(vec![Said::Size(attr.size)]),
         },
         (Op::Data { .. }, _) => Err("an answer of another kind than the op's".into()),
-        (_, reply) => match told(reply) {
+        (_, reply) => match attr_in(reply) {
             Some(attr) if attr.id == inode => Ok(vec![Said::Size(attr.size)]),
             _ => Err("an answer about another inode".into()),
         },
@@ -260,8 +260,15 @@ fn may_be_removed(history: &History, before: Option<Moment>) -> bool {
 fn split(action: Action) -> Action {
     match bytes_only(action) {
         Action::Write { call, mut parts } => {
-            let end = parts.iter().map(|part| part.told).max().unwrap_or(0);
-            parts.push(WritePart { cells: 0..0, contents: Vec::new(), end, told: end, large: false, unsure: false });
+            let end = parts.iter().map(|part| part.size_end).max().unwrap_or(0);
+            parts.push(WritePart {
+                cells: 0..0,
+                contents: Vec::new(),
+                end,
+                size_end: end,
+                large: false,
+                unsure: false,
+            });
             Action::Write { call, parts }
         }
         other => other,
@@ -306,7 +313,7 @@ fn action(grid: &Grid, palette: &mut Palette, (call, is_cut): (CallNumber, bool)
                 let cells = grid.cells(from, to);
                 let bytes = data.slice((from - offset) as usize..(to - offset) as usize);
                 let contents = palette.contents(grid, cells.clone(), &bytes, Some(call));
-                WritePart { cells, contents, end: to, told: to, large, unsure: false }
+                WritePart { cells, contents, end: to, size_end: to, large, unsure: false }
             };
             Action::Write { call, parts: in_shards(*offset, offset + data.len() as u64).map(part).collect() }
         }

@@ -72,7 +72,7 @@ impl Shown {
         match action {
             Action::Write { parts, .. } => parts.iter().any(|part| {
                 let mut cells = part.cells.clone().zip(part.contents.iter().copied());
-                self.sizes.contains(&part.told) || cells.any(|one| one.1 != ZEROS && self.contents.contains(&one))
+                self.sizes.contains(&part.size_end) || cells.any(|one| one.1 != ZEROS && self.contents.contains(&one))
             }),
             _ => true,
         }

@@ -12,12 +12,12 @@ pub enum Change {
         node: Node,
         exclusive: bool,
     },
-    /// `told`: the link count in the answer.
+    /// `links_answered`: the link count in the answer.
     Link {
         dir: InodeId,
         name: Name,
         inode: InodeId,
-        told: Option<u32>,
+        links_answered: Option<u32>,
     },
     Unlink {
         dir: InodeId,

@@ -93,8 +93,8 @@ impl Action {
 impl Namespace {
     fn change(&self, state: &State, call: CallNumber, change: &Change, known: bool, part: usize) -> Vec<State> {
         let mut next = state.clone();
-        if let Change::Link { told, .. } = change {
-            return self.link(state, call, change, *told, known, part);
+        if let Change::Link { links_answered, .. } = change {
+            return self.link(state, call, change, *links_answered, known, part);
         }
         if part == 0 {
             match change.take(&mut next.tree) {
@@ -114,7 +114,7 @@ impl Namespace {
         state: &State,
         call: CallNumber,
         change: &Change,
-        told: Option<u32>,
+        links_answered: Option<u32>,
         known: bool,
         part: usize,
     ) -> Vec<State> {
@@ -126,7 +126,11 @@ impl Namespace {
         if part == 0 {
             let links = next.tree.count_links(*inode, 1);
             next.adding.insert(call, *inode);
-            return if told.is_none_or(|told| told == links) { vec![next] } else { Vec::new() };
+            return if links_answered.is_none_or(|links_answered| links_answered == links) {
+                vec![next]
+            } else {
+                Vec::new()
+            };
         }
         if next.adding.remove(&call).is_none() {
             return Vec::new();
@@ -188,9 +192,9 @@ impl Model for Namespace {
 
     fn explain(&self, state: &State, action: &Action, _part: usize) -> String {
         match action {
-            Action::Change { change: Change::Link { told: Some(told), inode, .. }, .. } => {
+            Action::Change { change: Change::Link { links_answered: Some(links_answered), inode, .. }, .. } => {
                 let there = state.tree.inode(*inode);
-                format!("{inode:?} has {there:?} (kind, links) before, and it answers {told} links after")
+                format!("{inode:?} has {there:?} (kind, links) before, and it answers {links_answered} links after")
             }
             Action::Change { change, .. } | Action::Refused { asked: change, .. } => {
                 match change.refusal(&state.tree) {

@@ -40,17 +40,17 @@ pub fn operations(history: &History) -> (Vec<Operation<Action>>, Vec<Wrong>) {
 /// The action without the link count in its answer, if another link of the inode was in progress: the inode counts a
 /// link before its name is made, and undoes that if the name exists by then or the driver dies.
 fn judged(history: &History, (number, look): (CallNumber, &Call), action: Action) -> Option<Action> {
-    let linked = |told: InodeId| {
+    let linked = |shown: InodeId| {
         history.calls().filter(|(other, _)| *other != number).any(|(_, call)| {
             let overlaps = look.returned().is_none_or(|returned| call.invoked <= returned)
                 && call.answer.as_ref().is_none_or(|answer| answer.at >= look.invoked);
-            matches!(&call.op, Op::Name { op: NameOp::Link { inode, .. } } if *inode == told) && overlaps
+            matches!(&call.op, Op::Name { op: NameOp::Link { inode, .. } } if *inode == shown) && overlaps
         })
     };
     match action {
         Action::Look(Look::Links { inode, kind: NodeKind::File, .. }) if linked(inode) => None,
         Action::Change { call, change: Change::Link { dir, name, inode, .. }, known } if linked(inode) => {
-            Some(Action::Change { call, change: Change::Link { dir, name, inode, told: None }, known })
+            Some(Action::Change { call, change: Change::Link { dir, name, inode, links_answered: None }, known })
         }
         other => Some(other),
     }
@@ -121,8 +121,8 @@ impl Known {
                 Change::Make { dir: *dir, name: name.clone(), node: (inode, node.kind()), exclusive: *exclusive }
             }
             NameOp::Link { dir, name, inode } => {
-                let told = attr.map(|attr| attr.nlink);
-                Change::Link { dir: *dir, name: name.clone(), inode: *inode, told }
+                let links_answered = attr.map(|attr| attr.nlink);
+                Change::Link { dir: *dir, name: name.clone(), inode: *inode, links_answered }
             }
             other => asked(other)?,
         };
@@ -225,7 +225,9 @@ fn asked(op: &NameOp) -> Option<Change> {
             let node = (InodeId::from_bits(0), node.kind());
             Change::Make { dir: *dir, name: name.clone(), node, exclusive: *exclusive }
         }
-        NameOp::Link { dir, name, inode } => Change::Link { dir: *dir, name: name.clone(), inode: *inode, told: None },
+        NameOp::Link { dir, name, inode } => {
+            Change::Link { dir: *dir, name: name.clone(), inode: *inode, links_answered: None }
+        }
         NameOp::Unlink { dir, name, .. } => Change::Unlink { dir: *dir, name: name.clone() },
         NameOp::Rmdir { dir, name } => Change::Rmdir { dir: *dir, name: name.clone() },
         NameOp::Rename { dir, name, to_dir, to_name, mode, .. } => Change::Rename(Ends {

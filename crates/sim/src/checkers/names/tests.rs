@@ -142,7 +142,7 @@ fn a_rename_shows_one_name_or_the_other_never_both_or_none() {
 
 #[test]
 fn a_list_has_what_is_there_all_the_time_and_nothing_that_is_absent_all_the_time() {
-    let beside = |moving: (Moment, Moment), names: &[(&str, InodeId)]| {
+    let list_during = |moving: (Moment, Moment), names: &[(&str, InodeId)]| {
         let mut scenario = with_a();
         scenario.did(2, 3, create(ROOT, "c", NewNode::File, true, 1), made(OTHER, NodeKind::File));
         scenario.did(moving.0, moving.1, rename("a", "b", RenameMode::Replace), Ok(Reply::Done));
@@ -151,10 +151,10 @@ fn a_list_has_what_is_there_all_the_time_and_nothing_that_is_absent_all_the_time
     };
     let (a, b, c) = (("a", FILE), ("b", FILE), ("c", OTHER));
     for right in [&[a, c][..], &[b, c], &[a, b, c], &[c]] {
-        assert!(beside((19, 31), right), "{right:?}");
+        assert!(list_during((19, 31), right), "{right:?}");
     }
-    assert!(!beside((19, 31), &[a, b]), "c is there all the time");
-    assert!(beside((10, 11), &[b, c]) && !beside((10, 11), &[a, c]) && !beside((10, 11), &[c]));
+    assert!(!list_during((19, 31), &[a, b]), "c is there all the time");
+    assert!(list_during((10, 11), &[b, c]) && !list_during((10, 11), &[a, c]) && !list_during((10, 11), &[c]));
 }
 
 #[test]

@@ -87,8 +87,8 @@ fn stubs_are_wrong(found: &Found, dir: InodeId, spread: u32) -> Vec<String> {
         if !stub.alive {
             wrong.push(format!("the stub of {dir:?} at {position:?} is closed, but the directory is there"));
         }
-        let told = found.inodes.get(&dir).map(|inode| (inode.mode, inode.uid, inode.gid));
-        if told.is_some_and(|told| told != (stub.mode, stub.uid, stub.gid)) {
+        let expected = found.inodes.get(&dir).map(|inode| (inode.mode, inode.uid, inode.gid));
+        if expected.is_some_and(|expected| expected != (stub.mode, stub.uid, stub.gid)) {
             wrong.push(format!("the stub of {dir:?} at {position:?} has another mode or owner than the inode"));
         }
         if stub.spread != spread {

@@ -2,7 +2,7 @@
 //! once, and the inode's leader receives its request beside it. If one member answers anything but `Written`, the write
 //! is sent to the shard's leader under the same id. The real client waits for all answers first.
 
-use super::{Call, Client, Stage, Step, VOLUME, Whom, write_shard};
+use super::{Call, Client, Receiver, Stage, Step, VOLUME, write_shard};
 use crate::cluster::coordinator::RING;
 use hekate_proto::*;
 
@@ -25,8 +25,8 @@ pub(super) struct Flight {
     failed: bool,
     after: Allowed,
     /// The request to the shard's leader, in case not all members accept the write.
-    write: (Stage, Whom, Request),
-    told: Option<Result<Reply>>,
+    write: (Stage, Receiver, Request),
+    wrote_answer: Option<Result<Reply>>,
 }
 
 impl Client {
@@ -64,22 +64,22 @@ impl Client {
         };
         let requests: Vec<(BrickId, Request)> = view.members.iter().map(|member| to(member.brick)).collect();
         let stamp = Stamp { count: follow.count + 1, session: self.session, op: call.request.op_id };
-        let (stage, whom, mut told) = write_shard(&call.op, layout.clone(), *next);
-        if let Op::Data { op: DataOp::Wrote { fast, .. } } = &mut told {
+        let (stage, receiver, mut wrote) = write_shard(&call.op, layout.clone(), *next);
+        if let Op::Data { op: DataOp::Wrote { fast, .. } } = &mut wrote {
             *fast = true;
         }
         let (left, after, op_id) = (requests.len(), Allowed { stamp, ..allowed }, self.next_op());
-        if let Whom::Leader(home) = whom {
+        if let Receiver::Leader(home) = receiver {
             self.changes(home);
         }
         let call = self.call.as_mut()?;
-        let request = Request { op_id, op: told, ..call.request.clone() };
+        let request = Request { op_id, op: wrote, ..call.request.clone() };
         let write = (
             std::mem::replace(&mut call.stage, stage),
-            std::mem::replace(&mut call.whom, whom),
+            std::mem::replace(&mut call.receiver, receiver),
             std::mem::replace(&mut call.request, request),
         );
-        call.flight = Some(Flight { shard, left, failed: false, after, write, told: None });
+        call.flight = Some(Flight { shard, left, failed: false, after, write, wrote_answer: None });
         match self.outstanding() {
             Step::Send(brick, request) => Some(Step::SendAll(requests, brick, request)),
             other => Some(other),
@@ -108,8 +108,8 @@ impl Client {
     }
 
     /// Handles the answer of the inode's leader.
-    pub fn told_answered(&mut self, reply: Result<Reply>) -> Option<Step> {
-        self.flight()?.told = Some(reply);
+    pub fn wrote_answered(&mut self, reply: Result<Reply>) -> Option<Step> {
+        self.flight()?.wrote_answer = Some(reply);
         self.land()
     }
 
@@ -125,34 +125,34 @@ impl Client {
             return landed;
         }
         match self.outstanding() {
-            Step::Send(brick, request) => Step::TellAgain(brick, request),
+            Step::Send(brick, request) => Step::WroteAgain(brick, request),
             other => other,
         }
     }
 
     fn land(&mut self) -> Option<Step> {
         let call = self.call.as_mut()?;
-        call.flight.take_if(|flight| flight.told.is_some() && (flight.failed || flight.left == 0)).map(|flight| {
-            let Flight { shard, failed, after, write, told, .. } = flight;
-            if failed {
-                return self.goes_to_the_leader(write);
-            }
-            self.allowed.insert(shard, after);
-            self.answered(
-                told.unwrap_or_else(|| {
+        call.flight.take_if(|flight| flight.wrote_answer.is_some() && (flight.failed || flight.left == 0)).map(
+            |flight| {
+                let Flight { shard, failed, after, write, wrote_answer, .. } = flight;
+                if failed {
+                    return self.goes_to_the_leader(write);
+                }
+                self.allowed.insert(shard, after);
+                self.answered(wrote_answer.unwrap_or_else(|| {
                     Err(Error::bug("a write that all members accepted and the inode's leader did not"))
-                }),
-            )
-        })
+                }))
+            },
+        )
     }
 
     /// Sends the write to the shard's leader, which finds out its outcome; the inode's leader receives its request
     /// after that.
-    fn goes_to_the_leader(&mut self, (stage, whom, request): (Stage, Whom, Request)) -> Step {
+    fn goes_to_the_leader(&mut self, (stage, receiver, request): (Stage, Receiver, Request)) -> Step {
         if let Some(call) = &mut self.call {
             let request = Request { retry: true, ..request };
             let (op, durable) = (call.op.clone(), call.durable);
-            *call = Call { op, durable, stage, whom, request, flight: None };
+            *call = Call { op, durable, stage, receiver, request, flight: None };
         }
         self.outstanding()
     }

@@ -13,13 +13,13 @@ fn half_made(stage: &mut Stage, client: u32) -> Asked {
 }
 
 /// A client that got an answer makes a file in the new directory, which must not be lost. Returns true if it got one.
-fn makes_a_file_if_answered(stage: &mut Stage, client: u32, told: Asked) -> bool {
-    let was_told = stage.is_answered(told);
-    if was_told {
-        let dir = inode_in(stage.answer(told).unwrap());
+fn makes_a_file_if_answered(stage: &mut Stage, client: u32, asked: Asked) -> bool {
+    let was_answered = stage.is_answered(asked);
+    if was_answered {
+        let dir = inode_in(stage.answer(asked).unwrap());
         stage.does_durably(client, file(dir, "f"));
     }
-    was_told
+    was_answered
 }
 
 /// A power cut takes the name, and recovery of its intent the directory: a file made in it meanwhile would be
@@ -69,10 +69,10 @@ fn a_retry_is_not_answered_before_the_op_that_it_repeats_is_over() {
     stage.pass(1_000);
     stage.cut_connection(ann);
     stage.pass(100_000);
-    let was_told = makes_a_file_if_answered(&mut stage, ann, made);
+    let was_answered = makes_a_file_if_answered(&mut stage, ann, made);
     stage.cut_power(&[0, 1]);
     stage.whole_and_judged();
-    assert!(!was_told);
+    assert!(!was_answered);
 }
 
 /// The file's other name may be removed between a link's count and its undoing.

@@ -30,7 +30,7 @@ enum Fate {
 
 struct Rule {
     fate: Fate,
-    is_meant: Box<dyn Fn(&Event) -> bool>,
+    matches: Box<dyn Fn(&Event) -> bool>,
 }
 
 /// A call that a client has made.
@@ -128,25 +128,25 @@ impl Stage {
     }
 
     /// Holds back matching messages between replicas, and later ones of the same pair: messages arrive in order.
-    pub fn hold(&mut self, is_meant: impl Fn(&Envelope) -> bool + 'static) {
-        self.rule(Fate::Held, move |event| envelope_of(event).is_some_and(&is_meant));
+    pub fn hold(&mut self, matches: impl Fn(&Envelope) -> bool + 'static) {
+        self.rule(Fate::Held, move |event| envelope_of(event).is_some_and(&matches));
     }
 
     /// Holds back matching messages, and waits for the first of them.
-    pub fn catch(&mut self, what: &str, is_meant: impl Fn(&Envelope) -> bool + 'static) {
-        self.hold(is_meant);
+    pub fn catch(&mut self, what: &str, matches: impl Fn(&Envelope) -> bool + 'static) {
+        self.hold(matches);
         self.until_one_is_held(what);
     }
 
     /// Drops matching messages between replicas, as a link does that begins anew.
-    pub fn lose(&mut self, is_meant: impl Fn(&Envelope) -> bool + 'static) {
-        self.rule(Fate::Lost, move |event| envelope_of(event).is_some_and(&is_meant));
+    pub fn lose(&mut self, matches: impl Fn(&Envelope) -> bool + 'static) {
+        self.rule(Fate::Lost, move |event| envelope_of(event).is_some_and(&matches));
     }
 
     /// Holds back a client's matching request; waits until there is one.
-    pub fn catch_request(&mut self, client: u32, is_meant: impl Fn(&Op) -> bool + 'static) {
+    pub fn catch_request(&mut self, client: u32, matches: impl Fn(&Op) -> bool + 'static) {
         let is_request = move |event: &Event| match event {
-            Event::Request { waiter, request, .. } => waiter.client == client && is_meant(&request.op),
+            Event::Request { waiter, request, .. } => waiter.client == client && matches(&request.op),
             _ => false,
         };
         self.rule(Fate::Held, is_request);
@@ -158,7 +158,7 @@ impl Stage {
         let before = self.held.len();
         self.until(what, |stage| {
             let newest = stage.rules.last();
-            stage.held[before..].iter().any(|event| newest.is_some_and(|rule| (rule.is_meant)(event)))
+            stage.held[before..].iter().any(|event| newest.is_some_and(|rule| (rule.matches)(event)))
         });
     }
 
@@ -175,8 +175,8 @@ impl Stage {
         });
     }
 
-    fn rule(&mut self, fate: Fate, is_meant: impl Fn(&Event) -> bool + 'static) {
-        self.rules.push(Rule { fate, is_meant: Box::new(is_meant) });
+    fn rule(&mut self, fate: Fate, matches: impl Fn(&Event) -> bool + 'static) {
+        self.rules.push(Rule { fate, matches: Box::new(matches) });
     }
 
     /// Ends all rules, and delivers the events that were held back.
@@ -328,7 +328,7 @@ impl Stage {
         if self.held.iter().any(is_behind) {
             return Some(Fate::Held);
         }
-        self.rules.iter().find(|rule| (rule.is_meant)(event)).map(|rule| rule.fate)
+        self.rules.iter().find(|rule| (rule.matches)(event)).map(|rule| rule.fate)
     }
 
     /// Ends all rules, starts all servers, waits until the cluster is whole, and runs the checkers.

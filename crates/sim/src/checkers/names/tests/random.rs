@@ -68,7 +68,7 @@ impl World {
             Step::Remove(dir, number) => self.remove(self.dir(*dir), name(text(*number))),
             Step::Link(dir, number, inode) => {
                 let (dir, name, inode) = (self.dir(*dir), name(text(*number)), self.inodes[inode % self.inodes.len()]);
-                let change = Change::Link { dir, name: name.clone(), inode, told: None };
+                let change = Change::Link { dir, name: name.clone(), inode, links_answered: None };
                 let taken = change.take(&mut self.tree).and_then(|_| self.attr(inode));
                 let op = NameOp::Link { dir, name, inode };
                 (Op::Name { op }, taken.map(|attr| Reply::Node { attr, created: true }))
