@@ -33,6 +33,10 @@ impl Ghost {
     }
 
     /// An op was acknowledged; `kept`: in a view that still has its memory.
+    ///
+    /// # Errors
+    ///
+    /// The promise that the acknowledgement breaks.
     pub fn ack(&mut self, scope: &Scope, op: u8, kept: bool) -> Result<(), &'static str> {
         // An answer that was sent before the memory was lost and arrives later: the op may be lost as well.
         self.grow(scope, |order, _| !kept || ops_of(order) & bit(op) != 0);
@@ -43,6 +47,10 @@ impl Ghost {
     }
 
     /// A read returned these bytes.
+    ///
+    /// # Errors
+    ///
+    /// The promise that the read breaks.
     pub fn read(&mut self, scope: &Scope, cells: [u8; CELLS]) -> Result<(), &'static str> {
         self.grow(scope, |_, found| found == cells);
         self.check("a read shows what it must not (stale, lost, done twice, or never written)")
@@ -54,6 +62,10 @@ impl Ghost {
     }
 
     /// These bytes are the answer to a read that began when the ops `done` had been done, and was in flight since.
+    ///
+    /// # Errors
+    ///
+    /// The promise that the read breaks.
     pub fn read_since(&mut self, scope: &Scope, cells: [u8; CELLS], done: Mask) -> Result<(), &'static str> {
         assert!(scope.power, "orders are kept completely");
         self.grow(scope, |order, _| {
@@ -69,6 +81,10 @@ impl Ghost {
     }
 
     /// An fsync of these writes succeeded.
+    ///
+    /// # Errors
+    ///
+    /// The promise that the fsync breaks.
     pub fn synced(&mut self, ops: Mask) -> Result<(), &'static str> {
         self.orders.retain(|order| ops_of(*order) & ops == ops);
         self.durable |= ops;

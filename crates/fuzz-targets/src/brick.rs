@@ -99,6 +99,10 @@ fn identity() -> Identity {
 }
 
 /// Opens the brick in `storage`.
+///
+/// # Errors
+///
+/// The brick refuses to open.
 pub fn open(storage: &MemoryStorage, reborn: bool) -> Result<Brick> {
     Ok(Brick::open_on(Arc::new(storage.clone()), &identity(), Incarnation(1), reborn)?.0)
 }
@@ -140,6 +144,10 @@ fn append_all(bytes: &[u8], own: bool) {
 }
 
 /// Numbers the record, makes room in the journal and appends it.
+///
+/// # Errors
+///
+/// The brick refuses the record, or has failed.
 pub fn append(brick: &Brick, mut record: Record) -> Result<()> {
     if brick.wants_checkpoint() || brick.awaits_removal(&record.changes) {
         brick.checkpoint().unwrap();

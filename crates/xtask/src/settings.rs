@@ -106,6 +106,9 @@ pub struct Unfinished {
     pub file_names: Vec<String>,
 }
 
+/// # Errors
+///
+/// `tidy.toml` is missing, does not parse, or has an exception without a reason.
 pub fn read(tree: &Tree) -> Result<Settings> {
     let text = tree.text(FILE).ok_or_else(|| Trouble(format!("{FILE} is missing from the root of the repository")))?;
     let settings: Settings = toml::from_str(text).map_err(|error| Trouble(format!("{FILE}: {error}")))?;

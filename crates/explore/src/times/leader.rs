@@ -169,9 +169,9 @@ impl World {
     fn complains(&self, mtime: u8) -> Option<&'static str> {
         let seen = &self.seen;
         if seen.set && mtime != SET {
-            Some("times that somebody set are not shown")
+            Some("times that a client set are not shown")
         } else if !seen.setting && mtime < seen.latest {
-            Some("times go back though nobody set them")
+            Some("times go back though no client set them")
         } else if !seen.setting && seen.floor != 0 && mtime <= seen.floor {
             Some("a backup misses an acknowledged write")
         } else {

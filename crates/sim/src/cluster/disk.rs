@@ -79,6 +79,10 @@ struct State {
 
 impl Disk {
     /// A disk with a new brick on it, all on stable storage.
+    ///
+    /// # Errors
+    ///
+    /// The brick cannot be created.
     pub fn new(identity: Identity) -> Result<Self> {
         let medium = PowerCutStorage::new();
         Brick::create_on(&medium, &identity)?;
@@ -90,6 +94,10 @@ impl Disk {
 
     /// Opens the brick. One that had stopped itself distrusts data that was not synced, and loses some of it. `seen`:
     /// openings that the cluster knows of.
+    ///
+    /// # Errors
+    ///
+    /// The brick refuses to open: it is damaged, an older copy, or without room.
     pub fn open(&mut self, seed: u64, seen: u32) -> Result<(Brick, RecoveryReport)> {
         let struck = std::mem::take(&mut self.state.lock().struck);
         if struck && let Some(note) = self.stopped_note()? {

@@ -61,6 +61,10 @@ impl World {
     }
 
     /// Puts a new brick into the place of one that is gone.
+    ///
+    /// # Errors
+    ///
+    /// The new brick cannot be created.
     pub fn replace_wiped(&mut self, server: u32) -> Result<()> {
         let Some(old) = self.wiped.remove(&server) else { return Ok(()) };
         let ring = &self.coordinator.ring;
@@ -229,8 +233,8 @@ impl World {
         let run = BlockRun { first: block, checksums: vec![block_checksum(shard, block, &bytes)] };
         let changes = vec![Change::WriteBlocks { shard, record: ShardRecord { stamp, ..record }, run, bytes }];
         let commit = Commit { changes, ..Commit::default() };
-        trace!(self, "block {block} of {shard:?} on brick {} is mended", on.0);
-        self.report.count("damaged blocks that were mended");
+        trace!(self, "block {block} of {shard:?} on brick {} is repaired", on.0);
+        self.report.count("damaged blocks that were repaired");
         self.act_in(server, None, |process, now| process.change_now(at, commit, now))
     }
 

@@ -63,7 +63,7 @@ const REACHED: [&str; 76] = [
     "fault: an older copy of a disk",
     "fault: a disk that is gone",
     "bricks that were refused as older copies",
-    "damaged blocks that were mended",
+    "damaged blocks that were repaired",
     "branch: a damaged block is asked for",
     "fault: a packet lost",
     "fault: a packet doubled",

@@ -156,6 +156,10 @@ pub(super) use trace;
 
 impl World {
     /// A world with new disks; no server runs yet.
+    ///
+    /// # Errors
+    ///
+    /// A brick cannot be created.
     pub fn new(settings: Settings, trace: bool) -> Result<Self> {
         // A single run, or a scenario, with the bug that `HEKATE_PLANT` names.
         #[cfg(feature = "planted")]

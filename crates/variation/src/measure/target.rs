@@ -115,6 +115,10 @@ impl Which {
 }
 
 /// The size of an existing file or device, in bytes.
+///
+/// # Errors
+///
+/// The file cannot be opened.
 pub fn size_of(path: &Path) -> Result<u64> {
     use std::io::Seek;
     let mut file = File::open(path).map_err(|error| Error::file("open", path, error))?;
@@ -156,6 +160,10 @@ impl Drop for FileTarget {
 
 impl FileTarget {
     /// An existing file or device. Writing to it destroys its content, so `overwrite` must confirm that.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened, is in use, or would be overwritten without `overwrite`.
     pub fn existing(path: &Path, which: Which, job: &Job, overwrite: bool) -> Result<Self> {
         if job.access == Access::Write && !overwrite {
             let text = format!("{}: writing destroys its content; to do so, add --overwrite", path.display());
@@ -171,6 +179,10 @@ impl FileTarget {
 
     /// A new file of the job's size, filled with random bytes; `report_bytes` receives the bytes written. None: it
     /// was stopped.
+    ///
+    /// # Errors
+    ///
+    /// There is no room, or the file cannot be made or filled.
     pub fn in_directory(
         directory: &Path,
         job: &Job,
@@ -309,6 +321,10 @@ fn remove_left_behind(directory: &Path) -> Result<()> {
 }
 
 /// Refuses to fill the file system.
+///
+/// # Errors
+///
+/// Less than the required share would stay free, or the file system cannot be asked.
 pub fn check_room(directory: &Path, bytes: u64) -> Result<()> {
     let found = statvfs(directory).map_err(|error| Error::file("ask for the room of", directory, error.into()))?;
     let (total, free) = (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize);

@@ -35,6 +35,10 @@ impl Default for Conditions {
 
 impl Conditions {
     /// Refuses impossible conditions.
+    ///
+    /// # Errors
+    ///
+    /// The text names the condition or the part of the question, and the fix.
     pub fn check(&self) -> Result<()> {
         let share = |name: &str, value: f64, end: &str, is_sound: bool| match is_sound {
             true => Ok(()),
@@ -100,6 +104,10 @@ pub struct Question<'a> {
 
 impl<'a> Question<'a> {
     /// Refuses a question without an answer.
+    ///
+    /// # Errors
+    ///
+    /// The text names the condition or the part of the question, and the fix.
     pub fn check(&self) -> Result<()> {
         if !self.target.is_finite() || self.target <= 0.0 {
             return Err(Error::wrong_use(format!("the target is {}; it is a rate above 0", self.target)));

@@ -16,6 +16,10 @@ pub struct Mix {
 
 /// All mixes from none of the first kind to none of the second, thinned to some sixty at most; the counts are those of
 /// a coarse grid. `question.kind` is the first kind.
+///
+/// # Errors
+///
+/// The question is invalid.
 pub fn mixes(question: &Question, second: &Kind, prices: (f64, f64), first_alone: usize) -> Result<Vec<Mix>> {
     const POINTS_MAX: usize = 60;
     question.check()?;

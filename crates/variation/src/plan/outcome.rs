@@ -293,6 +293,10 @@ pub fn conditions_text(conditions: &Conditions) -> Vec<String> {
 }
 
 /// The part of a report about plans.
+///
+/// # Errors
+///
+/// The picture cannot be drawn.
 pub fn section(outcomes: &[Outcome], conditions: &Conditions) -> Result<Section> {
     let rows: Vec<Vec<String>> = outcomes.iter().map(Outcome::row).collect();
     let mut body = table(&Outcome::HEADS, &rows);

@@ -29,6 +29,10 @@ pub fn line(sample: &Sample, first_ms: u64) -> String {
 }
 
 /// Decodes a series; `path` is for errors.
+///
+/// # Errors
+///
+/// The text is not CSV, lacks the columns, or has a value that is out of range; the error names the line.
 pub fn decode(path: &str, name: String, bytes: &[u8], unit: Option<Unit>) -> Result<Series> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(Error::bad_data(path, "it is empty; measure with `hekate variation measure`"));
@@ -64,6 +68,10 @@ pub fn decode(path: &str, name: String, bytes: &[u8], unit: Option<Unit>) -> Res
 }
 
 /// The latencies in column `latency_us`, one operation a line.
+///
+/// # Errors
+///
+/// The text is not CSV, lacks the column, or has a value that is out of range; the error names the line.
 pub fn latencies(path: &str, bytes: &[u8]) -> Result<Latencies> {
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(bytes);
     let heads = reader.headers().map_err(|error| Error::bad_data(path, words(&error)))?;

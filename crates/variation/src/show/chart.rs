@@ -58,6 +58,10 @@ type Drawn = std::result::Result<(), String>;
 type Point = (i32, i32);
 
 /// A document of its own, which can be embedded in a page as well.
+///
+/// # Errors
+///
+/// The chart cannot be drawn.
 pub fn svg(chart: &Chart) -> Result<String> {
     has_font()?;
     let mut text = String::new();
@@ -66,6 +70,10 @@ pub fn svg(chart: &Chart) -> Result<String> {
 }
 
 /// A bitmap.
+///
+/// # Errors
+///
+/// The chart cannot be drawn or encoded.
 pub fn png(chart: &Chart) -> Result<Vec<u8>> {
     has_font()?;
     let (width, height) = (WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE);

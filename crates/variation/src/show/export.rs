@@ -30,6 +30,10 @@ pub fn all(series: &[Series], directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// A picture as SVG and as PNG.
+///
+/// # Errors
+///
+/// The chart cannot be drawn, or a file cannot be written.
 pub fn pictures(picture: &Chart, directory: &Path, name: &str) -> Result<[PathBuf; 2]> {
     Ok([
         write(&directory.join(format!("{name}.svg")), chart::svg(picture)?.as_bytes())?,
@@ -38,6 +42,10 @@ pub fn pictures(picture: &Chart, directory: &Path, name: &str) -> Result<[PathBu
 }
 
 /// Writes a file, and returns its path.
+///
+/// # Errors
+///
+/// The file cannot be written.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     std::fs::write(path, bytes).map_err(|error| Error::file("write", path, error))?;
     Ok(path.into())

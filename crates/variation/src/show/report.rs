@@ -50,6 +50,10 @@ pub fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// A chart, with a text for readers who do not see it.
+///
+/// # Errors
+///
+/// The chart cannot be drawn.
 pub fn figure(picture: &Chart) -> Result<String> {
     let svg = chart::svg(picture)?;
     // A page has one head; and the drawing is one image to a screen reader.
@@ -75,6 +79,10 @@ pub fn page(title: &str, made: &str, sections: &[Section]) -> String {
 }
 
 /// The parts of a report about series.
+///
+/// # Errors
+///
+/// A chart cannot be drawn.
 pub fn sections(all: &[Series]) -> Result<Vec<Section>> {
     let summaries: Vec<Summary> = all.iter().map(summary).collect();
     let mut sections = vec![Section { heading: "In numbers".into(), body: numbers(&summaries) }];

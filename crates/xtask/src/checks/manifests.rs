@@ -19,6 +19,10 @@ pub struct Dependency {
 }
 
 /// Every dependency of every crate under `crates/`, dev- and build-dependencies included.
+///
+/// # Errors
+///
+/// A manifest is missing or does not parse.
 pub fn dependencies(tree: &Tree) -> Result<Vec<Dependency>> {
     let shared = workspace(tree)?;
     let mut found = Vec::new();
@@ -40,12 +44,20 @@ pub fn dependencies(tree: &Tree) -> Result<Vec<Dependency>> {
 }
 
 /// The packages in `[workspace.dependencies]` that are not paths.
+///
+/// # Errors
+///
+/// The manifest of the workspace is missing or does not parse.
 pub fn shared_foreign(tree: &Tree) -> Result<Vec<String>> {
     let shared = workspace(tree)?;
     Ok(shared.iter().filter(|(_, value)| !is_path(value)).map(|(key, value)| package(key, value)).collect())
 }
 
 /// Package name -> folder under `crates/`.
+///
+/// # Errors
+///
+/// A manifest is missing or does not parse.
 pub fn folders(tree: &Tree) -> Result<BTreeMap<String, String>> {
     let mut folders = BTreeMap::new();
     for folder in tree.crates() {

@@ -49,6 +49,10 @@ pub struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     /// The operations of these calls on the file.
+    ///
+    /// # Errors
+    ///
+    /// An answer that no state of a file gives, with its call.
     pub fn new(history: &'a History, inode: InodeId, calls: &[CallNumber]) -> Result<Self, Wrong> {
         let mut said = Vec::new();
         for number in calls {

@@ -48,7 +48,7 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// `Stale` or `NotDirectory`, as POSIX has them.
+    /// `NotDirectory`, or `NotFound` if it is gone.
     pub fn directory(&self, dir: InodeId) -> Result<&Directory, Error> {
         match self.directories.get(&dir) {
             Some(directory) => Ok(directory),
@@ -82,11 +82,19 @@ impl Tree {
     }
 
     /// The node that a name leads to.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or why `dir` is not a directory.
     pub fn look_up(&self, dir: InodeId, name: &Name) -> Result<Node, Error> {
         self.directory(dir)?.names.get(name).copied().ok_or(Error::NotFound)
     }
 
     /// Makes a new inode under a new name.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that POSIX gives.
     pub fn make(&mut self, dir: InodeId, name: &Name, node: Node) -> Result<(), Error> {
         if self.directory(dir)?.names.contains_key(name) {
             return Err(Error::Exists);
@@ -103,6 +111,10 @@ impl Tree {
     }
 
     /// Checks that an inode may get another name here; returns its kind.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that POSIX gives.
     pub fn may_link(&self, dir: InodeId, name: &Name, inode: InodeId) -> Result<NodeKind, Error> {
         if self.directory(dir)?.names.contains_key(name) {
             return Err(Error::Exists);
@@ -115,6 +127,10 @@ impl Tree {
     }
 
     /// Removes a name of anything but a directory; returns its inode, whose link is still counted.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that POSIX gives.
     pub fn unlink(&mut self, dir: InodeId, name: &Name) -> Result<InodeId, Error> {
         match self.look_up(dir, name)? {
             (_, NodeKind::Directory) => Err(Error::IsDirectory),
@@ -126,6 +142,10 @@ impl Tree {
     }
 
     /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that POSIX gives.
     pub fn rmdir(&mut self, dir: InodeId, name: &Name) -> Result<(), Error> {
         let (inode, kind) = self.look_up(dir, name)?;
         if kind != NodeKind::Directory {
@@ -140,6 +160,10 @@ impl Tree {
     }
 
     /// renameat2. Returns the inode whose name was replaced, if its link is still counted.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that POSIX gives.
     pub fn rename(&mut self, ends: &Ends) -> Result<Option<InodeId>, Error> {
         let Ends { dir, name, to_dir, to_name, mode } = ends;
         let to = self.directory(*to_dir)?.names.get(to_name).copied();

@@ -98,6 +98,10 @@ impl Stage {
     }
 
     /// The answer of a call, once it arrives.
+    ///
+    /// # Errors
+    ///
+    /// The error that the call was answered with.
     pub fn answer(&mut self, asked: Asked) -> Result<Reply> {
         self.until("an answer", |stage| stage.is_answered(asked));
         let call = self.world.history.call(asked.0);
