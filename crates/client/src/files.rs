@@ -1,4 +1,4 @@
-//! Conveniences by path: what a program that uses the library asks for most.
+//! Shortcuts by path, for programs that use the library directly.
 
 use crate::volume::{New, Volume};
 use bytes::{Bytes, BytesMut};
@@ -6,7 +6,7 @@ use hekate_graph::Context;
 use hekate_proto::{Attr, Entry, Error, IO_BYTES_MAX, Name, NewNode, NodeKind, ROOT, RenameMode, Result};
 
 impl Volume {
-    /// The inode at a path (`/` separates, symbolic links are not followed).
+    /// The inode at a path. `/` separates names; symbolic links are not followed.
     pub fn find(&self, path: &str) -> Result<Attr> {
         let context = Context::default();
         let mut at = self.getattr(&context, ROOT)?;
@@ -16,7 +16,7 @@ impl Volume {
         Ok(at)
     }
 
-    /// Everything in a file.
+    /// The whole content of a file.
     pub fn read_file(&self, path: &str) -> Result<Bytes> {
         let context = Context::default();
         let file = self.find(path)?;
@@ -34,7 +34,7 @@ impl Volume {
         Ok(all.freeze())
     }
 
-    /// Replaces a file's content (or makes the file), and returns once it is on stable storage.
+    /// Replaces the content of a file, or makes the file. Returns once the content is on stable storage.
     pub fn write_file(&self, path: &str, content: &[u8]) -> Result<Attr> {
         let context = Context::default();
         let (dir, name) = self.place(path)?;
@@ -86,13 +86,14 @@ impl Volume {
         }
     }
 
-    /// Renames; what is at `to` is replaced.
+    /// Renames a file or directory. An inode that has the new name is replaced.
     pub fn rename_path(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (self.place(from)?, self.place(to)?);
         let replaced = self.lookup(&Context::default(), to.0, to.1.clone()).ok().map(|attr| attr.id);
         self.rename(&Context::default(), from, to, RenameMode::Replace, replaced)
     }
 
+    /// The directory and the last name of a path.
     fn place(&self, path: &str) -> Result<(hekate_proto::InodeId, Name)> {
         let trimmed = path.trim_end_matches('/');
         let (dir, name) = trimmed.rsplit_once('/').unwrap_or(("", trimmed));

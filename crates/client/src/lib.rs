@@ -1,8 +1,8 @@
-//! Opens a volume and works in it: the library that every door stands on.
+//! Opens a volume and executes ops on it: the library that every gateway uses.
 //!
-//! A [`Volume`] has a session with its cluster, the volume's map and its graph. All calls block the calling thread, may
-//! be made from many threads at once, and ride out a server that is away: they wait and go on (an op is never done
-//! twice), until [`Context::interrupt`] says that the caller gave up.
+//! A [`Volume`] has a session with its cluster, the volume's map and its graph of translators. All calls block the
+//! calling thread and may be made by many threads at once. While a server is unavailable they wait and then continue,
+//! and no op is executed twice; [`Context::interrupt`] ends a wait.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/scratch.rs"));
@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! By inode, with what a door needs: opens, durability, conditions.
+//! By inode, with what a gateway needs: opens, durability, conditions.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/scratch.rs"));
@@ -36,7 +36,7 @@
 //! let context = Context::default(); // acknowledged by all copies; `Context::DURABLE` waits for their disks
 //! let new = New { node: NewNode::File, mode: 0o600, uid: 1000, gid: 1000, umask: 0, exclusive: true };
 //! let (file, _) = volume.create(&context, ROOT, Name::try_from("notes")?, new)?;
-//! volume.opened(file.id); // from now on it survives its name
+//! volume.opened(file.id); // from now on the file exists without a name
 //! volume.write(&Context::DURABLE, file.id, 0, "kept".into(), false)?;
 //! volume.unlink(&context, ROOT, Name::try_from("notes")?, Some(file.id))?;
 //! assert_eq!(&volume.read(&context, file.id, 0, 100)?[..], b"kept");
@@ -52,4 +52,4 @@ mod volume;
 pub use hekate_graph::Context;
 pub use hekate_proto as proto;
 pub use hekate_transport::{Endpoint, Local};
-pub use volume::{New, OpenOptions, SetXattr, Volume, seed};
+pub use volume::{FilePosition, New, OpenOptions, SetXattr, Volume, seed};

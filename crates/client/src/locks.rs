@@ -1,12 +1,12 @@
-//! File locks: fcntl(2) ranges, those of open file descriptions, and flock(2). They hold between all mounts and users of
-//! the volume, as long as the session lives; a server that starts anew is told them again.
+//! File locks: fcntl(2) ranges, those of open file descriptions, and flock(2). They apply between all mounts and
+//! users of the volume, and are held until their session ends. The session reports them to a server that restarted.
 
 use crate::volume::{Volume, unexpected};
 use hekate_graph::Context;
 use hekate_proto::*;
 
 impl Volume {
-    /// `F_GETLK`: of the locks that this one conflicts with, the one with the lowest first byte.
+    /// `F_GETLK`: of the locks that conflict with this one, the one with the lowest first byte.
     pub fn test_lock(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<Option<HeldLock>> {
         match self.call(context, Op::Lock { op: LockOp::Get { inode, lock } })? {
             Reply::Lock { conflict } => Ok(conflict),
@@ -14,8 +14,11 @@ impl Volume {
         }
     }
 
-    /// Takes a lock, converts it, or (kind unlock) lets go of it. If another holds it: waits until it is free, or, not to
-    /// `wait`, answers `WouldBlock`. Who gives up meanwhile is answered `Interrupted` and holds nothing new.
+    /// Takes, converts or (with kind unlock) releases a lock. With `wait` it waits for locks in conflict.
+    ///
+    /// # Errors
+    /// `WouldBlock` without `wait`, if another owner holds a lock in conflict. `Interrupted` if the caller gave up;
+    /// it then holds nothing new. `Deadlock` if the wait would never end.
     pub fn lock(&self, context: &Context, inode: InodeId, lock: Lock, wait: bool) -> Result<()> {
         let op_id = match self.call(context, Op::Lock { op: LockOp::Set { inode, lock, wait } })? {
             Reply::Done => return Ok(()),
@@ -25,8 +28,8 @@ impl Volume {
         self.locks.await_lock(context, inode, op_id)
     }
 
-    /// Asks for a lock; `None`: it is held. If it has to wait for others the caller does not: the op's id is for
-    /// [`Volume::when_locked`], which must follow, and [`Volume::cancel_lock`].
+    /// Requests a lock without blocking for its holders. `None`: the lock is held. Otherwise the lock waits:
+    /// [`Volume::when_locked`] must follow with the op's id, and [`Volume::cancel_lock`] may.
     pub fn begin_lock(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<Option<OpId>> {
         match self.call(context, Op::Lock { op: LockOp::Set { inode, lock, wait: true } })? {
             Reply::Done => Ok(None),
@@ -35,19 +38,19 @@ impl Volume {
         }
     }
 
-    /// What is to be done once the lock that [`Volume::begin_lock`] asked for is held or refused, on any thread; at once,
-    /// if that is so already.
+    /// Calls `then` once the lock that [`Volume::begin_lock`] requested is granted or refused: on any thread, and at
+    /// once if that has happened.
     pub fn when_locked(&self, op_id: OpId, then: impl FnOnce(Result<()>) + Send + 'static) {
         self.locks.when_answered(op_id, then);
     }
 
-    /// Ends the wait for a lock: its answer is `Interrupted`, unless it had come before.
+    /// Cancels the wait for a lock. The wait ends with `Interrupted`, unless it had ended before.
     pub fn cancel_lock(&self, inode: InodeId, op_id: OpId) {
-        // It fails for nobody: what the server does not answer now it is told later.
+        // A cancel that the server does not answer now is sent again later.
         let _ = self.call(&Context::default(), Op::Lock { op: LockOp::Cancel { inode, op_id } });
     }
 
-    /// An owner closed the file: all that it holds there goes.
+    /// Releases all locks of an owner that closed the file.
     pub fn release_locks(&self, context: &Context, inode: InodeId, owner: LockOwner) -> Result<()> {
         self.call(context, Op::Lock { op: LockOp::Release { inode, owner } }).map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! A volume that is open: its session, its graph, and the ops that doors ask for, by inode.
+//! An open volume: its session, its graph, and the ops that gateways request by inode.
 
 use bytes::Bytes;
 use hekate_graph::{Context, LayerSpec, Translator};
@@ -12,27 +12,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a session says that it lives.
+/// Interval of the session's heartbeats. A server ends a session after 60 s without one.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Files with mapped pages that a heartbeat names, 16 bytes each; further ones are named when they are written back again.
+/// Most files with mapped pages that a heartbeat names, 16 bytes each. Further files are named after their next
+/// write-back.
 const MAPPED_MAX: usize = 1024;
 
 /// How to open a volume.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Translators on top of the fixed bottom; the first sees ops first.
+    /// Translators above the fixed layers; the first one sees ops first.
     pub layers: Vec<LayerSpec>,
-    /// Reading leaves times of access as they are (noatime); else they follow relatime (mount(8)).
+    /// Reads do not change times of access (noatime). Otherwise relatime applies (mount(8)).
     pub no_access_times: bool,
-    /// The server is of this process: ops are calls of it.
+    /// Set if the server runs in this process: ops are then function calls.
     pub local: Option<Local>,
 }
 
-/// A volume, open until it is dropped.
+/// An open volume, until it is dropped.
 ///
-/// Every method may be called from any thread and blocks it. A method returns once all replicas hold the change; with
-/// [`Context::durable`] once it is on stable storage of all of them.
+/// Every method may be called by any thread and blocks it. A method that changes something returns once all replicas
+/// have the change, and with [`Context::durable`] once it is on stable storage of all of them.
+///
+/// Every method that executes an op fails with `Unavailable` if the caller gave up ([`Context::interrupt`]) and with
+/// `SessionEnded` once the session is over; the other errors are those of the system call that it is named after.
 pub struct Volume {
     shared: Arc<Shared>,
     top: Arc<dyn Translator>,
@@ -45,16 +49,21 @@ pub struct Volume {
 
 struct Shared {
     servers: Arc<Servers>,
-    /// Files whose mapped pages were written back since the last heartbeat that was answered.
+    /// Files whose mapped pages were written back since the last heartbeat that a server answered.
     mapped: Mutex<HashSet<InodeId>>,
+    /// Number of opens by inode.
     opens: Mutex<HashMap<InodeId, u32>>,
-    /// Held while a file without a name is being made.
+    /// Locked for reading while a file without a name is being made.
     unnamed: RwLock<()>,
     ended: AtomicBool,
 }
 
 impl Volume {
-    /// Opens the volume called `name` at a server.
+    /// Opens the volume called `name` at a server, with a new session.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server cannot be reached, `NotFound` with the known names, `Denied` if this user may not
+    /// use the volume.
     pub fn open(endpoint: Endpoint, name: &str, options: &OpenOptions) -> Result<Self> {
         let (servers, welcome) = Servers::open(endpoint, name, options.local.clone())?;
         let servers = Arc::new(servers);
@@ -72,24 +81,23 @@ impl Volume {
         let (beating, graph) = (shared.clone(), top.clone());
         std::thread::Builder::new()
             .name("hekate-beat".into())
-            .spawn(move || beating.beat(&*graph))
+            .spawn(move || beating.send_heartbeats(&*graph))
             .map_err(|e| Error::io("start a thread", e))?;
         let access_times = !options.no_access_times;
         Ok(Self { shared, top, locks, losses, map: welcome.map, session: welcome.session, access_times })
     }
 
-    /// The map as it was handed out.
+    /// The map as of the opening of the volume.
     pub fn map(&self) -> &VolumeMap {
         &self.map
     }
 
-    /// The session's number.
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// Pages of the file that a program stored to through a shared mapping were written back. The servers are told with the next
-    /// heartbeat, so that they can warn of a file that two mounts map.
+    /// Notes that pages which a program changed through a shared mapping were written back. The next heartbeat
+    /// reports the file, so that servers can warn of a file that two mounts map.
     pub fn wrote_mapped(&self, inode: InodeId) {
         let mut mapped = self.shared.mapped.lock();
         if mapped.len() < MAPPED_MAX {
@@ -97,7 +105,7 @@ impl Volume {
         }
     }
 
-    /// Passes an op to the graph.
+    /// Executes an op through the graph.
     pub fn call(&self, context: &Context, op: Op) -> Result<Reply> {
         self.top.handle(context, op)
     }
@@ -113,25 +121,25 @@ impl Volume {
         self.call(context, op).map(|_| ())
     }
 
-    /// The inode under a name.
+    /// The inode that has a name.
     pub fn lookup(&self, context: &Context, dir: InodeId, name: Name) -> Result<Attr> {
         Ok(self.node(context, Op::Name { op: NameOp::Lookup { dir, name } })?.0)
     }
 
-    /// Makes an inode under a new name. If it is a file, is there already and `exclusive` is false: that file.
-    /// -> the inode, and whether it was made.
+    /// Makes an inode with a new name. If a file has the name and `exclusive` is false, returns that file. The second
+    /// value is true if the inode was made.
     pub fn create(&self, context: &Context, dir: InodeId, name: Name, new: New) -> Result<(Attr, bool)> {
         let New { node, mode, uid, gid, umask, exclusive } = new;
         let seed = seed()?;
         self.node(context, Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive, seed } })
     }
 
-    /// Makes a file without a name, which counts as open from now on; with its last [`Volume::closed`] it goes, unless
-    /// [`Volume::link`] gave it a name (which it may if it is `linkable`). Of `new` the kind is not looked at.
+    /// Makes a file without a name, and counts it as open. It is removed after its last [`Volume::closed`], unless
+    /// [`Volume::link`] gave it a name, which requires `linkable`. The kind in `new` is ignored.
     pub fn create_unnamed(&self, context: &Context, dir: InodeId, new: New, linkable: bool) -> Result<Attr> {
         let New { mode, uid, gid, umask, .. } = new;
         let seed = seed()?;
-        // Until it is counted as open, no orphan is said to be unused.
+        // The file must not be reported as unused before it is counted as open.
         let _unnamed = self.shared.unnamed.read();
         let op = NameOp::CreateUnnamed { dir, mode, uid, gid, umask, linkable, seed };
         let (attr, _) = self.node(context, Op::Name { op })?;
@@ -139,12 +147,12 @@ impl Volume {
         Ok(attr)
     }
 
-    /// A further name for an inode.
+    /// Gives an inode one more name.
     pub fn link(&self, context: &Context, dir: InodeId, name: Name, inode: InodeId) -> Result<Attr> {
         Ok(self.node(context, Op::Name { op: NameOp::Link { dir, name, inode } })?.0)
     }
 
-    /// Removes a name of anything but a directory. `inode`: what the caller believes is there.
+    /// Removes a name of an inode that is not a directory. `inode`: the inode that the caller expects there.
     pub fn unlink(&self, context: &Context, dir: InodeId, name: Name, inode: Option<InodeId>) -> Result<()> {
         let open_here = inode.filter(|inode| self.is_open(*inode));
         self.done(context, Op::Name { op: NameOp::Unlink { dir, name, open_here } })
@@ -155,7 +163,7 @@ impl Volume {
         self.done(context, Op::Name { op: NameOp::Rmdir { dir, name } })
     }
 
-    /// renameat2. `replaced`: what the caller believes is under the new name.
+    /// renameat2(2). `replaced`: the inode that the caller expects at the new name.
     pub fn rename(
         &self,
         context: &Context,
@@ -169,7 +177,7 @@ impl Volume {
         self.done(context, Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } })
     }
 
-    /// Names after `after` in byte order, at most `limit`; and whether these were the last.
+    /// At most `limit` names after `after`, in byte order. The second value is true if these are the last ones.
     pub fn list(
         &self,
         context: &Context,
@@ -178,10 +186,10 @@ impl Volume {
         limit: u32,
         attributes: bool,
     ) -> Result<(Vec<Entry>, bool)> {
-        self.list_range(context, dir, after, limit, (attributes, self.access_times))
+        self.list_range(context, dir, after, limit, attributes, self.access_times)
     }
 
-    /// The same; the time of access stays (O_NOATIME).
+    /// As [`Volume::list`], without changing the time of access (O_NOATIME).
     pub fn list_quietly(
         &self,
         context: &Context,
@@ -190,7 +198,7 @@ impl Volume {
         limit: u32,
         attributes: bool,
     ) -> Result<(Vec<Entry>, bool)> {
-        self.list_range(context, dir, after, limit, (attributes, false))
+        self.list_range(context, dir, after, limit, attributes, false)
     }
 
     fn list_range(
@@ -199,7 +207,8 @@ impl Volume {
         dir: InodeId,
         after: Option<Name>,
         limit: u32,
-        (attributes, touch): (bool, bool),
+        attributes: bool,
+        touch: bool,
     ) -> Result<(Vec<Entry>, bool)> {
         match self.call(context, Op::Name { op: NameOp::List { dir, after, limit, attributes, touch } })? {
             Reply::List { entries, end } => Ok((entries, end)),
@@ -207,22 +216,21 @@ impl Volume {
         }
     }
 
-    /// Attributes.
     pub fn getattr(&self, context: &Context, inode: InodeId) -> Result<Attr> {
         Ok(self.node(context, Op::Inode { op: InodeOp::GetAttr { inode } })?.0)
     }
 
-    /// chmod, chown, utimens, truncate. -> the attributes after it.
+    /// chmod, chown, utimens or truncate. Returns the new attributes.
     pub fn setattr(&self, context: &Context, inode: InodeId, changes: AttrChanges) -> Result<Attr> {
         Ok(self.node(context, Op::Inode { op: InodeOp::SetAttr { inode, changes } })?.0)
     }
 
-    /// A symlink's target.
+    /// The target of a symbolic link.
     pub fn readlink(&self, context: &Context, inode: InodeId) -> Result<Bytes> {
         self.bytes(context, Op::Inode { op: InodeOp::ReadLink { inode, touch: self.access_times } })
     }
 
-    /// An extended attribute's value.
+    /// The value of an extended attribute.
     pub fn getxattr(&self, context: &Context, inode: InodeId, name: Bytes) -> Result<Bytes> {
         self.bytes(context, Op::Inode { op: InodeOp::GetXattr { inode, name } })
     }
@@ -233,12 +241,12 @@ impl Volume {
         self.done(context, Op::Inode { op: InodeOp::SetXattr { inode, name, value, create, replace, drop_set_group } })
     }
 
-    /// The directory that a directory is in; of the root, the root.
+    /// The parent of a directory. The parent of the root is the root.
     pub fn parent(&self, context: &Context, directory: InodeId) -> Result<Attr> {
         Ok(self.node(context, Op::Inode { op: InodeOp::Parent { inode: directory } })?.0)
     }
 
-    /// Names of extended attributes.
+    /// The names of all extended attributes.
     pub fn listxattr(&self, context: &Context, inode: InodeId) -> Result<Vec<Bytes>> {
         match self.call(context, Op::Inode { op: InodeOp::ListXattr { inode } })? {
             Reply::Names { names } => Ok(names),
@@ -253,41 +261,31 @@ impl Volume {
 
     /// At most `length` bytes from `offset`; fewer only at the end of the file.
     pub fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
-        self.read_range(context, inode, (offset, length), self.access_times)
+        self.read_range(context, inode, offset, length, self.access_times)
     }
 
-    /// The same; the time of access stays (O_NOATIME).
+    /// As [`Volume::read`], without changing the time of access (O_NOATIME).
     pub fn read_quietly(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
-        self.read_range(context, inode, (offset, length), false)
+        self.read_range(context, inode, offset, length, false)
     }
 
-    fn read_range(
-        &self,
-        context: &Context,
-        inode: InodeId,
-        (offset, length): (u64, u32),
-        touch: bool,
-    ) -> Result<Bytes> {
+    fn read_range(&self, context: &Context, inode: InodeId, offset: u64, length: u32, touch: bool) -> Result<Bytes> {
         match self.call(context, Op::Data { op: DataOp::Read { inode, offset, length, touch } })? {
             Reply::FileData { bytes, .. } => Ok(bytes),
             _ => Err(unexpected()),
         }
     }
 
-    /// Writes all of `data` (at most `IO_BYTES_MAX`) at `offset`. `drop_set_id`: the writer is not privileged to keep
-    /// set-user-id and set-group-id.
+    /// Writes all of `data` (at most `IO_BYTES_MAX`) at `offset`. `drop_set_id`: clear the set-user-id and
+    /// set-group-id bits, because the writer is not privileged.
     pub fn write(&self, context: &Context, inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool) -> Result<()> {
-        if data.len() > IO_BYTES_MAX {
-            return Err(Error::invalid(format!("a write of {} bytes; the greatest is {IO_BYTES_MAX}", data.len())));
-        }
+        check_length(&data)?;
         self.done(context, Op::Data { op: DataOp::Write { inode, offset, data, drop_set_id } })
     }
 
-    /// The same at the end of the file, wherever that is by then: appends of all clients come one after the other.
+    /// Writes `data` at the end of the file. Appends of all clients run one after the other.
     pub fn append(&self, context: &Context, inode: InodeId, data: Bytes, drop_set_id: bool) -> Result<()> {
-        if data.len() > IO_BYTES_MAX {
-            return Err(Error::invalid(format!("a write of {} bytes; the greatest is {IO_BYTES_MAX}", data.len())));
-        }
+        check_length(&data)?;
         self.done(context, Op::Data { op: DataOp::Append { inode, data, drop_set_id } })
     }
 
@@ -296,14 +294,18 @@ impl Volume {
         &self,
         context: &Context,
         inode: InodeId,
-        (offset, length): (u64, u64),
+        offset: u64,
+        length: u64,
         mode: Allocate,
         drop_set_id: bool,
     ) -> Result<()> {
         self.done(context, Op::Data { op: DataOp::Allocate { inode, offset, length, mode, drop_set_id } })
     }
 
-    /// lseek(2) with SEEK_DATA, or (`hole`) SEEK_HOLE; `NoData` beyond the end or the last data.
+    /// lseek(2) with SEEK_DATA, or with `hole` SEEK_HOLE.
+    ///
+    /// # Errors
+    /// `NoData` beyond the end of the file, or if no data follows.
     pub fn seek(&self, context: &Context, inode: InodeId, offset: u64, hole: bool) -> Result<u64> {
         match self.call(context, Op::Data { op: DataOp::Seek { inode, offset, hole } })? {
             Reply::Found { at: Some(at) } => Ok(at),
@@ -311,17 +313,21 @@ impl Volume {
         }
     }
 
-    /// copy_file_range(2): -> how many bytes were copied; fewer than `length` at the end of the source, or if it is long.
-    /// If `touch`, the source's time of access moves as the mount has it (O_NOATIME says no).
+    /// copy_file_range(2). Returns the number of bytes copied, which may be lower than `length`: at the end of the
+    /// source, or because one call copies a limited amount. `touch`: note the source's time of access, as far as the
+    /// mount does.
     pub fn copy(
         &self,
         context: &Context,
-        (from, from_offset): (InodeId, u64),
-        (to, to_offset): (InodeId, u64),
+        from: FilePosition,
+        to: FilePosition,
         length: u64,
-        (drop_set_id, touch): (bool, bool),
+        drop_set_id: bool,
+        touch: bool,
     ) -> Result<u64> {
         let touch = touch && self.access_times;
+        let (FilePosition { inode: from, offset: from_offset }, FilePosition { inode: to, offset: to_offset }) =
+            (from, to);
         let op = DataOp::Copy { from, from_offset, to, to_offset, length, drop_set_id, touch };
         match self.call(context, Op::Data { op })? {
             Reply::Copied { bytes } => Ok(bytes),
@@ -329,13 +335,17 @@ impl Volume {
         }
     }
 
-    /// Puts what this client changed in the inode (bytes and attributes) on stable storage of every replica. Of a
-    /// directory: its names. `Lost`, once, if all replicas lost their memory before: some of it is gone.
+    /// Puts this client's changes of the inode (bytes and attributes, for a directory also names) on stable storage
+    /// of every replica.
+    ///
+    /// # Errors
+    /// `Lost` if all replicas lost such changes before they were synced. It is reported once.
     pub fn fsync(&self, context: &Context, inode: InodeId) -> Result<()> {
         self.done(context, Op::Data { op: DataOp::Fsync { inode } })
     }
 
-    /// Whether an fsync of the inode would say `Lost` as far as it is known without asking; then the next one does not.
+    /// True if the next fsync would fail with `Lost`, as far as this client knows without a request. Then that fsync
+    /// does not report it again.
     pub fn is_lost(&self, inode: InodeId) -> bool {
         self.losses.is_lost(inode)
     }
@@ -348,12 +358,12 @@ impl Volume {
         }
     }
 
-    /// Counts an open: while it lasts the inode stays, even without a name.
+    /// Counts an open. While an inode is open it exists, even without a name.
     pub fn opened(&self, inode: InodeId) {
         *self.shared.opens.lock().entry(inode).or_default() += 1;
     }
 
-    /// Ends an open that `opened` counted.
+    /// Ends an open that [`Volume::opened`] counted.
     pub fn closed(&self, inode: InodeId) {
         let mut opens = self.shared.opens.lock();
         if let Some(count) = opens.get_mut(&inode) {
@@ -364,7 +374,7 @@ impl Volume {
         }
     }
 
-    /// Whether one of them lasts.
+    /// True if the inode is open.
     pub fn is_open(&self, inode: InodeId) -> bool {
         self.shared.opens.lock().contains_key(&inode)
     }
@@ -377,46 +387,61 @@ impl Volume {
     }
 }
 
-/// What to make under a new name.
+/// The inode to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct New {
-    /// File, directory, …
+    /// Kind of the inode: file, directory, …
     pub node: NewNode,
     /// Permission bits.
     pub mode: u16,
-    /// Owner.
     pub uid: u32,
-    /// Group; that of the directory if it has set-group-id.
+    /// Group. In a directory with set-group-id, the directory's group is used instead.
     pub gid: u32,
-    /// Bits that the mode loses, unless the directory has a default ACL.
+    /// Bits to clear in the mode, unless the directory has a default ACL.
     pub umask: u16,
-    /// It must not be there yet.
+    /// Fail if the name exists.
     pub exclusive: bool,
 }
 
 /// How to set an extended attribute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetXattr {
-    /// It must be new.
+    /// Fail if the attribute exists.
     pub create: bool,
-    /// It must exist.
+    /// Fail if the attribute does not exist.
     pub replace: bool,
-    /// With an ACL: set-group-id goes.
+    /// For an ACL: clear the set-group-id bit.
     pub drop_set_group: bool,
 }
 
-/// A random number, of which servers make an id that nobody can guess.
+/// A place in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilePosition {
+    pub inode: InodeId,
+    pub offset: u64,
+}
+
+fn check_length(data: &Bytes) -> Result<()> {
+    match data.len() {
+        length if length > IO_BYTES_MAX => {
+            Err(Error::invalid(format!("a write has {length} bytes, at most {IO_BYTES_MAX} are allowed; split it")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A random number from which servers make inode ids that cannot be guessed.
 pub fn seed() -> Result<u64> {
     getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))
 }
 
 impl Volume {
-    /// Ends the session now, rather than when the last owner of the volume drops it. Later ops fail.
+    /// Ends the session now instead of when the volume is dropped. Later ops fail.
     pub fn end(&self) {
         if self.shared.ended.swap(true, Ordering::SeqCst) {
             return;
         }
-        // A server that is away learns from the session's silence.
+        // If a server is unavailable, the session expires there.
         let gave_up = AtomicBool::new(true);
         let context = Context { interrupt: Some(&gave_up), ..Context::default() };
         let _ = self.call(&context, Op::Volume { op: VolumeOp::EndSession });
@@ -432,8 +457,8 @@ impl Drop for Volume {
 }
 
 impl Shared {
-    /// Tells the servers every second that the session lives, and which orphans it does not need.
-    fn beat(&self, graph: &dyn Translator) {
+    /// Body of the heartbeat thread: tells the servers every second that the session lives, and which orphans it does not use.
+    fn send_heartbeats(&self, graph: &dyn Translator) {
         let mut unused = Vec::new();
         while !self.ended.load(Ordering::SeqCst) {
             let context = Context { interrupt: Some(&self.ended), ..Context::default() };
@@ -443,7 +468,7 @@ impl Shared {
             unused = match asked {
                 Ok(Reply::Orphans { inodes, .. }) => self.unused_of(inodes),
                 _ => {
-                    // Nobody may have heard of them.
+                    // The servers may not have received the names of the files.
                     let mut waiting = self.mapped.lock();
                     let room = MAPPED_MAX.saturating_sub(waiting.len());
                     waiting.extend(mapped.into_iter().take(room));
@@ -460,14 +485,15 @@ impl Shared {
 }
 
 impl Shared {
-    /// Of these orphans, those that are not open here; none while one may just have been made.
+    /// Those of the orphans that are not open here. None while an unnamed file is being made, which may be one of
+    /// them.
     fn unused_of(&self, orphans: Vec<InodeId>) -> Vec<InodeId> {
-        let Some(_none_is_made) = self.unnamed.try_write() else { return Vec::new() };
+        let Some(_no_unnamed_file) = self.unnamed.try_write() else { return Vec::new() };
         let opens = self.opens.lock();
         orphans.into_iter().filter(|inode| !opens.contains_key(inode)).collect()
     }
 }
 
 pub(crate) fn unexpected() -> Error {
-    Error::Protocol { what: "a reply of another kind than the op's".into() }
+    Error::Protocol { what: "the reply is of another kind than its op has".into() }
 }

@@ -1,5 +1,5 @@
-//! A service between clients and a server: what another client does between two requests of one batch, and how many
-//! connections clients keep.
+//! A service between clients and a server: shows what another client does between two requests of one batch, and how
+//! many connections clients keep.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
-/// In front of a real server: once, something happens after what a batch begins with, reads or writes of shards, and before what follows.
+/// Forwards to a real server. Once, `meanwhile` runs between the reads or writes of shards at the beginning of a
+/// batch and its other requests.
 struct Between {
     node: Arc<Node>,
     meanwhile: Mutex<Option<Meanwhile>>,
     connections: AtomicUsize,
-    /// Versions of layouts under which inodes' leaders were told of writes.
-    told: Mutex<Vec<u32>>,
+    /// Versions of layouts in the `Wrote` ops that clients sent.
+    wrote: Mutex<Vec<u32>>,
 }
 
 impl Service for Between {
@@ -32,7 +33,7 @@ impl Service for Between {
         let of_shards = |request: &&Request| {
             matches!(request.op, Op::Data { op: DataOp::ReadShard { .. } | DataOp::WriteShard { .. } })
         };
-        self.told.lock().unwrap().extend(requests.iter().filter_map(|request| match request.op {
+        self.wrote.lock().unwrap().extend(requests.iter().filter_map(|request| match request.op {
             Op::Data { op: DataOp::Wrote { layout_version, .. } } => Some(layout_version),
             _ => None,
         }));
@@ -70,17 +71,17 @@ impl Service for Between {
 
 fn in_front_of(scratch: &Scratch) -> (Arc<Between>, Server, Endpoint) {
     let node = scratch.running.as_ref().unwrap().0.clone();
-    let (meanwhile, connections, told) = (Mutex::default(), AtomicUsize::new(0), Mutex::default());
-    let between = Arc::new(Between { node, meanwhile, connections, told });
+    let (meanwhile, connections, wrote) = (Mutex::default(), AtomicUsize::new(0), Mutex::default());
+    let between = Arc::new(Between { node, meanwhile, connections, wrote });
     let server = Server::new(between.clone());
     let endpoint = Endpoint::Unix(scratch.directory.join("between.sock"));
     server.listen(&endpoint).unwrap();
     (between, server, endpoint)
 }
 
-/// Who waits for a partition does so once a second: a mount that had waited for half an hour had 1,286 connections.
+/// A client that waits for a partition fetches the map once a second, for hours if it must.
 #[test]
-fn who_asks_for_the_map_again_and_again_keeps_no_connections() {
+fn fetching_the_map_repeatedly_keeps_one_connection() {
     let scratch = Scratch::new("maps");
     let (between, server, endpoint) = in_front_of(&scratch);
     let (remote, _) = hekate_transport::Remote::open(endpoint, "v1").unwrap();
@@ -104,7 +105,7 @@ fn sized(size: u64) -> AttrChanges {
     AttrChanges { size: Some(size), ..AttrChanges::default() }
 }
 
-/// A file of so many zeros, which is in shards.
+/// Makes a file of `size` zeros in shards.
 fn make(volume: &Volume, size: u64) -> InodeId {
     let new = New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, umask: 0, exclusive: true };
     let (file, _) = volume.create(&Context::default(), ROOT, Name::try_from("f").unwrap(), new).unwrap();
@@ -119,7 +120,7 @@ fn a_read_that_learns_of_a_longer_file_reads_its_bytes_again() {
     let (reader, writer) = (open(endpoint), open(scratch.endpoint()));
     let context = Context::default();
     let file = make(&writer, 100_000);
-    // Few of its bytes are left.
+    // The bytes stay in shards although the file becomes short.
     writer.setattr(&context, file, sized(1000)).unwrap();
     assert_eq!(reader.getattr(&context, file).unwrap().size, 1000);
     let writes = move || writer.write(&Context::default(), file, 1000, vec![9; 4000].into(), false).map(drop).unwrap();
@@ -133,7 +134,8 @@ fn a_read_that_learns_of_a_longer_file_reads_its_bytes_again() {
     assert!(bytes[..1000].iter().all(|byte| *byte == 0) && bytes[1000..].iter().all(|byte| *byte == 9));
 }
 
-/// The leader is told of a write after a truncate that kept all of it, and after an overwrite: the write is not done once more, over that.
+/// The leader learns of a write after a truncate that removed nothing of it, and after an overwrite. The write must
+/// not be repeated over the overwrite.
 #[test]
 fn what_was_written_before_a_truncate_that_kept_it_does_not_come_back_over_what_followed() {
     let scratch = Scratch::new("cuts");
@@ -150,9 +152,10 @@ fn what_was_written_before_a_truncate_that_kept_it_does_not_come_back_over_what_
     let wrote = first.write(&context, file, 0, vec![1; 8192].into(), false);
     let happened = between.meanwhile.lock().unwrap().is_none();
     let read = first.read(&context, file, 0, 8192);
-    // And its client knows from then on where the file was cut.
+    // The client has learned from the reply where the file was truncated.
     let again = first.write(&context, file, 50_000, vec![3; 100].into(), false);
-    let (size, told) = (first.getattr(&context, file).map(|attr| attr.size), between.told.lock().unwrap().clone());
+    let (size, wrote_under) =
+        (first.getattr(&context, file).map(|attr| attr.size), between.wrote.lock().unwrap().clone());
     drop(first);
     server.stop();
     wrote.and(again).unwrap();
@@ -160,5 +163,5 @@ fn what_was_written_before_a_truncate_that_kept_it_does_not_come_back_over_what_
     assert!(happened && bytes.len() == 8192);
     assert!(bytes[..4096].iter().all(|byte| *byte == 2) && bytes[4096..].iter().all(|byte| *byte == 1));
     assert_eq!(size.unwrap(), 100_000);
-    assert!(matches!(told[..], [before, after] if after > before), "{told:?}");
+    assert!(matches!(wrote_under[..], [before, after] if after > before), "{wrote_under:?}");
 }

@@ -1,5 +1,5 @@
-//! Locks between sessions against a real server in this process: waits, interrupts, deadlocks, a server that starts anew
-//! with locks held and waited for, and connections that are cut between an op and its answer.
+//! Locks between sessions against a real server in this process: waits, interrupts, deadlocks, a server that restarts
+//! while locks are held and waited for, and connections that break between an op and its reply.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Longer than what comes by itself takes, shorter than a test may.
+/// Limit for events that must happen.
 const SOON: Duration = Duration::from_secs(15);
-/// What does not come in this time does not come by itself.
+/// Time after which an event counts as not happening.
 const NOT_SOON: Duration = Duration::from_millis(300);
 
 fn open(scratch: &Scratch) -> Arc<Volume> {
@@ -51,7 +51,7 @@ fn try_lock(volume: &Volume, inode: InodeId, lock: Lock) -> Result<()> {
     volume.lock(&Context::default(), inode, lock, false)
 }
 
-/// Waits on a thread of its own.
+/// Waits for a lock on a thread of its own.
 fn wait_for(volume: &Arc<Volume>, inode: InodeId, lock: Lock) -> Receiver<Result<()>> {
     let (tell, told) = channel();
     let volume = volume.clone();
@@ -64,7 +64,7 @@ fn waits(told: &Receiver<Result<()>>) -> bool {
 }
 
 #[test]
-fn a_lock_keeps_other_sessions_out_until_it_is_let_go() {
+fn a_lock_excludes_other_sessions_until_it_is_released() {
     let scratch = Scratch::new("locks-two");
     let (one, two) = (open(&scratch), open(&scratch));
     let file = make(&one, "f");
@@ -82,14 +82,14 @@ fn a_lock_keeps_other_sessions_out_until_it_is_let_go() {
 }
 
 #[test]
-fn who_waits_is_granted_when_its_time_comes_and_holds_nothing_up_until_then() {
+fn a_waiting_lock_is_granted_when_it_is_free_and_blocks_no_other_op() {
     let scratch = Scratch::new("locks-wait");
     let (one, two) = (open(&scratch), open(&scratch));
     let (file, other) = (make(&one, "f"), make(&one, "g"));
     try_lock(&one, file, write_lock(1)).unwrap();
     let waiting: Vec<_> = (0..150).map(|owner| wait_for(&two, file, write_lock(owner))).collect();
     std::thread::sleep(NOT_SOON);
-    // Of 150 that wait the leader knows half the slots; ops of a session whose locks wait go on.
+    // Half of the session's slots are registered waits; the other ops of the session continue.
     for round in 0..300 {
         two.write(&Context::default(), other, 0, vec![round as u8; 100].into(), false).unwrap();
     }
@@ -147,7 +147,7 @@ fn waiting_for_each_other_is_a_deadlock_for_one() {
 }
 
 #[test]
-fn the_end_of_a_session_lets_its_locks_go() {
+fn the_end_of_a_session_releases_its_locks() {
     let scratch = Scratch::new("locks-end");
     let (one, two, three) = (open(&scratch), open(&scratch), open(&scratch));
     let file = make(&one, "f");
@@ -197,11 +197,11 @@ fn locks_and_waits_outlive_the_server() {
 }
 
 #[test]
-fn a_server_that_starts_anew_grants_nothing_until_all_sessions_have_told_or_ended() {
+fn a_restarted_server_grants_no_lock_until_all_sessions_have_reported_or_ended() {
     let mut scratch = Scratch::new("locks-untold");
     let one = open(&scratch);
     let file = make(&one, "f");
-    // A session that lives and says nothing.
+    // A session that lives and does not report its locks.
     let (_silent, welcome) = Remote::open(scratch.endpoint(), "v1").unwrap();
     scratch.stop();
     scratch.start();
@@ -250,7 +250,7 @@ fn an_op_whose_answer_is_lost_is_done_once() {
     let waiting = wait_for(&one, file, write_lock(1));
     assert!(waits(&waiting));
     was_cut("a lock that waits");
-    // The answer that it has come for is lost as well.
+    // The reply with the outcome of the wait is lost as well.
     cutter.cut_next(|op| matches!(op, Op::Lock { op: LockOp::Set { wait: true, .. } }));
     try_lock(&two, file, unlock(1)).unwrap();
     assert_eq!(waiting.recv_timeout(SOON).unwrap(), Ok(()));
@@ -288,7 +288,7 @@ fn interrupt_with_a_cut(volume: &Volume, file: InodeId, cutter: &Cutter) {
 }
 
 #[test]
-fn whoever_gives_up_while_the_server_is_away_is_let_go_and_leaves_no_wait() {
+fn giving_up_while_the_server_is_unavailable_releases_locks_and_cancels_waits() {
     let mut scratch = Scratch::new("locks-away");
     let (one, two) = (open(&scratch), open(&scratch));
     let file = make(&one, "f");
@@ -309,7 +309,7 @@ fn whoever_gives_up_while_the_server_is_away_is_let_go_and_leaves_no_wait() {
         assert!(matches!(release.join().unwrap(), Err(Error::Unavailable { .. })));
     });
     scratch.start();
-    // What was let go, and given up, while nobody heard it is so.
+    // The release and the cancel are effective although no server received them at the time.
     let third = open(&scratch);
     let told = wait_for(&third, file, write_lock(1));
     assert_eq!(told.recv_timeout(SOON).unwrap(), Ok(()));

@@ -1,4 +1,5 @@
-//! The connection is cut after a request left, before its answer came, for each kind of op: it is sent again, and done once.
+//! The connection breaks after a request was sent and before its reply arrives, for each kind of op: the request is
+//! sent again and executed once.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -7,16 +8,16 @@ include!("support/cutter.rs");
 
 use bytes::Bytes;
 use hekate_client::proto::*;
-use hekate_client::{Context, New, OpenOptions, SetXattr, Volume};
+use hekate_client::{Context, FilePosition, New, OpenOptions, SetXattr, Volume};
 
-/// One kind of request, what makes a client send it, and what a caller is told then.
+/// One kind of request, how to make a client send it, and the outcome that the caller sees.
 struct Case {
     what: &'static str,
     which: fn(&Op) -> bool,
     act: fn(&Volume, &Things) -> Result<String>,
 }
 
-/// What each case begins with, in a directory of its own.
+/// What each case begins with, in its own directory.
 struct Things {
     dir: InodeId,
     file: InodeId,
@@ -24,7 +25,7 @@ struct Things {
     link: InodeId,
 }
 
-/// Beyond what rests in an inode.
+/// More bytes than are stored beside an inode.
 const LARGE: usize = 100_000;
 
 fn context() -> Context<'static> {
@@ -55,7 +56,7 @@ impl Things {
         Self { dir, file, large, link }
     }
 
-    /// Everything that a change done twice would show in: the change counters count each.
+    /// Everything in which an op that was executed twice would show: each change counts in the change counters.
     fn describe(&self, volume: &Volume) -> Vec<String> {
         let mut all = vec![describe(volume, "", self.dir)];
         let (entries, end) = volume.list(&context(), self.dir, None, 100, false).unwrap();
@@ -205,46 +206,50 @@ fn of_data() -> Vec<Case> {
     ]
 }
 
-/// Room, holes and copies of what rests in shards.
+fn at(inode: InodeId, offset: u64) -> FilePosition {
+    FilePosition { inode, offset }
+}
+
+/// Space, holes and copies of files in shards.
 fn of_space() -> Vec<Case> {
     fn set_size(volume: &Volume, inode: InodeId, size: u64) -> Result<Attr> {
         volume.setattr(&context(), inode, AttrChanges { size: Some(size), ..AttrChanges::default() })
     }
     vec![
         case!("a punch", Op::Data { op: DataOp::AllocateShard { .. } }, |volume, things| {
-            said(volume.allocate(&context(), things.large, (5000, 50_000), Allocate::Punch, false))
+            said(volume.allocate(&context(), things.large, 5000, 50_000, Allocate::Punch, false))
         }),
         case!("zeros", Op::Data { op: DataOp::AllocateShard { .. } }, |volume, things| {
             let mode = Allocate::Zero { keep_size: false };
-            said(volume.allocate(&context(), things.large, (5000, 2 * LARGE as u64), mode, false))
+            said(volume.allocate(&context(), things.large, 5000, 2 * LARGE as u64, mode, false))
         }),
         case!("a punch of many shards", Op::Data { op: DataOp::EmptyShards { .. } }, |volume, things| {
             set_size(volume, things.large, 1 << 50)?;
             volume.write(&context(), things.large, 1 << 40, bytes(50), false)?;
-            volume.allocate(&context(), things.large, (5000, 1 << 50), Allocate::Punch, false)?;
+            volume.allocate(&context(), things.large, 5000, 1 << 50, Allocate::Punch, false)?;
             said(volume.read(&context(), things.large, 1 << 40, 60))
         }),
         case!("a copy", Op::Data { op: DataOp::CopyShard { .. } }, |volume, things| {
-            let (from, to) = ((things.large, 10), (things.large, 3 * LARGE as u64));
-            said(volume.copy(&context(), from, to, LARGE as u64, (false, false)))
+            let (from, to) = (at(things.large, 10), at(things.large, 3 * LARGE as u64));
+            said(volume.copy(&context(), from, to, LARGE as u64, false, false))
         }),
         case!("a copy of a hole", Op::Data { op: DataOp::EmptyShards { .. } }, |volume, things| {
             set_size(volume, things.large, 1 << 40)?;
-            let (from, to) = ((things.large, 1 << 30), (things.file, 7));
-            let copied = volume.copy(&context(), from, to, 1 << 30, (false, false))?;
+            let (from, to) = (at(things.large, 1 << 30), at(things.file, 7));
+            let copied = volume.copy(&context(), from, to, 1 << 30, false, false)?;
             said(volume.seek(&context(), things.file, 7, true).map(|hole| (copied, hole)))
         }),
     ]
 }
 
-/// Of directories that several partitions share.
+/// Ops on directories that several partitions share.
 fn of_parts() -> Vec<Case> {
     vec![case!("a look at a stub", Op::Name { op: NameOp::Stub { .. } }, |volume, things| {
         said(volume.getattr(&context(), things.dir).map(|attr| (attr.nlink, attr.change)))
     })]
 }
 
-/// With the names of directories in `spread` partitions.
+/// Runs all cases with the names of directories in `spread` partitions.
 fn each_kind_is_done_once(spread: u32) {
     let scratch = Scratch::wide(&format!("retries-{spread}"), spread);
     let Endpoint::Unix(server) = scratch.endpoint() else { panic!("a unix socket") };

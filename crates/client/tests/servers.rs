@@ -1,4 +1,4 @@
-//! A volume whose partitions are led by two servers, each with a brick of its own: batches go to both, in order.
+//! A volume whose partitions are led by two servers with a brick each: batches go to both, in order.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const SECOND: ServerId = ServerId(2);
 const MIB: usize = 1 << 20;
 
-/// Two servers in one process, and a volume `v` of one copy on both.
+/// Two servers in one process, and a volume `v` with one copy on both.
 struct Pair {
     directory: PathBuf,
     running: [Option<(Arc<Node>, Server)>; 2],
@@ -135,12 +135,12 @@ fn wait_until(condition: impl Fn() -> bool, what: &str) {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ by position.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at / 1000) as u8 ^ seed).collect()
 }
 
-/// The offset of a shard of the file that this server leads, among the first so many.
+/// Offset of a shard that `server` leads, among the first `shards` of the file.
 fn shard_at(volume: &Volume, file: InodeId, server: ServerId, shards: u64) -> u64 {
     let layout = volume.getattr(&Context::default(), file).unwrap().layout;
     let map = volume.map();
@@ -158,7 +158,7 @@ fn a_file_over_the_shards_of_two_servers_reads_as_it_was_written() {
     assert_eq!(volume.map().holders(), [FIRST_SERVER, SECOND]);
     let (context, bytes) = (Context::default(), pattern(4 * MIB, 7));
     for shard in 0..8 {
-        // Each write touches two shards, and the inode's leader is told behind them.
+        // Each write covers two shards, and the inode's leader is asked after them.
         let offset = (shard * 4 + 2) * MIB as u64;
         volume.write(&context, file, offset, bytes.clone().into(), false).unwrap();
     }
@@ -175,14 +175,14 @@ fn a_file_over_the_shards_of_two_servers_reads_as_it_was_written() {
     let (other, same) = pair.open(1);
     assert_eq!(same, file);
     assert!(other.read(&context, file, 2 * MIB as u64, 4 * MIB as u32).unwrap() == bytes);
-    // Each server tells of its own brick.
+    // Each server reports its own brick.
     let space = volume.statfs(&context).unwrap();
     assert!(space.total > 0 && space.free <= space.total);
     drop((volume, other));
 }
 
 #[test]
-fn a_server_that_is_away_keeps_nobody_from_the_other() {
+fn an_unavailable_server_does_not_block_ops_at_the_other() {
     let mut pair = Pair::new("away");
     let (volume, file) = pair.open(0);
     let context = Context::default();
@@ -197,7 +197,7 @@ fn a_server_that_is_away_keeps_nobody_from_the_other() {
     pair.stop(index);
     assert!(volume.read(&context, file, here, 4096).unwrap() == bytes[..4096]);
     volume.write(&context, file, here, bytes.clone().into(), false).unwrap();
-    // Who needs the other one waits, until it gives up or the server is back.
+    // An op that needs the other server waits until the caller gives up or the server is back.
     let interrupt = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let interruptible = Context { interrupt: Some(&interrupt), ..context };
@@ -218,7 +218,7 @@ fn a_server_that_is_away_keeps_nobody_from_the_other() {
     assert!(volume.read(&context, file, there, 4096).unwrap() == bytes[..4096]);
 }
 
-/// Syncs that clients asked a server for.
+/// Number of syncs that clients requested at a server.
 fn syncs(pair: &Pair, index: usize) -> u64 {
     let status = hekate_transport::control(&pair.endpoint(index), r#"{"request":"status"}"#).unwrap();
     let Some(at) = status.find(r#""sync":{"#) else { return 0 };
@@ -242,7 +242,7 @@ fn a_directory_over_two_servers_is_one() {
         map.server_of(map.view(partition).unwrap().leader).unwrap()
     };
     let names: Vec<String> = (10..34).map(|number| number.to_string()).collect();
-    // What this client changed before may rest in the same partitions.
+    // Earlier changes of this client may be in the same partitions.
     assert_eq!(other.find("wide").unwrap().spread, 8);
     other.fsync(&context, wide.id).unwrap();
     for text in &names {
@@ -304,18 +304,18 @@ fn a_server_names_the_one_that_leads_a_partition() {
     assert_eq!(replies[0], Err(Error::OtherServer { server: FIRST_SERVER }));
 }
 
-/// Ops on a volume at the first server, by a client whose map is as this makes it.
-fn with_a_map(pair: &Pair, spoil: fn(&mut map::VolumeMap)) {
+/// Runs ops on a volume at the first server, with a client whose map `change` has altered.
+fn with_a_map(pair: &Pair, change: fn(&mut map::VolumeMap)) {
     let (volume, _) = pair.open(0);
     drop(volume);
     let (servers, mut welcome) = Servers::open(pair.endpoint(0), "v", None).unwrap();
-    spoil(&mut welcome.map);
+    change(&mut welcome.map);
     welcome.map.check().unwrap();
     let replicate = Replicate::new(Arc::new(servers), welcome.session, welcome.map.clone());
     let graph = hekate_graph::build(&[], hekate_translators::REGISTRY, Arc::new(Distribute::new(replicate))).unwrap();
     let call = |op| graph.handle(&Context::default(), op);
     let name = |text: String| Name::try_from(text.as_str()).unwrap();
-    // Directories are scattered over both servers; a second one of a name would be refused.
+    // Directories are distributed over both servers. A second directory of the same name would be refused.
     for number in 0..20 {
         let (node, name) = (NewNode::Directory, name(format!("d{number}")));
         let make = NameOp::Create {
@@ -423,7 +423,7 @@ fn locks_at_one_server_do_not_wait_for_another_and_outlive_it() {
     set(&holder, second, LockKind::Unlock).unwrap();
     assert_eq!(two.join().unwrap(), Ok(()));
     assert_eq!(set(&holder, first, LockKind::Read), Err(Error::WouldBlock));
-    // The end of a session is heard of by the other server a moment later.
+    // The other server learns of the end of a session a moment later.
     drop(waiter);
     wait_until(|| set(&holder, first, LockKind::Write).is_ok(), "the lock of a session that ended");
     wait_until(|| set(&holder, second, LockKind::Write).is_ok(), "the other lock of a session that ended");

@@ -1,4 +1,4 @@
-//! Directories whose names several partitions share, by two clients of a real server.
+//! Directories whose names several partitions share, used by two clients of a real server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -28,7 +28,7 @@ fn make(volume: &Volume, dir: InodeId, text: &str, node: NewNode) -> Result<Attr
     Ok(volume.create(&Context::default(), dir, name(text), new(node))?.0)
 }
 
-/// Names as they are listed, `limit` at a time; they must come in byte order, each once.
+/// The names of a directory, listed `limit` at a time. They must come in byte order, each once.
 fn listed(volume: &Volume, dir: InodeId, limit: u32) -> Vec<String> {
     let mut all: Vec<Name> = Vec::new();
     loop {
@@ -52,7 +52,7 @@ fn names_are_listed_in_order_and_counted_whatever_partition_has_them() {
     assert_eq!(narrow.spread, 1, "only directories in the root begin wide");
     let names: BTreeSet<String> = (0..1000).map(|number| format!("{number:x}")).collect();
     for text in &names {
-        // The other client learns by itself how many partitions there are.
+        // The other client learns from the server how many partitions share the directory.
         make(&two, wide.id, text, NewNode::File).unwrap();
     }
     let expected: Vec<&str> = names.iter().map(String::as_str).chain(["narrow"]).collect();
@@ -106,7 +106,7 @@ fn names_move_between_the_partitions_of_a_directory_and_out_of_it() {
     };
     for number in 0..40 {
         let (from, to) = (format!("n{number}"), format!("n{}", number + 1));
-        // A client that has not heard of the directory yet renames out of it, too.
+        // A client that does not know that the directory is shared can rename out of it, too.
         rename(&open(&scratch), (wide, &from), (wide, &to), RenameMode::Replace).unwrap();
         assert_eq!(two.lookup(&context, wide, name(&to)).unwrap().id, file.id);
         assert_eq!(two.lookup(&context, wide, name(&from)), Err(Error::NotFound));
@@ -128,7 +128,7 @@ fn names_move_between_the_partitions_of_a_directory_and_out_of_it() {
     assert_eq!(listed(&one, ROOT, 100), ["third", "wide"]);
 }
 
-/// Makes, looks up and removes files in a directory that somebody else removes whenever it is empty.
+/// Makes, looks up and removes files in a directory that another client removes whenever it is empty.
 fn live_in(volume: &Volume, done: &AtomicBool, of: &str) -> u32 {
     let (context, mut made) = (Context::default(), 0);
     for number in 0.. {

@@ -21,7 +21,7 @@ fn new_file() -> New {
     New { node: NewNode::File, mode: 0o644, uid: 0, gid: 0, umask: 0, exclusive: true }
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that differ by position and seed.
 fn pattern(length: usize, seed: u64) -> Vec<u8> {
     (0..length as u64).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed * 7) >> 13) as u8).collect()
 }
@@ -130,7 +130,7 @@ fn ops_wait_for_a_server_that_is_away_and_are_done_once() {
             std::thread::spawn(move || {
                 let mut made = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    // Exclusive: done twice, it would fail; renamed, a second rename would.
+                    // An exclusive create or a rename that is executed twice fails.
                     let (from, to) = (format!("w{worker}-{made}-new"), format!("w{worker}-{made}"));
                     volume.create(&Context::default(), ROOT, name(&from), new_file()).unwrap();
                     let ends = ((ROOT, name(&from)), (ROOT, name(&to)));
@@ -156,7 +156,7 @@ fn ops_wait_for_a_server_that_is_away_and_are_done_once() {
 }
 
 #[test]
-fn who_gives_up_does_not_wait_for_a_server_that_is_away() {
+fn a_caller_that_gives_up_does_not_wait_for_an_unavailable_server() {
     let mut scratch = Scratch::new("giveup");
     let volume = open(&scratch);
     scratch.stop();
@@ -228,7 +228,7 @@ fn what_a_truncate_took_does_not_come_back() {
     volume.write(&context, file, (8 << 20) + (512 << 10), vec![2u8].into(), false).unwrap();
     let hole = volume.read(&context, file, 8 << 20, 512 << 10).unwrap();
     assert!(hole.iter().all(|byte| *byte == 0));
-    // And what is written fresh above a cut survives the checkpoint that gives back the blocks below.
+    // Bytes written beyond a truncated end survive the checkpoint that frees the truncated blocks.
     cut(8 << 10);
     volume.write(&context, file, 40 << 10, vec![3u8; 64 << 10].into(), false).unwrap();
     volume.write(&context, file, 120 << 10, vec![4u8; 4 << 10].into(), false).unwrap();

@@ -1,4 +1,4 @@
-// Passes a client's connections on to a server, and cuts one when it is told to: after an op has left, before its answer.
+// Forwards a client's connections to a server, and breaks one on request: after an op was sent, before its reply.
 use hekate_client::proto::{Op, Request, Wire};
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 type Which = fn(&Op) -> bool;
 
-/// See above.
+/// A proxy that breaks connections.
 #[allow(dead_code)]
 pub struct Cutter {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub struct Cutter {
 
 #[allow(dead_code, clippy::unwrap_used)]
 impl Cutter {
-    /// In front of a server's socket; `path` is where clients connect.
+    /// Forwards to the socket `server`; clients connect at `path`.
     pub fn new(server: &Path, path: PathBuf) -> Self {
         let listener = UnixListener::bind(&path).unwrap();
         let cut: Arc<Mutex<Option<Which>>> = Arc::default();
@@ -38,12 +38,12 @@ impl Cutter {
         Endpoint::Unix(self.path.clone())
     }
 
-    /// The next of these that comes leaves, and its answer does not arrive.
+    /// Forwards the next op of this kind and drops its reply.
     pub fn cut_next(&self, which: Which) {
         *self.cut.lock().unwrap() = Some(which);
     }
 
-    /// Whether it has.
+    /// True if the connection of that op was broken.
     pub fn has_cut(&self) -> bool {
         self.cut.lock().unwrap().is_none()
     }

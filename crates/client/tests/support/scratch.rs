@@ -7,7 +7,7 @@ use hekate_transport::{Endpoint, Server};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Three bricks, a volume `v1` of two copies, and a server that can be stopped and started.
+/// A server with three bricks and a volume `v1` of two copies. It can be stopped and started.
 pub struct Scratch {
     directory: PathBuf,
     running: Option<(Arc<Node>, Server)>,
@@ -15,12 +15,12 @@ pub struct Scratch {
 
 #[allow(dead_code, clippy::unwrap_used)]
 impl Scratch {
-    /// `name` tells apart the scratch clusters of one process.
+    /// `name` distinguishes the scratch clusters of one process.
     pub fn new(name: &str) -> Self {
         Self::wide(name, 1)
     }
 
-    /// Directories in its root have their names in `spread` partitions.
+    /// The names of directories in the root are spread over `spread` partitions.
     pub fn wide(name: &str, spread: u32) -> Self {
         let directory = std::env::temp_dir().join(format!("hekate-scratch-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
@@ -56,7 +56,7 @@ impl Scratch {
         scratch
     }
 
-    /// Where it listens.
+    /// The socket of the server.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::Unix(self.directory.join("server.sock"))
     }
@@ -68,18 +68,18 @@ impl Scratch {
         self.running = Some((node, server));
     }
 
-    /// Stops answering; nothing is written home in order.
+    /// Stops the server without a checkpoint.
     pub fn stop(&mut self) {
         std::fs::remove_file(self.directory.join("server.sock")).unwrap();
         self.end();
     }
 
-    /// Everything is written home.
+    /// Writes a checkpoint of all bricks.
     pub fn checkpoint(&self) {
         self.running.as_ref().unwrap().0.checkpoint_all().unwrap();
     }
 
-    /// Until the last thread has let go of the server, its bricks are locked.
+    /// Waits until the last thread has released the node: until then its bricks are locked.
     fn end(&mut self) {
         let Some((node, server)) = self.running.take() else { return };
         server.stop();

@@ -1,33 +1,33 @@
-//! Room and holes in files, and copies from file to file: FALLOCATE, LSEEK, COPY_FILE_RANGE.
+//! Space and holes in files, and copies between files: FALLOCATE, LSEEK, COPY_FILE_RANGE.
 
 use super::locks::{is_durable_handle, is_quiet_handle};
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
-use hekate_client::Context;
+use hekate_client::{Context, FilePosition};
 use hekate_proto::Allocate;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-/// lseek(2)'s numbers.
+/// `whence` of lseek(2).
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 impl Filesystem {
-    /// Of these two the kernel does not say whether set-id bits are to go.
+    /// FALLOCATE and COPY_FILE_RANGE do not say whether set-id bits must be cleared.
     pub(super) fn fallocate(&self, caller: &Caller, asked: &FallocateIn) -> Outcome {
         let mode = allocate_mode(asked.mode)?;
         let context = Context { durable: is_durable_handle(asked.handle), ..caller.context };
         let drop_set_id = !self.may_keep_set_id(caller);
-        self.volume.allocate(&context, caller.inode, (asked.offset, asked.length), mode, drop_set_id)?;
+        self.volume.allocate(&context, caller.inode, asked.offset, asked.length, mode, drop_set_id)?;
         if drop_set_id {
             self.drop_group_bit(caller, caller.inode)?;
         }
         Ok(Bytes::new())
     }
 
-    /// The kernel itself does all but SEEK_DATA and SEEK_HOLE.
+    /// The kernel executes everything but SEEK_DATA and SEEK_HOLE itself.
     pub(super) fn lseek(&self, caller: &Caller, asked: &LseekIn) -> Outcome {
         let hole = match asked.whence {
             SEEK_DATA => false,
@@ -42,16 +42,16 @@ impl Filesystem {
         if asked.flags != 0 {
             return Err(Errno::INVAL.into());
         }
-        let to = (self.inode(asked.to_node)?, asked.to_offset);
-        // What one answer can say.
+        let to = FilePosition { inode: self.inode(asked.to_node)?, offset: asked.to_offset };
+        // The reply has 32 bits.
         let length = asked.length.min(u64::from(u32::MAX));
         let context = Context { durable: is_durable_handle(asked.to_handle), ..caller.context };
-        let from = (caller.inode, asked.from_offset);
+        let from = FilePosition { inode: caller.inode, offset: asked.from_offset };
         let drop_set_id = !self.may_keep_set_id(caller);
-        let ways = (drop_set_id, !is_quiet_handle(asked.from_handle));
-        let copied = self.volume.copy(&context, from, to, length, ways)?;
+        let touch = !is_quiet_handle(asked.from_handle);
+        let copied = self.volume.copy(&context, from, to, length, drop_set_id, touch)?;
         if drop_set_id {
-            self.drop_group_bit(caller, to.0)?;
+            self.drop_group_bit(caller, to.inode)?;
         }
         Ok(bytes_of(&WriteOut { size: copied as u32, padding: 0 }))
     }
