@@ -1,32 +1,32 @@
-//! What the kernel and a FUSE server exchange: the structures, opcodes and flags of `linux/include/uapi/linux/fuse.h`,
-//! protocol 7.31 to 7.40, as far as Hekate uses them.
+//! The structures, opcodes and flags that the kernel and a FUSE server exchange: the part of
+//! `linux/include/uapi/linux/fuse.h`, protocol 7.31 to 7.40, that Hekate uses.
 //!
-//! Invariants: every structure has exactly the header's layout (sizes are asserted below) and no hidden padding, so
-//! that it may be read from and written as bytes. Byte order is the machine's, as the kernel's is.
+//! Invariants: every structure has the layout of the header (sizes are asserted below) and no hidden padding, so that
+//! it can be read from and written as bytes. The byte order is the machine's, as the kernel's is.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The protocol's major version.
 pub const MAJOR: u32 = 7;
-/// The least minor version that we serve: Linux 5.4.
+/// Lowest minor version that is supported: Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
-/// The greatest minor version that we know.
+/// Highest minor version that is known.
 pub const MINOR_MAX: u32 = 40;
 /// The root directory's node.
 pub const ROOT_NODE: u64 = 1;
 
 macro_rules! opcodes {
     ($($number:literal = $name:ident,)*) => {
-        /// What a request asks for.
+        /// Kind of a request.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Opcode { $($name = $number,)* }
 
         impl Opcode {
-            /// All that we can name, in order.
+            /// All known opcodes, in order.
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
 
-            /// By the header's number.
+            /// The opcode with this number.
             pub fn from_number(number: u32) -> Option<Self> {
                 match number {
                     $($number => Some(Opcode::$name),)*
@@ -34,7 +34,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// As people write it.
+            /// Name for people.
             pub fn name(self) -> &'static str {
                 match self { $(Opcode::$name => stringify!($name),)* }
             }
@@ -54,37 +54,37 @@ opcodes! {
 
 /// Flags of INIT.
 pub mod init {
-    /// Several reads at once.
+    /// Several reads of one file at once.
     pub const ASYNC_READ: u64 = 1 << 0;
-    /// fcntl locks are ours.
+    /// fcntl locks are handled by the server.
     pub const POSIX_LOCKS: u64 = 1 << 1;
-    /// LOOKUP of `.` and `..`, by which the kernel finds inodes again that it has forgotten.
+    /// LOOKUP of `.` and `..`, by which the kernel finds inodes that it has forgotten.
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
-    /// Writes of over 4 KiB.
+    /// Writes longer than 4 KiB.
     pub const BIG_WRITES: u64 = 1 << 5;
-    /// The server applies umask.
+    /// The server applies the umask.
     pub const DONT_MASK: u64 = 1 << 6;
-    /// flock locks are ours.
+    /// flock locks are handled by the server.
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    /// The kernel drops cached pages when size or mtime changed.
+    /// The kernel drops cached pages when the size or mtime has changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     /// READDIRPLUS.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
-    /// READDIRPLUS only when names are looked up.
+    /// READDIRPLUS only when the names are looked up.
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
-    /// Several direct requests at once.
+    /// Several direct requests of one file at once.
     pub const ASYNC_DIO: u64 = 1 << 15;
-    /// LOOKUP and READDIR of one directory at once.
+    /// LOOKUP and READDIR in one directory at once.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
-    /// The kernel obeys ACLs, and tells the server of changes.
+    /// The kernel enforces ACLs and sends changes of them to the server.
     pub const POSIX_ACL: u64 = 1 << 20;
-    /// Requests of over 32 pages.
+    /// Requests longer than 32 pages.
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// The server drops set-id bits.
+    /// The server clears set-user-id and set-group-id bits.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-    /// SETXATTR has flags of its own.
+    /// SETXATTR has extension flags.
     pub const SETXATTR_EXT: u64 = 1 << 29;
-    /// Flags beyond 32 bits count.
+    /// The flags have more than 32 bits.
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files that are open with FOPEN_DIRECT_IO.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -104,37 +104,37 @@ pub mod fattr {
     pub const ATIME: u32 = 1 << 4;
     /// `mtime` is set.
     pub const MTIME: u32 = 1 << 5;
-    /// It is the server's time.
+    /// `atime` is the server's current time.
     pub const ATIME_NOW: u32 = 1 << 7;
-    /// It is the server's time.
+    /// `mtime` is the server's current time.
     pub const MTIME_NOW: u32 = 1 << 8;
-    /// The caller may not keep set-id bits.
+    /// Clear set-user-id and set-group-id: the caller is not privileged.
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// OPEN's answer: bypass the page cache.
+/// In the reply to OPEN: bypass the page cache.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
-/// OPEN's answer: cached pages are still right.
+/// In the reply to OPEN: the cached pages are still valid.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-/// OPEN's answer: direct writes of one file may go at once.
+/// In the reply to OPEN: direct writes of one file may run at once.
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
-/// WRITE: from the page cache; who wrote is a guess.
+/// In WRITE: pages of the page cache are written back, and the writer is not known.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// WRITE: the caller may not keep set-id bits.
+/// In WRITE: clear set-user-id and set-group-id, since the caller is not privileged.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
-/// SETXATTR of an ACL: set-group-id goes.
+/// In SETXATTR of an ACL: clear set-group-id.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
-/// GETLK, SETLK, SETLKW: flock's rules, not fcntl's.
+/// In GETLK, SETLK and SETLKW: a flock lock, not an fcntl lock.
 pub const LK_FLOCK: u32 = 1 << 0;
-/// RELEASE: the open file's flock goes.
+/// In RELEASE: release the flock lock of the open file.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-/// Kinds of locks as fcntl numbers them.
+/// Read lock, in the numbering of fcntl.
 pub const F_RDLCK: u32 = 0;
-/// Exclusive.
+/// Write lock.
 pub const F_WRLCK: u32 = 1;
-/// None.
+/// Unlock, or no lock.
 pub const F_UNLCK: u32 = 2;
 
 macro_rules! structures {
@@ -149,7 +149,7 @@ macro_rules! structures {
 }
 
 structures! {
-    /// `fuse_in_header`: before every request.
+    /// `fuse_in_header`: precedes every request.
     pub struct InHeader[40] {
         pub len: u32,
         pub opcode: u32,
@@ -161,7 +161,7 @@ structures! {
         pub extensions: u16,
         pub padding: u16,
     }
-    /// `fuse_out_header`: before every answer. `error` is 0 or a negative errno.
+    /// `fuse_out_header`: precedes every reply. `error` is 0 or a negative errno.
     pub struct OutHeader[16] {
         pub len: u32,
         pub error: i32,
@@ -186,7 +186,7 @@ structures! {
         pub blksize: u32,
         pub flags: u32,
     }
-    /// `fuse_entry_out`: LOOKUP and what makes a name. Node 0: there is no such name.
+    /// `fuse_entry_out`: reply to LOOKUP and to requests that make a name. Node 0: the name does not exist.
     pub struct EntryOut[128] {
         pub node: u64,
         pub generation: u64,
@@ -209,7 +209,7 @@ structures! {
         pub flags: u32,
         pub padding: u32,
     }
-    /// What CREATE answers.
+    /// Reply to CREATE.
     pub struct CreateOut[144] {
         pub entry: EntryOut,
         pub open: OpenOut,
@@ -232,7 +232,7 @@ structures! {
         pub padding: u32,
         pub spare: [u32; 6],
     }
-    /// `fuse_getxattr_out`: how large the buffer must be.
+    /// `fuse_getxattr_out`: the size that the buffer must have.
     pub struct XattrSizeOut[8] {
         pub size: u32,
         pub padding: u32,
@@ -352,7 +352,8 @@ structures! {
         pub flags: u32,
         pub padding: u32,
     }
-    /// `fuse_lk_in`: GETLK, SETLK, SETLKW. `kind`: see `F_RDLCK`; `end` is inclusive, `i64::MAX` for the end of the file.
+    /// `fuse_lk_in`: GETLK, SETLK, SETLKW. `kind`: see `F_RDLCK`. `end` is inclusive, `i64::MAX` for the end of the
+    /// file.
     pub struct LkIn[48] {
         pub handle: u64,
         pub owner: u64,
@@ -388,7 +389,7 @@ structures! {
         pub size: u32,
         pub flags: u32,
     }
-    /// What FUSE_SETXATTR_EXT adds to it.
+    /// Extension of it with FUSE_SETXATTR_EXT.
     pub struct SetXattrExt[8] {
         pub flags: u32,
         pub padding: u32,

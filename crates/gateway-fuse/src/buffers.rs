@@ -1,8 +1,8 @@
-//! Buffers that requests are read into: 1 MiB each, since any request may be the greatest.
+//! Buffers that requests are read into, 1 MiB each, since any request may have the greatest length.
 //!
-//! Invariants: a buffer is owned by one reader, or by the bytes of one request, or is free; at most [`FREE_MAX`] are
-//! free, the rest is given back to the system. Their pages cost memory only once a large request has touched them: they
-//! are mapped rather than allocated, because malloc keeps what it was given back, and zeroes it again.
+//! Invariants: a buffer is owned by one reader, by the bytes of one request, or by the pool; the pool keeps at most
+//! [`FREE_MAX`] free buffers and unmaps the rest. The pages of a buffer cost memory only once a long request has
+//! touched them: the buffers are mapped rather than allocated, because malloc keeps freed memory and zeroes it again.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -10,19 +10,20 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Free buffers kept for the next reader.
+/// Free buffers kept for the next reader: one is in use by each reader, and two absorb a burst.
 const FREE_MAX: usize = 2;
-/// A request of up to this many bytes is copied out, which costs no more than lending, and the reader keeps its buffer.
+/// Longest request that is copied out of its buffer, in bytes. The copy costs no more than passing the buffer on, and
+/// the reader keeps its buffer.
 const COPIED_MAX: usize = 16 << 10;
 
-/// Where buffers come from and go back to.
+/// A pool of buffers.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     free: Mutex<Vec<Pages>>,
     bytes_each: usize,
 }
 
-/// Zeroed memory of its own.
+/// Mapped memory, zeroed at first.
 #[derive(Debug)]
 struct Pages {
     start: NonNull<u8>,
@@ -35,25 +36,26 @@ unsafe impl Send for Pages {}
 impl Pages {
     fn map(length: usize) -> rustix::io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: with no address asked for, the kernel chooses one where nothing is.
+        // SAFETY: without a requested address the kernel chooses one where nothing is mapped.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, flags) }?;
         Ok(Self { start: NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?, length })
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `length` bytes from `start` are mapped, initialised (as zeros) and ours until the drop.
+        // SAFETY: `length` bytes from `start` are mapped, initialised (as zeros) and owned by this value until the
+        // drop.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; `self` is borrowed for as long and for nobody else.
+        // SAFETY: as above; the borrow of `self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped; nothing borrows it any more.
+        // SAFETY: unmaps exactly what was mapped; no borrow of it is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
@@ -61,18 +63,18 @@ impl Drop for Pages {
 /// A buffer that requests are read into, one at a time.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     pages: Option<Pages>,
     pool: Arc<Buffers>,
 }
 
 /// The buffer of a request whose bytes are still in use.
-struct Lent {
+struct RequestBuffer {
     buffer: Buffer,
     filled: usize,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for RequestBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer.bytes()[..self.filled]
     }
@@ -83,7 +85,10 @@ impl Buffers {
         Arc::new(Self { free: Mutex::default(), bytes_each })
     }
 
-    /// A free one, or a new one. Fails only for want of memory.
+    /// A free buffer, or a new one.
+    ///
+    /// # Errors
+    /// The system has no memory.
     pub(crate) fn take(self: &Arc<Self>) -> rustix::io::Result<Buffer> {
         let free = self.free.lock().pop();
         let pages = free.map_or_else(|| Pages::map(self.bytes_each), Ok)?;
@@ -92,7 +97,7 @@ impl Buffers {
 }
 
 impl Buffer {
-    /// To read into.
+    /// The space to read into.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         self.pages.as_mut().map_or(&mut [], Pages::bytes_mut)
     }
@@ -101,13 +106,14 @@ impl Buffer {
         self.pages.as_ref().map_or(&[], Pages::bytes)
     }
 
-    /// The first `filled` bytes as a request's own. A large one takes the buffer along.
+    /// The first `filled` bytes, as the bytes of a request. A long request keeps the buffer; otherwise it is
+    /// returned.
     pub(crate) fn request(self, filled: usize) -> (Bytes, Option<Buffer>) {
         let filled = filled.min(self.bytes().len());
         if filled <= COPIED_MAX {
             return (Bytes::copy_from_slice(&self.bytes()[..filled]), Some(self));
         }
-        (Bytes::from_owner(Lent { buffer: self, filled }), None)
+        (Bytes::from_owner(RequestBuffer { buffer: self, filled }), None)
     }
 }
 
@@ -125,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_request_leaves_with_its_buffer_and_gives_it_back() {
+    fn a_long_request_keeps_its_buffer_and_returns_it_to_the_pool() {
         let pool = Buffers::new(1 << 20);
         let mut buffer = pool.take().unwrap();
         let address = buffer.space().as_ptr();

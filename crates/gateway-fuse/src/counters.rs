@@ -1,9 +1,9 @@
-//! How many requests of each kind a mount has had.
+//! Number of requests of each kind that a mount has received.
 
 use crate::abi::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts of requests since the mount.
+/// Counters of requests since the mount.
 #[derive(Debug)]
 pub struct Counters([AtomicU64; 64]);
 
@@ -18,7 +18,7 @@ impl Counters {
         self.0[opcode as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Each kind of request that came, by name.
+    /// The kinds of requests that were received, with their numbers.
     pub fn requests(&self) -> Vec<(&'static str, u64)> {
         let counts = Opcode::ALL.iter().map(|opcode| (opcode.name(), self.0[*opcode as usize].load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0).collect()

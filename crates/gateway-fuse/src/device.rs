@@ -1,4 +1,5 @@
-//! A descriptor of `/dev/fuse`: requests are read from it, and answered on the one that they were read from.
+//! A descriptor of `/dev/fuse`: requests are read from it, and each is answered on the descriptor that it was read
+//! from.
 
 use crate::abi::OutHeader;
 use crate::encode::{Failed, Outcome};
@@ -8,22 +9,21 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use zerocopy::IntoBytes;
 
-/// Where the kernel offers FUSE.
+/// Path of the FUSE device.
 pub(crate) const PATH: &str = "/dev/fuse";
 
-/// `FUSE_DEV_IOC_CLONE`: makes a fresh descriptor one more of an existing connection.
+/// `FUSE_DEV_IOC_CLONE`: attaches a new descriptor to an existing connection.
 const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
 
-/// One descriptor.
 #[derive(Debug)]
 pub(crate) struct Device(pub(crate) OwnedFd);
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// A request of so many bytes.
+    /// A request with this number of bytes.
     Request(usize),
-    /// Nothing this time.
+    /// No request: read again.
     Nothing,
     /// The file system is unmounted, or the connection aborted.
     Ended,
@@ -37,13 +37,13 @@ impl Device {
         match rustix::io::read(&self.0, space) {
             Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => Arrival::Ended,
             Ok(filled) => Arrival::Request(filled),
-            // The request was taken back while we read it, or a signal came.
+            // The request was cancelled while it was read, or a signal arrived.
             Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => Arrival::Nothing,
             Err(errno) => Arrival::Failed(errno),
         }
     }
 
-    /// Answers a request.
+    /// Sends the reply to a request.
     pub(crate) fn reply(&self, unique: u64, outcome: &Outcome) {
         let (error, body) = match outcome {
             Ok(body) => (0, &body[..]),
@@ -52,18 +52,18 @@ impl Device {
         let len = (size_of::<OutHeader>() + body.len()) as u32;
         let header = OutHeader { len, error, unique };
         match rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]) {
-            // The caller is gone, or all is.
+            // The caller has ended, or the connection.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
-            Err(errno) => log::warn!("the kernel refuses the answer to request {unique}: {errno}"),
+            Err(errno) => log::warn!("the kernel refuses the reply to request {unique}: {errno}"),
         }
     }
 
-    /// A further descriptor of the same connection; `None` where the kernel or the device's permissions forbid it.
+    /// One more descriptor of the connection. `None` if the kernel or the permissions of the device do not allow it.
     pub(crate) fn another(&self) -> Option<Device> {
         let fresh = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        // SAFETY: FUSE_DEV_IOC_CLONE reads a u32, the number of a descriptor, and changes nothing in our memory.
+        // SAFETY: FUSE_DEV_IOC_CLONE reads a u32, the number of a descriptor, and writes none of our memory.
         let clone = unsafe { rustix::ioctl::Setter::<CLONE, u32>::new(self.0.as_raw_fd() as u32) };
-        // SAFETY: as above; `fresh` is a descriptor of /dev/fuse, and any other refuses the opcode.
+        // SAFETY: as above; `fresh` is a descriptor of /dev/fuse, and any other device refuses the opcode.
         unsafe { rustix::ioctl::ioctl(&fresh, clone) }.ok()?;
         Some(Device(fresh))
     }

@@ -1,9 +1,9 @@
-//! A directory that is open: its entries by number, whatever happens to the directory meanwhile.
+//! An open directory: its entries by number, whatever changes in the directory meanwhile.
 //!
-//! A listing is fetched in batches of [`BATCH`] names in byte order. Invariants: entry numbers grow by one and never
-//! change their meaning; the last [`BATCHES_HELD`] batches are kept, of the others the name before them and 8 bytes a name.
-//! Going back to a batch that is no longer held fetches it again: names that were there keep their numbers, those that
-//! came meanwhile are not told.
+//! A listing is fetched in batches of [`BATCH`] names in byte order. Invariants: numbers of entries increase by one,
+//! and a number never denotes another name. The last [`BATCHES_HELD`] batches are kept; of the others the listing
+//! keeps the name before the batch and a hash of 8 bytes for each name. A seek to a batch that is not kept fetches it
+//! again: the names of that time keep their numbers, and names created since are not listed.
 
 use bytes::Bytes;
 use hekate_proto::{Attr, Entry, InodeId, Name, NodeKind, Result};
@@ -16,9 +16,10 @@ use std::time::Instant;
 
 /// Names fetched at once.
 const BATCH: u32 = 1024;
+/// Batches kept for each open directory: readers proceed mostly forward.
 const BATCHES_HELD: usize = 3;
 
-/// The directories that are open.
+/// The open directories of a mount, by handle.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     open: Mutex<HashMap<u64, Arc<Handle>>>,
@@ -47,7 +48,7 @@ impl Handles {
         self.open.lock().remove(&number);
     }
 
-    /// Whether any directory is open.
+    /// True if any directory is open.
     pub(crate) fn any(&self) -> bool {
         !self.open.lock().is_empty()
     }
@@ -57,7 +58,7 @@ impl Handles {
     }
 }
 
-/// A name, without what READDIR does not need.
+/// One entry, with the parts that READDIR needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     pub(crate) name: Name,
@@ -72,19 +73,20 @@ impl From<Entry> for Item {
     }
 }
 
-/// Where a batch begins: at an entry's number, after a name.
+/// Begin of a batch: the number of its first entry, and the name before it.
 #[derive(Debug, Clone)]
 struct Mark {
     first: u64,
     after: Option<Name>,
-    /// Of each name of the batch, in order, once it was fetched.
+    /// Hash of each name of the batch, in order, once the batch was fetched.
     hashes: Arc<[u64]>,
 }
 
 #[derive(Debug)]
 struct Batch {
+    /// Number of the first entry.
     first: u64,
-    /// By number; `None`: it has gone since it was first told.
+    /// Entries in order. `None`: the name was removed since it was first listed.
     items: Vec<Option<Item>>,
     fetched: Instant,
 }
@@ -102,10 +104,10 @@ impl Default for Entries {
     }
 }
 
-/// Fetches names after one, at most so many; -> them, and whether they were the last.
+/// Fetches a number of names after a name. Returns them, and whether they are the last ones.
 pub(crate) type Fetch<'a> = dyn FnMut(Option<Name>, u32) -> Result<(Vec<Item>, bool)> + 'a;
 
-/// An entry as it is listed.
+/// An entry with its number.
 #[derive(Debug)]
 pub(crate) struct Listed<'a> {
     pub(crate) number: u64,
@@ -114,7 +116,7 @@ pub(crate) struct Listed<'a> {
 }
 
 impl Entries {
-    /// Entry `number`, or the one after it if there is none by that number any more; `None` after the last.
+    /// Entry `number`, or the next existing one. `None` after the last entry.
     pub(crate) fn at(&mut self, mut number: u64, fetch: &mut Fetch) -> Result<Option<Listed<'_>>> {
         loop {
             let (index, mark) = self.mark_of(number);
@@ -136,12 +138,13 @@ impl Entries {
         }
     }
 
+    /// The batch of an entry number.
     fn mark_of(&self, number: u64) -> (usize, Mark) {
         let index = self.marks.partition_point(|mark| mark.first <= number).saturating_sub(1);
         (index, self.marks[index].clone())
     }
 
-    /// Fetches the batch at a mark; -> its place among those held.
+    /// Fetches the batch at a mark. Returns its position among those kept.
     fn fetch(&mut self, index: usize, mark: Mark, fetch: &mut Fetch) -> Result<usize> {
         let fetched = Instant::now();
         let next = self.marks.get(index + 1).and_then(|next| next.after.clone());
@@ -156,7 +159,7 @@ impl Entries {
         Ok(self.held.len() - 1)
     }
 
-    /// The first time: what comes gets the next numbers.
+    /// Fetches a batch for the first time; its names get the next numbers.
     fn fetch_new(&mut self, index: usize, mark: &Mark, fetch: &mut Fetch) -> Result<Vec<Option<Item>>> {
         let (items, end) = fetch(mark.after.clone(), BATCH)?;
         if let Some(last) = items.last().filter(|_| !end) {
@@ -168,7 +171,7 @@ impl Entries {
     }
 }
 
-/// What is there still of a batch that was told before, up to its last name then.
+/// Fetches a batch that was listed before: the names of that time that still exist, by number.
 fn fetch_again(mark: &Mark, last: Option<&Name>, fetch: &mut Fetch) -> Result<Vec<Option<Item>>> {
     let mut items: Vec<Option<Item>> = mark.hashes.iter().map(|_| None).collect();
     let (mut after, mut number) = (mark.after.clone(), 0);
@@ -196,7 +199,7 @@ fn hash(name: &Name) -> u64 {
     hasher.finish()
 }
 
-/// A name that does not keep the reply alive in which it arrived.
+/// A copy of the name that does not share memory with the reply in which it arrived.
 fn copied(name: &Name) -> Name {
     Name::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_else(|_| name.clone())
 }
@@ -223,7 +226,7 @@ mod tests {
         (0..count).map(|number| format!("{number:06}")).collect()
     }
 
-    /// Reads on from a number; -> the names and their numbers.
+    /// Lists from a number on. Returns names with their numbers.
     fn read(entries: &mut Entries, directory: &Directory, from: u64, count: usize) -> Vec<(u64, String)> {
         let (mut found, mut next) = (Vec::new(), from);
         while found.len() < count {

@@ -1,4 +1,4 @@
-//! Attributes, times and errors of Hekate as the kernel wants them, and the entries of a directory listing.
+//! Conversion of attributes, times, errors and directory entries to the kernel's structures.
 
 use crate::abi::*;
 use bytes::Bytes;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
 const NANOSECONDS: i64 = 1_000_000_000;
-/// Units of `st_blocks`.
+/// Unit of `st_blocks`, in bytes.
 const BLOCK_BYTES: u64 = 512;
-/// What `st_blksize` tells programs to read and write at least.
+/// Value of `st_blksize`: the preferred size of reads and writes, in bytes.
 const BLKSIZE: u32 = 4096;
 
-/// What the kernel answers its caller instead of success.
+/// The errno that the kernel returns to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failed(pub Errno);
 
@@ -29,10 +29,10 @@ impl From<Error> for Failed {
     }
 }
 
-/// What follows the header of an answer.
+/// Body of a reply, or the error.
 pub(crate) type Outcome = Result<Bytes, Failed>;
 
-/// A structure as an answer.
+/// A structure as the body of a reply.
 pub(crate) fn bytes_of<T: IntoBytes + Immutable>(value: &T) -> Bytes {
     Bytes::copy_from_slice(value.as_bytes())
 }
@@ -50,12 +50,12 @@ pub(crate) fn type_bits(kind: NodeKind) -> u32 {
     }
 }
 
-/// Seconds (two's complement) and nanoseconds.
+/// Seconds (two's complement) and nanoseconds of a time.
 fn split(time: Time) -> (u64, u32) {
     (time.0.div_euclid(NANOSECONDS) as u64, time.0.rem_euclid(NANOSECONDS) as u32)
 }
 
-/// The inverse: what utimensat asks for.
+/// Inverse of [`split`], for utimensat(2).
 pub(crate) fn join(seconds: u64, nanoseconds: u32) -> Time {
     Time((seconds as i64).saturating_mul(NANOSECONDS).saturating_add(i64::from(nanoseconds)))
 }
@@ -84,12 +84,12 @@ pub(crate) fn attr_out(attr: &Attr) -> AttrOut {
     }
 }
 
-/// `fuse_entry_out` of an inode that the kernel may remember for `cache`.
+/// `fuse_entry_out` of an inode that the kernel may cache for `cache`.
 pub(crate) fn entry_out(attr: &Attr, cache: Duration) -> EntryOut {
     EntryOut { node: attr.id.number(), attr: attr_out(attr), ..valid_for(cache) }
 }
 
-/// `fuse_entry_out` of a name that is missing.
+/// `fuse_entry_out` of a name that does not exist.
 pub(crate) fn missing_out(cache: Duration) -> EntryOut {
     valid_for(cache)
 }
@@ -104,27 +104,27 @@ fn valid_for(cache: Duration) -> EntryOut {
     }
 }
 
-/// The answer to GETATTR and SETATTR.
+/// Reply to GETATTR and SETATTR.
 pub(crate) fn attr_reply(attr: &Attr, cache: Duration) -> Bytes {
     let (attr_valid, attr_valid_ns) = (cache.as_secs(), cache.subsec_nanos());
     bytes_of(&AttrReply { attr_valid, attr_valid_ns, padding: 0, attr: attr_out(attr) })
 }
 
-/// An answer to READDIR or READDIRPLUS: entries until it is full.
+/// Reply to READDIR or READDIRPLUS: entries up to a length.
 pub(crate) struct Listing {
     bytes: Vec<u8>,
     bytes_max: usize,
 }
 
 impl Listing {
-    /// Of at most `bytes_max` bytes.
+    /// A listing of at most `bytes_max` bytes.
     pub(crate) fn new(bytes_max: u32) -> Self {
         let bytes_max = bytes_max.min(crate::negotiate::IO_BYTES) as usize;
         Self { bytes: Vec::with_capacity(bytes_max.min(32 << 10)), bytes_max }
     }
 
-    /// Appends an entry, for READDIRPLUS with what is known of its inode; `next` is the offset of what follows it.
-    /// False: it is full, nothing was appended.
+    /// Appends an entry, for READDIRPLUS with the attributes of its inode. `next` is the offset of the entry after
+    /// it. False if there is no room, and nothing was appended.
     pub(crate) fn push(&mut self, entry: &ListingEntry, next: u64) -> bool {
         let plus = entry.plus.map_or(0, |_| size_of::<EntryOut>());
         let length = (plus + size_of::<Dirent>() + entry.name.len()).next_multiple_of(8);
@@ -147,7 +147,7 @@ impl Listing {
     }
 }
 
-/// One name for [`Listing::push`].
+/// One entry for [`Listing::push`].
 pub(crate) struct ListingEntry<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) ino: u64,
@@ -155,7 +155,7 @@ pub(crate) struct ListingEntry<'a> {
     pub(crate) plus: Option<EntryOut>,
 }
 
-/// A value of an xattr, or its size, as the caller's buffer of `size` bytes allows.
+/// The value of an extended attribute, or its size, for a caller's buffer of `size` bytes.
 pub(crate) fn sized(value: Bytes, size: u32) -> Outcome {
     match size {
         0 => Ok(bytes_of(&XattrSizeOut { size: value.len() as u32, padding: 0 })),
@@ -164,7 +164,7 @@ pub(crate) fn sized(value: Bytes, size: u32) -> Outcome {
     }
 }
 
-/// Names as listxattr(2) returns them, a NUL after each.
+/// Names as listxattr(2) returns them, each followed by a NUL.
 pub(crate) fn joined<'a>(names: impl Iterator<Item = &'a [u8]>) -> Bytes {
     names.flat_map(|name| [name, b"\0"]).flatten().copied().collect()
 }

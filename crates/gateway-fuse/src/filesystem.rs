@@ -1,8 +1,8 @@
-//! Requests to calls of the library, by inode.
+//! Executes the kernel's requests as calls of the client library, by inode.
 //!
-//! Invariants: what the kernel is told of is in [`Nodes`] before the answer goes out; an inode that is open here is
-//! marked so, in the library too, before the servers are asked whether it is there; permissions are the kernel's
-//! business (`default_permissions`).
+//! Invariants: an inode is in [`Nodes`] before the reply that gives it to the kernel is sent; an inode is marked open
+//! here and in the library before the servers are asked whether it exists; permissions are checked by the kernel
+//! (`default_permissions`).
 
 mod attributes;
 mod data;
@@ -19,15 +19,16 @@ mod space;
 use crate::MountOptions;
 use crate::abi::*;
 use crate::directory::Handles;
-use crate::encode::{Outcome, attr_reply, bytes_of, entry_out};
+use crate::encode::{Outcome, attr_reply, bytes_of};
 use crate::in_flight::Signals;
 use crate::nodes::Nodes;
 use crate::removals::Removals;
 use crate::request::{Body, Request};
-use crate::session::Later;
+use crate::session::PendingReply;
 use bytes::Bytes;
 use hekate_client::{Context, Volume};
 use hekate_proto::{Attr, InodeId, NodeKind};
+use names::NewMode;
 use parking_lot::Mutex;
 pub(crate) use privileges::has_lone_set_group;
 use rustix::io::Errno;
@@ -36,17 +37,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Appends to the same file wait for each other; files share the locks by number.
+/// Locks that serialize appends to a file; files share them by inode number.
 const APPEND_LOCKS: usize = 64;
 
 /// A volume as the kernel sees it.
 pub(crate) struct Filesystem {
     volume: Arc<Volume>,
-    /// How long the kernel may believe names and attributes without asking.
+    /// How long the kernel may use names and attributes without a request.
     cache: Duration,
-    /// How long an op waits for a server that is away; without it for ever.
+    /// How long an op waits for an unavailable server. `None`: without limit.
     soft: Option<Duration>,
-    /// What bypasses the page cache can be mapped all the same.
+    /// True if the kernel can map files that bypass the page cache.
     can_map: AtomicBool,
     nodes: Nodes,
     handles: Handles,
@@ -58,12 +59,12 @@ pub(crate) struct Filesystem {
     second_tries: second_tries::SecondTries,
 }
 
-/// For whom, and about which inode.
+/// The inode and the caller of a request.
 struct Caller<'a> {
     inode: InodeId,
     uid: u32,
     gid: u32,
-    /// 0: one that cannot be seen from here.
+    /// 0 if the thread cannot be seen from this pid namespace.
     thread: u32,
     context: Context<'a>,
     signals: &'a Signals,
@@ -87,39 +88,39 @@ impl Filesystem {
         }
     }
 
-    /// What the kernel can do.
-    pub(crate) fn agreed(&self, init: &InitOut) {
+    /// Notes what the kernel agreed to.
+    pub(crate) fn note_agreed(&self, init: &InitOut) {
         let can_map = u64::from(init.flags2) << 32 & init::DIRECT_IO_ALLOW_MMAP != 0;
         self.can_map.store(can_map, Ordering::Relaxed);
     }
 
-    /// Inodes that the kernel remembers.
+    /// Number of inodes that the kernel knows.
     pub(crate) fn node_count(&self) -> usize {
         self.nodes.count()
     }
 
-    /// An inode, told to the kernel.
-    fn told(&self, attr: &Attr) -> EntryOut {
-        self.nodes.told(attr.id, attr.kind, self.believed_plain(attr));
-        self.nodes.saw(attr);
-        entry_out(attr, self.cache)
+    /// The entry for an inode that the kernel now knows.
+    fn entry_out(&self, attr: &Attr) -> EntryOut {
+        self.nodes.count_lookup(attr.id, attr.kind, self.no_xattrs_for(attr));
+        self.nodes.note_attr(attr);
+        crate::encode::entry_out(attr, self.cache)
     }
 
-    /// For how long the kernel may believe that an inode has no extended attributes: it asks for some with each `ls -l` and
-    /// each first write, and most inodes have none.
-    fn believed_plain(&self, attr: &Attr) -> Option<Duration> {
+    /// How long the kernel's requests for extended attributes of an inode without any are answered here: the kernel
+    /// sends one for each `ls -l` and each first write, and most inodes have none.
+    fn no_xattrs_for(&self, attr: &Attr) -> Option<Duration> {
         (!attr.has_xattrs && !self.cache.is_zero()).then_some(self.cache)
     }
 
-    /// Attributes of an inode that the kernel knows.
+    /// Reply with attributes of an inode that the kernel knows.
     fn attributes(&self, attr: &Attr) -> Outcome {
-        self.nodes.set_plain(attr.id.number(), self.believed_plain(attr));
-        self.nodes.saw(attr);
+        self.nodes.set_no_xattrs(attr.id.number(), self.no_xattrs_for(attr));
+        self.nodes.note_attr(attr);
         Ok(attr_reply(attr, self.cache))
     }
 
     fn entry(&self, attr: &Attr) -> Outcome {
-        Ok(bytes_of(&self.told(attr)))
+        Ok(bytes_of(&self.entry_out(attr)))
     }
 
     fn inode(&self, node: u64) -> Result<InodeId, Errno> {
@@ -127,8 +128,8 @@ impl Filesystem {
     }
 }
 
-impl crate::session::Answers for Filesystem {
-    fn answer(&self, request: Request, signals: &Signals, later: Later) -> Option<Outcome> {
+impl crate::session::Handler for Filesystem {
+    fn answer(&self, request: Request, signals: &Signals, later: PendingReply) -> Option<Outcome> {
         let inode = match self.inode(request.node) {
             Ok(inode) => inode,
             Err(_) if matches!(request.body, Body::Destroy) => return Some(Ok(Bytes::new())),
@@ -142,7 +143,7 @@ impl crate::session::Answers for Filesystem {
             Body::SetLk { lk, wait: true } => self.lock_later(&caller, &lk, later),
             body => {
                 let changes_directories = self.changes_directories(&caller, &body);
-                let outcome = self.answer_in_try(&caller, body);
+                let outcome = self.execute_in_attempt(&caller, body);
                 if changes_directories && !self.cache.is_zero() {
                     self.recent.forget();
                 }
@@ -165,8 +166,8 @@ impl crate::session::Answers for Filesystem {
 }
 
 impl Filesystem {
-    /// Whether it may change what a directory is like, and brings nothing along that says how: all but what makes or removes
-    /// names of files.
+    /// True for requests that may change attributes of a directory, and whose reply does not contain the new ones:
+    /// all but those that make or remove names of files.
     fn changes_directories(&self, caller: &Caller, body: &Body) -> bool {
         match body {
             Body::SetAttr { .. } | Body::SetXattr { .. } | Body::RemoveXattr { .. } => {
@@ -184,21 +185,21 @@ impl Filesystem {
         }
     }
 
-    /// Answers, as part of a try to resolve a path if it is one.
-    fn answer_in_try(&self, caller: &Caller, body: Body) -> Outcome {
-        let Some(step) = Step::of(&body) else { return self.answer_now(caller, body) };
+    /// Executes a request, as part of a second attempt to resolve a path if it is one.
+    fn execute_in_attempt(&self, caller: &Caller, body: Body) -> Outcome {
+        let Some(step) = Step::of(&body) else { return self.execute(caller, body) };
         let second = self.is_second_try(caller);
-        let outcome = self.answer_now(caller, body);
-        self.settle_try(caller, second, step, outcome)
+        let outcome = self.execute(caller, body);
+        self.finish_attempt(caller, second, step, outcome)
     }
 
-    fn answer_now(&self, caller: &Caller, body: Body) -> Outcome {
+    fn execute(&self, caller: &Caller, body: Body) -> Outcome {
         match body {
             Body::Lookup { name } => self.lookup(caller, name),
             Body::LookupSelf => self.lookup_self(caller),
             Body::LookupParent => self.lookup_parent(caller),
-            Body::Mknod { name, mode, rdev, umask } => self.mknod(caller, name, (mode, umask), rdev),
-            Body::Mkdir { name, mode, umask } => self.mkdir(caller, name, (mode, umask)),
+            Body::Mknod { name, mode, rdev, umask } => self.mknod(caller, name, NewMode { mode, umask }, rdev),
+            Body::Mkdir { name, mode, umask } => self.mkdir(caller, name, NewMode { mode, umask }),
             Body::Symlink { name, target } => self.symlink(caller, name, target),
             Body::Create { create, name } => self.create(caller, name, create),
             Body::CreateUnnamed { create } => self.create_unnamed(caller, create),
@@ -226,7 +227,7 @@ impl Filesystem {
             Body::Fsync { handle } | Body::FsyncDir { handle } => self.fsync(caller, handle),
             Body::OpenDir => self.opendir(caller),
             Body::ReadDir { handle, offset, size, flags, plus } => {
-                self.readdir(caller, handle, (offset, size), flags, plus)
+                self.readdir(caller, handle, offset, size, flags, plus)
             }
             Body::ReleaseDir { handle } => self.releasedir(caller, handle),
             Body::Fallocate { asked } => self.fallocate(caller, &asked),
@@ -240,7 +241,7 @@ impl Filesystem {
 }
 
 impl Drop for Filesystem {
-    /// What a lost connection left open is closed.
+    /// Closes what the kernel left open when the connection was lost.
     fn drop(&mut self) {
         self.nodes.clear().into_iter().for_each(|inode| self.volume.closed(inode));
     }

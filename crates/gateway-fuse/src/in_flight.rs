@@ -1,30 +1,29 @@
-//! The requests that are being answered, so that an INTERRUPT finds its request.
+//! The requests in progress, so that an INTERRUPT finds its request.
 //!
-//! An INTERRUPT may overtake its request, since another worker may have read it: then it is remembered, at most
-//! [`EARLY_MAX`] of them, and found when the request comes. It may also come too late, and is then forgotten in time.
+//! An INTERRUPT may be handled before its request, which another worker has read. Then it is remembered until the
+//! request comes; at most [`EARLY_MAX`] are remembered. An INTERRUPT that comes after the reply is remembered too,
+//! and dropped when others follow.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Limit of INTERRUPTs remembered without a request.
 const EARLY_MAX: usize = 64;
 
-/// SIGKILL as a bit of a set of signals; every thread of a process that a signal ends has it pending.
+/// SIGKILL, as a bit of a signal set. It is pending for every thread of a process that a signal ends.
 const KILL: u64 = 1 << 8;
-/// Signals that end a process with a core: these rest as they are.
+/// Signals that end a process with a core dump: they stay pending as they are.
 const CORE: u64 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 23 | 1 << 24 | 1 << 30;
 
-/// Whether a request's caller was interrupted.
-pub(crate) type GaveUp = Arc<Signals>;
-
-/// What has come to a caller while it waits.
+/// Signals that a caller got while it waits.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pid: u32,
-    /// Some signal; POSIX lets it end the wait for a lock.
+    /// Any signal. It ends a wait for a lock (POSIX).
     pub(crate) any: AtomicBool,
-    /// One that ends the process: whatever it waits for, it does not want it any more.
+    /// A signal that ends the process. It ends all waits of the process.
     pub(crate) fatal: AtomicBool,
 }
 
@@ -33,8 +32,8 @@ impl Signals {
         Self { pid, ..Self::default() }
     }
 
-    /// A signal came; -> whether it ends the caller.
-    fn came(&self) -> bool {
+    /// Notes a signal. True if it ends the caller.
+    fn note_signal(&self) -> bool {
         self.any.store(true, Ordering::SeqCst);
         let fatal = is_dying(self.pid);
         if fatal {
@@ -44,16 +43,16 @@ impl Signals {
     }
 }
 
-/// Whether a thread is about to end. One that we cannot look at (another pid namespace) is taken to be.
+/// True if a thread is about to end, or if it cannot be seen from this pid namespace.
 fn is_dying(thread: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{thread}/status")) {
-        Ok(status) => dies_of(&status),
+        Ok(status) => has_fatal_signal(&status),
         Err(_) => true,
     }
 }
 
-/// Whether a signal that is pending ends the process, by its status (proc(5)).
-fn dies_of(status: &str) -> bool {
+/// True if a pending signal ends the process, by its status (proc(5)).
+fn has_fatal_signal(status: &str) -> bool {
     let set = |field: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or(0)
@@ -62,54 +61,57 @@ fn dies_of(status: &str) -> bool {
     pending & KILL != 0 || pending & CORE & !(set("SigBlk") | set("SigIgn") | set("SigCgt")) != 0
 }
 
-/// See the module.
+/// The requests in progress, by number.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    requests: HashMap<u64, GaveUp>,
+    requests: HashMap<u64, Arc<Signals>>,
+    /// INTERRUPTs that came before their requests.
     early: VecDeque<u64>,
+    /// The connection has ended.
     over: bool,
+    /// A thread watches interrupted callers.
     watched: bool,
 }
 
-/// What an interrupt comes to.
+/// Effect of an INTERRUPT.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Interrupted {
-    /// The caller ends.
+    /// The caller is ending.
     Dying,
-    /// It does not, so far; nobody watches it yet.
+    /// The caller is not ending, and no thread watches it: the handler must start one.
     Unwatched,
-    /// It does not, and is watched; or there is no such request yet.
+    /// The caller is not ending and is watched, or the request is not known yet.
     Nothing,
 }
 
 impl InFlight {
-    /// A request has been read.
-    pub(crate) fn begin(&self, unique: u64, pid: u32) -> GaveUp {
+    /// A request was read.
+    pub(crate) fn begin(&self, unique: u64, pid: u32) -> Arc<Signals> {
         let mut table = self.0.lock();
         let early = table.early.iter().position(|interrupted| *interrupted == unique);
         early.map(|position| table.early.remove(position));
-        let gave_up = GaveUp::new(Signals::of(pid));
+        let signals = Arc::new(Signals::of(pid));
         if early.is_some() {
-            gave_up.came();
+            signals.note_signal();
         }
-        gave_up.fatal.fetch_or(table.over, Ordering::SeqCst);
-        table.requests.insert(unique, gave_up.clone());
-        gave_up
+        signals.fatal.fetch_or(table.over, Ordering::SeqCst);
+        table.requests.insert(unique, signals.clone());
+        signals
     }
 
-    /// It is about to be answered.
+    /// The reply to a request is about to be sent.
     pub(crate) fn end(&self, unique: u64) {
         self.0.lock().requests.remove(&unique);
     }
 
-    /// A signal came to its caller.
+    /// The caller of a request got a signal.
     pub(crate) fn interrupt(&self, unique: u64) -> Interrupted {
         let mut table = self.0.lock();
-        if let Some(gave_up) = table.requests.get(&unique) {
-            return match gave_up.came() {
+        if let Some(signals) = table.requests.get(&unique) {
+            return match signals.note_signal() {
                 true => Interrupted::Dying,
                 false if std::mem::replace(&mut table.watched, true) => Interrupted::Nothing,
                 false => Interrupted::Unwatched,
@@ -122,23 +124,24 @@ impl InFlight {
         Interrupted::Nothing
     }
 
-    /// Looks at the callers that a signal came to and that went on: the kernel tells of their first signal only. -> those
-    /// that are ending by now; `None`, once there is nobody to watch.
-    pub(crate) fn look(&self) -> Option<Vec<u64>> {
+    /// Checks the callers that got a signal and continued, because the kernel reports only the first signal. Returns the
+    /// requests whose callers are now ending, or `None` if no caller has to be watched.
+    pub(crate) fn check_watched(&self) -> Option<Vec<u64>> {
         let mut table = self.0.lock();
-        let is_watched = |signals: &GaveUp| signals.any.load(Ordering::SeqCst) && !signals.fatal.load(Ordering::SeqCst);
+        let is_watched =
+            |signals: &Signals| signals.any.load(Ordering::SeqCst) && !signals.fatal.load(Ordering::SeqCst);
         let watched: Vec<u64> = table.requests.iter().filter(|(_, one)| is_watched(one)).map(|(at, _)| *at).collect();
         table.watched = !watched.is_empty();
-        let dying = |unique: &u64| table.requests.get(unique).is_some_and(|signals| signals.came());
+        let dying = |unique: &u64| table.requests.get(unique).is_some_and(|signals| signals.note_signal());
         table.watched.then(|| watched.into_iter().filter(dying).collect())
     }
 
-    /// Nobody looks, after all; the next signal tries again.
-    pub(crate) fn is_unwatched(&self) {
+    /// The watching thread could not be started; the next signal tries again.
+    pub(crate) fn stop_watching(&self) {
         self.0.lock().watched = false;
     }
 
-    /// All callers are gone, and all that come.
+    /// The connection has ended: all callers, and those of later requests, count as ended.
     pub(crate) fn interrupt_all(&self) {
         let mut table = self.0.lock();
         table.over = true;
@@ -153,11 +156,11 @@ impl InFlight {
 mod tests {
     use super::*;
 
-    /// A process that nobody can look at.
+    /// A thread that does not exist.
     const GONE: u32 = 0;
 
-    fn is_set(gave_up: &GaveUp) -> bool {
-        gave_up.fatal.load(Ordering::SeqCst)
+    fn is_set(signals: &Signals) -> bool {
+        signals.fatal.load(Ordering::SeqCst)
     }
 
     #[test]
@@ -169,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_after_a_signal_is_watched_until_it_has_its_answer() {
+    fn a_caller_that_continues_after_a_signal_is_watched_until_it_has_its_reply() {
         let table = InFlight::default();
         let own = table.begin(2, std::process::id());
         assert_eq!((table.interrupt(2), table.interrupt(2)), (Interrupted::Unwatched, Interrupted::Nothing));
         assert_eq!((own.any.load(Ordering::SeqCst), is_set(&own)), (true, false));
-        assert_eq!(table.look(), Some(vec![]));
+        assert_eq!(table.check_watched(), Some(vec![]));
         table.end(2);
-        assert_eq!(table.look(), None);
+        assert_eq!(table.check_watched(), None);
     }
 
     #[test]
@@ -185,8 +188,9 @@ mod tests {
             format!("Name:\tx\nSigPnd:\t{pending:016x}\nShdPnd:\t0\nSigBlk:\t0\nSigIgn:\t0\nSigCgt:\t{caught:016x}\n")
         };
         let (quit, alarm) = (1 << 2, 1 << 13);
-        assert!(dies_of(&status(KILL, 0)) && dies_of(&status(quit, 0)));
-        assert!(!dies_of(&status(quit, quit)) && !dies_of(&status(alarm, alarm)) && !dies_of(""));
+        assert!(has_fatal_signal(&status(KILL, 0)) && has_fatal_signal(&status(quit, 0)));
+        assert!(!has_fatal_signal(&status(quit, quit)) && !has_fatal_signal(&status(alarm, alarm)));
+        assert!(!has_fatal_signal(""));
     }
 
     #[test]

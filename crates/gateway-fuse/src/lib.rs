@@ -1,9 +1,12 @@
-//! The POSIX door: a volume as a directory of this machine, over `/dev/fuse` (docs/adr/0001-fuse.md).
+//! The POSIX gateway: a volume as a directory of this machine, over `/dev/fuse` (docs/adr/0001-fuse.md).
 //!
-//! The door is thin: it translates the kernel's requests into calls of `hekate_client` and keeps only what the kernel
-//! remembers. It is strict unless [`MountOptions::cache`] asks for less: names and attributes are asked for each time,
-//! and cached pages are dropped when the file has changed. Locks (flock, fcntl) hold between all
-//! mounts.
+//! The gateway is thin: it translates the kernel's requests into calls of `hekate_client` and keeps only what belongs
+//! to the kernel's cache of inodes. It is strict unless [`MountOptions::cache`] allows otherwise: names and
+//! attributes are requested each time, and cached pages are dropped when the file has changed. Locks (flock, fcntl)
+//! apply between all mounts.
+//!
+//! Read in this order: `session` and `workers` (reading and answering requests), `request` (parsing), `filesystem`
+//! (execution), `nodes` (inodes that the kernel knows).
 
 mod abi;
 mod buffers;
@@ -37,29 +40,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// How long the kernel may believe names and attributes without asking. Zero: never; changes by others show at once.
+    /// How long the kernel may use names and attributes without a request. Zero: never, so changes by other mounts
+    /// are visible at once.
     pub cache: Duration,
-    /// Nothing can be changed.
+    /// The mount is read-only.
     pub read_only: bool,
-    /// Users besides the one who mounts may come in, as far as the modes of the files allow.
+    /// Other users than the one who mounts may use the mount, as far as the modes of the files allow.
     pub allow_other: bool,
-    /// Programs may have set-user-id and set-group-id (root's mounts only).
+    /// Set-user-id and set-group-id bits of programs take effect (mounts by root only).
     pub set_id: bool,
-    /// Device nodes lead to devices (root's mounts only).
+    /// Device nodes give access to devices (mounts by root only).
     pub devices: bool,
-    /// Programs can be started from it.
+    /// Programs can be executed.
     pub execute: bool,
-    /// Reading a file is recorded in its access time, as with relatime.
+    /// Reads change times of access, as with relatime.
     pub access_times: bool,
-    /// Files and directories can be opened by handles that outlive what the kernel remembers, as NFS servers do. Costs 40
-    /// bytes for each inode that was ever looked up.
+    /// File handles (name_to_handle_at(2), NFS servers) remain valid after the kernel has forgotten their inodes.
+    /// Costs 40 bytes for each inode that was ever looked up.
     pub export: bool,
-    /// How long an op waits for a server that is away before it fails. `None`: for ever.
+    /// How long an op waits for an unavailable server before it fails. `None`: without limit.
     pub soft: Option<Duration>,
-    /// Requests that are answered at once.
+    /// Most requests that are executed at once.
     pub workers_max: usize,
 }
 
@@ -80,7 +84,7 @@ impl Default for MountOptions {
     }
 }
 
-/// A volume that is mounted. Dropped before its end it is unmounted.
+/// A mounted volume. It is unmounted when this is dropped before the mount has ended.
 pub struct Mounted {
     session: Arc<Session<Filesystem>>,
     counters: Arc<Counters>,
@@ -92,11 +96,15 @@ pub struct Mounted {
 #[derive(Debug, Clone)]
 pub struct Unmounter(PathBuf);
 
-/// Mounts a volume; `source` is what `mount` shows as such. The kernel waits with all requests but the first
+/// Mounts a volume. `source` is what `mount` shows as the source. The kernel waits with all requests but the first
 /// until [`Mounted::run`].
 ///
-/// As root with mount(2), else with fusermount3. Threads are started by `run`, so a program that wants to become a
+/// Root mounts with mount(2), other users with fusermount3. Threads are started by `run`, so a program that becomes a
 /// daemon forks before it opens the volume.
+///
+/// # Errors
+/// `Invalid` if the mount point is unsuitable, `Denied` if the user may not mount, `NotSupported` without FUSE or
+/// with a kernel older than Linux 5.4. The text names the fix.
 pub fn mount(volume: Arc<Volume>, source: &str, mount_point: &Path, options: &MountOptions) -> Result<Mounted> {
     let mount_point = mount::check(mount_point)?;
     let device = mount::attach(source, &mount_point, options)?;
@@ -106,43 +114,46 @@ pub fn mount(volume: Arc<Volume>, source: &str, mount_point: &Path, options: &Mo
     let mounted = Mounted { session, counters, mount_point, ended: AtomicBool::new(false) };
     let background_max = options.workers_max.clamp(1, usize::from(u16::MAX)) as u16;
     let wishes = Wishes { cache: !options.cache.is_zero(), export: options.export, background_max };
-    let agreed = mounted.session.shake_hands(&wishes)?;
-    mounted.session.answers().agreed(&agreed);
+    let agreed = mounted.session.handshake(&wishes)?;
+    mounted.session.handler().note_agreed(&agreed);
     Ok(mounted)
 }
 
 impl Mounted {
-    /// Serves until the volume is unmounted.
+    /// Serves requests until the volume is unmounted.
+    ///
+    /// # Errors
+    /// The device failed; the mount is to be removed.
     pub fn run(&self) -> Result<()> {
         let outcome = self.session.run();
         self.ended.store(outcome.is_ok(), Ordering::SeqCst);
         outcome
     }
 
-    /// For signal handlers' threads.
+    /// A handle to unmount from the thread of a signal handler.
     pub fn unmounter(&self) -> Unmounter {
         Unmounter(self.mount_point.clone())
     }
 
-    /// Where, as an absolute path.
+    /// The mount point, as an absolute path.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    /// Requests so far; stays readable while `run` blocks.
+    /// Counters of requests, readable while `run` blocks.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
     }
 
-    /// Inodes that the kernel remembers, and threads at work.
+    /// Number of inodes that the kernel knows, and of worker threads.
     pub fn load(&self) -> (usize, usize) {
-        (self.session.answers().node_count(), self.session.workers())
+        (self.session.handler().node_count(), self.session.worker_count())
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // What is there after the end of ours is somebody else's.
+        // After this mount has ended, whatever is mounted there belongs to another process.
         if !self.ended.load(Ordering::SeqCst) {
             let _ = unmount(&self.mount_point, true);
         }

@@ -1,4 +1,4 @@
-//! Mounting and unmounting: mount(2) for root, fusermount3 for everybody else.
+//! Mounting and unmounting: with mount(2) for root, with fusermount3 for other users.
 
 mod flags;
 mod fusermount;
@@ -18,10 +18,10 @@ use std::ffi::CString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The type that `mount` and `/proc/mounts` show.
+/// The file system type that `mount` and `/proc/mounts` show.
 const TYPE: &str = "fuse.hekate";
 
-/// Mounts; -> the connection to the kernel.
+/// Mounts, and returns the connection to the kernel.
 pub(crate) fn attach(volume_name: &str, mount_point: &Path, options: &MountOptions) -> Result<Device> {
     if is_root() {
         direct(volume_name, mount_point, options)
@@ -30,7 +30,10 @@ pub(crate) fn attach(volume_name: &str, mount_point: &Path, options: &MountOptio
     }
 }
 
-/// The mount point as an absolute path, if it can be mounted on.
+/// The absolute path of the mount point.
+///
+/// # Errors
+/// It does not exist, is not a directory, cannot be accessed, or has a Hekate volume mounted. The text names the fix.
 pub fn check(mount_point: &Path) -> Result<PathBuf> {
     let shown = mount_point.display();
     let found = std::fs::metadata(mount_point).map_err(|error| match error.kind() {
@@ -40,7 +43,9 @@ pub fn check(mount_point: &Path) -> Result<PathBuf> {
         ErrorKind::NotConnected => Error::invalid(format!(
             "a mount whose process is gone is still at {shown}; remove it with: umount --lazy {shown}"
         )),
-        ErrorKind::PermissionDenied => Error::Denied { what: format!("the mount point {shown}: you may not go there") },
+        ErrorKind::PermissionDenied => Error::Denied {
+            what: format!("the mount point {shown}: permission denied; check the modes of the directories above it"),
+        },
         _ => Error::io(format!("the mount point {shown}"), error),
     })?;
     if !found.is_dir() {
@@ -56,21 +61,22 @@ pub fn check(mount_point: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Whether a Hekate volume is mounted there, alive or dead.
+/// True if a Hekate volume is mounted there, also if its process has ended.
 pub fn is_mounted(mount_point: &Path) -> Result<bool> {
     Ok(ours_at(&absolute(mount_point)?)?.is_some())
 }
 
-/// A mount of Hekate on this machine.
+/// A Hekate mount on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountedVolume {
-    /// Where it is mounted.
+    /// The mount point.
     pub directory: PathBuf,
-    /// The source of the mount, as the user wrote it: a volume, with or without the address of a server.
+    /// The source of the mount as the user wrote it: a volume, with or without the address of a server.
     pub source: String,
 }
 
-/// All mounts of Hekate that this process sees, in the order of mounting; of several at one directory the topmost.
+/// All Hekate mounts that this process sees, in the order of mounting. If several are at one directory, the topmost
+/// counts.
 pub fn mounted_volumes() -> Result<Vec<MountedVolume>> {
     let mut found: Vec<MountedVolume> = Vec::new();
     for (directory, mount) in table::all()? {
@@ -82,7 +88,7 @@ pub fn mounted_volumes() -> Result<Vec<MountedVolume>> {
     Ok(found)
 }
 
-/// Removes what killed mounts of Hekate have left there. -> whether there was anything.
+/// Removes Hekate mounts whose process has ended from this directory. True if there was one.
 pub fn remove_dead(mount_point: &Path) -> Result<bool> {
     let mut removed = false;
     while is_dead(mount_point) {
@@ -96,7 +102,7 @@ pub fn remove_dead(mount_point: &Path) -> Result<bool> {
     Ok(removed)
 }
 
-/// Whoever asks while the process is about to end is told that the connection was aborted, and later that there is none.
+/// True if the process of a mount has ended: while it ends the connection is aborted, and then there is none.
 fn is_dead(mount_point: &Path) -> bool {
     let dead = [ErrorKind::NotConnected, ErrorKind::ConnectionAborted];
     std::fs::metadata(mount_point).is_err_and(|error| dead.contains(&error.kind()))
@@ -106,7 +112,11 @@ fn ours_at(absolute: &Path) -> Result<Option<table::Mount>> {
     Ok(table::mounted_at(absolute)?.filter(|mount| mount.kind == TYPE))
 }
 
-/// Changes how a Hekate volume is mounted; what it is asked for stays as it is where `change` says nothing.
+/// Changes the flags of a mounted Hekate volume. Flags that `change` leaves out stay as they are.
+///
+/// # Errors
+/// `Invalid` if no Hekate volume is mounted there, `Denied` if the user is not root, `Unavailable` if files are open
+/// for writing.
 pub fn remount(mount_point: &Path, change: &Change) -> Result<()> {
     let shown = mount_point.display();
     let absolute = absolute(mount_point)?;
@@ -123,7 +133,10 @@ pub fn remount(mount_point: &Path, change: &Change) -> Result<()> {
     })
 }
 
-/// Unmounts a Hekate volume. `lazy`: at once for new users, and once those that use it now are done for good.
+/// Unmounts a Hekate volume. `lazy`: detaches it at once, and ends it when its current users are done.
+///
+/// # Errors
+/// `Invalid` if no Hekate volume is mounted there, `Unavailable` if it is in use.
 pub fn unmount(mount_point: &Path, lazy: bool) -> Result<()> {
     let shown = mount_point.display();
     let absolute = absolute(mount_point)?;
@@ -149,7 +162,7 @@ fn busy(mount_point: &Path) -> Error {
     }
 }
 
-/// Also of a dead mount, of which not even attributes can be asked.
+/// The absolute path of a mount point, also of a dead mount, which has no attributes.
 fn absolute(mount_point: &Path) -> Result<PathBuf> {
     let full = std::path::absolute(mount_point)
         .map_err(|error| Error::io(format!("the path {}", mount_point.display()), error))?;
@@ -170,7 +183,7 @@ fn is_root() -> bool {
 fn direct(volume_name: &str, mount_point: &Path, options: &MountOptions) -> Result<Device> {
     let device = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(no_device)?;
     let data = data(device.as_raw_fd(), options);
-    let data = CString::new(data).map_err(|_| Error::bug("mount options with a NUL in them"))?;
+    let data = CString::new(data).map_err(|_| Error::bug("the mount options contain a NUL"))?;
     rustix::mount::mount(volume_name, mount_point, TYPE, flags::of(options), data.as_c_str()).map_err(|errno| {
         let doing = format!("mount {volume_name} on {}", mount_point.display());
         match errno {
@@ -193,7 +206,7 @@ fn no_device(errno: Errno) -> Error {
     }
 }
 
-/// fuse(4)'s options of mount(2).
+/// The options of mount(2) for FUSE (fuse(4)).
 fn data(device: i32, options: &MountOptions) -> String {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let others = if options.allow_other { ",allow_other" } else { "" };

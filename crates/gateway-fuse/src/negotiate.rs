@@ -1,18 +1,18 @@
-//! INIT: what the kernel offers and what we take of it.
+//! INIT: the capabilities that the kernel offers, and those that are accepted.
 
 use crate::abi::*;
 use hekate_proto::{Error, Result};
 
-/// Bytes of the greatest WRITE and READ.
+/// Longest WRITE and READ, in bytes.
 pub const IO_BYTES: u32 = 1 << 20;
-/// The kernel's page, which its limits count in.
+/// Unit of the kernel's limits, in bytes.
 const PAGE_BYTES: u32 = 4096;
 
-/// What we take if it is offered.
+/// Capabilities that are accepted if the kernel offers them.
 ///
-/// Not taken, with the reason: WRITEBACK_CACHE (an acknowledged write is on the servers), CACHE_SYMLINKS,
-/// ATOMIC_O_TRUNC (a program that runs would be cut before the kernel answers ETXTBSY). DONT_MASK: a default ACL
-/// overrides umask, and servers know of it.
+/// Not accepted: WRITEBACK_CACHE (an acknowledged write is on the servers), CACHE_SYMLINKS, and ATOMIC_O_TRUNC (a
+/// running program would be truncated before the kernel returns ETXTBSY). DONT_MASK is accepted because a default ACL
+/// overrides the umask, and the servers know the ACL.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
@@ -28,24 +28,28 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 
-/// Only with a cache: what READDIRPLUS brings would be asked for again without.
+/// Accepted only with a cache: without one, the attributes that READDIRPLUS returns would be requested again.
 const WANTED_WITH_CACHE: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
 
-/// Only if handles are to outlive what the kernel remembers: it takes a table that forgets nothing ([`crate::nodes`]).
+/// Accepted only if file handles must outlive the kernel's cache: that needs a table that forgets nothing
+/// ([`crate::nodes`]).
 const WANTED_WITH_EXPORT: u64 = init::EXPORT_SUPPORT;
 
-/// What depends on how it is mounted.
+/// Choices that depend on the mount options.
 #[derive(Debug, Clone, Default)]
 pub struct Wishes {
-    /// The kernel may keep names and attributes.
+    /// The kernel may cache names and attributes.
     pub cache: bool,
-    /// Inodes can be found by handles.
+    /// Inodes can be found by file handle.
     pub export: bool,
-    /// Requests that the kernel has under way by itself.
+    /// Most background requests of the kernel at once.
     pub background_max: u16,
 }
 
-/// The answer to an INIT.
+/// The reply to an INIT.
+///
+/// # Errors
+/// `NotSupported` if the kernel is older than Linux 5.4.
 pub fn negotiate(init: &InitIn, offered: u64, wishes: &Wishes) -> Result<InitOut> {
     if init.major != MAJOR || init.minor < MINOR_MIN {
         return Err(Error::NotSupported {

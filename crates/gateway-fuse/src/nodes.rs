@@ -1,35 +1,37 @@
-//! What the kernel remembers: for each node (`st_ino`) its inode id, how often the kernel was told of it, and how often
-//! it is open here.
+//! The inodes that the kernel knows: for each node (`st_ino`) its inode id, its lookup count, and how often it is
+//! open here.
 //!
-//! Invariants: a node is known from the first answer that names it until the kernel has forgotten as often as it was
-//! told; the root is always known. An entry takes 40 to 48 bytes. A node that is open is not forgotten, since the kernel holds
-//! its inode until RELEASE is answered. A table that keeps all (for handles, which have only the node) forgets none until
-//! it is gone. Of a directory the table also has the attributes that were answered last, 64 bytes, for as long as the
-//! kernel remembers it: a process whose working directory is removed, or that has it open, still sees them.
+//! Invariants: a node is in the table from the first reply that contains it until the kernel has forgotten it as
+//! often as replies contained it (its lookup count is 0); the root is always known. An entry takes 40 to 48 bytes. A
+//! node that is open is not removed, since the kernel holds its inode until RELEASE is answered. A table for file
+//! handles, which contain only the node, removes nothing until the inode is removed. For directories the table also
+//! has the attributes that were last sent to the kernel, 64 bytes, while the kernel knows the directory: processes
+//! that have a removed directory open, or work in it, still see them.
 
 use crate::abi::ROOT_NODE;
 use crate::filesystem::has_lone_set_group;
-use crate::removed_directory::{Gone, Seen};
+use crate::removed_directory::{LastAttributes, RemovedDirectory};
 use hekate_proto::{Attr, InodeId, NodeKind, ROOT};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// Parts of the table, each with its own lock.
 const SHARDS: usize = 16;
-/// A part of the table of fewer places keeps its room.
-const KEPT_PLACES: usize = 1024;
-/// When one of more places, 768 KiB, becomes smaller it is worth some milliseconds to give the system its room.
-const TRIMMED_PLACES: usize = 16_384;
+/// A part with a lower capacity, in entries, is not shrunk.
+const SHRINK_CAPACITY_MIN: usize = 1024;
+/// When a part with a higher capacity (768 KiB) is shrunk, malloc_trim(3) is called, which takes milliseconds.
+const TRIM_CAPACITY_MIN: usize = 16_384;
 
-/// Of an inode that was given extended attributes here.
+/// Value of [`Node::no_xattrs_until`] for an inode that got extended attributes from this mount.
 const ASK_ALWAYS: u32 = u32::MAX;
 
-/// The table.
+/// The inodes that the kernel knows.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     shards: [Mutex<HashMap<u64, Node>>; SHARDS],
-    /// Directories among them. Locked after the shard of the same number.
+    /// Directories among the nodes. Locked after the part with the same number in `shards`.
     directories: [Mutex<HashMap<u64, Directory>>; SHARDS],
     open: AtomicUsize,
     keeps_all: bool,
@@ -43,33 +45,35 @@ impl Default for Nodes {
     }
 }
 
-/// A directory that the kernel knows: its attributes as they were last answered, or that it was found removed.
+/// A directory that the kernel knows: the attributes that were last sent to the kernel, or its state after its
+/// removal.
 #[derive(Debug)]
 enum Directory {
-    Seen(Seen),
-    Gone(Box<Gone>),
+    Seen(LastAttributes),
+    Removed(Box<RemovedDirectory>),
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Node {
     /// The upper half of the inode id; the lower is the node itself.
     upper: u64,
-    told: u64,
-    /// The change counter at the last open.
+    /// Lookup count: replies that contained the node, less those that the kernel has forgotten.
+    lookups: u64,
+    /// The inode's change counter at its last open.
     change: u64,
     opens: u32,
-    /// Until when it has no extended attributes, as far as the kernel may believe us; ms after the table was made. Or
+    /// Time until which requests for extended attributes are answered with none, in ms since the table was made, or
     /// [`ASK_ALWAYS`].
-    plain_until: u32,
+    no_xattrs_until: u32,
     kind: NodeKind,
-    /// A file with set-group-id that its group may not execute, as the kernel was answered last.
+    /// True for a file with set-group-id that its group may not execute, as last sent to the kernel.
     set_group: bool,
 }
 
 impl Node {
-    fn set_plain(&mut self, until: u32) {
-        if self.plain_until != ASK_ALWAYS {
-            self.plain_until = until;
+    fn set_no_xattrs(&mut self, until: u32) {
+        if self.no_xattrs_until != ASK_ALWAYS {
+            self.no_xattrs_until = until;
         }
     }
 
@@ -79,80 +83,81 @@ impl Node {
 }
 
 impl Nodes {
-    /// `keeps_all`: also what the kernel has forgotten.
+    /// `keeps_all`: keep nodes that the kernel has forgotten.
     pub(crate) fn new(keeps_all: bool) -> Self {
         Self { keeps_all, ..Self::default() }
     }
 
-    /// Counts that the kernel is told of an inode, which has no extended attributes if that is `believed` for a time.
-    pub(crate) fn told(&self, id: InodeId, kind: NodeKind, believed: Option<Duration>) {
-        let until = self.until(believed);
+    /// Counts a reply that contains an inode. `no_xattrs_for`: how long the inode can be taken to have no extended
+    /// attributes.
+    pub(crate) fn count_lookup(&self, id: InodeId, kind: NodeKind, no_xattrs_for: Option<Duration>) {
+        let until = self.until(no_xattrs_for);
         let mut shard = self.shard(id.number()).lock();
         let fresh = Node {
             upper: (id.bits() >> 64) as u64,
-            told: 0,
+            lookups: 0,
             change: 0,
             opens: 0,
-            plain_until: 0,
+            no_xattrs_until: 0,
             kind,
             set_group: false,
         };
         let known = shard.entry(id.number()).or_insert(fresh);
-        known.told += 1;
-        known.set_plain(until);
+        known.lookups += 1;
+        known.set_no_xattrs(until);
     }
 
-    /// The same of an inode that the kernel knows.
-    pub(crate) fn set_plain(&self, node: u64, believed: Option<Duration>) {
-        let until = self.until(believed);
+    /// Notes how long an inode that the kernel knows can be taken to have no extended attributes.
+    pub(crate) fn set_no_xattrs(&self, node: u64, no_xattrs_for: Option<Duration>) {
+        let until = self.until(no_xattrs_for);
         if let Some(known) = self.shard(node).lock().get_mut(&node) {
-            known.set_plain(until);
+            known.set_no_xattrs(until);
         }
     }
 
-    /// It is given some here: an answer that is on its way still may say that it has none.
-    pub(crate) fn is_given_attributes(&self, node: u64) {
+    /// This mount sets an extended attribute. A reply that is still on its way may say that the inode has none.
+    pub(crate) fn note_xattr_set(&self, node: u64) {
         if let Some(known) = self.shard(node).lock().get_mut(&node) {
-            known.plain_until = ASK_ALWAYS;
+            known.no_xattrs_until = ASK_ALWAYS;
         }
     }
 
-    fn until(&self, believed: Option<Duration>) -> u32 {
-        let end = believed.map(|time| self.made.elapsed().saturating_add(time).as_millis());
+    fn until(&self, no_xattrs_for: Option<Duration>) -> u32 {
+        let end = no_xattrs_for.map(|time| self.made.elapsed().saturating_add(time).as_millis());
         end.map_or(0, |end| end.min(u128::from(ASK_ALWAYS - 1)) as u32)
     }
 
-    /// Whether it has no extended attributes, as far as the kernel may believe us.
-    pub(crate) fn is_plain(&self, node: u64) -> bool {
+    /// True if the inode can be taken to have no extended attributes.
+    pub(crate) fn has_no_xattrs(&self, node: u64) -> bool {
         let now = self.made.elapsed().as_millis();
-        let is_it = |known: &Node| known.plain_until != ASK_ALWAYS && u128::from(known.plain_until) > now;
+        let is_it = |known: &Node| known.no_xattrs_until != ASK_ALWAYS && u128::from(known.no_xattrs_until) > now;
         self.shard(node).lock().get(&node).is_some_and(is_it)
     }
 
-    /// The kernel takes back `count` of what it was told.
+    /// The kernel forgets `count` replies that contained the node.
     pub(crate) fn forget(&self, node: u64, count: u64) {
         let mut shard = self.shard(node).lock();
         if let Some(known) = shard.get_mut(&node) {
-            known.told = known.told.saturating_sub(count);
-            if known.told == 0 && known.kind == NodeKind::Directory {
+            known.lookups = known.lookups.saturating_sub(count);
+            if known.lookups == 0 && known.kind == NodeKind::Directory {
                 let mut directories = self.directories(node).lock();
                 directories.remove(&node);
-                give_room_back(&mut directories);
+                shrink(&mut directories);
             }
-            if known.told == 0 && known.opens == 0 && !self.keeps_all {
+            if known.lookups == 0 && known.opens == 0 && !self.keeps_all {
                 shard.remove(&node);
-                give_room_back(&mut shard);
+                shrink(&mut shard);
             }
         }
     }
 
-    /// Whether a file has set-group-id and its group may not execute it, as the kernel was answered last.
+    /// True if a file has set-group-id and its group may not execute it, as last sent to the kernel.
     pub(crate) fn is_set_group(&self, node: u64) -> bool {
         self.shard(node).lock().get(&node).is_some_and(|known| known.set_group)
     }
 
-    /// Notes attributes that the kernel is answered of an inode that it knows.
-    pub(crate) fn saw(&self, attr: &Attr) {
+    /// Notes attributes that are sent to the kernel.
+    pub(crate) fn note_attr(&self, attr: &Attr) {
         let node = attr.id.number();
         let mut shard = self.shard(node).lock();
         if attr.kind != NodeKind::Directory {
@@ -161,46 +166,47 @@ impl Nodes {
             }
             return;
         }
-        if shard.get(&node).is_some_and(|known| known.told > 0) {
+        if shard.get(&node).is_some_and(|known| known.lookups > 0) {
             let mut directories = self.directories(node).lock();
-            if !matches!(directories.get(&node), Some(Directory::Gone(_))) {
-                directories.insert(node, Directory::Seen(Seen::from(attr)));
+            if !matches!(directories.get(&node), Some(Directory::Removed(_))) {
+                directories.insert(node, Directory::Seen(LastAttributes::from(attr)));
             }
         }
     }
 
-    /// Notes what a directory was like when this mount removed it, if the kernel knows it.
-    pub(crate) fn is_removed(&self, gone: Gone) {
-        let node = gone.attr.id.number();
+    /// Notes the state of a directory that this mount removed, if the kernel knows it.
+    pub(crate) fn note_removed(&self, removed: RemovedDirectory) {
+        let node = removed.attr.id.number();
         if let Some(known) = self.directories(node).lock().get_mut(&node) {
-            *known = Directory::Gone(Box::new(gone.removed()));
+            *known = Directory::Removed(Box::new(removed.after_removal()));
         }
     }
 
-    /// Reads or changes a directory that the servers no longer have and the kernel still knows. `None`: it is no such
-    /// directory. One that another mount removed has the attributes that were answered last, and no extended ones.
-    pub(crate) fn with_gone<T>(&self, id: InodeId, act: impl FnOnce(&mut Gone) -> T) -> Option<T> {
+    /// Reads or changes a directory that the servers no longer have and the kernel still knows. `None` if it is not
+    /// such a directory. A directory that another mount removed has the attributes that were last sent, and no
+    /// extended ones.
+    pub(crate) fn with_removed<T>(&self, id: InodeId, act: impl FnOnce(&mut RemovedDirectory) -> T) -> Option<T> {
         let mut directories = self.directories(id.number()).lock();
         let known = directories.get_mut(&id.number())?;
         if let Directory::Seen(seen) = known {
-            *known = Directory::Gone(Box::new(seen.gone(id)));
+            *known = Directory::Removed(Box::new(seen.removed_elsewhere(id)));
         }
         match known {
-            Directory::Gone(gone) => Some(act(gone)),
+            Directory::Removed(removed) => Some(act(removed)),
             Directory::Seen(_) => None,
         }
     }
 
-    /// There is no such inode any more.
-    pub(crate) fn gone(&self, node: u64) {
+    /// Removes a node whose inode no longer exists.
+    pub(crate) fn remove_gone(&self, node: u64) {
         let mut shard = self.shard(node).lock();
-        if shard.get(&node).is_some_and(|known| known.told == 0 && known.opens == 0) {
+        if shard.get(&node).is_some_and(|known| known.lookups == 0 && known.opens == 0) {
             shard.remove(&node);
-            give_room_back(&mut shard);
+            shrink(&mut shard);
         }
     }
 
-    /// The inode and its kind.
+    /// The inode id and kind of a node.
     pub(crate) fn get(&self, node: u64) -> Option<(InodeId, NodeKind)> {
         if node == ROOT_NODE {
             return Some((ROOT, NodeKind::Directory));
@@ -216,7 +222,7 @@ impl Nodes {
         }
     }
 
-    /// Whether the file is as it was when this was asked last; `change` is its counter.
+    /// True if the file has not changed since the last call; `change` is its current counter.
     pub(crate) fn unchanged(&self, node: u64, change: u64) -> bool {
         let mut shard = self.shard(node).lock();
         shard.get_mut(&node).is_some_and(|known| std::mem::replace(&mut known.change, change) == change)
@@ -230,22 +236,22 @@ impl Nodes {
         }
     }
 
-    /// Counts an inode that stays although no process has it open.
+    /// Counts an inode that must not be removed although no process has it open.
     pub(crate) fn held(&self) {
         self.open.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends that.
+    /// Ends what [`Nodes::held`] counted.
     pub(crate) fn unheld(&self) {
         self.open.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether any file is open or held here.
+    /// True if any file is open or held here.
     pub(crate) fn any_open(&self) -> bool {
         self.open.load(Ordering::SeqCst) > 0
     }
 
-    /// Forgets everything; -> each inode that was still open, as often as it was.
+    /// Removes everything. Returns each inode that was open, once for each open.
     pub(crate) fn clear(&self) -> Vec<InodeId> {
         let mut open = Vec::new();
         self.directories.iter().for_each(|directories| directories.lock().clear());
@@ -258,7 +264,7 @@ impl Nodes {
         open
     }
 
-    /// Nodes that the kernel remembers.
+    /// Number of nodes in the table.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -272,18 +278,19 @@ impl Nodes {
     }
 }
 
-/// What a tree once took is not kept for ever. Half of the room stays, so that this is rare.
-fn give_room_back<T>(shard: &mut HashMap<u64, T>) {
+/// Returns memory after a large tree was forgotten. Half of the capacity stays, so that this is rare.
+fn shrink<T>(shard: &mut HashMap<u64, T>) {
     let places = shard.capacity();
-    if places > KEPT_PLACES && shard.len() < places / 4 {
+    if places > SHRINK_CAPACITY_MIN && shard.len() < places / 4 {
         shard.shrink_to(shard.len() * 2);
-        if places > TRIMMED_PLACES {
+        if places > TRIM_CAPACITY_MIN {
             trim();
         }
     }
 }
 
-/// The allocator gives the system back what is free: else each thread's part of it keeps what some table once took there.
+/// Makes the allocator return free memory to the system. Otherwise each of its arenas keeps what a table once used
+/// there.
 fn trim() {
     #[cfg(target_env = "gnu")]
     {
@@ -292,7 +299,7 @@ fn trim() {
             /// malloc_trim(3)
             fn malloc_trim(pad: usize) -> c_int;
         }
-        // SAFETY: it may be called at any time from any thread, and touches free memory only.
+        // SAFETY: it may be called at any time by any thread, and touches free memory only.
         let _ = unsafe { malloc_trim(0) };
     }
 }
@@ -307,8 +314,8 @@ mod tests {
     #[test]
     fn a_node_is_known_until_it_is_forgotten_as_often_as_it_was_told() {
         let nodes = Nodes::default();
-        nodes.told(ID, NodeKind::File, None);
-        nodes.told(ID, NodeKind::File, None);
+        nodes.count_lookup(ID, NodeKind::File, None);
+        nodes.count_lookup(ID, NodeKind::File, None);
         nodes.forget(42, 1);
         assert_eq!(nodes.get(42), Some((ID, NodeKind::File)));
         nodes.forget(42, 1);
@@ -320,30 +327,30 @@ mod tests {
     #[test]
     fn a_table_that_keeps_all_forgets_what_is_gone() {
         let nodes = Nodes::new(true);
-        nodes.told(ID, NodeKind::File, None);
-        nodes.gone(42);
+        nodes.count_lookup(ID, NodeKind::File, None);
+        nodes.remove_gone(42);
         nodes.forget(42, 1);
         assert_eq!(nodes.get(42), Some((ID, NodeKind::File)));
-        nodes.gone(42);
+        nodes.remove_gone(42);
         assert_eq!(nodes.get(42), None);
     }
 
     fn directory(mode: u16) -> Attr {
-        let seen = Seen { atime: Time(1), mtime: Time(2), ctime: Time(3), uid: 5, gid: 6, mode };
-        Attr { nlink: 2, ..seen.gone(ID).attr }
+        let seen = LastAttributes { atime: Time(1), mtime: Time(2), ctime: Time(3), uid: 5, gid: 6, mode };
+        Attr { nlink: 2, ..seen.removed_elsewhere(ID).attr }
     }
 
     #[test]
     fn a_removed_directory_has_the_attributes_that_were_answered_last_until_it_is_forgotten() {
         let nodes = Nodes::default();
-        let mode = |nodes: &Nodes| nodes.with_gone(ID, |gone| (gone.attr.mode, gone.attr.nlink));
-        nodes.saw(&directory(0o700));
+        let mode = |nodes: &Nodes| nodes.with_removed(ID, |removed| (removed.attr.mode, removed.attr.nlink));
+        nodes.note_attr(&directory(0o700));
         assert_eq!(mode(&nodes), None, "of a directory that the kernel does not know nothing is kept");
-        nodes.told(ID, NodeKind::Directory, None);
-        nodes.saw(&directory(0o700));
-        nodes.saw(&directory(0o750));
+        nodes.count_lookup(ID, NodeKind::Directory, None);
+        nodes.note_attr(&directory(0o700));
+        nodes.note_attr(&directory(0o750));
         assert_eq!(mode(&nodes), Some((0o750, 0)));
-        nodes.saw(&directory(0o777));
+        nodes.note_attr(&directory(0o777));
         assert_eq!(mode(&nodes), Some((0o750, 0)), "an answer that is late changes nothing");
         nodes.forget(ID.number(), 1);
         assert_eq!(mode(&nodes), None);
@@ -352,30 +359,30 @@ mod tests {
     #[test]
     fn a_table_that_keeps_all_keeps_no_attributes_of_directories() {
         let nodes = Nodes::new(true);
-        nodes.told(ID, NodeKind::Directory, None);
-        nodes.saw(&directory(0o700));
+        nodes.count_lookup(ID, NodeKind::Directory, None);
+        nodes.note_attr(&directory(0o700));
         nodes.forget(ID.number(), 1);
-        assert_eq!(nodes.with_gone(ID, |_| ()), None);
+        assert_eq!(nodes.with_removed(ID, |_| ()), None);
     }
 
     #[test]
     fn what_has_no_attributes_is_believed_for_a_time() {
         let nodes = Nodes::default();
-        nodes.set_plain(42, Some(Duration::from_secs(60)));
-        assert!(!nodes.is_plain(42), "of an inode that is not known nothing is");
-        nodes.told(ID, NodeKind::File, None);
-        assert!(!nodes.is_plain(42));
-        nodes.set_plain(42, Some(Duration::from_secs(60)));
-        assert!(nodes.is_plain(42));
-        nodes.set_plain(42, None);
-        assert!(!nodes.is_plain(42));
-        nodes.set_plain(42, Some(Duration::ZERO));
-        assert!(!nodes.is_plain(42), "a mount without a cache asks");
-        nodes.set_plain(42, Some(Duration::MAX));
-        assert!(nodes.is_plain(42));
-        nodes.is_given_attributes(42);
-        nodes.set_plain(42, Some(Duration::MAX));
-        assert!(!nodes.is_plain(42), "an answer from before comes later");
+        nodes.set_no_xattrs(42, Some(Duration::from_secs(60)));
+        assert!(!nodes.has_no_xattrs(42), "of an inode that is not known nothing is");
+        nodes.count_lookup(ID, NodeKind::File, None);
+        assert!(!nodes.has_no_xattrs(42));
+        nodes.set_no_xattrs(42, Some(Duration::from_secs(60)));
+        assert!(nodes.has_no_xattrs(42));
+        nodes.set_no_xattrs(42, None);
+        assert!(!nodes.has_no_xattrs(42));
+        nodes.set_no_xattrs(42, Some(Duration::ZERO));
+        assert!(!nodes.has_no_xattrs(42), "a mount without a cache asks");
+        nodes.set_no_xattrs(42, Some(Duration::MAX));
+        assert!(nodes.has_no_xattrs(42));
+        nodes.note_xattr_set(42);
+        nodes.set_no_xattrs(42, Some(Duration::MAX));
+        assert!(!nodes.has_no_xattrs(42), "an answer from before comes later");
     }
 
     #[test]
@@ -383,18 +390,18 @@ mod tests {
         let nodes = Nodes::default();
         let places = || nodes.shards.iter().map(|shard| shard.lock().capacity()).sum::<usize>();
         let inode = |number| InodeId::new(7, 8, number);
-        (2..200_002).for_each(|number| nodes.told(inode(number), NodeKind::File, None));
+        (2..200_002).for_each(|number| nodes.count_lookup(inode(number), NodeKind::File, None));
         assert!(places() >= 200_000);
         (2..199_002).for_each(|number| nodes.forget(number, 1));
         assert_eq!(nodes.count(), 1000);
-        assert!(places() <= SHARDS * KEPT_PLACES, "{} places for 1000 nodes", places());
+        assert!(places() <= SHARDS * SHRINK_CAPACITY_MIN, "{} places for 1000 nodes", places());
         assert!((199_002..200_002).all(|number| nodes.get(number).is_some()));
     }
 
     #[test]
     fn opens_are_counted() {
         let nodes = Nodes::default();
-        nodes.told(ID, NodeKind::File, None);
+        nodes.count_lookup(ID, NodeKind::File, None);
         nodes.opened(42);
         nodes.opened(42);
         nodes.opened(42);
@@ -407,7 +414,7 @@ mod tests {
     #[test]
     fn a_file_is_unchanged_while_its_counter_stands() {
         let nodes = Nodes::default();
-        nodes.told(ID, NodeKind::File, None);
+        nodes.count_lookup(ID, NodeKind::File, None);
         assert!(!nodes.unchanged(42, 5));
         assert!(nodes.unchanged(42, 5));
         assert!(!nodes.unchanged(42, 6));

@@ -1,19 +1,19 @@
-//! Orders opens after the removals that began before them, on one mount.
+//! Orders opens after removals that began before them, on one mount.
 //!
-//! A removal looks whether the inode is open here and then tells the servers; an open marks the inode and then asks the
-//! servers whether it is there still. Without order the removal may look before the mark, and reach the servers after
-//! the open was told that all is well: an open file would be gone. So an open, once it has marked, waits for the
-//! removals that are under way; those that begin later see the mark.
+//! A removal checks whether the inode is open here, and then sends the op. An open marks the inode as open, and then
+//! asks the servers whether it exists. Without an order between them the removal could check before the mark and
+//! reach the servers after the open was confirmed: the inode of an open file would be removed. So an open, after it
+//! has set the mark, waits for the removals in progress; removals that begin later see the mark.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a waiter looks whether its caller gave up.
-const LOOK_UP: Duration = Duration::from_millis(20);
+/// Interval at which a waiter checks whether its caller gave up.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The removals under way.
+/// The removals in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Removals {
     state: Mutex<State>,
@@ -26,7 +26,7 @@ struct State {
     running: BTreeSet<u64>,
 }
 
-/// A removal, until it is dropped.
+/// A removal in progress, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Removal<'a> {
     removals: &'a Removals,
@@ -34,7 +34,7 @@ pub(crate) struct Removal<'a> {
 }
 
 impl Removals {
-    /// A removal is under way from here on.
+    /// Begins a removal.
     pub(crate) fn begin(&self) -> Removal<'_> {
         let mut state = self.state.lock();
         let ticket = state.next;
@@ -43,12 +43,12 @@ impl Removals {
         Removal { removals: self, ticket }
     }
 
-    /// Waits for the removals that are under way now, or until `interrupt`.
+    /// Waits for the removals in progress now, or until `interrupt`.
     pub(crate) fn wait(&self, interrupt: &AtomicBool) {
         let mut state = self.state.lock();
         let later = state.next;
         while state.running.first().is_some_and(|ticket| *ticket < later) && !interrupt.load(Ordering::Relaxed) {
-            self.ended.wait_for(&mut state, LOOK_UP);
+            self.ended.wait_for(&mut state, POLL_INTERVAL);
         }
     }
 }
@@ -72,7 +72,7 @@ mod tests {
         let first = removals.begin();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| removals.wait(&never));
-            std::thread::sleep(LOOK_UP);
+            std::thread::sleep(POLL_INTERVAL);
             let _later = removals.begin();
             assert!(!waiting.is_finished());
             drop(first);

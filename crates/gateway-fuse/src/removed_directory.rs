@@ -1,5 +1,5 @@
-//! A directory that was removed while processes of this mount had it open or worked in it: what they still see and change.
-//! Processes of other mounts see none of their changes.
+//! A directory that was removed while processes of this mount had it open or worked in it: the attributes that they
+//! still see and change. Processes of other mounts do not see their changes.
 
 use bytes::Bytes;
 use hekate_client::SetXattr;
@@ -8,12 +8,12 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes that an empty directory says it has, as the servers answer.
+/// Size of an empty directory in bytes, as servers report it.
 const DIRECTORY_BYTES: u64 = 4096;
 
-/// What the kernel was answered last of a directory, as far as it is needed once the directory is gone.
+/// The attributes of a directory that were last sent to the kernel, as far as they are needed after its removal.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct LastAttributes {
     pub(crate) atime: Time,
     pub(crate) mtime: Time,
     pub(crate) ctime: Time,
@@ -22,16 +22,16 @@ pub(crate) struct Seen {
     pub(crate) mode: u16,
 }
 
-impl From<&Attr> for Seen {
+impl From<&Attr> for LastAttributes {
     fn from(attr: &Attr) -> Self {
         let Attr { atime, mtime, ctime, uid, gid, mode, .. } = *attr;
         Self { atime, mtime, ctime, uid, gid, mode }
     }
 }
 
-impl Seen {
-    /// The directory `id`, removed now by another mount.
-    pub(crate) fn gone(self, id: InodeId) -> Gone {
+impl LastAttributes {
+    /// The state of directory `id` after another mount removed it.
+    pub(crate) fn removed_elsewhere(self, id: InodeId) -> RemovedDirectory {
         let Self { atime, mtime, ctime, uid, gid, mode } = self;
         let attr = Attr {
             id,
@@ -51,20 +51,20 @@ impl Seen {
             spread: 1,
             has_xattrs: false,
         };
-        Gone { attr, xattrs: BTreeMap::new() }.removed()
+        RemovedDirectory { attr, xattrs: BTreeMap::new() }.after_removal()
     }
 }
 
 /// A removed directory.
 #[derive(Debug, Clone)]
-pub(crate) struct Gone {
+pub(crate) struct RemovedDirectory {
     pub(crate) attr: Attr,
     pub(crate) xattrs: BTreeMap<Bytes, Bytes>,
 }
 
-impl Gone {
-    /// With the number of links and the time of change that its removal leaves.
-    pub(crate) fn removed(self) -> Self {
+impl RemovedDirectory {
+    /// Sets the link count and the time of change as a removal does.
+    pub(crate) fn after_removal(self) -> Self {
         Self { attr: Attr { nlink: 0, ctime: now().max(self.attr.ctime), ..self.attr }, ..self }
     }
 

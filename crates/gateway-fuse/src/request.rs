@@ -1,6 +1,6 @@
-//! One request of the kernel, parsed: [`parse`] is a pure function and never panics, whatever the bytes are.
+//! Parses requests of the kernel: [`parse`] is a pure function and never panics, whatever the bytes are.
 //!
-//! Names are checked here, once; the bytes of a WRITE share the buffer that they arrived in.
+//! Names are checked here, once. The data of a WRITE shares the buffer of the request.
 
 use crate::abi::*;
 use bytes::Bytes;
@@ -8,26 +8,25 @@ use hekate_proto::Name;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-/// What the kernel asks, of whom and for whom.
+/// A request of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The number that the answer carries.
+    /// The number that the reply must carry.
     pub unique: u64,
-    /// The inode that it is about; for what makes or removes a name, its directory.
+    /// The inode of the request; for requests that make or remove a name, the directory.
     pub node: u64,
-    /// The caller.
+    /// The caller's user id.
     pub uid: u32,
-    /// The caller's group.
+    /// The caller's group id.
     pub gid: u32,
-    /// The caller's thread; 0: one that cannot be seen from here.
+    /// The caller's thread. 0 if it cannot be seen from this pid namespace.
     pub pid: u32,
-    /// What it asks for.
     pub opcode: Opcode,
-    /// With what.
+    /// Its arguments.
     pub body: Body,
 }
 
-/// The rest of a request, by opcode.
+/// Arguments of a request, by opcode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Body {
@@ -45,7 +44,7 @@ pub enum Body {
     Lookup {
         name: Name,
     },
-    /// LOOKUP of `.`: the node is known from a handle.
+    /// LOOKUP of `.`: the node is known from a file handle.
     LookupSelf,
     /// LOOKUP of `..`.
     LookupParent,
@@ -111,7 +110,7 @@ pub enum Body {
     Release {
         release: ReleaseIn,
     },
-    /// A descriptor of an open file is closed; there may be more.
+    /// A descriptor of an open file was closed; others may remain.
     Flush {
         handle: u64,
         owner: u64,
@@ -165,34 +164,34 @@ pub enum Body {
     CopyFileRange {
         asked: CopyIn,
     },
-    /// One that we answer with ENOSYS, and the kernel then does without.
+    /// A request that is answered with ENOSYS. The kernel then works without it.
     Unserved,
 }
 
-/// Why a request was refused unread.
+/// Why a request could not be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed {
-    /// Whom to answer, if that much could be read.
+    /// The request to answer, if its header could be read.
     pub unique: Option<u64>,
-    /// With what.
+    /// The error of the reply.
     pub errno: Errno,
-    /// In words.
+    /// The reason, for people.
     pub what: &'static str,
 }
 
 type Bad = (Errno, &'static str);
 
-/// Reads one request, which fills `bytes`.
+/// Parses one request, which fills `bytes`.
 pub fn parse(bytes: &Bytes) -> Result<Request, Malformed> {
     let mut input = Input(bytes.clone());
     let refuse = |unique| move |(errno, what): Bad| Malformed { unique, errno, what };
     let header: InHeader = input.fixed().map_err(refuse(None))?;
     let refuse = refuse(Some(header.unique));
     if header.len as usize != bytes.len() {
-        return Err(refuse((Errno::INVAL, "its length is not what its header says")));
+        return Err(refuse((Errno::INVAL, "the length differs from the one in the header")));
     }
     let Some(opcode) = Opcode::from_number(header.opcode) else {
-        return Err(refuse((Errno::NOSYS, "an unknown opcode")));
+        return Err(refuse((Errno::NOSYS, "the opcode is unknown")));
     };
     let body = body(opcode, &mut input).map_err(refuse)?;
     let InHeader { unique, node, uid, gid, pid, .. } = header;
@@ -226,7 +225,7 @@ fn body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
         Opcode::Fallocate => Ok(Body::Fallocate { asked: input.fixed()? }),
         Opcode::Lseek => Ok(Body::Lseek { asked: input.fixed()? }),
         Opcode::CopyFileRange => Ok(Body::CopyFileRange { asked: input.fixed()? }),
-        // The name that the kernel gives it means nothing.
+        // The kernel sends a name that has no meaning.
         Opcode::TmpFile => Ok(Body::CreateUnnamed { create: input.fixed()? }),
         other => name_body(other, input),
     }
@@ -236,7 +235,7 @@ fn session_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
     Ok(match opcode {
         Opcode::Init => init_body(input)?,
         Opcode::Interrupt => Body::Interrupt { of: input.fixed()? },
-        // The node is in the header; who handles the request puts it in.
+        // The node is in the header; `session.rs` fills it in.
         Opcode::Forget => Body::Forget { forgotten: vec![ForgetOne { node: 0, count: input.fixed()? }] },
         Opcode::BatchForget => {
             let BatchForgetIn { count, .. } = input.fixed()?;
@@ -247,7 +246,7 @@ fn session_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
     })
 }
 
-/// From 7.36 on the flags go on in a second word, if the first says so.
+/// Since 7.36 the flags have a second word, if the first word says so.
 fn init_body(input: &mut Input) -> Result<Body, Bad> {
     let init: InitIn = input.fixed()?;
     let mut flags = u64::from(init.flags);
@@ -318,7 +317,7 @@ fn name_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
     })
 }
 
-/// The kernel resolves `.` and `..` itself, but where it starts from a handle.
+/// The kernel resolves `.` and `..` itself, except when it starts from a file handle.
 fn lookup_body(input: &mut Input) -> Result<Body, Bad> {
     Ok(match &input.0[..] {
         b".\0" => Body::LookupSelf,
@@ -344,7 +343,7 @@ impl Input {
         Ok(self.0.split_to(count as usize))
     }
 
-    /// Up to a NUL, which is taken too.
+    /// The bytes up to a NUL, which is skipped.
     fn text(&mut self) -> Result<Bytes, Bad> {
         let end = self.0.iter().position(|byte| *byte == 0).ok_or(SHORT)?;
         let text = self.0.split_to(end);
@@ -352,8 +351,8 @@ impl Input {
         Ok(text)
     }
 
-    /// Whether more than a name with its NUL, and a value of `size` bytes, is left: kernels from 5.13 on have flags before
-    /// the name, which begin with or have a NUL.
+    /// True if more is left than a name with its NUL and a value of `size` bytes. Kernels since 5.13 send flags
+    /// before the name, and these begin with a NUL or contain one.
     fn has_more_than(&self, size: u32) -> Result<bool, Bad> {
         let before = self.0.len().checked_sub(size as usize).ok_or(SHORT)?;
         Ok(self.0[..before].iter().position(|byte| *byte == 0).is_some_and(|end| end + 1 < before))
@@ -366,7 +365,7 @@ impl Input {
     }
 }
 
-const SHORT: Bad = (Errno::INVAL, "it is shorter than its opcode asks");
+const SHORT: Bad = (Errno::INVAL, "the request is shorter than its opcode requires");
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -472,7 +471,7 @@ pub(crate) mod tests {
     #[test]
     fn an_unknown_opcode_is_answered_and_a_torn_header_is_not() {
         assert_eq!(parse(&sample(4711, 2, 1, &[])).unwrap_err(), {
-            Malformed { unique: Some(2), errno: Errno::NOSYS, what: "an unknown opcode" }
+            Malformed { unique: Some(2), errno: Errno::NOSYS, what: "the opcode is unknown" }
         });
         assert_eq!(parse(&Bytes::from_static(&[1, 2, 3])).unwrap_err().unique, None);
     }

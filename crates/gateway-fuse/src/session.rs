@@ -1,17 +1,18 @@
-//! The workers of one mount: each reads a request, answers it, and reads the next.
+//! The worker threads of one mount: each reads a request, executes it, and reads the next.
 //!
-//! Invariants: every request that wants an answer gets exactly one, on the descriptor that it was read from; a panic
-//! while answering is an EIO to the caller, not a hung mount. [`crate::crew`] says who reads and who works.
+//! Invariants: every request that has a reply gets exactly one, on the descriptor that it was read from; a panic
+//! during execution is an EIO for the caller and does not block the mount. [`crate::workers`] decides which workers
+//! read and which execute.
 
 use crate::abi::{ForgetOne, InitOut};
 use crate::buffers::{Buffer, Buffers};
 use crate::counters::Counters;
 use crate::device::{Arrival, Device};
 use crate::encode::{Failed, Outcome};
-use crate::in_flight::{GaveUp, InFlight, Interrupted, Signals};
+use crate::in_flight::{InFlight, Interrupted, Signals};
 use crate::negotiate::{IO_BYTES, Wishes, negotiate};
 use crate::request::{Body, Request, parse};
-use crate::workers::{Begin, Crew, Next, Weighed};
+use crate::workers::{Begin, HasBytes, Next, Workers};
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;
@@ -21,33 +22,34 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A request's header and the greatest structure, with room: the kernel wants a page beside the bytes of a WRITE.
+/// Longest request: a WRITE of [`IO_BYTES`], and a page for the structures before the data.
 const REQUEST_BYTES_MAX: usize = IO_BYTES as usize + 4096;
 
+/// Pause before another attempt to get memory for a request.
 const MEMORY_PAUSE: Duration = Duration::from_secs(1);
-/// How often callers that went on after a signal are looked at.
+/// Interval at which callers that continued after a signal are checked.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who answers.
-pub(crate) trait Answers: Send + Sync + 'static {
-    /// What the kernel is to be answered; `None`: `later` does it, so that no worker waits.
-    fn answer(&self, request: Request, signals: &Signals, later: Later) -> Option<Outcome>;
-    /// Whether a request is one that is answered later.
+/// Executes requests.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Executes a request. `None`: the reply is sent later with `later`, and no worker waits for it.
+    fn answer(&self, request: Request, signals: &Signals, later: PendingReply) -> Option<Outcome>;
+    /// True if the reply to a request is sent later.
     fn is_later(&self, unique: u64) -> bool;
-    /// The caller of such a request gives up.
+    /// The caller of a request whose reply is sent later gives up.
     fn interrupt(&self, unique: u64);
-    /// The kernel forgets nodes; no answer.
+    /// The kernel forgets nodes. There is no reply.
     fn forget(&self, forgotten: &[ForgetOne]);
 }
 
-/// Answers one request, from any thread; whoever has it must.
-pub(crate) struct Later {
+/// The duty to send the reply to one request, from any thread.
+pub(crate) struct PendingReply {
     unique: u64,
     device: Arc<Device>,
     in_flight: Arc<InFlight>,
 }
 
-impl Later {
+impl PendingReply {
     pub(crate) fn unique(&self) -> u64 {
         self.unique
     }
@@ -58,25 +60,25 @@ impl Later {
     }
 }
 
-/// See the module.
+/// A mount's connection to the kernel, and its workers.
 pub(crate) struct Session<A> {
-    answers: A,
+    handler: A,
     device: Arc<Device>,
     buffers: Arc<Buffers>,
-    crew: Crew<Work>,
+    workers: Workers<Work>,
     in_flight: Arc<InFlight>,
     counters: Arc<Counters>,
     failure: Mutex<Option<Errno>>,
 }
 
-/// A request on its way to its answer.
+/// A request and what its reply needs.
 struct Work {
     request: Request,
     device: Arc<Device>,
-    gave_up: GaveUp,
+    signals: Arc<Signals>,
 }
 
-impl Weighed for Work {
+impl HasBytes for Work {
     fn bytes(&self) -> usize {
         match &self.request.body {
             Body::Write { data, .. } => data.len() + size_of::<Work>(),
@@ -85,42 +87,47 @@ impl Weighed for Work {
     }
 }
 
-impl<A: Answers> Session<A> {
-    pub(crate) fn new(answers: A, device: Device, workers_max: usize, counters: Arc<Counters>) -> Arc<Self> {
+impl<A: Handler> Session<A> {
+    pub(crate) fn new(handler: A, device: Device, workers_max: usize, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self {
-            answers,
+            handler,
             device: Arc::new(device),
             buffers: Buffers::new(REQUEST_BYTES_MAX),
-            crew: Crew::new(workers_max),
+            workers: Workers::new(workers_max),
             in_flight: Arc::default(),
             counters,
             failure: Mutex::default(),
         })
     }
 
-    pub(crate) fn answers(&self) -> &A {
-        &self.answers
+    pub(crate) fn handler(&self) -> &A {
+        &self.handler
     }
 
-    /// Workers now.
-    pub(crate) fn workers(&self) -> usize {
-        self.crew.workers()
+    /// Number of workers.
+    pub(crate) fn worker_count(&self) -> usize {
+        self.workers.count()
     }
 
-    /// Answers INIT, which comes before all else. -> what was agreed upon.
-    pub(crate) fn shake_hands(&self, wishes: &Wishes) -> Result<InitOut> {
+    /// Answers INIT, the first request. Returns what was agreed.
+    ///
+    /// # Errors
+    /// The kernel is too old, the device failed, or the mount was unmounted meanwhile.
+    pub(crate) fn handshake(&self, wishes: &Wishes) -> Result<InitOut> {
         let mut buffer = self.buffer();
         loop {
             let filled = match self.device.read(buffer.space()) {
                 Arrival::Request(filled) => filled,
                 Arrival::Nothing => continue,
                 Arrival::Ended => {
-                    return Err(Error::Unavailable { what: "unmounted while it was being mounted".into() });
+                    return Err(Error::Unavailable {
+                        what: "the volume was unmounted while it was being mounted".into(),
+                    });
                 }
                 Arrival::Failed(errno) => return Err(Error::io("read /dev/fuse", errno.into())),
             };
             let request = parse(&Bytes::copy_from_slice(&buffer.space()[..filled]))
-                .map_err(|e| Error::Protocol { what: format!("the kernel's INIT: {}", e.what) })?;
+                .map_err(|e| Error::Protocol { what: format!("the kernel's INIT cannot be parsed: {}", e.what) })?;
             let Body::Init { init, flags } = request.body else {
                 self.device.reply(request.unique, &Err(Failed(Errno::IO)));
                 continue;
@@ -132,18 +139,21 @@ impl<A: Answers> Session<A> {
         }
     }
 
-    /// Answers requests until the file system is unmounted, or the device fails: then it is to be unmounted.
+    /// Serves requests until the file system is unmounted.
+    ///
+    /// # Errors
+    /// The device failed; the file system must be unmounted.
     pub(crate) fn run(self: &Arc<Self>) -> Result<()> {
-        self.crew.join();
+        self.workers.join();
         self.start_worker()?;
-        self.crew.wait();
+        self.workers.wait();
         match self.failure.lock().take() {
             Some(errno) => Err(Error::io("read /dev/fuse", errno.into())),
             None => Ok(()),
         }
     }
 
-    /// Starts a worker that the crew has counted.
+    /// Starts a worker that is already counted.
     fn start_worker(self: &Arc<Self>) -> Result<()> {
         let session = self.clone();
         let run = move || {
@@ -152,7 +162,7 @@ impl<A: Answers> Session<A> {
         };
         let started = std::thread::Builder::new().name("hekate-fuse".into()).spawn(run);
         started.map(|_| ()).map_err(|error| {
-            self.crew.leave();
+            self.workers.leave();
             Error::io("start a thread", error)
         })
     }
@@ -162,20 +172,20 @@ impl<A: Answers> Session<A> {
         while let Some(bytes) = self.receive(device, &mut buffer) {
             let Some(work) = self.take(device, &bytes) else { continue };
             drop(bytes);
-            let Begin::Work { work, start } = self.crew.begin(work) else { continue };
+            let Begin::Work { work, start } = self.workers.begin(work) else { continue };
             if start && let Err(error) = self.start_worker() {
-                log::warn!("{error}; going on with fewer workers");
+                log::warn!("{error}; continuing with fewer workers");
             }
             if !self.work(work) {
                 return;
             }
         }
         self.in_flight.interrupt_all();
-        self.crew.end(self.failure.lock().is_some());
-        self.crew.leave();
+        self.workers.end(self.failure.lock().is_some());
+        self.workers.leave();
     }
 
-    /// The next request, or `None` once there will be no more.
+    /// The next request, or `None` once the connection has ended.
     fn receive(&self, device: &Device, kept: &mut Option<Buffer>) -> Option<Bytes> {
         let mut buffer = kept.take().unwrap_or_else(|| self.buffer());
         loop {
@@ -195,18 +205,18 @@ impl<A: Answers> Session<A> {
         }
     }
 
-    /// Waits for memory if there is none: a mount is not given up for that.
+    /// A buffer for a request. Waits for memory if there is none: the mount goes on.
     fn buffer(&self) -> Buffer {
         loop {
             match self.buffers.take() {
                 Ok(buffer) => return buffer,
-                Err(errno) => log::warn!("no memory for a request, waiting: {errno}"),
+                Err(errno) => log::warn!("no memory for a request, trying again in 1 s: {errno}"),
             }
             std::thread::sleep(MEMORY_PAUSE);
         }
     }
 
-    /// Deals with what needs no worker: -> what does.
+    /// Executes a request that needs no worker, and returns one that does.
     fn take(self: &Arc<Self>, device: &Arc<Device>, bytes: &Bytes) -> Option<Work> {
         let mut request = match parse(bytes) {
             Ok(request) => request,
@@ -220,58 +230,58 @@ impl<A: Answers> Session<A> {
             Body::Interrupt { of } => {
                 let of = *of;
                 self.interrupt(of);
-                // To end it takes asking its server, which is not for who reads.
-                if self.answers.is_later(of) {
-                    return Some(Work { request, device: device.clone(), gave_up: GaveUp::default() });
+                // Cancelling the wait asks a server, which the reading thread must not wait for.
+                if self.handler.is_later(of) {
+                    return Some(Work { request, device: device.clone(), signals: Arc::default() });
                 }
             }
             Body::Forget { forgotten } => {
                 forgotten.iter_mut().filter(|one| one.node == 0).for_each(|one| one.node = request.node);
-                self.answers.forget(forgotten);
+                self.handler.forget(forgotten);
             }
             _ => {
-                let gave_up = self.in_flight.begin(request.unique, request.pid);
-                return Some(Work { request, device: device.clone(), gave_up });
+                let signals = self.in_flight.begin(request.unique, request.pid);
+                return Some(Work { request, device: device.clone(), signals });
             }
         }
         None
     }
 
-    /// A signal that does not end the caller leaves it waiting, as on a local disk; but one that comes later may, of
-    /// which the kernel does not tell.
+    /// A signal that does not end the caller does not end its wait, as on a local disk. A later signal may end the
+    /// caller, and the kernel does not report that one: the caller is watched.
     fn interrupt(self: &Arc<Self>, unique: u64) {
         match self.in_flight.interrupt(unique) {
             Interrupted::Dying => self.withdraw(unique),
             Interrupted::Unwatched => {
                 let session = self.clone();
                 let watch = move || {
-                    while let Some(dying) = session.in_flight.look() {
+                    while let Some(dying) = session.in_flight.check_watched() {
                         dying.into_iter().for_each(|unique| session.withdraw(unique));
                         std::thread::sleep(WATCH_PAUSE);
                     }
                 };
                 if let Err(error) = std::thread::Builder::new().name("hekate-watch".into()).spawn(watch) {
-                    log::warn!("a thread that watches callers: {error}");
-                    self.in_flight.is_unwatched();
+                    log::warn!("cannot start a thread that watches interrupted callers: {error}");
+                    self.in_flight.stop_watching();
                 }
             }
             Interrupted::Nothing => {}
         }
     }
 
-    /// What is being answered ends by itself; what waits for a worker ends here.
+    /// Removes a request that waits for a worker. A request in execution ends by itself.
     fn withdraw(&self, unique: u64) {
-        if let Some(work) = self.crew.withdraw(|work| work.request.unique == unique) {
+        if let Some(work) = self.workers.withdraw(|work| work.request.unique == unique) {
             self.in_flight.end(unique);
             work.device.reply(unique, &Err(Failed(Errno::INTR)));
         }
     }
 
-    /// Answers this and what waits. -> Whether the worker goes on.
+    /// Executes this request and then queued ones. True if the worker must read again, false if it must end.
     fn work(&self, mut work: Work) -> bool {
         loop {
             self.answer(work);
-            match self.crew.finish() {
+            match self.workers.finish() {
                 Next::Work(next) => work = next,
                 Next::Read => return true,
                 Next::Leave => return false,
@@ -280,17 +290,17 @@ impl<A: Answers> Session<A> {
     }
 
     fn answer(&self, work: Work) {
-        let Work { request, device, gave_up } = work;
+        let Work { request, device, signals } = work;
         let unique = request.unique;
         if let Body::Interrupt { of } = request.body {
-            let _ = catch_unwind(AssertUnwindSafe(|| self.answers.interrupt(of)));
+            let _ = catch_unwind(AssertUnwindSafe(|| self.handler.interrupt(of)));
             return;
         }
-        let later = Later { unique, device: device.clone(), in_flight: self.in_flight.clone() };
-        let answered = catch_unwind(AssertUnwindSafe(|| self.answers.answer(request, &gave_up, later)));
+        let later = PendingReply { unique, device: device.clone(), in_flight: self.in_flight.clone() };
+        let answered = catch_unwind(AssertUnwindSafe(|| self.handler.answer(request, &signals, later)));
         let Some(mut outcome) = answered.unwrap_or(Some(Err(Failed(Errno::IO)))) else { return };
-        // A server that is away answers so, and an op whose caller gave up does not wait for it.
-        if outcome == Err(Failed(Errno::TIMEDOUT)) && gave_up.fatal.load(Ordering::SeqCst) {
+        // An op whose caller gave up stops waiting for an unavailable server, and fails as interrupted.
+        if outcome == Err(Failed(Errno::TIMEDOUT)) && signals.fatal.load(Ordering::SeqCst) {
             outcome = Err(Failed(Errno::INTR));
         }
         self.in_flight.end(unique);

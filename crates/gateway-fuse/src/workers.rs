@@ -1,31 +1,33 @@
-//! How many workers there are and what each does next.
+//! The number of worker threads, and what each does next.
 //!
-//! Invariants: while the connection lasts one worker is always reading, even when [`Crew::busy_max`] others are at work,
-//! so that INTERRUPT and FORGET get through; what it reads then waits in a queue of bounded length, and only a full
-//! queue stops it. A worker starts when nobody is left to read; when there have been more readers than [`IDLE_MAX`] for
-//! a while one leaves.
+//! Invariants: while the connection lasts, one worker always reads, even when [`Workers::busy_max`] others execute
+//! requests, so that INTERRUPT and FORGET are handled. Requests that it then reads wait in a queue of bounded length,
+//! and only a full queue stops it. A worker is started when none is left to read. When more than [`IDLE_MAX`] workers
+//! have been reading for a while, one ends.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Workers that wait for requests though others do.
+/// Workers kept to read at the same time.
 const IDLE_MAX: usize = 2;
-/// How long there must have been more, and the pause before the next leaves: bursts keep their workers.
-const CALM: Duration = Duration::from_secs(1);
-/// Requests that wait for a worker, and their bytes.
+/// Time with more readers than that after which one ends, and the pause before the next one ends: workers outlast
+/// bursts.
+const CALM_TIME: Duration = Duration::from_secs(1);
+/// Limit of requests that wait for a worker.
 const QUEUE_MAX: usize = 1024;
+/// Limit of the bytes of these requests.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 
-/// What can wait in the queue.
-pub(crate) trait Weighed {
-    /// Bytes that it holds.
+/// Work that can wait in the queue.
+pub(crate) trait HasBytes {
+    /// Bytes of memory that it holds.
     fn bytes(&self) -> usize;
 }
 
-/// See the module.
+/// The workers of a mount.
 #[derive(Debug)]
-pub(crate) struct Crew<W> {
+pub(crate) struct Workers<W> {
     state: Mutex<State<W>>,
     changed: Condvar,
     busy_max: usize,
@@ -36,23 +38,26 @@ struct State<W> {
     workers: usize,
     busy: usize,
     queue: VecDeque<W>,
+    /// Workers that execute a request.
     queued_bytes: usize,
-    /// When readers were last scarce, or one left.
+    /// When there was last at most one reader, or when a worker last ended for lack of work.
     scarce_at: Instant,
+    /// The connection has ended.
     over: bool,
+    /// A worker found that the device failed.
     failed: bool,
 }
 
-/// What a worker that has read a request does.
+/// What a worker does after it has read a request.
 #[derive(Debug)]
 pub(crate) enum Begin<W> {
-    /// Answers it; `start`: after starting another worker, which is counted already.
+    /// Executes it. `start`: first starts another worker, which is already counted.
     Work { work: W, start: bool },
-    /// Reads on.
+    /// Reads again; the request is queued.
     Read,
 }
 
-/// What a worker that has answered a request does.
+/// What a worker does after it has executed a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<W> {
     Work(W),
@@ -60,8 +65,8 @@ pub(crate) enum Next<W> {
     Leave,
 }
 
-impl<W: Weighed> Crew<W> {
-    /// Of at most `busy_max` workers at work.
+impl<W: HasBytes> Workers<W> {
+    /// At most `busy_max` workers execute requests at once.
     pub(crate) fn new(busy_max: usize) -> Self {
         let state = State {
             workers: 0,
@@ -80,13 +85,13 @@ impl<W: Weighed> Crew<W> {
         self.state.lock().workers += 1;
     }
 
-    /// A worker that was counted is gone, or did not start.
+    /// A counted worker has ended, or could not be started.
     pub(crate) fn leave(&self) {
         self.state.lock().workers -= 1;
         self.changed.notify_all();
     }
 
-    /// The connection is gone: nothing waits any more. `failed`: it may be that others do not notice.
+    /// The connection has ended. `failed`: the device failed, and other workers may not notice.
     pub(crate) fn end(&self, failed: bool) {
         let mut state = self.state.lock();
         state.over = true;
@@ -94,7 +99,7 @@ impl<W: Weighed> Crew<W> {
         self.changed.notify_all();
     }
 
-    /// Waits until all workers have left, or one has failed.
+    /// Waits until all workers have ended, or until one has failed.
     pub(crate) fn wait(&self) {
         let mut state = self.state.lock();
         while state.workers > 0 && !state.failed {
@@ -102,17 +107,16 @@ impl<W: Weighed> Crew<W> {
         }
     }
 
-    /// Workers now.
-    pub(crate) fn workers(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.state.lock().workers
     }
 
-    /// A request has been read.
+    /// A worker has read a request.
     pub(crate) fn begin(&self, work: W) -> Begin<W> {
         let mut state = self.state.lock();
         loop {
             if state.busy < self.busy_max {
-                let start = state.take_up();
+                let start = state.begin_work();
                 return Begin::Work { work, start };
             }
             if state.over || state.queue.len() < QUEUE_MAX && state.queued_bytes < QUEUE_BYTES_MAX {
@@ -124,7 +128,7 @@ impl<W: Weighed> Crew<W> {
         }
     }
 
-    /// A request has been answered.
+    /// A worker has executed a request.
     pub(crate) fn finish(&self) -> Next<W> {
         let mut state = self.state.lock();
         if let Some(work) = state.queue.pop_front() {
@@ -133,7 +137,7 @@ impl<W: Weighed> Crew<W> {
             return Next::Work(work);
         }
         state.busy -= 1;
-        if state.workers - state.busy <= IDLE_MAX || state.scarce_at.elapsed() < CALM {
+        if state.workers - state.busy <= IDLE_MAX || state.scarce_at.elapsed() < CALM_TIME {
             return Next::Read;
         }
         state.scarce_at = Instant::now();
@@ -142,7 +146,7 @@ impl<W: Weighed> Crew<W> {
         Next::Leave
     }
 
-    /// Takes work out of the queue.
+    /// Removes queued work.
     pub(crate) fn withdraw(&self, which: impl Fn(&W) -> bool) -> Option<W> {
         let mut state = self.state.lock();
         let position = state.queue.iter().position(which)?;
@@ -153,8 +157,8 @@ impl<W: Weighed> Crew<W> {
 }
 
 impl<W> State<W> {
-    /// One more is at work. -> Whether nobody reads any more, in which case another worker is counted.
-    fn take_up(&mut self) -> bool {
+    /// One more worker executes. True if no worker reads any more; another one is then counted.
+    fn begin_work(&mut self) -> bool {
         self.busy += 1;
         let readers = self.workers.saturating_sub(self.busy);
         if readers <= 1 && self.workers > IDLE_MAX {
@@ -171,7 +175,7 @@ impl<W> State<W> {
 mod tests {
     use super::*;
 
-    impl Weighed for usize {
+    impl HasBytes for usize {
         fn bytes(&self) -> usize {
             *self
         }
@@ -182,45 +186,45 @@ mod tests {
     }
 
     #[test]
-    fn somebody_always_reads_and_no_more_than_the_limit_work() {
-        let crew = Crew::new(2);
-        crew.join();
-        assert!(starts(crew.begin(1)));
-        assert!(starts(crew.begin(2)));
-        assert_eq!(crew.workers(), 3);
-        assert!(matches!(crew.begin(3), Begin::Read));
-        assert_eq!(crew.finish(), Next::Work(3));
-        assert_eq!(crew.finish(), Next::Read);
-        assert!(!starts(crew.begin(4)));
+    fn one_worker_always_reads_and_no_more_than_the_limit_execute() {
+        let workers = Workers::new(2);
+        workers.join();
+        assert!(starts(workers.begin(1)));
+        assert!(starts(workers.begin(2)));
+        assert_eq!(workers.count(), 3);
+        assert!(matches!(workers.begin(3), Begin::Read));
+        assert_eq!(workers.finish(), Next::Work(3));
+        assert_eq!(workers.finish(), Next::Read);
+        assert!(!starts(workers.begin(4)));
     }
 
     #[test]
     fn idle_workers_leave_one_by_one_after_a_calm_while() {
-        let crew = Crew::new(8);
-        crew.join();
-        (0..5).for_each(|_| assert!(starts(crew.begin(0))));
-        assert_eq!(crew.finish(), Next::Read);
-        assert_eq!(crew.finish(), Next::Read);
-        crew.state.lock().scarce_at = Instant::now() - CALM * 2;
-        assert_eq!(crew.finish(), Next::Leave);
-        assert_eq!(crew.finish(), Next::Read);
-        assert_eq!(crew.workers(), 5);
+        let workers = Workers::new(8);
+        workers.join();
+        (0..5).for_each(|_| assert!(starts(workers.begin(0))));
+        assert_eq!(workers.finish(), Next::Read);
+        assert_eq!(workers.finish(), Next::Read);
+        workers.state.lock().scarce_at = Instant::now() - CALM_TIME * 2;
+        assert_eq!(workers.finish(), Next::Leave);
+        assert_eq!(workers.finish(), Next::Read);
+        assert_eq!(workers.count(), 5);
     }
 
     #[test]
     fn a_full_queue_stops_the_reader_until_there_is_room() {
-        let crew = Crew::new(1);
-        crew.join();
-        crew.begin(0);
-        assert!(matches!(crew.begin(QUEUE_BYTES_MAX), Begin::Read));
+        let workers = Workers::new(1);
+        workers.join();
+        workers.begin(0);
+        assert!(matches!(workers.begin(QUEUE_BYTES_MAX), Begin::Read));
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| crew.begin(7));
+            let reader = scope.spawn(|| workers.begin(7));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!reader.is_finished());
-            assert_eq!(crew.finish(), Next::Work(QUEUE_BYTES_MAX));
+            assert_eq!(workers.finish(), Next::Work(QUEUE_BYTES_MAX));
             assert!(matches!(reader.join().unwrap(), Begin::Read));
         });
-        assert_eq!(crew.withdraw(|work| *work == 7), Some(7));
-        assert_eq!(crew.withdraw(|work| *work == 7), None);
+        assert_eq!(workers.withdraw(|work| *work == 7), Some(7));
+        assert_eq!(workers.withdraw(|work| *work == 7), None);
     }
 }

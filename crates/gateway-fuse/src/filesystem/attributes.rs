@@ -9,26 +9,26 @@ use hekate_proto::{AttrChanges, Error, NodeKind, SetTime, VolumeSpace};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-/// What statfs counts in.
+/// Unit of statfs(2), in bytes.
 const STATFS_BLOCK_BYTES: u64 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
-/// What capabilities(7) calls a program's capabilities.
+/// The attribute that holds a program's capabilities (capabilities(7)).
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Filesystem {
     pub(super) fn getattr(&self, caller: &Caller) -> Outcome {
         if let Some((attr, left)) = self.recent.get(caller.inode, self.cache) {
-            self.nodes.saw(&attr);
+            self.nodes.note_attr(&attr);
             return Ok(attr_reply(&attr, left));
         }
         let attr = match self.volume.getattr(&caller.context, caller.inode) {
-            Err(Error::Stale) => self.nodes.with_gone(caller.inode, |gone| gone.attr.clone()).ok_or(Error::Stale)?,
+            Err(Error::Stale) => self.nodes.with_removed(caller.inode, |gone| gone.attr.clone()).ok_or(Error::Stale)?,
             found => found?,
         };
         self.attributes(&attr)
     }
 
-    /// A SETATTR that sets nothing comes before a buffered write to a set-id file; it wants the attributes.
+    /// A SETATTR that sets nothing precedes a buffered write to a file with set-id bits; it requests the attributes.
     pub(super) fn setattr(&self, caller: &Caller, set: &SetAttrIn) -> Outcome {
         let kind = self.nodes.get(caller.inode.number()).map(|(_, kind)| kind);
         let mut changes = changes(set, kind != Some(NodeKind::Directory));
@@ -40,7 +40,7 @@ impl Filesystem {
         }
         let attr = match self.volume.setattr(&caller.context, caller.inode, changes.clone()) {
             Err(Error::Stale) => {
-                self.nodes.with_gone(caller.inode, |gone| gone.change(&changes)).ok_or(Error::Stale)?
+                self.nodes.with_removed(caller.inode, |gone| gone.change(&changes)).ok_or(Error::Stale)?
             }
             found => found?,
         };
@@ -66,10 +66,12 @@ impl Filesystem {
         may_have(&name)?;
         let (create, replace) = (XattrFlags::CREATE.bits(), XattrFlags::REPLACE.bits());
         let how = SetXattr { create: flags & create != 0, replace: flags & replace != 0, drop_set_group };
-        self.nodes.is_given_attributes(caller.inode.number());
+        self.nodes.note_xattr_set(caller.inode.number());
         match self.volume.setxattr(&caller.context, caller.inode, name.clone(), value.clone(), how) {
             Err(Error::Stale) => {
-                self.nodes.with_gone(caller.inode, |gone| gone.set_xattr(name, value, how)).ok_or(Error::Stale)??;
+                self.nodes
+                    .with_removed(caller.inode, |gone| gone.set_xattr(name, value, how))
+                    .ok_or(Error::Stale)??;
             }
             done => done?,
         }
@@ -78,14 +80,14 @@ impl Filesystem {
 
     pub(super) fn getxattr(&self, caller: &Caller, name: Bytes, size: u32) -> Outcome {
         may_have(&name)?;
-        if self.nodes.is_plain(caller.inode.number()) {
+        if self.nodes.has_no_xattrs(caller.inode.number()) {
             return Err(missing(&name).into());
         }
         let value = match self.volume.getxattr(&caller.context, caller.inode, name.clone()) {
-            Err(Error::Stale) => match self.nodes.with_gone(caller.inode, |gone| gone.xattr(&name)) {
+            Err(Error::Stale) => match self.nodes.with_removed(caller.inode, |gone| gone.xattr(&name)) {
                 Some(found) => found?,
-                // The kernel asks before a truncate, ignores what went wrong, and truncates: only that resolves the path
-                // again.
+                // The kernel sends this request before a truncate and ignores the error. The truncate that follows
+                // fails with ESTALE, and that makes the kernel resolve the path again.
                 None if name == CAPABILITY => return Err(Errno::NODATA.into()),
                 None => return Err(Error::Stale.into()),
             },
@@ -96,17 +98,17 @@ impl Filesystem {
     }
 
     pub(super) fn listxattr(&self, caller: &Caller, size: u32) -> Outcome {
-        if self.nodes.is_plain(caller.inode.number()) {
+        if self.nodes.has_no_xattrs(caller.inode.number()) {
             return sized(Bytes::new(), size);
         }
         let names = match self.volume.listxattr(&caller.context, caller.inode) {
             Err(Error::Stale) => {
-                let names = self.nodes.with_gone(caller.inode, |gone| gone.xattrs.keys().cloned().collect());
+                let names = self.nodes.with_removed(caller.inode, |gone| gone.xattrs.keys().cloned().collect());
                 names.ok_or(Error::Stale)?
             }
             found => found?,
         };
-        // Only who may administer the system is told of those (xattr(7)).
+        // Only root is shown trusted attributes (xattr(7)).
         let told = |name: &&Bytes| caller.uid == 0 || !name.starts_with(b"trusted.");
         sized(joined(names.iter().filter(told).map(|name| &name[..])), size)
     }
@@ -115,7 +117,7 @@ impl Filesystem {
         may_have(&name)?;
         match self.volume.removexattr(&caller.context, caller.inode, name.clone()) {
             Err(Error::Stale) => {
-                self.nodes.with_gone(caller.inode, |gone| gone.remove_xattr(&name)).ok_or(Error::Stale)??;
+                self.nodes.with_removed(caller.inode, |gone| gone.remove_xattr(&name)).ok_or(Error::Stale)??;
             }
             done => done?,
         }
@@ -127,7 +129,7 @@ impl Filesystem {
     }
 }
 
-/// The namespaces of xattr(7); of the system's own there are ACLs only.
+/// Checks the namespace of an attribute (xattr(7)). Of the namespace `system` only ACLs are allowed.
 fn may_have(name: &[u8]) -> Result<(), Errno> {
     let namespaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     if namespaces.contains(&name) {
@@ -138,14 +140,14 @@ fn may_have(name: &[u8]) -> Result<(), Errno> {
     if is_known || is_acl { Ok(()) } else { Err(Errno::OPNOTSUPP) }
 }
 
-/// What is answered for an attribute that an inode does not have. Nobody asks us for labels where SELinux is on, since the
-/// kernel answers; where it is off `ls -l` asks for that of each file, until a file system says that it has none.
+/// The errno for an attribute that an inode does not have. With SELinux the kernel answers requests for labels
+/// itself; without it `ls -l` requests the label of each file, until a file system replies that it supports none.
 fn missing(name: &[u8]) -> Errno {
     if name == b"security.selinux" { Errno::OPNOTSUPP } else { Errno::NODATA }
 }
 
-/// A change of owner or group drops set-id bits of all but directories, whoever asks (chown(2); the kernel leaves it to
-/// us with HANDLE_KILLPRIV_V2).
+/// The changes that a SETATTR asks for. A change of owner or group clears set-id bits of everything but directories,
+/// for every caller (chown(2)); with HANDLE_KILLPRIV_V2 the kernel leaves that to the server.
 fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
     let has = |bit| set.valid & bit != 0;
     let time = |bit, now, seconds, nanoseconds| match (has(bit), has(now)) {
@@ -159,8 +161,8 @@ fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
         gid: has(fattr::GID).then_some(set.gid),
         size: has(fattr::SIZE).then_some(set.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atime_ns),
-        // The kernel leaves it to us that truncate, ftruncate and O_TRUNC change the time even if they do not change the
-        // size (POSIX truncate).
+        // truncate, ftruncate and O_TRUNC change the time even if the size stays the same (POSIX truncate); the
+        // kernel leaves that to the server.
         mtime: match has(fattr::SIZE) {
             true => Some(SetTime::Now),
             false => time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtime_ns),

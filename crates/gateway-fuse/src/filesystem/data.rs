@@ -10,13 +10,13 @@ use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
 
 impl Filesystem {
-    /// A file that was removed meanwhile answers ESTALE, upon which the kernel looks its name up again.
+    /// Replies ESTALE if the file was removed meanwhile; the kernel then looks its name up again.
     pub(super) fn open(&self, caller: &Caller, open: OpenIn) -> Outcome {
         self.mark_open(caller.inode);
         self.removals.wait(&caller.signals.fatal);
         match self.volume.getattr(&caller.context, caller.inode) {
             Ok(attr) => {
-                self.nodes.saw(&attr);
+                self.nodes.note_attr(&attr);
                 let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
                 Ok(bytes_of(&self.open_out(caller.inode, open.flags, unchanged && !self.cache.is_zero())))
             }
@@ -27,7 +27,7 @@ impl Filesystem {
         }
     }
 
-    /// A handle is a number for its locks; all else that we keep is by inode.
+    /// The handle is a number for the locks of the open file; everything else is kept by inode.
     pub(super) fn open_out(&self, inode: InodeId, flags: u32, keep_cache: bool) -> OpenOut {
         let pages =
             Pages { strict: self.cache.is_zero(), keep: keep_cache, can_map: self.can_map.load(Ordering::Relaxed) };
@@ -60,8 +60,9 @@ impl Filesystem {
         Ok(read(&self.volume, &caller.context, caller.inode, offset, size)?)
     }
 
-    /// Written back pages (`WRITE_CACHE`) have no flags of an open; their durability is asked for by FSYNC. As the kernel has no
-    /// write-back cache for write(2) here (`negotiate.rs`), they are those that programs stored to through shared mappings.
+    /// Pages that are written back (`WRITE_CACHE`) carry no flags of an open; FSYNC makes them durable. The kernel
+    /// has no write-back cache for write(2) on this mount (`negotiate.rs`), so these are pages that programs changed
+    /// through shared mappings.
     pub(super) fn write(&self, caller: &Caller, offset: u64, write_flags: u32, flags: u32, data: Bytes) -> Outcome {
         let written = WriteOut { size: data.len() as u32, padding: 0 };
         let is_mapped = write_flags & WRITE_CACHE != 0;
@@ -82,30 +83,34 @@ impl Filesystem {
         Ok(bytes_of(&written))
     }
 
-    /// The kernel's offset is its own idea of the size; the file may have grown elsewhere. Appends of this mount wait
-    /// for each other here, so that no two of them do at the server.
+    /// Appends at the end that the servers know: the kernel's offset is its own idea of the size, and the file may
+    /// have grown at another mount. Appends of this mount wait for each other here, so that they do not at the
+    /// server.
     fn append(&self, caller: &Caller, context: &Context, data: Bytes, drop_set_id: bool) -> Result<()> {
         let _alone = self.appends[caller.inode.number() as usize % APPEND_LOCKS].lock();
         self.volume.append(context, caller.inode, data, drop_set_id)
     }
 }
 
-/// What is known about the page cache when a file is opened.
+/// State of the page cache when a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pages {
     /// The mount caches nothing.
     strict: bool,
-    /// The file is as it was when its pages were read.
+    /// The file has not changed since its pages were read.
     keep: bool,
-    /// What bypasses the pages can be mapped (Linux 6.6).
+    /// Files that bypass the page cache can be mapped (Linux 6.6).
     can_map: bool,
 }
 
 impl Pages {
-    /// Through its pages the kernel cuts a read or write at those that it does not have; without them each is one request,
-    /// done at one moment, and writes to different places of a file may go at once. So a strict mount bypasses them, and
-    /// an append anywhere; but not where programs could then not map their files. With O_DIRECT an older kernel bypasses
-    /// them by itself. A write through its pages that is to be durable is two requests, WRITE and FSYNC: past them one.
+    /// Flags of the reply to an open.
+    ///
+    /// Through the page cache the kernel splits reads and writes at pages that it lacks. Past it each is one request,
+    /// executed at one moment, and writes to different ranges of a file can run at once. So a strict mount bypasses
+    /// the cache unless programs could then not map their files, and an append always does. An older kernel bypasses
+    /// it by itself for O_DIRECT. A durable write is two requests through the cache, WRITE and FSYNC, and one past
+    /// it.
     fn open_flags(self, flags: u32) -> u32 {
         let is = |flag: OFlags| flags & flag.bits() != 0;
         let bypass = is(OFlags::APPEND) || self.can_map && (self.strict || is(OFlags::DIRECT) || is_durable(flags));
@@ -117,12 +122,12 @@ impl Pages {
     }
 }
 
-/// Whether reads leave the time of access.
+/// True if reads do not change the time of access.
 fn is_quiet(flags: u32) -> bool {
     flags & OFlags::NOATIME.bits() != 0
 }
 
-/// Whether an open's flags ask for every write to be on stable storage. O_SYNC contains O_DSYNC's bit.
+/// True if the flags of an open require every write to be on stable storage. O_SYNC contains the bit of O_DSYNC.
 fn is_durable(flags: u32) -> bool {
     flags & (OFlags::DSYNC | OFlags::SYNC).bits() != 0
 }
@@ -132,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_must_not_be_cut_bypasses_the_page_cache() {
+    fn strict_direct_durable_and_appending_opens_bypass_the_page_cache() {
         let bypassed = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
         let cached = Pages { strict: false, keep: true, can_map: true };
         let strict = Pages { strict: true, keep: false, can_map: true };
@@ -147,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_older_kernels_could_not_map_then_is_left_to_them() {
+    fn a_kernel_that_could_not_map_the_file_keeps_the_page_cache() {
         let strict = Pages { strict: true, keep: false, can_map: false };
         assert_eq!(strict.open_flags(OFlags::RDWR.bits()), 0);
         assert_eq!(strict.open_flags((OFlags::DIRECT | OFlags::RDWR).bits()), 0);

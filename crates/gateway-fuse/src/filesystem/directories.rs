@@ -10,9 +10,9 @@ use hekate_proto::{Error, Name, NodeKind, Result};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// `.` and `..` come first.
+/// The entries before all others.
 const DOTS: [&[u8]; 2] = [b".", b".."];
-/// The inode number of `..`, which we do not know; programs take the answer of stat.
+/// Inode number listed for `..`, which is not known here. Programs use the result of stat.
 const UNKNOWN_INO: u64 = 0xffff_ffff;
 
 impl Filesystem {
@@ -30,12 +30,13 @@ impl Filesystem {
         Ok(Bytes::new())
     }
 
-    /// `offset` is the number of entries before the next one, counted from the start of the listing.
+    /// `offset` is the number of entries before the first requested one.
     pub(super) fn readdir(
         &self,
         caller: &Caller,
         handle: u64,
-        (offset, size): (u64, u32),
+        offset: u64,
+        size: u32,
         flags: u32,
         plus: bool,
     ) -> Outcome {
@@ -60,8 +61,8 @@ impl Filesystem {
         loop {
             match entries.at(next - DOTS.len() as u64, &mut fetch) {
                 Ok(Some(listed)) if self.push(&mut listing, &listed, plus) => next = number_after(&listed),
-                // What was found is answered; the error comes with the next request, if it lasts. A directory that is gone
-                // has no entries, not even the first two.
+                // Entries that were found are returned; an error that lasts is returned by the next request. A
+                // removed directory has no entries, not even the first two.
                 Err(error) if next == offset || error == Error::NotFound => return Err(error.into()),
                 _ => return Ok(listing.into_bytes()),
             }
@@ -74,7 +75,8 @@ impl Filesystem {
         ListingEntry { name, ino, kind: NodeKind::Directory, plus: plus.then(EntryOut::default) }
     }
 
-    /// Appends an entry; with attributes that are no older than the cache may be, else the kernel asks for them.
+    /// Appends an entry. Its attributes are included only if they are younger than the cache time; otherwise the
+    /// kernel requests them.
     fn push(&self, listing: &mut Listing, listed: &Listed, plus: bool) -> bool {
         let item = listed.item;
         let known = item.attr.as_deref().filter(|_| plus && listed.fetched.elapsed() < self.cache);
@@ -87,14 +89,14 @@ impl Filesystem {
         };
         let fits = listing.push(&entry, number_after(listed));
         if let Some(attr) = known.filter(|_| fits) {
-            self.nodes.told(attr.id, attr.kind, self.believed_plain(attr));
-            self.nodes.saw(attr);
+            self.nodes.count_lookup(attr.id, attr.kind, self.no_xattrs_for(attr));
+            self.nodes.note_attr(attr);
         }
         fits
     }
 }
 
-/// The offset of what follows an entry.
+/// Offset of the entry after this one.
 fn number_after(listed: &Listed) -> u64 {
     listed.number + 1 + DOTS.len() as u64
 }

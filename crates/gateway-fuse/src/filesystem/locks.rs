@@ -1,13 +1,14 @@
-//! flock and fcntl locks: the kernel asks for each, and keeps none itself.
+//! flock and fcntl locks: the kernel sends every lock request and keeps no locks itself.
 //!
-//! Invariants: a lock that waits has no worker; its answer goes to the kernel when it comes. Who holds a lock is a number
-//! of the kernel's: a process (fcntl), which lets go with FLUSH, or an open file (flock, OFD), which does with RELEASE. Of
-//! an OFD lock RELEASE says nothing, so each open file remembers who locked through it and has not flushed since.
+//! Invariants: a waiting lock occupies no worker, and its reply is sent when the lock is granted or refused. The
+//! owner of a lock is a number chosen by the kernel: for a process (fcntl), whose locks are released by FLUSH, or for
+//! an open file (flock, OFD), whose locks are released by RELEASE. RELEASE does not name the owner of OFD locks, so
+//! this module remembers for each open file the owners that locked through it and have not flushed.
 
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Failed, Outcome, bytes_of};
-use crate::session::Later;
+use crate::session::PendingReply;
 use bytes::Bytes;
 use hekate_client::Context;
 use hekate_proto::{InodeId, LOCK_END, Lock, LockKind, LockOwner, LockStyle, OpId};
@@ -17,34 +18,35 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The last byte of a lock to the end of the file, as the kernel says it.
+/// The kernel's value for a lock that extends to the end of the file.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// An open file does not wait for its server before it is gone.
-static AT_ONCE: AtomicBool = AtomicBool::new(true);
+/// Set for ops that must not wait for an unavailable server: closing an open file.
+static GAVE_UP: AtomicBool = AtomicBool::new(true);
 
-/// Whether what is done through an open file is to be on stable storage when it returns (O_SYNC, O_DSYNC).
+/// True if ops through the open file must be on stable storage when they return (O_SYNC, O_DSYNC).
 pub(super) fn is_durable_handle(handle: u64) -> bool {
     handle & 1 != 0
 }
 
-/// Whether reading through an open file leaves its time of access (O_NOATIME).
+/// True if reads through the open file do not change the time of access (O_NOATIME).
 pub(super) fn is_quiet_handle(handle: u64) -> bool {
     handle & 2 != 0
 }
 
-/// What is remembered of locks beside the library.
+/// Locks of this mount, as far as the client library does not keep them.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
+    /// Number of open files so far.
     handles: AtomicU64,
-    /// Requests that wait, by their number: for which lock.
+    /// Waiting requests by number, with their locks.
     waiting: Arc<Mutex<HashMap<u64, (InodeId, OpId)>>>,
-    /// By inode and open file: who locked through it.
+    /// Owners that locked through an open file, by inode and handle.
     owners: Mutex<HashMap<InodeId, HashMap<u64, BTreeSet<LockOwner>>>>,
 }
 
 impl Locks {
-    /// A number for an open file, which says of it what some requests of the kernel do not: see [`is_durable_handle`].
+    /// The handle of a new open file. It contains two flags, since some requests do not carry the flags of the open.
     pub fn new_handle(&self, durable: bool, quiet: bool) -> u64 {
         (self.handles.fetch_add(1, Ordering::Relaxed) + 1) << 2 | u64::from(quiet) << 1 | u64::from(durable)
     }
@@ -57,7 +59,7 @@ impl Locks {
         self.owners.lock().entry(inode).or_default().entry(handle).or_default().insert(owner);
     }
 
-    /// A process closed the file: what it locked is let go, through whichever open file that was.
+    /// A process closed the file: its locks are released, through whichever open file they were taken.
     fn flushed(&self, inode: InodeId, owner: LockOwner) {
         let mut owners = self.owners.lock();
         let Some(handles) = owners.get_mut(&inode) else { return };
@@ -68,7 +70,7 @@ impl Locks {
         }
     }
 
-    /// An open file is gone. -> who locked through it and has not flushed.
+    /// An open file is closed. Returns the owners that locked through it and have not flushed.
     fn released(&self, inode: InodeId, handle: u64) -> BTreeSet<LockOwner> {
         let mut owners = self.owners.lock();
         let Some(handles) = owners.get_mut(&inode) else { return BTreeSet::new() };
@@ -89,15 +91,15 @@ impl Filesystem {
 
     /// SETLK.
     pub(super) fn lock(&self, caller: &Caller, lk: &LkIn) -> Outcome {
-        let lock = self.asked(caller, lk)?;
+        let lock = self.requested_lock(caller, lk)?;
         self.volume.lock(&caller.context, caller.inode, lock, false)?;
         Ok(Bytes::new())
     }
 
-    /// SETLKW.
-    pub(super) fn lock_later(&self, caller: &Caller, lk: &LkIn, later: Later) -> Option<Outcome> {
-        let begun = self.asked(caller, lk).map_err(Failed::from).and_then(|lock| {
-            // Any signal ends a wait for a lock, also one for a server that is away.
+    /// SETLKW. `None`: the lock waits, and `later` sends the reply.
+    pub(super) fn lock_later(&self, caller: &Caller, lk: &LkIn, later: PendingReply) -> Option<Outcome> {
+        let begun = self.requested_lock(caller, lk).map_err(Failed::from).and_then(|lock| {
+            // Any signal ends a wait for a lock, also while the server is unavailable.
             let context = Context { interrupt: Some(&caller.signals.any), ..caller.context };
             let begun = self.volume.begin_lock(&context, caller.inode, lock);
             begun.map_err(|error| match Failed::from(error) {
@@ -117,14 +119,14 @@ impl Filesystem {
             waiting.lock().remove(&unique);
             later.answer(&answer.map(|()| Bytes::new()).map_err(Failed::from));
         });
-        // An interrupt that came before it was known to wait.
+        // The interrupt may have arrived before the request was known to wait.
         if caller.signals.any.load(Ordering::SeqCst) {
             self.cancel_lock(unique);
         }
         None
     }
 
-    /// INTERRUPT of a SETLKW that waits.
+    /// INTERRUPT of a waiting SETLKW.
     pub(super) fn cancel_lock(&self, unique: u64) {
         let waiting = self.locks.waiting.lock().get(&unique).copied();
         if let Some((inode, op_id)) = waiting {
@@ -132,7 +134,8 @@ impl Filesystem {
         }
     }
 
-    fn asked(&self, caller: &Caller, lk: &LkIn) -> Result<Lock, Errno> {
+    /// The lock of a request; its owner is noted.
+    fn requested_lock(&self, caller: &Caller, lk: &LkIn) -> Result<Lock, Errno> {
         let lock = lock_of(lk)?;
         if lock.kind != LockKind::Unlock {
             self.locks.locks_through(caller.inode, lk.handle, lock.owner);
@@ -140,20 +143,20 @@ impl Filesystem {
         Ok(lock)
     }
 
-    /// FLUSH: a process closes a descriptor, and with it lets go of all that it has locked in the file.
+    /// FLUSH: a process closed a descriptor, which releases its locks on the file.
     pub(super) fn flush(&self, caller: &Caller, handle: u64, owner: u64) -> Outcome {
         self.locks.flushed(caller.inode, LockOwner(owner));
         self.volume.release_locks(&caller.context, caller.inode, LockOwner(owner))?;
         self.flush_losses(caller, handle)
     }
 
-    /// RELEASE: what was locked for the open file is let go. If its server is away that happens when it is back.
+    /// RELEASE: the locks of the open file are released. If the server is unavailable, that happens later.
     pub(super) fn release_open(&self, caller: &Caller, release: &ReleaseIn) {
         let mut owners = self.locks.released(caller.inode, release.handle);
         if release.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
             owners.insert(LockOwner(release.lock_owner));
         }
-        let context = Context { interrupt: Some(&AT_ONCE), ..Context::default() };
+        let context = Context { interrupt: Some(&GAVE_UP), ..Context::default() };
         for owner in owners {
             let _ = self.volume.release_locks(&context, caller.inode, owner);
         }
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_file_lets_go_for_those_who_have_not_flushed() {
+    fn closing_an_open_file_releases_the_locks_of_owners_that_have_not_flushed() {
         let locks = Locks::default();
         locks.locks_through(FILE, 1, LockOwner(10));
         locks.locks_through(FILE, 1, LockOwner(20));

@@ -1,5 +1,5 @@
-//! What was lost before it was on stable storage: each open file is told once, by fsync(2) or close(2), as after a failed
-//! write of a local file system (EIO).
+//! Changes that were lost before they were on stable storage. Each open file gets one EIO, from fsync(2) or close(2),
+//! as after a failed write-back of a local file system.
 
 use super::{Caller, Filesystem};
 use crate::encode::Outcome;
@@ -10,35 +10,36 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Files that lost something, and which of their handles know it.
+/// Files with losses, and the handles that have got the error.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// There has been one.
+    /// True if there was a loss at all.
     any: AtomicBool,
-    told: Mutex<HashMap<InodeId, HashSet<u64>>>,
+    reported: Mutex<HashMap<InodeId, HashSet<u64>>>,
 }
 
 impl Losses {
-    /// It is found through a handle, which is told.
+    /// A loss was found through this handle, which gets the error.
     fn found(&self, inode: InodeId, handle: u64) {
         self.any.store(true, Ordering::Release);
-        self.told.lock().insert(inode, HashSet::from([handle]));
+        self.reported.lock().insert(inode, HashSet::from([handle]));
     }
 
-    /// Whether a handle that was open then is still to be told; now it is.
-    fn tell(&self, inode: InodeId, handle: u64) -> bool {
-        self.any.load(Ordering::Acquire) && self.told.lock().get_mut(&inode).is_some_and(|told| told.insert(handle))
+    /// True if the handle has yet to get the error. It counts as reported from now on.
+    fn report(&self, inode: InodeId, handle: u64) -> bool {
+        self.any.load(Ordering::Acquire)
+            && self.reported.lock().get_mut(&inode).is_some_and(|reported| reported.insert(handle))
     }
 
-    /// Who opens afterwards need not be told.
+    /// A handle that was opened after a loss does not get the error.
     pub fn opened(&self, inode: InodeId, handle: u64) {
-        self.tell(inode, handle);
+        self.report(inode, handle);
     }
 
-    /// Nobody has it open any more.
+    /// The last handle of the inode was closed.
     pub fn closed(&self, inode: InodeId) {
         if self.any.load(Ordering::Acquire) {
-            self.told.lock().remove(&inode);
+            self.reported.lock().remove(&inode);
         }
     }
 }
@@ -51,26 +52,26 @@ impl Filesystem {
                 self.losses.found(caller.inode, handle);
                 Err(error.into())
             }
-            // All that was changed in a directory that is gone went with it.
-            Err(Error::Stale | Error::NotFound) if self.nodes.with_gone(caller.inode, |_| ()).is_some() => {
+            // The changes in a removed directory were removed with it.
+            Err(Error::Stale | Error::NotFound) if self.nodes.with_removed(caller.inode, |_| ()).is_some() => {
                 Ok(Bytes::new())
             }
             Err(error) => Err(error.into()),
-            Ok(()) => self.tell_loss(caller.inode, handle),
+            Ok(()) => self.report_loss(caller.inode, handle),
         }
     }
 
-    /// As far as it is known without asking a server.
+    /// Reports losses at close(2), as far as they are known without a request.
     pub(super) fn flush_losses(&self, caller: &Caller, handle: u64) -> Outcome {
         if self.volume.is_lost(caller.inode) {
             self.losses.found(caller.inode, handle);
             return Err(Errno::IO.into());
         }
-        self.tell_loss(caller.inode, handle)
+        self.report_loss(caller.inode, handle)
     }
 
-    fn tell_loss(&self, inode: InodeId, handle: u64) -> Outcome {
-        if self.losses.tell(inode, handle) { Err(Errno::IO.into()) } else { Ok(Bytes::new()) }
+    fn report_loss(&self, inode: InodeId, handle: u64) -> Outcome {
+        if self.losses.report(inode, handle) { Err(Errno::IO.into()) } else { Ok(Bytes::new()) }
     }
 }
 
@@ -79,18 +80,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_handle_that_was_open_is_told_once() {
+    fn each_handle_that_was_open_gets_the_error_once() {
         let losses = Losses::default();
         let (inode, other) = (InodeId::new(1, 1, 1), InodeId::new(1, 1, 2));
-        assert!(!losses.tell(inode, 1), "nothing was lost");
+        assert!(!losses.report(inode, 1), "nothing was lost");
         losses.found(inode, 1);
         losses.opened(inode, 3);
-        assert_eq!([1, 2, 2, 3].map(|handle| losses.tell(inode, handle)), [false, true, false, false]);
-        assert!(!losses.tell(other, 1));
-        // Another one: all are told again.
+        assert_eq!([1, 2, 2, 3].map(|handle| losses.report(inode, handle)), [false, true, false, false]);
+        assert!(!losses.report(other, 1));
+        // After another loss all handles get the error again.
         losses.found(inode, 2);
-        assert_eq!([1, 2, 3].map(|handle| losses.tell(inode, handle)), [true, false, true]);
+        assert_eq!([1, 2, 3].map(|handle| losses.report(inode, handle)), [true, false, true]);
         losses.closed(inode);
-        assert!(!losses.tell(inode, 4));
+        assert!(!losses.report(inode, 4));
     }
 }

@@ -1,9 +1,9 @@
-//! Look-ups, and what makes, moves and removes names.
+//! Look-ups, and requests that make, move and remove names.
 
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Failed, Outcome, bytes_of, missing_out};
-use crate::removed_directory::Gone;
+use crate::removed_directory::RemovedDirectory;
 use bytes::Bytes;
 use hekate_client::{Context, New, seed};
 use hekate_proto::{Attr, Error, InodeId, Name, NewNode, RenameMode, Result};
@@ -13,8 +13,12 @@ use std::sync::OnceLock;
 
 const PERMISSIONS: u32 = 0o7777;
 
-/// What a new inode's mode is to be, and the caller's umask.
-type Mode = (u32, u32);
+/// Mode of a new inode, and the caller's umask.
+#[derive(Clone, Copy)]
+pub(super) struct NewMode {
+    pub mode: u32,
+    pub umask: u32,
+}
 
 impl Filesystem {
     pub(super) fn lookup(&self, caller: &Caller, name: Name) -> Outcome {
@@ -29,9 +33,9 @@ impl Filesystem {
         }
     }
 
-    pub(super) fn mknod(&self, caller: &Caller, name: Name, mode: Mode, rdev: u32) -> Outcome {
+    pub(super) fn mknod(&self, caller: &Caller, name: Name, mode: NewMode, rdev: u32) -> Outcome {
         let device = u64::from(rdev);
-        let node = match mode.0 & 0o170_000 {
+        let node = match mode.mode & 0o170_000 {
             0o010_000 => NewNode::Fifo,
             0o020_000 => NewNode::CharDevice { device },
             0o060_000 => NewNode::BlockDevice { device },
@@ -42,26 +46,27 @@ impl Filesystem {
         self.make(caller, name, node, mode)
     }
 
-    pub(super) fn mkdir(&self, caller: &Caller, name: Name, mode: Mode) -> Outcome {
+    pub(super) fn mkdir(&self, caller: &Caller, name: Name, mode: NewMode) -> Outcome {
         self.make(caller, name, NewNode::Directory, mode)
     }
 
     pub(super) fn symlink(&self, caller: &Caller, name: Name, target: Bytes) -> Outcome {
-        self.make(caller, name, NewNode::Symlink { target }, (0o777, 0))
+        self.make(caller, name, NewNode::Symlink { target }, NewMode { mode: 0o777, umask: 0 })
     }
 
-    fn make(&self, caller: &Caller, name: Name, node: NewNode, mode: Mode) -> Outcome {
+    fn make(&self, caller: &Caller, name: Name, node: NewNode, mode: NewMode) -> Outcome {
         let new = new(caller, node, mode);
         let (attr, _) = self.volume.create(&caller.context, caller.inode, name, new)?;
         self.entry(&attr)
     }
 
-    /// The kernel asks only for names that it found missing, and has checked no permission of a file. If somebody else
-    /// made one meanwhile, ESTALE has the kernel look again and open it by its own rules.
+    /// The kernel sends CREATE only for names that it found missing, and has checked no permission of a file. If
+    /// another client has made the name meanwhile, ESTALE makes the kernel look it up again and open it under its own
+    /// rules.
     pub(super) fn create(&self, caller: &Caller, name: Name, create: CreateIn) -> Outcome {
         let create_it =
             |context: &Context| self.volume.create(context, caller.inode, name.clone(), new_file(caller, &create));
-        let attr = match self.and_directory(caller, create_it) {
+        let attr = match self.with_directory_attr(caller, create_it) {
             Ok((attr, _)) => attr,
             Err(Error::Exists) if create.flags & OFlags::EXCL.bits() == 0 => match self.is_second_try(caller) {
                 true => self.create_or_open(caller, &name, &create)?,
@@ -69,18 +74,19 @@ impl Filesystem {
             },
             Err(error) => return Err(error.into()),
         };
-        let entry = self.told(&attr);
+        let entry = self.entry_out(&attr);
         self.mark_open(attr.id);
         self.nodes.unchanged(attr.id.number(), attr.change);
         Ok(bytes_of(&CreateOut { entry, open: self.open_out(attr.id, create.flags, false) }))
     }
 
-    /// The library counts it as open before it answers, since a file without a name lasts no longer.
+    /// The library counts the file as open before it replies, since a file without a name exists only while it is
+    /// open.
     pub(super) fn create_unnamed(&self, caller: &Caller, create: CreateIn) -> Outcome {
         let new = new_file(caller, &create);
         let linkable = create.flags & OFlags::EXCL.bits() == 0;
         let attr = self.volume.create_unnamed(&caller.context, caller.inode, new, linkable)?;
-        let entry = self.told(&attr);
+        let entry = self.entry_out(&attr);
         self.nodes.opened(attr.id.number());
         self.nodes.unchanged(attr.id.number(), attr.change);
         Ok(bytes_of(&CreateOut { entry, open: self.open_out(attr.id, create.flags, false) }))
@@ -95,16 +101,16 @@ impl Filesystem {
     pub(super) fn unlink(&self, caller: &Caller, name: Name) -> Outcome {
         let _removal = self.removals.begin();
         let gone = match self.nodes.any_open() {
-            true => self.at(caller, caller.inode, &name)?,
+            true => self.attr_at(caller, caller.inode, &name)?,
             false => None,
         };
         let inode = gone.map(|attr| attr.id);
-        self.and_directory(caller, |context| self.volume.unlink(context, caller.inode, name, inode))?;
+        self.with_directory_attr(caller, |context| self.volume.unlink(context, caller.inode, name, inode))?;
         Ok(Bytes::new())
     }
 
-    /// A change of names that brings along what its directory is like then.
-    fn and_directory<T>(
+    /// Makes a change of names whose reply contains the attributes of the directory.
+    fn with_directory_attr<T>(
         &self,
         caller: &Caller,
         change: impl FnOnce(&Context) -> hekate_proto::Result<T>,
@@ -122,14 +128,14 @@ impl Filesystem {
     }
 
     pub(super) fn rmdir(&self, caller: &Caller, name: Name) -> Outcome {
-        // Who has it open can still ask for its attributes.
+        // A process that has the directory open can still request its attributes.
         let before = match self.handles.any() {
             true => self.volume.lookup(&caller.context, caller.inode, name.clone()).ok(),
             false => None,
         };
-        let before = self.if_open(caller, before);
+        let before = self.if_directory_open(caller, before);
         self.volume.rmdir(&caller.context, caller.inode, name)?;
-        before.into_iter().for_each(|gone| self.nodes.is_removed(gone));
+        before.into_iter().for_each(|gone| self.nodes.note_removed(gone));
         Ok(Bytes::new())
     }
 
@@ -141,19 +147,19 @@ impl Filesystem {
             RenameMode::Replace | RenameMode::Whiteout { replace: true, .. }
                 if self.nodes.any_open() || self.handles.any() =>
             {
-                self.at(caller, to_dir, &to_name)?
+                self.attr_at(caller, to_dir, &to_name)?
             }
             _ => None,
         };
         let inode = replaced.as_ref().map(|attr| attr.id);
-        let replaced = self.if_open(caller, replaced);
+        let replaced = self.if_directory_open(caller, replaced);
         self.volume.rename(&caller.context, (caller.inode, name), (to_dir, to_name), mode, inode)?;
-        replaced.into_iter().for_each(|gone| self.nodes.is_removed(gone));
+        replaced.into_iter().for_each(|gone| self.nodes.note_removed(gone));
         Ok(Bytes::new())
     }
 
-    /// A directory that may be about to go and that is open here, with its extended attributes.
-    fn if_open(&self, caller: &Caller, attr: Option<Attr>) -> Option<Gone> {
+    /// The state of a directory that may be removed, with its extended attributes, if it is open here.
+    fn if_directory_open(&self, caller: &Caller, attr: Option<Attr>) -> Option<RemovedDirectory> {
         let attr = attr.filter(|attr| self.handles.is_open(attr.id))?;
         let inode = attr.id;
         let names = match attr.has_xattrs {
@@ -164,11 +170,11 @@ impl Filesystem {
             let value = self.volume.getxattr(&caller.context, inode, name.clone()).ok()?;
             Some((name, value))
         };
-        Some(Gone { attr, xattrs: names.into_iter().filter_map(value).collect() })
+        Some(RemovedDirectory { attr, xattrs: names.into_iter().filter_map(value).collect() })
     }
 
-    /// What is under a name that is about to go, which matters only while something is open here.
-    fn at(&self, caller: &Caller, dir: InodeId, name: &Name) -> Result<Option<Attr>> {
+    /// The inode of a name that is about to be removed. It matters only while an inode is open here.
+    fn attr_at(&self, caller: &Caller, dir: InodeId, name: &Name) -> Result<Option<Attr>> {
         match self.volume.lookup(&caller.context, dir, name.clone()) {
             Ok(attr) => Ok(Some(attr)),
             Err(Error::NotFound) => Ok(None),
@@ -177,13 +183,13 @@ impl Filesystem {
     }
 }
 
-/// The file that a CREATE asks for.
+/// The file that a CREATE makes.
 pub(super) fn new_file(caller: &Caller, create: &CreateIn) -> New {
-    new(caller, NewNode::File, (create.mode, create.umask))
+    new(caller, NewNode::File, NewMode { mode: create.mode, umask: create.umask })
 }
 
-fn new(caller: &Caller, node: NewNode, (mode, umask): Mode) -> New {
-    let (mode, umask) = ((mode & PERMISSIONS) as u16, (umask & PERMISSIONS) as u16);
+fn new(caller: &Caller, node: NewNode, mode: NewMode) -> New {
+    let (mode, umask) = ((mode.mode & PERMISSIONS) as u16, (mode.umask & PERMISSIONS) as u16);
     New { node, mode, umask, uid: caller.uid, gid: caller.gid, exclusive: true }
 }
 
@@ -215,7 +221,7 @@ mod tests {
         assert_eq!(mode(2), Ok(RenameMode::Exchange));
         assert!(matches!(mode(4), Ok(RenameMode::Whiteout { replace: true, uid: 5, gid: 6, .. })));
         assert!(matches!(mode(5), Ok(RenameMode::Whiteout { replace: false, .. })));
-        // Two names are exchanged, or one is made anew.
+        // EXCHANGE excludes NOREPLACE and WHITEOUT.
         assert!([3, 6, 7, 8].into_iter().all(|flags| mode(flags) == Err(Errno::INVAL.into())));
     }
 }

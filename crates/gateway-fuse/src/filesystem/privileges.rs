@@ -1,25 +1,27 @@
-//! Set-user-id and set-group-id that a change by an outsider takes (inode_drop_sgid of Linux, `setattr_should_drop_sgid`).
+//! Clears set-user-id and set-group-id when an unprivileged caller changes a file (inode_drop_sgid and
+//! `setattr_should_drop_sgid` of Linux).
 //!
-//! The servers drop set-user-id, and set-group-id where the group may execute. Where it may not, the bit goes only if the
-//! caller is not in the file's group. FUSE does not say that, so it is looked up in /proc for the few files that have such
-//! a bit: those are marked in [`crate::nodes`] when the kernel is answered their attributes.
+//! The servers clear set-user-id, and set-group-id if the group may execute the file. If it may not, set-group-id is
+//! cleared only for callers outside of the file's group. FUSE does not send the groups, so they are read from /proc
+//! for the few files with such a bit: these are marked in [`crate::nodes`] when their attributes are sent to the
+//! kernel.
 
 use super::{Caller, Filesystem};
 use hekate_proto::{Attr, AttrChanges, Error, InodeId, NodeKind, Result};
 
-/// CAP_FSETID as a bit of a set of capabilities (capabilities(7)).
+/// CAP_FSETID, as a bit of a capability set (capabilities(7)).
 const CAP_FSETID: u64 = 1 << 4;
 
 const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// Whether a file has set-group-id and its group may not execute it.
+/// True if a file has set-group-id and its group may not execute it.
 pub(crate) fn has_lone_set_group(attr: &Attr) -> bool {
     attr.kind != NodeKind::Directory && attr.mode & (SET_GROUP_ID | GROUP_EXECUTE) == SET_GROUP_ID
 }
 
-/// The effective capabilities and the groups of a calling thread, read from `/proc/PID/status` (proc(5)).
+/// Effective capabilities and groups of a calling thread, from `/proc/PID/status` (proc(5)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Credentials {
     effective: u64,
@@ -27,7 +29,7 @@ struct Credentials {
 }
 
 impl Credentials {
-    /// `None`: a thread that is gone, or that cannot be seen from here.
+    /// `None` if the thread has ended or cannot be seen from this pid namespace.
     fn of(thread: u32) -> Option<Self> {
         let status = (thread != 0).then(|| std::fs::read_to_string(format!("/proc/{thread}/status")).ok())??;
         Self::parse(&status)
@@ -42,14 +44,14 @@ impl Credentials {
 }
 
 impl Filesystem {
-    /// Whether the caller's changes leave set-id bits, where the kernel does not say so. The capability counts for root
-    /// only: that of another user may be one of a user namespace.
+    /// True if changes by the caller keep set-id bits, for requests that do not say so. The capability counts for
+    /// root only: that of another user may apply to its user namespace alone.
     pub(super) fn may_keep_set_id(&self, caller: &Caller) -> bool {
         let has = |credentials: Credentials| credentials.effective & CAP_FSETID != 0;
         caller.uid == 0 && Credentials::of(caller.thread).is_none_or(has)
     }
 
-    /// A change of the file's content by a caller that may not keep set-id bits has been made.
+    /// Called after a change of the file's content by a caller that may not keep set-id bits.
     pub(super) fn drop_group_bit(&self, caller: &Caller, inode: InodeId) -> Result<()> {
         if !self.nodes.is_set_group(inode.number()) {
             return Ok(());
@@ -58,7 +60,8 @@ impl Filesystem {
         self.without_group_bit(caller, &attr).map(|_| ())
     }
 
-    /// The attributes after it, if the bit of a file that has these attributes had to go.
+    /// Clears the bits of a file with these attributes, if the caller is outside of its group. Returns the new
+    /// attributes if they changed.
     pub(super) fn without_group_bit(&self, caller: &Caller, attr: &Attr) -> Result<Option<Attr>> {
         if !has_lone_set_group(attr) || !is_outsider(caller, attr.gid) {
             return Ok(None);
@@ -69,11 +72,11 @@ impl Filesystem {
             Err(Error::Stale) => return Ok(None),
             after => after?,
         };
-        self.nodes.saw(&after);
+        self.nodes.note_attr(&after);
         Ok(Some(after))
     }
 
-    /// The mode that a change of owner leaves, if set-group-id is to go that the servers would leave.
+    /// The mode after a change of owner, if it must clear a set-group-id bit that the servers would keep.
     pub(super) fn mode_after_chown(&self, caller: &Caller) -> Result<Option<u16>> {
         if !self.nodes.is_set_group(caller.inode.number()) || self.may_keep_set_id(caller) {
             return Ok(None);
@@ -84,7 +87,7 @@ impl Filesystem {
     }
 }
 
-/// Whether the caller is not in the group. One whose groups cannot be seen is taken for an outsider.
+/// True if the caller is not in the group, or if its groups cannot be read.
 fn is_outsider(caller: &Caller, gid: u32) -> bool {
     caller.gid != gid && Credentials::of(caller.thread).is_none_or(|known| !known.groups.contains(&gid))
 }

@@ -1,30 +1,30 @@
-//! What directories are like after changes that this mount made in them, for a mount that caches.
+//! Attributes of directories after changes by this mount, for a mount that caches.
 //!
-//! A change in a directory makes the kernel forget the directory's attributes, and before the next one it asks for them again, since it
-//! checks permissions. So each answer to a change brings them along, which saves a message a change. Invariants: what is
-//! told has everything in it that this mount has changed and answered; together with the kernel it is believed no longer than
-//! the mount caches anything.
+//! After a change in a directory the kernel drops the directory's cached attributes, and requests them again before
+//! the next change to check permissions. So the reply to each change contains them, which saves a request for each
+//! change. Invariants: attributes kept here include all changes that this mount made and answered; the time during
+//! which they are used here and by the kernel is at most the mount's cache time.
 
 use hekate_proto::{Attr, InodeId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Directories remembered; more are forgotten all at once.
+/// Directories remembered; at the limit all are forgotten.
 const KNOWN_MAX: usize = 256;
 
-/// See the module.
+/// Attributes of recently changed directories.
 #[derive(Debug, Default)]
 pub(super) struct Recent(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Changes that have ended and brought nothing along.
+    /// Number of finished changes whose reply had no attributes.
     others: u64,
     known: HashMap<InodeId, (Attr, Instant)>,
 }
 
-/// When a change began.
+/// The state when a change began.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begun {
     others: u64,
@@ -36,7 +36,8 @@ impl Recent {
         Begun { others: self.0.lock().others, at: Instant::now() }
     }
 
-    /// A change has ended and brought this along, which does not count if it may be older than what ended meanwhile.
+    /// Stores the attributes of a finished change, unless another change that finished meanwhile may have made them
+    /// old.
     pub(super) fn learn(&self, begun: Begun, attr: Attr) {
         let mut state = self.0.lock();
         let is_newest = state.known.get(&attr.id).is_none_or(|(known, _)| known.change <= attr.change);
@@ -49,14 +50,14 @@ impl Recent {
         state.known.insert(attr.id, (attr, begun.at));
     }
 
-    /// A change has ended after which it is not known what directories are like.
+    /// A change finished that may have changed attributes of directories in an unknown way.
     pub(super) fn forget(&self) {
         let mut state = self.0.lock();
         state.others += 1;
         state.known.clear();
     }
 
-    /// The attributes, and for how long they may still be believed.
+    /// The attributes, and how long they may still be used.
     pub(super) fn get(&self, directory: InodeId, cache: Duration) -> Option<(Attr, Duration)> {
         let state = self.0.lock();
         let (attr, at) = state.known.get(&directory)?;
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_counts_in_whatever_order_answers_come() {
+    fn the_newest_attributes_are_kept_in_whatever_order_replies_arrive() {
         let recent = Recent::default();
         let (first, second) = (recent.begin(), recent.begin());
         recent.learn(second, attr(6));
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_another_change_ended_does_not_count() {
+    fn attributes_from_before_another_change_are_not_used() {
         let recent = Recent::default();
         let begun = recent.begin();
         recent.learn(recent.begin(), attr(1));

@@ -1,11 +1,12 @@
 //! Paths that the kernel resolves a second time.
 //!
-//! When an op on a path answers ESTALE the kernel resolves the path once more and repeats the op (`retry_estale` in
-//! linux/fs/namei.h); a second ESTALE reaches the program, which on a local file system never sees one. So a file that a
-//! thread finds in its second try is marked open until the thread has used it, and cannot go in between.
+//! When an op on a path fails with ESTALE, the kernel resolves the path once more and repeats the op (`retry_estale`
+//! in linux/fs/namei.h). A second ESTALE reaches the program, which never gets one on a local file system. So a file
+//! that a thread finds in its second attempt is held, that is marked open, until the thread has used it, and cannot
+//! be removed in between.
 //!
-//! Invariants: a thread whose last ESTALE is over [`TRY_LASTS`] ago is in no second try; each inode that is held is marked
-//! open in the library once for it. The table has an entry only for threads that were answered ESTALE.
+//! Invariants: a thread whose last ESTALE is older than [`TRY_LASTS`] is in no second attempt; each held inode is
+//! marked open in the library once. The table has entries only for threads that got ESTALE.
 
 use super::names::new_file;
 use super::{Caller, Filesystem};
@@ -20,24 +21,24 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time after an ESTALE within which the same thread's requests count as its second try. The kernel repeats an op at once.
+/// Time after an ESTALE within which requests of the same thread belong to its second attempt. The kernel repeats an
+/// op at once.
 const TRY_LASTS: Duration = Duration::from_secs(1);
-/// Look-ups of a name that leads to another file each time, before its file is given out unheld.
+/// Limit of look-ups of a name that leads to another file each time. The last file is returned without being held.
 const LOOKUPS_MAX: usize = 64;
 
-/// What a request is in a system call that has a path.
+/// Role of a request in a system call with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It is, or may be, followed by the one that the path is resolved for. Attributes, ACLs and capabilities are asked
-    /// for by permission checks too.
+    /// It resolves the path, or may do so. Permission checks request attributes, ACLs and capabilities too.
     Resolves,
-    /// The path is resolved for it.
+    /// The path was resolved for this request.
     Uses,
 }
 
 impl Step {
-    /// `None`: the request may come from a system call with a descriptor, or from none, beside the one with the path, as
-    /// RELEASE does.
+    /// `None`: the request may come from a system call with a descriptor, or from none, in parallel to the one with
+    /// the path. An example is RELEASE.
     pub(super) fn of(body: &Body) -> Option<Self> {
         match body {
             Body::Lookup { .. } | Body::GetAttr | Body::GetXattr { .. } => Some(Step::Resolves),
@@ -54,10 +55,10 @@ impl Step {
     }
 }
 
-/// The threads that are in a second try.
+/// Threads that are in a second attempt.
 #[derive(Debug, Default)]
 pub(super) struct SecondTries {
-    /// There are some.
+    /// True if there are any.
     any: AtomicBool,
     threads: Mutex<HashMap<u32, Try>>,
 }
@@ -69,7 +70,7 @@ struct Try {
 }
 
 impl SecondTries {
-    /// Whether the thread is in a second try. -> also the inodes that others no longer hold.
+    /// True if the thread is in a second attempt. Also returns the inodes that threads no longer hold.
     fn look(&self, thread: u32) -> (bool, Vec<InodeId>) {
         if !self.any.load(Ordering::Relaxed) {
             return (false, Vec::new());
@@ -85,14 +86,14 @@ impl SecondTries {
         (threads.contains_key(&thread), freed)
     }
 
-    /// The thread was answered ESTALE.
+    /// The thread gets ESTALE.
     fn begin(&self, thread: u32) {
         let mut threads = self.threads.lock();
         threads.insert(thread, Try { since: Instant::now(), held: None });
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// -> the inode that is no longer held.
+    /// The thread holds an inode. Returns the inode that it no longer holds.
     fn hold(&self, thread: u32, inode: InodeId) -> Option<InodeId> {
         match self.threads.lock().get_mut(&thread) {
             Some(one) => one.held.replace(inode),
@@ -100,7 +101,7 @@ impl SecondTries {
         }
     }
 
-    /// -> the inode that is no longer held.
+    /// The second attempt of a thread ends. Returns the inode that it no longer holds.
     fn end(&self, thread: u32) -> Option<InodeId> {
         let mut threads = self.threads.lock();
         let held = threads.remove(&thread).and_then(|one| one.held);
@@ -110,14 +111,14 @@ impl SecondTries {
 }
 
 impl Filesystem {
-    /// Whether the caller's thread is in its second try.
+    /// True if the caller's thread is in its second attempt.
     pub(super) fn is_second_try(&self, caller: &Caller) -> bool {
         let (is_it, freed) = self.second_tries.look(caller.thread);
-        freed.into_iter().for_each(|inode| self.let_go(inode));
+        freed.into_iter().for_each(|inode| self.release_hold(inode));
         is_it
     }
 
-    /// A look-up of a second try: a file that is found stays until the thread has used it.
+    /// A look-up of a second attempt: the file that is found is held until the thread has used it.
     pub(super) fn lookup_held(&self, caller: &Caller, name: &Name) -> Result<Attr> {
         let mut tries = 0;
         loop {
@@ -131,11 +132,11 @@ impl Filesystem {
             match self.volume.getattr(&caller.context, attr.id) {
                 Ok(attr) => {
                     let freed = self.second_tries.hold(caller.thread, attr.id);
-                    freed.into_iter().for_each(|inode| self.let_go(inode));
+                    freed.into_iter().for_each(|inode| self.release_hold(inode));
                     return Ok(attr);
                 }
                 Err(error) => {
-                    self.let_go(attr.id);
+                    self.release_hold(attr.id);
                     if error != Error::Stale {
                         return Err(error);
                     }
@@ -144,18 +145,19 @@ impl Filesystem {
         }
     }
 
+    /// Marks the inode open, so that it is not removed.
     fn hold(&self, inode: InodeId) {
         self.volume.opened(inode);
         self.nodes.held();
     }
 
-    fn let_go(&self, inode: InodeId) {
+    fn release_hold(&self, inode: InodeId) {
         self.nodes.unheld();
         self.volume.closed(inode);
     }
 
-    /// A CREATE without O_EXCL whose second try finds the name made by others again. The kernel checks no permission of
-    /// what CREATE answers, so only a file of the caller's own is opened.
+    /// A CREATE without O_EXCL whose second attempt again finds that another client made the name. The kernel checks
+    /// no permission of the inode in a reply to CREATE, so only a file of the caller is opened.
     pub(super) fn create_or_open(&self, caller: &Caller, name: &Name, create: &CreateIn) -> Result<Attr> {
         for _ in 0..LOOKUPS_MAX {
             match self.lookup_held(caller, name) {
@@ -178,21 +180,21 @@ impl Filesystem {
         Err(Error::Stale)
     }
 
-    /// The outcome of an op, as it is answered: the first ESTALE begins a second try, and there is no third.
-    pub(super) fn settle_try(&self, caller: &Caller, second: bool, step: Step, outcome: Outcome) -> Outcome {
+    /// The outcome that is sent to the kernel: the first ESTALE begins a second attempt, and there is no third.
+    pub(super) fn finish_attempt(&self, caller: &Caller, second: bool, step: Step, outcome: Outcome) -> Outcome {
         let is_stale = outcome == Err(Failed(Errno::STALE));
         if is_stale && !second && caller.thread != 0 {
             self.second_tries.begin(caller.thread);
             return outcome;
         }
         if second && (is_stale || step == Step::Uses) {
-            self.second_tries.end(caller.thread).into_iter().for_each(|inode| self.let_go(inode));
+            self.second_tries.end(caller.thread).into_iter().for_each(|inode| self.release_hold(inode));
         }
         if is_stale && second { Err(Errno::NOENT.into()) } else { outcome }
     }
 }
 
-/// Whether the owner of a file may open it so (open(2)).
+/// Checks that the owner of a file may open it with these flags (open(2)).
 fn may_open_own(attr: &Attr, flags: u32) -> Result<()> {
     let wanted = match flags & OFlags::RWMODE.bits() {
         flags if flags == OFlags::RDONLY.bits() => 0o400,
@@ -201,11 +203,11 @@ fn may_open_own(attr: &Attr, flags: u32) -> Result<()> {
     };
     match attr.uid == 0 || attr.mode & wanted == wanted {
         true => Ok(()),
-        false => Err(Error::NoAccess { what: format!("a file of mode {:o} of user {}", attr.mode, attr.uid) }),
+        false => Err(Error::NoAccess { what: format!("a file with mode {:o} of user {}", attr.mode, attr.uid) }),
     }
 }
 
-/// As O_TRUNC leaves a file.
+/// The changes that O_TRUNC makes.
 fn emptied(drop_set_id: bool) -> AttrChanges {
     AttrChanges { size: Some(0), mtime: Some(SetTime::Now), drop_set_id, ..AttrChanges::default() }
 }
@@ -218,9 +220,15 @@ mod tests {
     #[test]
     fn an_owner_opens_a_file_as_its_mode_says() {
         let attr = |uid, mode| {
-            let seen =
-                crate::removed_directory::Seen { atime: Time(0), mtime: Time(0), ctime: Time(0), uid, gid: 1, mode };
-            seen.gone(InodeId::new(1, 1, 5)).attr
+            let seen = crate::removed_directory::LastAttributes {
+                atime: Time(0),
+                mtime: Time(0),
+                ctime: Time(0),
+                uid,
+                gid: 1,
+                mode,
+            };
+            seen.removed_elsewhere(InodeId::new(1, 1, 5)).attr
         };
         let may = |uid, mode, flags: OFlags| may_open_own(&attr(uid, mode), flags.bits()).is_ok();
         assert!(may(1, 0o400, OFlags::RDONLY | OFlags::CREATE) && may(1, 0o200, OFlags::WRONLY | OFlags::TRUNC));

@@ -1,11 +1,11 @@
-//! What the kernel itself keeps to, whoever serves the mount: read-only, and what programs and devices in it may do.
+//! Mount flags that the kernel itself enforces: read-only, and what programs and device nodes may do.
 
 use super::table::Mount;
 use crate::MountOptions;
 use hekate_proto::{Error, Result};
 use rustix::mount::MountFlags;
 
-/// The flags of mount(2).
+/// Flags for mount(2).
 pub(super) fn of(options: &MountOptions) -> MountFlags {
     let all = [
         (options.read_only, MountFlags::RDONLY),
@@ -17,7 +17,7 @@ pub(super) fn of(options: &MountOptions) -> MountFlags {
     all.into_iter().filter_map(|(wanted, flag)| wanted.then_some(flag)).collect()
 }
 
-/// The same in the words of mount(8), where they are not what is so anyway.
+/// The options in the words of mount(8), where they differ from the default.
 pub(super) fn words(options: &MountOptions) -> impl Iterator<Item = &'static str> {
     let all = [
         (options.read_only, "ro"),
@@ -29,7 +29,7 @@ pub(super) fn words(options: &MountOptions) -> impl Iterator<Item = &'static str
     all.into_iter().filter_map(|(wanted, word)| wanted.then_some(word))
 }
 
-/// What is to be otherwise from now on; `None`: as it is. Fields as in [`MountOptions`].
+/// Changes for a remount. `None`: unchanged. Fields as in [`MountOptions`].
 #[derive(Debug, Clone, Default)]
 #[allow(missing_docs)]
 pub struct Change {
@@ -41,12 +41,12 @@ pub struct Change {
 }
 
 impl Change {
-    /// mount(2) sets all flags anew, so those that stay are named too.
+    /// The flags after the change: mount(2) sets all flags, so the unchanged ones are included.
     pub(super) fn applied_to(&self, now: &Mount) -> Result<MountFlags> {
         let access_times = !now.has("noatime");
         if self.access_times.is_some_and(|wanted| wanted != access_times) {
             return Err(Error::invalid(
-                "noatime and relatime are decided when mounting; unmount, and mount with the other".to_string(),
+                "noatime and relatime cannot be changed by a remount; unmount, and choose when mounting".to_string(),
             ));
         }
         Ok(of(&MountOptions {

@@ -1,5 +1,5 @@
-//! Mounting as an ordinary user: the set-user-id program fusermount3 mounts, and sends back the descriptor of /dev/fuse
-//! over a socket whose number it finds in `_FUSE_COMMFD` (libfuse, doc/fusermount3.1).
+//! Mounting as an ordinary user: the set-user-id program fusermount3 mounts, and sends the descriptor of /dev/fuse
+//! over a socket whose number is in `_FUSE_COMMFD` (libfuse, doc/fusermount3.1).
 
 use super::busy;
 use crate::MountOptions;
@@ -18,45 +18,45 @@ use std::process::{Child, Command, Stdio};
 const PROGRAM: &str = "fusermount3";
 const CONFIGURATION: &str = "/etc/fuse.conf";
 
-/// Mounts; -> the connection to the kernel.
+/// Mounts, and returns the connection to the kernel.
 pub(super) fn attach(volume_name: &str, mount_point: &Path, options: &MountOptions) -> Result<Device> {
     if options.allow_other {
         check_allow_other()?;
     }
-    // fusermount3 would mount without them, and say nothing that its caller sees.
+    // fusermount3 would mount without these options and report it only on its terminal.
     if options.set_id || options.devices {
-        return Err(Error::Denied { what: "suid and dev are for root's mounts only".into() });
+        return Err(Error::Denied { what: "suid and dev are allowed in root's mounts only; leave them out".into() });
     }
     let failed = |error: rustix::io::Errno| Error::io("a socket for fusermount3", error.into());
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
     let mut command = Command::new(PROGRAM);
     command.arg("-o").arg(mount_options(volume_name, options)).arg("--").arg(mount_point);
-    // As its standard input the socket reaches the child and no other process.
+    // Passed as standard input, the socket reaches the child and no other process.
     command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs)).stderr(Stdio::piped());
     let child = command.spawn().map_err(no_program)?;
     drop(command);
     let device = receive(&ours).map_err(failed)?;
-    let said = finish(child)?;
-    match (device, said) {
-        (Some(device), Ok(())) => Ok(Device(device)),
-        (_, Err(said)) => Err(Error::Denied { what: format!("mount on {}: {said}", mount_point.display()) }),
-        (None, Ok(())) => Err(Error::Protocol { what: format!("{PROGRAM} sent no descriptor") }),
+    let complaint = finish(child)?;
+    match (device, complaint) {
+        (Some(device), None) => Ok(Device(device)),
+        (_, Some(complaint)) => Err(Error::Denied { what: format!("mount on {}: {complaint}", mount_point.display()) }),
+        (None, None) => Err(Error::Protocol { what: format!("{PROGRAM} sent no descriptor of /dev/fuse") }),
     }
 }
 
-/// Unmounts.
 pub(super) fn detach(mount_point: &Path, lazy: bool) -> Result<()> {
     let mut command = Command::new(PROGRAM);
     command.arg(if lazy { "-uz" } else { "-u" }).arg("--").arg(mount_point);
     let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(no_program)?;
-    finish(child)?.map_err(|said| match said.contains("busy") {
-        true => busy(mount_point),
-        false => Error::Denied { what: said },
-    })
+    match finish(child)? {
+        None => Ok(()),
+        Some(complaint) if complaint.contains("busy") => Err(busy(mount_point)),
+        Some(what) => Err(Error::Denied { what }),
+    }
 }
 
-/// The options of mount(8), a comma between them; in a value it would need a backslash.
+/// Options of mount(8), separated by commas. A comma in a value is escaped by a backslash.
 fn mount_options(volume_name: &str, options: &MountOptions) -> String {
     let source = volume_name.replace('\\', "\\\\").replace(',', "\\,");
     let mut all = format!("fsname={source},subtype=hekate,default_permissions,max_read={IO_BYTES}");
@@ -67,7 +67,7 @@ fn mount_options(volume_name: &str, options: &MountOptions) -> String {
     all
 }
 
-/// fusermount3 would refuse it too, but not say how to allow it.
+/// fusermount3 would refuse too, but without saying how to allow it.
 fn check_allow_other() -> Result<()> {
     let configuration = std::fs::read_to_string(CONFIGURATION).unwrap_or_default();
     if allows_others(&configuration) {
@@ -104,15 +104,15 @@ fn receive(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
     }))
 }
 
-/// Waits for the program: -> what it complained about, if it failed.
-fn finish(mut child: Child) -> Result<std::result::Result<(), String>> {
+/// Waits for the program to end. Returns what it wrote to standard error, if it failed.
+fn finish(mut child: Child) -> Result<Option<String>> {
     let failed = |error| Error::io(format!("wait for {PROGRAM}"), error);
-    let mut said = String::new();
+    let mut complaint = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut said).map_err(failed)?;
+        stderr.read_to_string(&mut complaint).map_err(failed)?;
     }
     let status = child.wait().map_err(failed)?;
-    Ok(if status.success() { Ok(()) } else { Err(format!("{} ({status})", said.trim())) })
+    Ok((!status.success()).then(|| format!("{} ({status})", complaint.trim())))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The mount table: `/proc/self/mountinfo`, see proc_pid_mountinfo(5).
+//! The mount table, `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 
 use hekate_proto::{Error, Result};
 use std::ffi::OsString;
@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// A mount.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) kind: String,
     pub(super) source: String,
-    /// Those of the mount, and after them those of the file system.
+    /// The options of the mount, followed by those of the file system.
     pub(super) options: Vec<String>,
 }
 
@@ -22,12 +21,12 @@ impl Mount {
     }
 }
 
-/// What is mounted at an absolute path, the topmost if there are several.
+/// The mount at an absolute path; of several the topmost.
 pub(super) fn mounted_at(path: &Path) -> Result<Option<Mount>> {
     Ok(find(&read()?, path))
 }
 
-/// All mounts whose root is that of their file system, with where they are, in the order of mounting.
+/// All mounts of the root of a file system, with their mount points, in the order of mounting.
 pub(super) fn all() -> Result<Vec<(PathBuf, Mount)>> {
     Ok(list(&read()?))
 }
@@ -46,7 +45,7 @@ fn find(table: &[u8], path: &Path) -> Option<Mount> {
     lines.rev().filter_map(parsed).find_map(|(at, mount)| (at == path).then_some(mount))
 }
 
-/// `36 35 98:0 /root /mount/point options shared:1 - type source options`
+/// Parses `36 35 98:0 /root /mount/point options shared:1 - type source options`.
 fn parsed(line: &[u8]) -> Option<(PathBuf, Mount)> {
     let mut fields = line.split(|byte| *byte == b' ');
     let at = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
@@ -59,7 +58,7 @@ fn parsed(line: &[u8]) -> Option<(PathBuf, Mount)> {
     Some((at, Mount { kind, source, options }))
 }
 
-/// Blanks and backslashes are written as `\` and three octal digits.
+/// Replaces `\` and three octal digits, which stand for blanks and backslashes.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! The session against a socket that keeps message borders, as /dev/fuse does.
+//! The session against a socket that keeps message boundaries, as /dev/fuse does.
 
 use super::*;
 use crate::abi::*;
@@ -8,15 +8,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::HashMap;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// GETATTR waits until it is interrupted, a lock until somebody answers it; MKDIR panics; READLINK answers; the rest is refused.
+/// GETATTR waits until it is interrupted, and a lock until the test replies. MKDIR panics, READLINK and WRITE
+/// succeed, other requests are refused.
 #[derive(Default)]
 struct Fake {
     forgotten: Mutex<Vec<ForgetOne>>,
-    waiting: Mutex<HashMap<u64, Later>>,
+    waiting: Mutex<HashMap<u64, PendingReply>>,
 }
 
-impl Answers for Fake {
-    fn answer(&self, request: Request, signals: &Signals, later: Later) -> Option<Outcome> {
+impl Handler for Fake {
+    fn answer(&self, request: Request, signals: &Signals, later: PendingReply) -> Option<Outcome> {
         let outcome = match request.body {
             Body::SetLk { .. } => {
                 self.waiting.lock().insert(later.unique(), later);
@@ -58,7 +59,7 @@ impl Kernel {
         rustix::io::write(&self.0.0, &sample(opcode, unique, 7, parts)).unwrap();
     }
 
-    /// -> whom the next answer is for, its error and its body.
+    /// The number, error and body of the next reply.
     fn answer(&self) -> (u64, i32, Vec<u8>) {
         let mut space = vec![0; 1 << 17];
         let Arrival::Request(filled) = self.0.read(&mut space) else { panic!("an answer") };
@@ -78,7 +79,7 @@ fn with_session(workers_max: usize, test: impl FnOnce(&Kernel, &Session<Fake>)) 
     test(&kernel, &session);
     rustix::net::shutdown(&kernel.0.0, rustix::net::Shutdown::Both).unwrap();
     thread.join().unwrap().unwrap();
-    assert_eq!(session.workers(), 0);
+    assert_eq!(session.worker_count(), 0);
 }
 
 #[test]
@@ -111,12 +112,12 @@ fn an_interrupted_wait_is_eintr_even_when_all_workers_wait() {
         for unique in [2, 4, 6, 8] {
             kernel.send(3, unique, &[&[0; 16]]);
         }
-        // 6 or 8 waits for a worker, and is withdrawn; 2 is at work.
+        // 6 or 8 waits for a worker and is withdrawn; 2 is in execution.
         for unique in [8u64, 2, 4, 6] {
             kernel.send(36, unique | 1, &[unique.as_bytes()]);
             assert_eq!(kernel.answer(), (unique, -4, vec![]));
         }
-        assert!(session.workers() <= 3);
+        assert!(session.worker_count() <= 3);
     });
 }
 
@@ -129,14 +130,14 @@ fn locks_that_wait_occupy_no_worker_and_are_answered_by_whoever_can() {
         }
         kernel.send(5, 10, &[]);
         assert_eq!(kernel.answer(), (10, 0, b"target".to_vec()));
-        while session.answers.waiting.lock().len() < 4 {
+        while session.handler.waiting.lock().len() < 4 {
             std::thread::yield_now();
         }
-        session.answers.waiting.lock().remove(&6).unwrap().answer(&Ok(Bytes::new()));
+        session.handler.waiting.lock().remove(&6).unwrap().answer(&Ok(Bytes::new()));
         assert_eq!(kernel.answer(), (6, 0, vec![]));
         kernel.send(36, 5, &[4u64.as_bytes()]);
         assert_eq!(kernel.answer(), (4, -4, vec![]));
-        assert_eq!(session.answers.waiting.lock().len(), 2);
+        assert_eq!(session.handler.waiting.lock().len(), 2);
     });
 }
 
@@ -157,11 +158,11 @@ fn forgetting_is_not_answered() {
         kernel.send(42, 4, &[BatchForgetIn { count: 2, padding: 0 }.as_bytes(), batch.as_bytes()]);
         kernel.send(5, 6, &[]);
         assert_eq!(kernel.answer().0, 6);
-        // Another worker may still be at the forgetting.
-        while session.answers.forgotten.lock().len() < 3 {
+        // Another worker may still be executing the FORGET.
+        while session.handler.forgotten.lock().len() < 3 {
             std::thread::yield_now();
         }
-        assert!(session.answers.forgotten.lock().contains(&ForgetOne { node: 7, count: 3 }));
+        assert!(session.handler.forgotten.lock().contains(&ForgetOne { node: 7, count: 3 }));
     });
 }
 
@@ -177,10 +178,10 @@ fn init_is_agreed_upon() {
     let kernel = Kernel(Device(theirs));
     let init = InitIn { major: 7, minor: 45, max_readahead: 131_072, flags: init::MAX_PAGES as u32 };
     kernel.send(26, 2, &[init.as_bytes(), &[0; 48]]);
-    session.shake_hands(&Wishes::default()).unwrap();
+    session.handshake(&Wishes::default()).unwrap();
     let (unique, error, body) = kernel.answer();
     assert_eq!((unique, error, body.len()), (2, 0, size_of::<InitOut>()));
     kernel.send(26, 4, &[InitIn { minor: 12, ..init }.as_bytes()]);
-    assert!(session.shake_hands(&Wishes::default()).is_err());
+    assert!(session.handshake(&Wishes::default()).is_err());
     assert_eq!(kernel.answer().1, -71);
 }
