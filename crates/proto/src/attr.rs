@@ -1,11 +1,11 @@
-//! What an inode is: kind, owner, times, size and where its bytes rest.
+//! The attributes of an inode, and where its bytes are stored.
 
 use crate::ids::{DataId, InodeId, ShardId, VolumeId};
 use crate::{SHARD_BYTES, wire_enum, wire_newtype, wire_struct};
 use bytes::Bytes;
 
 wire_newtype! {
-    /// Nanoseconds since 1970-01-01T00:00:00Z; negative before.
+    /// Nanoseconds since 1970-01-01T00:00:00Z; negative for earlier times.
     pub struct Time(i64);
 }
 
@@ -22,7 +22,7 @@ wire_enum! {
         7 = BlockDevice,
     }
 
-    /// What to make under a new name.
+    /// What to make for a new name.
     pub enum NewNode {
         1 = File,
         2 = Directory,
@@ -36,14 +36,14 @@ wire_enum! {
     /// How setattr sets a time.
     #[derive(Copy)]
     pub enum SetTime {
-        /// The leader's clock.
+        /// The current time of the leader's clock.
         1 = Now,
         2 = At { time: Time },
     }
 }
 
 impl NewNode {
-    /// The kind that it will have.
+    /// The kind of the inode that will be made.
     pub fn kind(&self) -> NodeKind {
         match self {
             NewNode::File => NodeKind::File,
@@ -58,94 +58,94 @@ impl NewNode {
 }
 
 wire_struct! {
-    /// A run of a file's bytes: the first `length` bytes of `data`. The last piece goes on to the end of the file.
+    /// A run of a file's bytes, stored as the first `length` bytes of `data`. The last piece extends to the end of
+    /// the file.
     #[derive(Copy)]
     pub struct Piece {
-        /// Whose shards hold them.
+        /// The data id whose shards hold the bytes.
         pub data: DataId,
-        /// Bytes of the file in this piece; for the last one `u64::MAX`.
+        /// Bytes of the file in this piece. `u64::MAX` for the last piece.
         pub length: u64,
     }
 
-    /// Where a file's bytes rest. No pieces: beside the inode, at most `INLINE_MAX` bytes.
+    /// Where a file's bytes are stored. Without pieces they are beside the inode, at most `INLINE_MAX` bytes.
     pub struct Layout {
-        /// Grows when bytes are given up (truncate) or move, so that a writer or reader in flight can tell.
+        /// Changes when bytes are removed (truncate) or move, so that concurrent writers and readers notice.
         pub version: u32,
-        /// In file order.
+        /// The pieces in file order.
         pub pieces: Vec<Piece>,
     }
 
-    /// An inode as its leader answers it. Sizes in bytes; `blocks` in units of 512 bytes.
+    /// The attributes of an inode, as its leader returns them.
     pub struct Attr {
-        /// Who.
         pub id: InodeId,
-        /// File, directory, …
+        /// Kind of the inode: file, directory, …
         pub kind: NodeKind,
-        /// Permission bits with set-id and sticky, 0o7777.
+        /// Permission bits with set-id and sticky bits, 0o7777.
         pub mode: u16,
-        /// Owner.
+        /// User id of the owner.
         pub uid: u32,
-        /// Group.
+        /// Group id.
         pub gid: u32,
-        /// Names that lead here; for a directory 2 and one for each subdirectory.
+        /// Number of names. For a directory, 2 and one for each subdirectory.
         pub nlink: u32,
-        /// Bytes of content.
+        /// Size of the content in bytes.
         pub size: u64,
         /// Device number of a device node, as in `st_rdev`.
         pub device: u64,
-        /// Last read.
+        /// Time of the last read.
         pub atime: Time,
-        /// Last change of content.
+        /// Time of the last change of content.
         pub mtime: Time,
-        /// Last change of anything.
+        /// Time of the last change of content or attributes.
         pub ctime: Time,
-        /// Birth.
+        /// Time of creation.
         pub btime: Time,
-        /// Grows with every change: the change attribute of NFSv4 (RFC 7530 section 5.8.1.4).
+        /// Increases with every change: the change attribute of NFSv4 (RFC 7530 section 5.8.1.4).
         pub change: u64,
-        /// Where the bytes rest.
+        /// Where the bytes are stored.
         pub layout: Layout,
-        /// Of a directory: the partitions that share its names, a power of two.
+        /// For a directory: number of partitions that share its names, a power of two.
         pub spread: u32,
-        /// Whether it may have extended attributes or ACLs.
+        /// False if the inode has neither extended attributes nor ACLs. True if it may have some.
         pub has_xattrs: bool,
     }
 
-    /// What setattr changes; `None` leaves a field as it is.
+    /// Changes that setattr makes. `None` leaves a field unchanged.
     #[derive(Default)]
     pub struct AttrChanges {
-        /// chmod.
+        /// New mode (chmod).
         pub mode: Option<u16>,
-        /// chown.
+        /// New owner (chown).
         pub uid: Option<u32>,
-        /// chgrp.
+        /// New group (chgrp).
         pub gid: Option<u32>,
-        /// truncate.
+        /// New size (truncate).
         pub size: Option<u64>,
-        /// utimensat.
+        /// New time of access (utimensat).
         pub atime: Option<SetTime>,
-        /// utimensat.
+        /// New time of modification (utimensat).
         pub mtime: Option<SetTime>,
-        /// Clear set-user-id and set-group-id, as a write by another user does.
+        /// Clear set-user-id and set-group-id, as a write by an unprivileged user does.
         pub drop_set_id: bool,
     }
 }
 
-/// A run of one shard: which, from which byte in it, how many.
+/// A run of bytes in one shard: the shard, the offset in it, and the length.
 pub type ShardRun = (ShardId, u64, usize);
 
 impl Layout {
-    /// A file whose bytes rest beside its inode.
+    /// A layout with the bytes beside the inode.
     pub const fn inline(version: u32) -> Self {
         Self { version, pieces: Vec::new() }
     }
 
-    /// Whether the bytes rest beside the inode.
+    /// True if the bytes are beside the inode.
     pub fn is_inline(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// The shards that hold `length` bytes from `offset`, in file order.
+    /// The runs of shards that hold `length` bytes from `offset`, in file order.
     pub fn shard_runs(&self, volume: VolumeId, offset: u64, length: usize) -> Vec<ShardRun> {
         let mut runs = Vec::new();
         let (mut at, end) = (offset, offset.saturating_add(length as u64));

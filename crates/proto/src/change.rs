@@ -1,7 +1,7 @@
-//! What rests in journals and indexes: records of changes, and the values of the index.
+//! What journals and indexes store: records of changes, and the values of the index.
 //!
-//! `docs/format/journal.md` and `docs/format/index.md` are the documents. All changes are after-images: taking a record
-//! twice leaves what taking it once leaves.
+//! `docs/format/journal.md` and `docs/format/index.md` describe them. All changes are after-images, so applying a
+//! record twice has the same effect as applying it once.
 
 use crate::attr::{Layout, NodeKind, Time};
 use crate::ids::*;
@@ -13,57 +13,57 @@ use bytes::Bytes;
 wire_struct! {
     /// One change of one partition, journaled by each of its replicas.
     pub struct Record {
-        /// Ring.
         pub ring: RingId,
-        /// Partition of the ring.
         pub partition: PartitionNumber,
-        /// View in which it was made.
+        /// The view in which the record was made.
         pub epoch: Epoch,
-        /// Its number in the partition's log; 0: a fast write, which is in nobody else's journal as this record.
+        /// Number in the partition's log. 0 for a fast write, which is outside of the log.
         pub sequence: Sequence,
-        /// Who asked.
+        /// The session that requested the change.
         pub session: SessionId,
-        /// With which op.
+        /// The op that requested the change.
         pub op_id: OpId,
-        /// What changes.
         pub changes: Vec<Change>,
     }
 
-    /// Consecutive 4 KiB blocks of a shard.
+    /// Consecutive blocks of 4 KiB in a shard.
     pub struct BlockRun {
-        /// Number of the first one in the shard.
+        /// Number of the first block in the shard.
         pub first: u32,
-        /// A checksum each: CRC32C seeded with shard and block number, never 0 (0 says: never written).
+        /// One checksum for each block: CRC32C seeded with shard and block number, never 0. 0 stands for a block that
+        /// was never written.
         pub checksums: Vec<u32>,
     }
 }
 
 wire_enum! {
-    /// A change, as after-image.
+    /// One change, as an after-image.
     pub enum Change {
         1 = Put { key: Key, value: Bytes },
         2 = Delete { key: Key },
-        /// Whole blocks of a shard, carried by the journal, written home by a checkpoint.
+        /// Whole blocks of a shard whose bytes are in the journal. A checkpoint writes them to the data file.
         3 = WriteBlocks { shard: ShardId, record: ShardRecord, run: BlockRun, bytes: Bytes },
-        /// Fresh blocks of a shard, written home before this record.
+        /// Fresh blocks of a shard, whose bytes were written to the data file before this record.
         4 = FreshBlocks { shard: ShardId, record: ShardRecord, run: BlockRun },
-        /// The shard ends at `record.length`; blocks after it are gone.
+        /// The shard ends at `record.length`; later blocks are removed.
         5 = CutShard { shard: ShardId, record: ShardRecord },
         6 = DropShard { shard: ShardId },
-        /// So many blocks from `first` on become holes, and their room at home is given back.
+        /// The `count` blocks from `first` on become holes, and their space in the data file is freed.
         7 = PunchBlocks { shard: ShardId, record: ShardRecord, first: u32, count: u32 },
-        /// So many fresh blocks from `first` on were given room at home before this record; they stay holes.
+        /// Space in the data file was allocated for the `count` fresh blocks from `first` on before this record. They
+        /// remain holes.
         8 = ReserveBlocks { shard: ShardId, record: ShardRecord, first: u32, count: u32 },
-        /// The replica goes on with another log than its own from here on: it learns. What it has that the others do not
-        /// have is found by comparing.
+        /// The replica continues with another log than its own, as a learner. Entries that it alone has are found by
+        /// comparison.
         9 = BeginLog,
-        /// The shard has another stamp, and nothing else changes: what was to follow the one that it had comes too late.
+        /// The shard gets a new stamp and does not change otherwise. A fast write that follows the old stamp is
+        /// refused from then on.
         10 = Restamp { shard: ShardId, record: ShardRecord },
     }
 }
 
 impl Change {
-    /// The shard that it is about.
+    /// The shard that the change is about.
     pub fn shard(&self) -> Option<ShardId> {
         match self {
             Change::WriteBlocks { shard, .. }
@@ -77,7 +77,7 @@ impl Change {
         }
     }
 
-    /// The shard as it is afterwards.
+    /// The shard's record after the change.
     pub fn shard_record_mut(&mut self) -> Option<&mut ShardRecord> {
         match self {
             Change::WriteBlocks { record, .. }
@@ -92,161 +92,156 @@ impl Change {
 }
 
 wire_struct! {
-    /// Index: an inode.
+    /// Index value: an inode.
     pub struct InodeRecord {
-        /// Type.
         pub kind: NodeKind,
         /// Permission bits, 0o7777.
         pub mode: u16,
-        /// Owner.
         pub uid: u32,
-        /// Group.
         pub gid: u32,
-        /// Names; of a directory see its stubs.
+        /// Number of names. For a directory, see its stubs.
         pub nlink: u32,
-        /// Bytes.
+        /// Size in bytes.
         pub size: u64,
-        /// Device number.
         pub device: u64,
-        /// Last read.
+        /// Time of the last read.
         pub atime: Time,
-        /// Last change of content; of a directory see its stubs.
+        /// Time of the last change of content. For a directory, see its stubs.
         pub mtime: Time,
-        /// Last change of anything; of a directory the later of this and its stubs'.
+        /// Time of the last change of anything. For a directory, the later of this and the stubs' times.
         pub ctime: Time,
-        /// Birth.
+        /// Time of creation.
         pub btime: Time,
-        /// Change counter.
         pub change: u64,
-        /// Where the bytes are.
+        /// Where the bytes are stored.
         pub layout: Layout,
-        /// Of a directory: how many partitions share its names.
+        /// For a directory: number of partitions that share its names.
         pub spread: u32,
-        /// Of a directory: its parent.
+        /// For a directory: its parent.
         pub parent: InodeId,
-        /// The greatest size since the pieces were made: shards up to here may exist.
+        /// Highest size since the pieces were made. Shards up to this size may exist.
         pub size_high: u64,
-        /// Reserved for grants: up to where a sole writer may move the end of file unasked. 0: no grant.
+        /// Reserved for grants: size up to which a sole writer may move the end of the file without asking. 0: no
+        /// grant.
         pub grant_limit: u64,
-        /// It has the extended attribute security.capability, which goes with the next change of content or owner.
+        /// The inode has the extended attribute security.capability, which the next change of content or owner
+        /// removes.
         pub has_capability: bool,
-        /// It has extended attributes or ACLs, or had some.
+        /// The inode has or had extended attributes or ACLs.
         pub has_xattrs: bool,
     }
 
-    /// Index: what each partition with names of a directory knows of it.
+    /// Index value: what each partition with names of a directory knows of the directory.
     pub struct StubRecord {
-        /// False while rmdir closes it, or setattr holds it: no name is made or found in it.
+        /// False while rmdir or setattr works on the directory: no name is made or looked up in it.
         pub alive: bool,
-        /// Permission bits (set-group-id is inherited).
+        /// Permission bits. New entries inherit set-group-id.
         pub mode: u16,
-        /// Owner.
         pub uid: u32,
-        /// Group.
         pub gid: u32,
-        /// How many partitions share the names.
+        /// Number of partitions that share the names.
         pub spread: u32,
-        /// Names in this partition.
+        /// Number of names in this partition.
         pub entries: u64,
-        /// Of these, directories.
+        /// Number of directories among them.
         pub directories: u32,
-        /// The directory's mtime as this partition has it; the least `Time`: others tell.
+        /// The directory's mtime as far as this partition knows it. The least `Time`: the other partitions know it.
         pub mtime: Time,
-        /// Last change of names in this partition.
+        /// Time of the last change of names in this partition.
         pub ctime: Time,
-        /// Change counter of this partition.
+        /// Change counter of the names in this partition.
         pub change: u64,
-        /// Default ACL, as in the xattr system.posix_acl_default; empty: none.
+        /// The default ACL, as in the extended attribute system.posix_acl_default. Empty: none.
         pub default_acl: Bytes,
     }
 
-    /// Index: a name.
+    /// Index value: a name.
     #[derive(Copy)]
     pub struct NameRecord {
-        /// Where it leads.
+        /// The inode that has the name.
         pub inode: InodeId,
-        /// What is there.
+        /// Kind of that inode.
         pub kind: NodeKind,
     }
 
-    /// Index: a shard.
+    /// Index value: a shard.
     #[derive(Copy)]
     pub struct ShardRecord {
-        /// Last write.
+        /// Stamp of the last write.
         pub stamp: Stamp,
-        /// Bytes, at most 4 MiB.
+        /// Length in bytes, at most 4 MiB.
         pub length: u32,
-        /// Blocks that may have bytes at home: from here on a block is fresh.
+        /// Number of blocks that may have bytes in the data file. Blocks from this number on are fresh.
         pub home_blocks: u32,
-        /// Fresh blocks below this one may have room at home already; 0: none.
+        /// Fresh blocks below this number may have space in the data file. 0: none.
         pub reserved_blocks: u32,
     }
 
-    /// Index: a partition's own counters.
+    /// Index value: a partition's own counters.
     #[derive(Copy)]
     pub struct PartitionRecord {
-        /// Inode and data numbers below this are handed out or given up.
+        /// Inode and data numbers below this are used or abandoned.
         pub numbers_reserved: u64,
     }
 
-    /// Index: an op over several partitions that a crash may leave half done: the legs that recovery takes. Before the
-    /// commit point they undo, from it on they finish.
+    /// Index value: an op over several partitions that a crash may interrupt, with the legs that recovery executes.
+    /// Before the commit point they undo the op, from it on they finish it.
     pub struct IntentRecord {
-        /// What the op was, for people.
+        /// Name of the op, for people.
         pub what: String,
-        /// The volume.
         pub volume: VolumeId,
-        /// Where each leg goes, its number, and the leg.
+        /// The legs that recovery executes.
         pub legs: Vec<IntentLeg>,
     }
 
-    /// A leg of an intent.
+    /// One leg of an intent.
     pub struct IntentLeg {
-        /// The partition that takes it owns this position.
+        /// Position that the executing partition owns.
         pub position: Position,
-        /// Its number in the intent; undoing legs have the number of what they undo.
+        /// Number in the intent. An undoing leg has the number of the leg that it undoes.
         pub number: u16,
-        /// What to do.
+        /// The action.
         pub leg: Leg,
     }
 
-    /// Index: the last result of an op in one of a session's slots.
+    /// Index value: the last result of an op in one slot of a session.
     pub struct SessionRecord {
-        /// Which op.
+        /// The op.
         pub op_id: OpId,
-        /// What was answered: an encoded `Reply`.
+        /// Its reply, an encoded `Reply`.
         pub reply: Bytes,
     }
 
-    /// Index: how far a replica that learns has come. Keys below `live` follow the leader's records, those from there on do
-    /// not; keys below `healed` are as the members have them.
+    /// Index value: progress of a replica that learns. Keys below `live` follow the leader's records, later keys do
+    /// not. Keys below `healed` are equal to the members'.
     pub struct HealRecord {
-        /// Where the portion begins that is being healed.
+        /// Begin of the portion that is being healed.
         pub healed: Key,
-        /// Where it ends.
+        /// End of that portion.
         pub live: Key,
-        /// Shards of the portion that differ, and do not follow the leader's records yet.
+        /// Shards of the portion that differ and do not follow the leader's records yet.
         pub differing: Vec<ShardId>,
     }
 
-    /// Index: fast writes to a shard that may not be on every member, in their order.
+    /// Index value: fast writes to a shard that some member may lack, in their order.
     pub struct UnsettledRecord {
-        /// Each follows the one before it.
+        /// The writes. Each follows the one before it.
         pub writes: Vec<FastWrite>,
     }
 
     /// A write that its client sent to all members at once.
     #[derive(Copy)]
     pub struct FastWrite {
-        /// The shard's stamp after it: it names session and op. Of the system's session: a range that is yet to be made even.
+        /// The shard's stamp after the write, which names session and op. With the system's session: a range that has
+        /// yet to be reconciled.
         pub stamp: Stamp,
-        /// The first block of which it wrote something.
+        /// First block that it wrote to.
         pub first: u32,
-        /// How many.
+        /// Number of blocks.
         pub blocks: u32,
     }
 
-    /// Index: a data id to collect.
+    /// Index value: a data id whose shards are to be removed.
     #[derive(Copy)]
     pub struct GarbageRecord {
         /// Shards `0..shards` may exist.
@@ -255,26 +250,26 @@ wire_struct! {
 }
 
 impl Record {
-    /// Whether a client sent it to all members at once: it is in no log.
+    /// True for a fast write, which is in no log.
     pub fn is_fast(&self) -> bool {
         self.sequence == Sequence(0)
     }
 }
 
 impl ShardRecord {
-    /// Of a shard that nothing was written to yet.
+    /// The record of a shard without bytes.
     pub fn empty(stamp: Stamp) -> Self {
         Self { stamp, length: 0, home_blocks: 0, reserved_blocks: 0 }
     }
 
-    /// As a cut or a punch leaves its room: blocks that had room only are no longer fresh.
+    /// The record after a cut or a punch: blocks that only had space allocated are no longer fresh.
     pub fn without_room(self) -> Self {
         Self { home_blocks: self.home_blocks.max(self.reserved_blocks), reserved_blocks: 0, ..self }
     }
 }
 
 impl StubRecord {
-    /// Names in it changed.
+    /// Notes a change of names in the directory.
     pub fn renamed(&mut self, now: Time) {
         self.ctime = now.max(self.ctime);
         self.mtime = self.ctime;
@@ -282,8 +277,8 @@ impl StubRecord {
     }
 }
 
-/// Slots of a session. The low 8 bits of an op id are its slot, which no two unanswered ops of a session share; so the
-/// last result of each slot is all that retries can ask for.
+/// Slots of a session. The low 8 bits of an op id are its slot, and no two unanswered ops of a session share a slot.
+/// So a retry can only ask for the last result of a slot.
 pub const SESSION_SLOTS: usize = 256;
 
 #[cfg(test)]

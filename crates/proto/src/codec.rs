@@ -1,11 +1,12 @@
-//! The encoding: fixed widths, little-endian, a `u8` number before each enum's fields, `u32` counts before lists.
+//! The encoding: fixed widths, little-endian, a `u8` number before the fields of each enum, a `u32` count before
+//! lists.
 //!
-//! Invariants: decoding never panics; it allocates at most as many elements as there are bytes left; byte strings are
-//! slices of the input buffer, not copies. `docs/format/wire.md` is the document.
+//! Invariants: decoding never panics, and it allocates at most as many elements as bytes are left. Byte strings are
+//! slices of the input buffer, not copies. `docs/format/wire.md` describes the encoding.
 
 use bytes::Bytes;
 
-/// The bytes do not hold a value of the asked type.
+/// The bytes do not encode a value of the requested type; the text says why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -17,25 +18,25 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// A cursor over bytes that arrived.
+/// A cursor over received bytes.
 #[derive(Debug, Clone)]
 pub struct Input(Bytes);
 
 impl Input {
-    /// Reads from the start of `bytes`.
+    /// A cursor at the start of `bytes`.
     pub fn new(bytes: Bytes) -> Self {
         Self(bytes)
     }
 
-    /// Bytes not read yet.
+    /// Number of bytes left.
     pub fn remaining(&self) -> usize {
         self.0.len()
     }
 
-    /// The next `count` bytes, sharing the buffer.
+    /// The next `count` bytes, which share the buffer.
     pub fn slice(&mut self, count: usize) -> Result<Bytes, Malformed> {
         if count > self.0.len() {
-            return Err(Malformed("shorter than it says"));
+            return Err(Malformed("the value is shorter than its length says"));
         }
         Ok(self.0.split_to(count))
     }
@@ -51,22 +52,22 @@ impl Input {
 pub trait Wire: Sized {
     /// Appends the encoding to `out`.
     fn put(&self, out: &mut Vec<u8>);
-    /// Reads one value.
+    /// Decodes one value.
     fn take(input: &mut Input) -> Result<Self, Malformed>;
 
-    /// The encoding alone.
+    /// The encoding in a buffer of its own.
     fn to_bytes(&self) -> Bytes {
         let mut out = Vec::with_capacity(128);
         self.put(&mut out);
         Bytes::from(out)
     }
 
-    /// Reads a value that fills `bytes` exactly.
+    /// Decodes a value that fills `bytes` exactly.
     fn from_bytes(bytes: Bytes) -> Result<Self, Malformed> {
         let mut input = Input::new(bytes);
         let value = Self::take(&mut input)?;
         if input.remaining() > 0 {
-            return Err(Malformed("trailing bytes"));
+            return Err(Malformed("bytes follow the value"));
         }
         Ok(value)
     }
@@ -94,7 +95,7 @@ impl Wire for bool {
         match u8::take(input)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Malformed("a bool that is neither 0 nor 1")),
+            _ => Err(Malformed("a bool is neither 0 nor 1")),
         }
     }
 }
@@ -116,7 +117,7 @@ impl Wire for String {
         out.extend_from_slice(self.as_bytes());
     }
     fn take(input: &mut Input) -> Result<Self, Malformed> {
-        String::from_utf8(Bytes::take(input)?.to_vec()).map_err(|_| Malformed("text that is not UTF-8"))
+        String::from_utf8(Bytes::take(input)?.to_vec()).map_err(|_| Malformed("a text is not UTF-8"))
     }
 }
 
@@ -127,9 +128,10 @@ impl<T: Wire> Wire for Vec<T> {
     }
     fn take(input: &mut Input) -> Result<Self, Malformed> {
         let count = u32::take(input)? as usize;
-        // Every element takes at least a byte, so a count beyond the input is a lie, found before allocating for it.
+        // Every element takes at least one byte, so a count above the bytes that are left is refused before anything
+        // is allocated.
         if count > input.remaining() {
-            return Err(Malformed("a list longer than its bytes"));
+            return Err(Malformed("a list is longer than its bytes"));
         }
         let mut items = Vec::with_capacity(count.min(1024));
         for _ in 0..count {
@@ -187,7 +189,7 @@ impl<T: Wire, E: Wire> Wire for Result<T, E> {
         Ok(match u8::take(input)? {
             1 => Ok(T::take(input)?),
             0 => Err(E::take(input)?),
-            _ => return Err(Malformed("a result that is neither")),
+            _ => return Err(Malformed("a result is neither a value nor an error")),
         })
     }
 }
@@ -211,7 +213,8 @@ macro_rules! wire_struct {
     )*};
 }
 
-/// Declares an enum: each variant has an explicit number, kept for ever, and named fields encoded in order.
+/// Declares an enum. Each variant has an explicit number, which never changes, and named fields that are encoded in
+/// order.
 #[macro_export]
 macro_rules! wire_enum {
     ($($(#[$m:meta])* pub enum $name:ident {

@@ -1,13 +1,14 @@
-//! The one error type at the waist, and the one table that says what each error is to a kernel, a shell and a person.
+//! The one error type of all layers, and the one table that maps each error to an errno, an exit status and an
+//! advice.
 
 use crate::ids::{Epoch, ServerId, Stamp};
 use crate::wire_enum;
 
-/// What every layer answers.
+/// Result of an op in every layer.
 pub type Result<T> = std::result::Result<T, Error>;
 
 wire_enum! {
-    /// Why an op was not done. Each maps to one errno, one exit status and one piece of advice: [`Error::entry`].
+    /// Why an op was not executed. Each error maps to one errno, one exit status and one advice: [`Error::entry`].
     pub enum Error {
         1 = NotFound,
         2 = Exists,
@@ -25,78 +26,76 @@ wire_enum! {
         14 = Loop,
         15 = ReadOnly,
         16 = NotSupported { what: String },
-        /// SEEK_DATA or SEEK_HOLE finds nothing.
+        /// SEEK_DATA or SEEK_HOLE found nothing.
         17 = NoData,
-        /// As EACCES of the call's man page.
+        /// EACCES, as in the man page of the system call.
         18 = NoAccess { what: String },
-        /// The inode is gone.
+        /// The inode no longer exists.
         20 = Stale,
-        /// The partition's view is another one by now.
+        /// The partition has another view, of this epoch.
         21 = StaleView { epoch: Epoch },
-        /// A conditional write met another stamp.
+        /// A conditional write found another stamp.
         22 = Conflict { stamp: Option<Stamp> },
-        /// The file's bytes were given up or moved meanwhile.
+        /// Bytes of the file were removed or moved meanwhile.
         23 = LayoutChanged,
-        /// An earlier op of the same batch failed, so this one was not tried.
+        /// An earlier op of the batch failed, so this one was not executed.
         24 = Skipped,
         25 = SessionEnded,
-        /// Another holds the lock.
+        /// Another owner holds a lock in conflict.
         26 = WouldBlock,
-        /// Waiting for the lock would wait for itself.
+        /// The wait for the lock would never end.
         27 = Deadlock,
         /// The op was cancelled while it waited.
         28 = Interrupted,
-        /// A file or a session has as many locks as it may.
+        /// A file or a session has reached its limit of locks.
         29 = TooManyLocks { what: String },
-        /// The partition's leader has begun anew and does not know this session's locks: `Restore` comes first.
+        /// The partition has a new leader that has no report of this session's locks: `Restore` must come first.
         37 = LocksUntold,
         /// The partition's leader is at another server.
         36 = OtherServer { server: ServerId },
-        /// The directory's names are shared by so many partitions, and this one has no such name.
+        /// `spread` partitions share the names of the directory, and the name belongs to another one.
         38 = OtherSpread { spread: u32 },
-        /// Something that must answer is away; the same op may succeed later.
+        /// A server or replica that the op needs does not answer. The same op may succeed later.
         30 = Unavailable { what: String },
         /// Stored bytes do not match their checksum.
         31 = Damaged { what: String },
         32 = Io { what: String },
-        /// A brick stopped itself after a failed write or sync.
+        /// The brick stopped itself after a failed write or sync.
         33 = Poisoned { what: String },
-        /// All replicas lost their memory before it was on stable storage.
+        /// All replicas lost acknowledged changes before these were on stable storage.
         39 = Lost { what: String },
-        /// What arrived is not what the protocol says.
+        /// Received data violates the protocol.
         34 = Protocol { what: String },
-        /// A broken invariant of ours.
+        /// An invariant of ours does not hold.
         35 = Bug { what: String },
     }
 }
 
-/// Who can do something about an error, and what.
+/// What can be done about an error, and by whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// Change the request.
     FixRequest,
-    /// Look up or open again.
+    /// Look up or open the file again.
     Reopen,
-    /// The client library sends it again by itself.
+    /// None: the client library repeats the op.
     Retry,
-    /// Delete something or add a brick.
+    /// Remove data or add a brick.
     MakeRoom,
-    /// An operator looks at a disk or a server.
+    /// An operator must check a disk or a server.
     Repair,
-    /// Report a bug.
     Report,
 }
 
 /// A row of the error table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorEntry {
-    /// As in errno(3) on Linux x86-64 and arm64.
+    /// The errno (errno(3)) on Linux x86-64 and arm64.
     pub errno: i32,
-    /// Exit status of the command line; those of sysexits(3) where one fits.
+    /// Exit status of the command line, from sysexits(3) where one fits.
     pub exit: u8,
-    /// What to do.
     pub advice: Advice,
-    /// In words.
+    /// The error in words.
     pub text: &'static str,
 }
 
@@ -105,12 +104,13 @@ const fn entry(errno: i32, exit: u8, advice: Advice, text: &'static str) -> Erro
 }
 
 impl Error {
-    /// Whether it says nothing of what becomes of the op: the same request, under the same id, may succeed elsewhere or later.
+    /// True if the error does not tell what became of the op: the same request, under the same op id, may succeed
+    /// later or elsewhere.
     pub fn is_passing(&self) -> bool {
         matches!(self, Error::StaleView { .. } | Error::OtherServer { .. } | Error::Unavailable { .. })
     }
 
-    /// The row of this error.
+    /// This error's row of the table.
     pub fn entry(&self) -> ErrorEntry {
         use Advice::*;
         match self {
@@ -119,7 +119,7 @@ impl Error {
             Error::NotDirectory => entry(20, 65, FixRequest, "not a directory"),
             Error::IsDirectory => entry(21, 65, FixRequest, "is a directory"),
             Error::NotEmpty => entry(39, 65, FixRequest, "the directory is not empty"),
-            Error::NameTooLong => entry(36, 65, FixRequest, "a name of over 255 bytes"),
+            Error::NameTooLong => entry(36, 65, FixRequest, "the name is longer than 255 bytes"),
             Error::Invalid { .. } => entry(22, 64, FixRequest, "invalid"),
             Error::NoSpace { .. } => entry(28, 74, MakeRoom, "no space left"),
             Error::TooLarge => entry(27, 65, FixRequest, "beyond the greatest file size"),
@@ -131,7 +131,7 @@ impl Error {
             Error::ReadOnly => entry(30, 77, FixRequest, "read-only"),
             Error::NotSupported { .. } => entry(95, 69, FixRequest, "not supported"),
             Error::NoAccess { .. } => entry(13, 77, FixRequest, "permission denied"),
-            Error::NoData => entry(6, 65, FixRequest, "nothing there from that offset on"),
+            Error::NoData => entry(6, 65, FixRequest, "no data at or after that offset"),
             Error::Stale => entry(116, 66, Reopen, "the file is gone"),
             Error::StaleView { .. } => entry(11, 75, Retry, "the partition's view has changed"),
             Error::Conflict { .. } => entry(11, 75, Retry, "another write came first"),
@@ -142,40 +142,40 @@ impl Error {
             Error::Deadlock => entry(35, 75, FixRequest, "waiting for the lock would be a deadlock"),
             Error::Interrupted => entry(4, 75, FixRequest, "interrupted while waiting"),
             Error::TooManyLocks { .. } => entry(37, 75, FixRequest, "too many locks"),
-            Error::LocksUntold => entry(11, 75, Retry, "the locks must be told to the new leader first"),
+            Error::LocksUntold => entry(11, 75, Retry, "the session must report its locks to the new leader first"),
             Error::OtherServer { .. } => entry(11, 75, Retry, "another server leads the partition"),
-            Error::OtherSpread { .. } => entry(11, 75, Retry, "the name rests in another partition"),
+            Error::OtherSpread { .. } => entry(11, 75, Retry, "the name belongs to another partition"),
             Error::Unavailable { .. } => entry(110, 69, Retry, "not available"),
             Error::Damaged { .. } => entry(5, 74, Repair, "stored bytes are damaged"),
             Error::Io { .. } => entry(5, 74, Repair, "input/output error"),
             Error::Poisoned { .. } => entry(5, 74, Repair, "the brick has stopped after a failed write"),
-            Error::Lost { .. } => entry(5, 74, Repair, "what was written was lost before it was on stable storage"),
+            Error::Lost { .. } => entry(5, 74, Repair, "changes were lost before they were on stable storage"),
             Error::Protocol { .. } => entry(71, 76, Report, "protocol error"),
             Error::Bug { .. } => entry(5, 70, Report, "internal error"),
         }
     }
 
-    /// As errno(3).
+    /// The errno (errno(3)).
     pub fn errno(&self) -> i32 {
         self.entry().errno
     }
 
-    /// `Invalid` with words.
+    /// `Invalid` with an explanation.
     pub fn invalid(what: impl Into<String>) -> Self {
         Error::Invalid { what: what.into() }
     }
 
-    /// `Io` from the system's error and what was being done.
+    /// `Io` from an error of the system and the action that failed.
     pub fn io(doing: impl std::fmt::Display, error: std::io::Error) -> Self {
         Error::Io { what: format!("{doing}: {error}") }
     }
 
-    /// A broken invariant.
+    /// `Bug` with an explanation.
     pub fn bug(what: impl Into<String>) -> Self {
         Error::Bug { what: what.into() }
     }
 
-    /// What the error says beyond its row.
+    /// The explanation that this error carries, beyond its row.
     pub fn detail(&self) -> Option<&str> {
         match self {
             Error::Invalid { what }

@@ -1,4 +1,4 @@
-//! Ids, counters and stamps: a newtype for each, so that none is taken for another.
+//! Ids, counters and stamps, each a type of its own so that they cannot be confused.
 
 use crate::codec::{Input, Malformed, Wire};
 use crate::{wire_newtype, wire_struct};
@@ -6,31 +6,32 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 wire_newtype! {
-    /// A volume, numbered once per cluster and never re-used.
+    /// A volume. Its number is unique in the cluster and never reused.
     pub struct VolumeId(u32);
-    /// A ring: the partitions that volumes of one protection share in a pool.
+    /// A ring: the partitions that volumes with the same protection share in a pool.
     pub struct RingId(u16);
     /// A partition of a ring, 0 to P-1.
     pub struct PartitionNumber(u32);
     /// A point on a ring. Partition `p` of `P = 2^b` owns the positions whose top `b` bits are `p`.
     pub struct Position(u32);
-    /// The counter of a partition's view changes. Every op carries it.
+    /// The counter of a partition's view changes. Every op names it.
     pub struct Epoch(u64);
     /// The number of a record in its partition's log, from 1.
     pub struct Sequence(u64);
-    /// A client's session, numbered once per cluster. It ends once and never returns.
+    /// A client's session. Its number is unique in the cluster. A session that has ended never returns.
     pub struct SessionId(u64);
-    /// An op in its session, never re-used: a retry carries the same one. Reads, which need no retry, carry 0.
+    /// An op of a session. It is never reused, and a retry carries the same id. Reads, which need no record of their
+    /// result, carry 0.
     pub struct OpId(u64);
-    /// A server of the cluster, numbered once and never re-used.
+    /// A server of the cluster. Its number is never reused.
     pub struct ServerId(u32);
-    /// How often a brick's machine booted or its disk was mounted anew, as far as the brick has seen.
+    /// How often a brick's machine booted or its disk was mounted, as far as the brick has noticed.
     pub struct Incarnation(u64);
-    /// One op over several partitions, unique in its ring: a number of the driver's partition.
+    /// An op over several partitions, unique in its ring: a number that the coordinating partition assigned.
     pub struct IntentId(u128);
 }
 
-/// A brick, drawn at random when it is made; shown as 32 hex digits.
+/// A brick: a random number drawn when the brick is made, shown as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BrickId(pub u128);
 
@@ -63,25 +64,25 @@ impl<'de> serde::Deserialize<'de> for BrickId {
 }
 
 impl BrickId {
-    /// The form that people see: 32 hex digits.
+    /// The id as 32 hex digits.
     pub fn text(self) -> String {
         format!("{:032x}", self.0)
     }
 }
 
-/// The session of the servers' own housekeeping (recovery, collection). Its ops need no retry.
+/// The session of the servers' own work (recovery, garbage collection). Its ops are never retried.
 pub const SYSTEM_SESSION: SessionId = SessionId(0);
 
-/// 128 bits: position on the ring (32), random (32), number (64, unique in the volume: `st_ino`).
+/// An inode. 128 bits: position on the ring (32), random (32), number (64, unique in the volume: `st_ino`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(u128);
 
 impl InodeId {
-    /// Puts the three parts together.
+    /// An id of these parts.
     pub const fn new(position: u32, random: u32, number: u64) -> Self {
         Self(((position as u128) << 96) | ((random as u128) << 64) | number as u128)
     }
-    /// Where on the ring the inode lives.
+    /// The inode's position on the ring.
     pub const fn position(self) -> Position {
         Position((self.0 >> 96) as u32)
     }
@@ -114,7 +115,7 @@ impl Wire for InodeId {
     }
 }
 
-/// What holds a piece of a file's bytes; its shards are spread by `shard_position`.
+/// Identifies one piece of a file's bytes. Its shards are distributed by [`ShardId::position`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DataId(pub u128);
 
@@ -134,38 +135,39 @@ impl Wire for DataId {
 }
 
 wire_struct! {
-    /// One 4 MiB shard: number `index` of a data id, in a volume.
+    /// One shard: 4 MiB of a data id, in a volume.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct ShardId {
-        /// The volume that owns it.
+        /// The volume that it belongs to.
         pub volume: VolumeId,
-        /// Whose bytes.
+        /// The data id.
         pub data: DataId,
-        /// Which 4 MiB of them.
+        /// Number of the 4 MiB in the data id, from 0.
         pub index: u64,
     }
 
     /// The last write to a shard. Equal stamps mean equal bytes.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct Stamp {
-        /// Writes so far, from 1.
+        /// Number of writes to the shard, from 1.
         pub count: u64,
-        /// Who wrote last.
+        /// The session that wrote last.
         pub session: SessionId,
-        /// With which op.
+        /// The op that wrote last.
         pub op: OpId,
     }
 }
 
 impl Stamp {
-    /// Of a record that a leader makes by itself: no session has such a number, and no other leader or record the same.
+    /// The stamp of a record that a leader makes by itself. No session has its session number, and no other record
+    /// has the stamp.
     pub fn of_leader(count: u64, epoch: Epoch, sequence: Sequence) -> Self {
         Self { count, session: SessionId(1 << 63 | epoch.0), op: OpId(sequence.0) }
     }
 }
 
 impl ShardId {
-    /// Where on the ring the shard lives: XXH3-64 of the data id and the index, both little-endian; its high half.
+    /// The shard's position on the ring: the high half of XXH3-64 over data id and index, both little-endian.
     pub fn position(self) -> Position {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(&self.data.0.to_le_bytes());
@@ -175,7 +177,7 @@ impl ShardId {
 }
 
 impl Position {
-    /// The partition that owns this position on a ring of `count` (a power of two) partitions.
+    /// The partition that owns this position on a ring of `count` partitions (a power of two).
     pub fn partition(self, count: u32) -> PartitionNumber {
         debug_assert!(count.is_power_of_two());
         let bits = count.trailing_zeros();
@@ -184,15 +186,15 @@ impl Position {
 }
 
 impl PartitionNumber {
-    /// The first position that this partition of `count` owns.
+    /// The first position of this partition on a ring of `count` partitions.
     pub fn first_position(self, count: u32) -> Position {
         let bits = count.trailing_zeros();
         Position(if bits == 0 { 0 } else { self.0 << (32 - bits) })
     }
 }
 
-/// Where the name of a directory rests. `spread` (a power of two) partitions share the names: the directory's own
-/// position for one; else the position turned by the top bits of the name's hash.
+/// Position of a name in a directory whose names `spread` partitions (a power of two) share. For a spread of 1 it is
+/// the directory's own position; otherwise the name's hash selects one of [`name_positions`].
 pub fn name_position(directory: InodeId, name: &Name, spread: u32) -> Position {
     if spread <= 1 {
         return directory.position();
@@ -200,42 +202,47 @@ pub fn name_position(directory: InodeId, name: &Name, spread: u32) -> Position {
     turned(directory, (xxh3_64(name.as_bytes()) >> 32) as u32 & (spread - 1), spread)
 }
 
-/// Where the names of a directory rest, its own position first: one in each of the partitions that share them.
+/// Positions of a directory's names, one in each partition that shares them. The first is the directory's own.
 pub fn name_positions(directory: InodeId, spread: u32) -> impl Iterator<Item = Position> {
     (0..spread.max(1)).map(move |part| turned(directory, part, spread.max(1)))
 }
 
+/// The directory's position, moved on by `part` of `spread` equal steps around the ring.
 fn turned(directory: InodeId, part: u32, spread: u32) -> Position {
     let step = (1u64 << 32) / u64::from(spread);
     Position(directory.position().0.wrapping_add((u64::from(part) * step) as u32))
 }
 
 impl PartitionNumber {
-    /// Where a directory's names rest in this partition of `count`, if there are any: they turn the top bits of its
-    /// position only, and no two of its parts share a partition. So a partition finds them whatever the spread is.
+    /// Position that a directory's names have in this partition of `count`, if it has any. All positions of a
+    /// directory differ only in the top bits, and no two are in one partition, so the result does not depend on the
+    /// spread.
     pub fn names_position(self, directory: InodeId, count: u32) -> Position {
         let below = u32::MAX.checked_shr(count.trailing_zeros()).unwrap_or(0);
         Position(self.first_position(count).0 | (directory.position().0 & below))
     }
 }
 
-/// Whether a directory can have so many partitions on a ring of `count`.
+/// True if `spread` partitions can share the names of a directory on a ring of `count`.
 pub fn is_spread(spread: u32, count: u32) -> bool {
     spread.is_power_of_two() && spread <= count
 }
 
-/// A name in a directory: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
+/// A name in a directory: 1 to 255 bytes, without `/` and NUL, neither `.` nor `..`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Bytes);
 
 impl Name {
-    /// Checks and takes the bytes.
+    /// Checks the bytes of a name.
+    ///
+    /// # Errors
+    /// `Malformed`, with the reason, if they are not a name.
     pub fn new(bytes: Bytes) -> Result<Self, Malformed> {
         match &bytes[..] {
-            b"" => Err(Malformed("an empty name")),
+            b"" => Err(Malformed("the name is empty")),
             b"." | b".." => Err(Malformed("the name is . or ..")),
-            b if b.len() > 255 => Err(Malformed("a name over 255 bytes")),
-            b if b.contains(&b'/') || b.contains(&0) => Err(Malformed("a name with / or NUL in it")),
+            b if b.len() > 255 => Err(Malformed("the name is longer than 255 bytes")),
+            b if b.contains(&b'/') || b.contains(&0) => Err(Malformed("the name contains / or NUL")),
             _ => Ok(Self(bytes)),
         }
     }

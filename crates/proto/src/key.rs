@@ -1,15 +1,17 @@
-//! Keys of the index. `docs/format/index.md` is the document.
+//! Keys of the index, as described in `docs/format/index.md`.
 //!
-//! table (1) | ring (2) | position (4) | volume (4) | id (16) | kind (1) | rest, all big-endian, so that byte order is
-//! ring order and a partition is one range of each table: doubling the partitions splits a range.
+//! table (1) | ring (2) | position (4) | volume (4) | id (16) | kind (1) | rest, all big-endian. So the order of
+//! bytes is the order of the ring, a partition is one range of each table, and doubling the partitions splits each
+//! range.
 //!
-//! In the id the random bits come last, behind the number (`docs/adr/0007-key-order.md`): inodes that are born one after
-//! the other in a place are neighbours in the index, so a checkpoint fills pages instead of touching one for each.
+//! The id has its random bits last, after the number (`docs/adr/0007-key-order.md`): inodes that are made one after
+//! the other at one position are neighbours in the index, so a checkpoint fills pages instead of writing to one page
+//! for each inode.
 
 use crate::ids::*;
 use bytes::Bytes;
 
-/// What a record is.
+/// Kind of a record in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -17,55 +19,59 @@ pub enum Kind {
     Inode = 1,
     /// The bytes of a small file, or a symlink's target.
     Content = 2,
-    /// An extended attribute; rest: its name.
+    /// An extended attribute. Rest: its name.
     Xattr = 3,
-    /// `StubRecord` of a directory.
+    /// A directory's `StubRecord`.
     Stub = 4,
-    /// `NameRecord`; rest: the name.
+    /// A `NameRecord`. Rest: the name.
     Name = 5,
-    /// `ShardRecord`; rest: index (8).
+    /// A `ShardRecord`. Rest: index (8).
     Shard = 6,
-    /// Checksums of 64 blocks; rest: index (8), group (2).
+    /// Checksums of 64 blocks. Rest: index (8), group (2).
     Checksums = 7,
-    /// Work: `PartitionRecord`.
+    /// Work: a `PartitionRecord`.
     Partition = 16,
-    /// Work: `IntentRecord`; id: the intent.
+    /// Work: an `IntentRecord`. Id: the intent.
     Intent = 17,
-    /// Work: a leg that was taken; id: the intent, rest: number (2).
+    /// Work: a leg that was executed. Id: the intent. Rest: its number (2).
     LegDone = 18,
-    /// Work: `SessionRecord`; rest: session (8), slot (2).
+    /// Work: a `SessionRecord`. Rest: session (8), slot (2).
     Session = 19,
-    /// Work: an inode without a name; id: the inode.
+    /// Work: an inode without a name. Id: the inode.
     Orphan = 20,
-    /// Work: `GarbageRecord`, a data id that was given up; id: the data id.
+    /// Work: a `GarbageRecord` of a data id that is no longer used. Id: the data id.
     Garbage = 21,
-    /// Work: a name that a rename of another partition holds; its value is the intent. Id: the directory, rest: the name;
-    /// without one: the volume's moves of directories.
+    /// Work: a name that is held by a rename of another partition; the value is its intent. Id: the directory. Rest:
+    /// the name; empty for the hold on all moves of directories in the volume.
     Hold = 22,
-    /// Work: a file whose times may be behind what was answered; id: the inode.
+    /// Work: a file whose stored times may be older than the acknowledged ones. Id: the inode.
     Writing = 23,
-    /// Work: fast writes of the partition may not be on stable storage.
+    /// Work: fast writes in the partition may not be on stable storage.
     Loose = 24,
-    /// The replica's own: `HealRecord`.
+    /// Own: the replica's `HealRecord`.
     Heal = 32,
-    /// The replica's own: `UnsettledRecord` of a shard; rest: index (8).
+    /// Own: the replica's `UnsettledRecord` of a shard. Rest: index (8).
     Unsettled = 33,
 }
 
-/// Bytes of the longest name of a file or an attribute.
+/// Length of the longest name of a file or an attribute.
 const NAME_BYTES_MAX: usize = 255;
 
+/// Table of files and directories.
 const OBJECTS: u8 = 1;
+/// Table of a partition's work in progress.
 const WORK: u8 = 2;
+/// Table of what a replica keeps for itself.
 const OWN: u8 = 3;
+/// Offset of the kind in a key.
 const KIND_AT: usize = 27;
 
-/// An id (position 32, random 32, number 64) as keys have it: position, number, random.
+/// Moves the parts of an id (position 32, random 32, number 64) to the order of keys: position, number, random.
 const fn in_key_order(id: u128) -> u128 {
     (id >> 96 << 96) | ((id as u64 as u128) << 32) | ((id >> 64) as u32 as u128)
 }
 
-/// The id that keys have so.
+/// Inverse of [`in_key_order`].
 const fn from_key_order(ordered: u128) -> u128 {
     (ordered >> 96 << 96) | ((ordered as u32 as u128) << 64) | ((ordered >> 32) as u64 as u128)
 }
@@ -74,14 +80,13 @@ const fn from_key_order(ordered: u128) -> u128 {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Bytes);
 
-/// Where a partition's keys are, in one volume or in all.
+/// The part of a key before the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyPrefix {
-    /// Ring.
     pub ring: RingId,
-    /// Position on it.
+    /// Position on the ring.
     pub position: Position,
-    /// Volume; 0 for the partition's own work.
+    /// The volume; 0 for work of the partition itself.
     pub volume: VolumeId,
 }
 
@@ -98,27 +103,25 @@ impl Key {
         Self(Bytes::from(out))
     }
 
-    /// A record of an inode that has one of its kind: `Inode`, `Content`, `Stub`.
+    /// A record that an inode has at most one of: `Inode`, `Content`, `Stub`.
     pub fn inode(ring: RingId, volume: VolumeId, inode: InodeId, kind: Kind) -> Self {
         Self::build(OBJECTS, KeyPrefix { ring, position: inode.position(), volume }, inode.bits(), kind, &[])
     }
 
-    /// A directory's stub in the partition of `position`.
+    /// A directory's stub, in the partition of the prefix.
     pub fn stub(prefix: KeyPrefix, dir: InodeId) -> Self {
         Self::build(OBJECTS, prefix, dir.bits(), Kind::Stub, &[])
     }
 
-    /// A name; `prefix` is where it rests.
+    /// A name. `prefix` has the position of [`name_position`].
     pub fn name(prefix: KeyPrefix, dir: InodeId, name: &[u8]) -> Self {
         Self::build(OBJECTS, prefix, dir.bits(), Kind::Name, &[name])
     }
 
-    /// An extended attribute.
     pub fn xattr(ring: RingId, volume: VolumeId, inode: InodeId, name: &[u8]) -> Self {
         Self::build(OBJECTS, KeyPrefix { ring, position: inode.position(), volume }, inode.bits(), Kind::Xattr, &[name])
     }
 
-    /// A shard.
     pub fn shard(ring: RingId, shard: ShardId) -> Self {
         let prefix = KeyPrefix { ring, position: shard.position(), volume: shard.volume };
         Self::build(OBJECTS, prefix, shard.data.0, Kind::Shard, &[&shard.index.to_be_bytes()])
@@ -131,81 +134,80 @@ impl Key {
         Self::build(OBJECTS, prefix, shard.data.0, Kind::Checksums, &rest)
     }
 
-    /// The partition's own record; `position` is its first.
+    /// The partition's own record. `position` is the partition's first one.
     pub fn partition(ring: RingId, position: Position) -> Self {
         Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Partition, &[])
     }
 
-    /// An intent of the partition that starts at `position`.
+    /// An intent of the partition that begins at `position`.
     pub fn intent(ring: RingId, position: Position, intent: IntentId) -> Self {
         Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, intent.0, Kind::Intent, &[])
     }
 
-    /// A leg that the partition that starts at `position` has taken.
+    /// An executed leg, in the partition that begins at `position`.
     pub fn leg_done(ring: RingId, position: Position, intent: IntentId, number: u16) -> Self {
         let prefix = KeyPrefix { ring, position, volume: VolumeId(0) };
         Self::build(WORK, prefix, intent.0, Kind::LegDone, &[&number.to_be_bytes()])
     }
 
-    /// The result of a session's op.
+    /// The result of an op of a session.
     pub fn session(ring: RingId, position: Position, session: SessionId, slot: u16) -> Self {
         let rest: [&[u8]; 2] = [&session.0.to_be_bytes(), &slot.to_be_bytes()];
         Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Session, &rest)
     }
 
-    /// What the keys of all results of a session begin with.
+    /// The prefix of all results of a session.
     pub fn session_prefix(ring: RingId, position: Position, session: SessionId) -> Self {
         let prefix = KeyPrefix { ring, position, volume: VolumeId(0) };
         Self::build(WORK, prefix, 0, Kind::Session, &[&session.0.to_be_bytes()])
     }
 
-    /// An inode without a name.
     pub fn orphan(ring: RingId, volume: VolumeId, inode: InodeId) -> Self {
         Self::build(WORK, KeyPrefix { ring, position: inode.position(), volume }, inode.bits(), Kind::Orphan, &[])
     }
 
-    /// A file that is being overwritten on the fast lane.
+    /// A file that is being overwritten by fast writes.
     pub fn writing(ring: RingId, volume: VolumeId, inode: InodeId) -> Self {
         Self::build(WORK, KeyPrefix { ring, position: inode.position(), volume }, inode.bits(), Kind::Writing, &[])
     }
 
-    /// Fast writes that may not be on stable storage, in the partition that starts at `position`.
+    /// The marker of fast writes that may not be on stable storage, in the partition that begins at `position`.
     pub fn loose(ring: RingId, position: Position) -> Self {
         Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Loose, &[])
     }
 
-    /// A data id that was given up; it rests with the inode that had it.
+    /// A data id that is no longer used, at the position of the inode that had it.
     pub fn garbage(ring: RingId, volume: VolumeId, position: Position, data: DataId) -> Self {
         Self::build(WORK, KeyPrefix { ring, position, volume }, data.0, Kind::Garbage, &[])
     }
 
-    /// What a rename holds; `prefix` is where the name rests.
+    /// A name that a rename holds. `prefix` has the position of the name.
     pub fn hold(prefix: KeyPrefix, dir: InodeId, name: &[u8]) -> Self {
         Self::build(WORK, prefix, dir.bits(), Kind::Hold, &[name])
     }
 
-    /// How far a replica of the partition that starts at `position` has healed. No two replicas need have the same.
+    /// Progress of a learning replica of the partition that begins at `position`. Replicas need not agree on it.
     pub fn heal(ring: RingId, position: Position) -> Self {
         Self::build(OWN, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Heal, &[])
     }
 
-    /// What a replica has of fast writes to a shard that others may not have.
+    /// The fast writes to a shard that this replica has and others may lack.
     pub fn unsettled(ring: RingId, shard: ShardId) -> Self {
         let prefix = KeyPrefix { ring, position: shard.position(), volume: shard.volume };
         Self::build(OWN, prefix, shard.data.0, Kind::Unsettled, &[&shard.index.to_be_bytes()])
     }
 
-    /// The bytes.
+    /// The key's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// A key as the index has it.
+    /// A key read from the index.
     pub fn from_bytes(bytes: Bytes) -> Self {
         Self(bytes)
     }
 
-    /// What the record is; `None` for bytes that are no key.
+    /// Kind of the record. `None` if the bytes are not a key.
     pub fn kind(&self) -> Option<Kind> {
         use Kind::*;
         let all = [
@@ -216,7 +218,7 @@ impl Key {
         all.into_iter().find(|k| *k as u8 == byte)
     }
 
-    /// Ring, position and volume; `None` for bytes that are no key.
+    /// Ring, position and volume. `None` if the bytes are not a key.
     pub fn prefix(&self) -> Option<KeyPrefix> {
         let b = &self.0;
         if b.len() <= KIND_AT {
@@ -229,18 +231,18 @@ impl Key {
         })
     }
 
-    /// The 128-bit id: inode, data id or intent; `None` for bytes that are no key.
+    /// The 128-bit id: inode, data id or intent. `None` if the bytes are not a key.
     pub fn id(&self) -> Option<u128> {
         let id: [u8; 16] = self.0.get(11..KIND_AT)?.try_into().ok()?;
         Some(from_key_order(u128::from_be_bytes(id)))
     }
 
-    /// The shard, if it is a shard's key.
+    /// The shard, if this is the key of a shard.
     pub fn as_shard(&self) -> Option<ShardId> {
         self.shard_of(Kind::Shard)
     }
 
-    /// The shard, if it is the key of its unsettled writes.
+    /// The shard, if this is the key of a shard's unsettled writes.
     pub fn as_unsettled(&self) -> Option<ShardId> {
         self.shard_of(Kind::Unsettled)
     }
@@ -253,7 +255,7 @@ impl Key {
         Some(ShardId { volume: self.prefix()?.volume, data: DataId(self.id()?), index })
     }
 
-    /// Whether these bytes are a key: a known kind in the table that has it, with a rest of the right length.
+    /// True if the bytes are a key: a known kind in its table, with a rest of the right length.
     pub fn is_well_formed(&self) -> bool {
         use Kind::*;
         let Some(kind) = self.kind() else { return false };
@@ -273,12 +275,12 @@ impl Key {
         self.0[0] == table && lengths.contains(&rest)
     }
 
-    /// What follows the kind.
+    /// The bytes after the kind.
     pub fn rest(&self) -> Bytes {
         self.0.slice((KIND_AT + 1).min(self.0.len())..)
     }
 
-    /// The first key that is greater than every key that begins with this one's bytes.
+    /// The first key after all keys that begin with these bytes.
     pub fn prefix_end(&self) -> Self {
         let mut out = self.0.to_vec();
         while let Some(last) = out.pop() {
@@ -290,31 +292,31 @@ impl Key {
         Self(Bytes::from_static(&[u8::MAX; KIND_AT + 1]))
     }
 
-    /// The key right after this one.
+    /// The first key after this one.
     pub fn successor(&self) -> Self {
         let mut out = self.0.to_vec();
         out.push(0);
         Self(Bytes::from(out))
     }
 
-    /// The work keys of the partition `number` of `count`: from, to (exclusive).
+    /// Range of the work keys of partition `number` of `count`: from, to (exclusive).
     pub fn work_range(ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
         Self::table_range(WORK, ring, number, count)
     }
 
-    /// The object keys of the partition `number` of `count`: from, to (exclusive).
+    /// Range of the object keys of partition `number` of `count`: from, to (exclusive).
     pub fn object_range(ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
         Self::table_range(OBJECTS, ring, number, count)
     }
 
-    /// The keys of the partition `number` of `count` that are its replica's own: from, to (exclusive).
+    /// Range of the own keys of partition `number` of `count`: from, to (exclusive).
     pub fn own_range(ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
         Self::table_range(OWN, ring, number, count)
     }
 
     fn table_range(table: u8, ring: RingId, number: PartitionNumber, count: u32) -> (Self, Self) {
         let start = |position: u64| {
-            // One past the last position is the next ring's first.
+            // The position after the last one is the first position of the next ring.
             let bits = (u64::from(ring.0) << 32) + position;
             let mut out = vec![table];
             out.extend_from_slice(&bits.to_be_bytes()[2..]);

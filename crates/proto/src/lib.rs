@@ -1,8 +1,12 @@
-//! The words that every Hekate process speaks: ids, attributes, ops, replies, errors, the map, and their encoding.
+//! The vocabulary that all Hekate processes share: ids, attributes, ops, replies, errors, the map, and their
+//! encoding.
 //!
 //! The crate does no IO and holds no state. The wire (`docs/format/wire.md`), the journal (`docs/format/journal.md`)
 //! and the index (`docs/format/index.md`) all use the encoding of [`codec`]: fixed widths, little-endian, explicit
-//! numbers, and decoders that answer bad input with [`codec::Malformed`] and never panic.
+//! numbers, and decoders that return [`codec::Malformed`] for bad input and never panic.
+//!
+//! Read in this order: `ids` and `attr` (what exists), `op` and `reply` (what can be asked and answered), `error`,
+//! `map` (where to ask), `change` and `key` (what is stored).
 
 pub mod attr;
 pub mod change;
@@ -29,15 +33,15 @@ pub use op::{
 };
 pub use reply::{Entry, Reply, StubView, VolumeSpace};
 
-/// Bytes of one shard of a file: 4 MiB. A read or write is atomic inside one.
+/// Length of one shard of a file: 4 MiB. A read or write is atomic within one shard.
 pub const SHARD_BYTES: u64 = 4 << 20;
-/// Bytes of one checksummed block.
+/// Length of one checksummed block.
 pub const BLOCK_BYTES: usize = 4096;
-/// A file of at most this many bytes keeps them beside its inode.
+/// Longest file whose bytes are stored beside its inode.
 pub const INLINE_MAX: u64 = 16 << 10;
-/// The greatest file size, as in ext4 and XFS practice: offsets stay positive in an `off_t`.
+/// Longest file. As a signed 64-bit `off_t` its offsets are positive, with room for sums of an offset and a length.
 pub const FILE_BYTES_MAX: u64 = 1 << 60;
-/// Bytes of the greatest single read or write op.
+/// Longest single read or write op, in bytes: one shard.
 pub const IO_BYTES_MAX: usize = 4 << 20;
 /// The inode id of every volume's root directory.
 pub const ROOT: InodeId = InodeId::new(0, 0, 1);

@@ -1,4 +1,4 @@
-//! Locks on files as fcntl(2) and flock(2) know them: what is locked, by whom, and who tells whom.
+//! Locks on files as in fcntl(2) and flock(2).
 
 mod ranges;
 
@@ -7,75 +7,74 @@ pub use ranges::{LockHolder, locks_with};
 use crate::ids::SessionId;
 use crate::{wire_enum, wire_newtype, wire_struct};
 
-/// The end of a lock that reaches to the end of the file, however long it grows.
+/// The end of a lock that extends to the end of the file, whatever its size.
 pub const LOCK_END: u64 = u64::MAX;
 
 wire_newtype! {
-    /// Who holds locks, within a session: a process (fcntl), an open file (OFD, flock). Its mount chooses the number.
+    /// The owner of locks within a session: a process (fcntl) or an open file (OFD, flock). The mount assigns the
+    /// number.
     pub struct LockOwner(u64);
 }
 
 wire_enum! {
-    /// What a lock lets others do.
+    /// Kind of a lock.
     #[derive(Copy)]
     pub enum LockKind {
         /// Shared: `F_RDLCK`, `LOCK_SH`.
         1 = Read,
         /// Exclusive: `F_WRLCK`, `LOCK_EX`.
         2 = Write,
-        /// None: `F_UNLCK`, `LOCK_UN`. Only asked for, never held.
+        /// No lock: `F_UNLCK`, `LOCK_UN`. It is only requested, never held.
         3 = Unlock,
     }
 
-    /// Whose rules hold. Locks of one style never meet those of the other.
+    /// Rules of a lock. Locks of different styles never conflict.
     #[derive(Copy)]
     pub enum LockStyle {
-        /// fcntl(2): ranges. An open file description's locks (OFD) are these with an owner of their own.
+        /// fcntl(2): byte ranges. The locks of open file descriptions (OFD) have this style, with an owner of their
+        /// own.
         1 = Posix,
         /// flock(2): the whole file.
         2 = Flock,
-        /// Of a mount that writes at the end of the file (O_APPEND) until it has told the new end.
+        /// The whole file, held by a mount that appends (O_APPEND) until the leader knows the new end.
         3 = Append,
     }
 }
 
 wire_struct! {
-    /// A lock that is asked for or held.
+    /// A lock that is requested or held.
     #[derive(Copy)]
     pub struct Lock {
-        /// Shared, exclusive or none.
         pub kind: LockKind,
-        /// Whose rules.
         pub style: LockStyle,
-        /// First byte; 0 for flock.
+        /// First byte. 0 for flock.
         pub start: u64,
-        /// Last byte, inclusive; [`LOCK_END`] for all that follow, and for flock.
+        /// Last byte, inclusive. [`LOCK_END`] for all bytes that follow, and for flock.
         pub end: u64,
-        /// Whose it is, in its session.
+        /// The owner, within the session.
         pub owner: LockOwner,
-        /// The process, for `F_GETLK` and for people; 0 is none. It never decides anything.
+        /// The process, for `F_GETLK` and for people. 0: unknown. It decides nothing.
         pub pid: u32,
     }
 
-    /// A lock and the session that holds it or waits for it.
+    /// A lock, and the session that holds it or waits for it.
     #[derive(Copy)]
     pub struct HeldLock {
-        /// Whose mount.
         pub session: SessionId,
-        /// What it holds.
         pub lock: Lock,
     }
 }
 
 impl Lock {
-    /// Whether both have a byte.
+    /// True if the ranges have a byte in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start <= other.end && other.start <= self.end
     }
 }
 
 impl HeldLock {
-    /// Whether the two cannot be held at once: other owners, the same style, a common byte, and one of them exclusive.
+    /// True if the two locks cannot be held at once: different owners, the same style, a common byte, and at least
+    /// one exclusive.
     pub fn conflicts(&self, other: &Self) -> bool {
         let (a, b) = (&self.lock, &other.lock);
         self.holder() != other.holder()

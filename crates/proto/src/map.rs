@@ -1,30 +1,29 @@
-//! The map: what a client must know to reach a volume's partitions. Any server hands it out, as JSON.
+//! The map: what a client must know to reach a volume's partitions. Any server returns it, as JSON.
 
 use crate::codec::Malformed;
 use crate::ids::*;
 use serde::{Deserialize, Serialize};
 
-/// A volume's map.
+/// The map of a volume.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct VolumeMap {
-    /// The volume.
     pub volume: VolumeId,
-    /// Its name.
+    /// Name of the volume.
     pub name: String,
-    /// Its ring.
+    /// Ring of the volume.
     pub ring: RingId,
-    /// Copies of everything.
+    /// Number of copies of everything.
     pub copies: u32,
     /// How bytes are replicated.
     #[serde(default)]
     pub mode: Mode,
-    /// A view a partition, in order; a power of two of them.
+    /// One view for each partition, in order. The number of views is a power of two.
     pub views: Vec<View>,
-    /// The server that handed the map out: it is reached the way that the map came.
+    /// The server that returned the map. A client reaches it at the address that it used.
     pub server: ServerId,
-    /// That server and all that have bricks of the views.
+    /// Addresses of that server and of all that have bricks of the views.
     pub servers: Vec<ServerAddress>,
-    /// Where each brick of the views is, in the order of their ids.
+    /// The server of each brick in the views, in the order of brick ids.
     pub bricks: Vec<BrickPlace>,
 }
 
@@ -32,29 +31,29 @@ pub struct VolumeMap {
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Every write goes to the leader, and from it to the others.
+    /// Every write goes to the leader, which sends it to the other members.
     #[default]
     Leader,
-    /// High Speed Replication: overwrites that are to be on stable storage go to all members at once, where that can be.
+    /// High Speed Replication: durable overwrites go to all members at once where possible.
     Hsr,
-    /// Unsafe: the leader answers alone, the others follow.
+    /// Unsafe: the leader acknowledges alone, and the others follow.
     Async,
-    /// Unsafe: the same, and one server leads all that it has a copy of.
+    /// Unsafe: as `Async`, and one server leads all partitions that it has a copy of.
     Bypass,
-    /// For measuring: overwrites that are to be on stable storage as GlusterFS's AFR does them.
+    /// For measuring: durable overwrites work as in GlusterFS's AFR.
     #[serde(rename_all = "kebab-case")]
     Afr {
         /// A lock is kept for the next write.
         eager_lock: bool,
-        /// Writes at the same time share a changelog entry; under an eager lock, later ones too.
+        /// Concurrent writes share a changelog entry; under an eager lock, later ones do too.
         piggyback: bool,
     },
-    /// For measuring, unsafe: the same go to all members at once, without stamps and lists.
+    /// For measuring, unsafe: durable overwrites go to all members at once, without stamps and lists.
     FastPath,
 }
 
 impl Mode {
-    /// As users say it.
+    /// The mode in words.
     pub fn text(self) -> &'static str {
         match self {
             Self::Leader => "leader",
@@ -69,51 +68,48 @@ impl Mode {
         }
     }
 
-    /// Whether a leader answers before the others have what it says.
+    /// True if a leader acknowledges before the other members have the record.
     pub fn answers_early(self) -> bool {
         matches!(self, Self::Async | Self::Bypass)
     }
 
-    /// What it gives up of the contract (docs/semantics.md).
+    /// The guarantees of docs/semantics.md that this mode does not give.
     pub fn weaker(self) -> &'static [&'static str] {
         match self {
             Self::Leader | Self::Hsr => &[],
             Self::Async | Self::Bypass => &[
-                "what was acknowledged, and even synced, is lost if the leader's machine is lost before the others have it",
-                "a new leader may not know of it: a file may go back to what it was",
+                "acknowledged and even synced changes are lost if the leader's machine is lost before the others have them",
+                "a new leader may lack such changes: a file may return to an earlier state",
             ],
             Self::Afr { .. } => &[
-                "for measuring only: a crash may leave copies that differ until a leader begins anew",
-                "overwrites do not move a file's times",
+                "for measuring only: a crash may leave copies that differ until a view begins",
+                "overwrites do not change a file's times",
             ],
             Self::FastPath => &[
-                "for measuring only: writes at the same time, or a crash, leave copies that differ, and nothing finds out",
-                "overwrites do not move a file's times",
+                "for measuring only: concurrent writes, or a crash, leave copies that differ, and nothing detects it",
+                "overwrites do not change a file's times",
             ],
         }
     }
 
-    /// Whether clients write past the log, without stamps.
+    /// True if clients write to the members outside of the log, without stamps.
     pub fn is_raw(self) -> bool {
         matches!(self, Self::Afr { .. } | Self::FastPath)
     }
 }
 
-/// How a server is reached.
+/// Addresses of a server.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ServerAddress {
-    /// Which.
     pub server: ServerId,
-    /// `unix:PATH` and `tcp:ADDRESS:PORT`, those that it listens on; none if it has never said.
+    /// Its endpoints, `unix:PATH` and `tcp:ADDRESS:PORT`. Empty if the server has never announced any.
     pub endpoints: Vec<String>,
 }
 
-/// On which server a brick is.
+/// The server of a brick.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
 pub struct BrickPlace {
-    /// The brick.
     pub brick: BrickId,
-    /// Its server.
     pub server: ServerId,
 }
 
@@ -122,28 +118,29 @@ pub struct BrickPlace {
 pub struct View {
     /// Counter of this decision.
     pub epoch: Epoch,
-    /// Who orders; one of the members.
+    /// The member that orders the partition's records.
     pub leader: BrickId,
-    /// Who holds it, the leader included.
+    /// The replicas that have every record, the leader included.
     pub members: Vec<Member>,
-    /// Who is to hold it again: they take what the members take, and are brought what they missed.
+    /// Replicas that are being healed: they receive what the members receive, and what they missed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub learners: Vec<Member>,
-    /// Whether it has begun. Before that its leader serves nobody: who was left out may still serve.
+    /// True once the view has begun. Before that its leader serves no requests, because members of the previous view
+    /// may still serve.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub opened: bool,
-    /// No member had its memory when it began: what was not on stable storage is lost.
+    /// No member had its memory when the view began: changes that were not on stable storage are lost.
     #[serde(default, skip_serializing_if = "is_no")]
     pub forgetful: bool,
-    /// How many views of the partition began without memory: what was answered before one of them and not yet on stable
-    /// storage is lost.
+    /// Number of views of the partition that began without memory. Changes that were acknowledged before such a view
+    /// and not on stable storage are lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub losses: u32,
-    /// It has fewer members than the volume may have: its leader heals learners and serves nobody.
+    /// The view has fewer members than the volume requires: its leader heals learners and serves no requests.
     #[serde(default, skip_serializing_if = "is_no")]
     pub too_few: bool,
-    /// Every replica that the partition is to have is a member: only then is there a fast lane, of which who is away would
-    /// find nothing in the log.
+    /// Every replica that the partition should have is a member. Only then are fast writes allowed: a replica that is
+    /// missing could not learn of them from the log.
     #[serde(default, skip_serializing_if = "is_no")]
     pub whole: bool,
 }
@@ -165,23 +162,22 @@ fn is_no(flag: &bool) -> bool {
 }
 
 impl View {
-    /// One that has begun, without learners.
+    /// A view that has begun, without learners.
     pub fn new(epoch: Epoch, leader: BrickId, members: Vec<Member>) -> Self {
         let (learners, forgetful, too_few) = Default::default();
         Self { epoch, leader, members, learners, opened: true, forgetful, losses: 0, too_few, whole: true }
     }
 
-    /// Whether a brick is one of the members.
+    /// True if the brick is a member.
     pub fn has_member(&self, brick: BrickId) -> bool {
         self.members.iter().any(|member| member.brick == brick)
     }
 
-    /// Whether it is one of the learners.
+    /// True if the brick is a learner.
     pub fn has_learner(&self, brick: BrickId) -> bool {
         self.learners.iter().any(|learner| learner.brick == brick)
     }
 
-    /// Members and learners.
     pub fn all(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().chain(&self.learners)
     }
@@ -190,36 +186,38 @@ impl View {
 /// A brick in a view.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Member {
-    /// Which.
     pub brick: BrickId,
-    /// In which life.
+    /// The incarnation of the brick in this view.
     pub incarnation: Incarnation,
 }
 
 impl VolumeMap {
-    /// Whether every position leads to a server; who reads a map asks before anything else. See [`check_views`].
+    /// Checks that every position leads to a server. A client checks a map before it uses it.
+    ///
+    /// # Errors
+    /// `Malformed`, with the reason. See also [`check_views`].
     pub fn check(&self) -> Result<(), Malformed> {
         check_views(&self.views)?;
         let mut servers: Vec<ServerId> = self.servers.iter().map(|address| address.server).collect();
         servers.sort_unstable();
         if servers.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Malformed("a map that names a server twice"));
+            return Err(Malformed("the map names a server twice"));
         }
         let is_listed = |server: ServerId| servers.binary_search(&server).is_ok();
         if !is_listed(self.server) || self.bricks.iter().any(|place| !is_listed(place.server)) {
-            return Err(Malformed("a map with a server that it does not list"));
+            return Err(Malformed("the map has a server that it does not list"));
         }
         if self.bricks.windows(2).any(|pair| pair[0].brick >= pair[1].brick) {
-            return Err(Malformed("a map whose bricks are out of order, or one of them twice"));
+            return Err(Malformed("the map's bricks are out of order, or one is listed twice"));
         }
         let mut members = self.views.iter().flat_map(View::all);
         match members.all(|member| self.server_of(member.brick).is_some()) {
             true => Ok(()),
-            false => Err(Malformed("a map with a brick that is nowhere")),
+            false => Err(Malformed("the map does not list the brick of a view")),
         }
     }
 
-    /// The server that a brick is on.
+    /// The server that has a brick.
     pub fn server_of(&self, brick: BrickId) -> Option<ServerId> {
         let found = self.bricks.binary_search_by_key(&brick, |place| place.brick).ok()?;
         Some(self.bricks[found].server)
@@ -233,32 +231,32 @@ impl VolumeMap {
         holders
     }
 
-    /// Partitions of the ring.
+    /// Number of partitions of the ring.
     pub fn partitions(&self) -> u32 {
         self.views.len() as u32
     }
 
-    /// The partition of a position.
+    /// The partition that owns a position.
     pub fn partition_of(&self, position: Position) -> PartitionNumber {
         position.partition(self.partitions())
     }
 
-    /// A partition's view.
+    /// The view of a partition.
     pub fn view(&self, partition: PartitionNumber) -> Option<&View> {
         self.views.get(partition.0 as usize)
     }
 }
 
-/// Positions lead to partitions only if there is a power of two of them, and each is led by one of its members.
+/// Checks that the number of views is a power of two, and that each view has a valid leader and learners.
 pub fn check_views(views: &[View]) -> Result<(), Malformed> {
     if !views.len().is_power_of_two() {
-        return Err(Malformed("a ring whose partitions are not a power of two"));
+        return Err(Malformed("the number of the ring's partitions is not a power of two"));
     }
     if views.iter().any(|view| !view.has_member(view.leader)) {
-        return Err(Malformed("a view whose leader is none of its members"));
+        return Err(Malformed("the leader of a view is not one of its members"));
     }
     if views.iter().any(|view| view.learners.iter().any(|learner| view.has_member(learner.brick))) {
-        return Err(Malformed("a view with a member that learns"));
+        return Err(Malformed("a member of a view also learns"));
     }
     Ok(())
 }
@@ -296,7 +294,7 @@ mod tests {
             ("does not list", |map| map.servers.truncate(1)),
             ("does not list", |map| map.bricks[0].server = ServerId(9)),
             ("out of order", |map| map.bricks.swap(0, 1)),
-            ("nowhere", |map| map.bricks.truncate(1)),
+            ("does not list the brick", |map| map.bricks.truncate(1)),
             ("leader", |map| map.views[0].leader = BrickId(9)),
             ("learns", |map| map.views[0].learners = map.views[0].members.clone()),
         ];

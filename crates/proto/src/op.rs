@@ -1,6 +1,7 @@
-//! Every request is one [`Op`] value: the wire, the translators and the tests use the same ones.
+//! Every request is one [`Op`] value, used on the wire, in translators and in tests.
 //!
-//! Ops come in families, so that a translator matches few arms. Numbers are kept for ever.
+//! Ops are grouped in families, so that a translator matches few variants. The numbers never change. In the comments,
+//! `-> X` names the reply of an op.
 
 use crate::attr::{AttrChanges, NewNode, NodeKind, Time};
 use crate::ids::*;
@@ -9,20 +10,20 @@ use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 
 wire_enum! {
-    /// Who answers a request.
+    /// Who executes a request.
     #[derive(Copy)]
     pub enum Target {
         /// The leader of a partition, in the view that the client knows.
         1 = Partition { ring: RingId, partition: PartitionNumber, epoch: Epoch },
-        /// One brick: a sync.
+        /// One brick. For syncs.
         2 = Brick { brick: BrickId },
-        /// The server itself: volume ops.
+        /// The server itself. For volume ops.
         3 = Server,
-        /// One member of a partition's view: a fast write.
+        /// One member of a partition's view. For fast writes.
         4 = Replica { ring: RingId, partition: PartitionNumber, epoch: Epoch, brick: BrickId },
     }
 
-    /// One request.
+    /// One op.
     pub enum Op {
         1 = Name { op: NameOp },
         2 = Inode { op: InodeOp },
@@ -32,11 +33,12 @@ wire_enum! {
         6 = Leg { intent: IntentId, number: u16, leg: Box<Leg> },
     }
 
-    /// Ops on a name in a directory; answered where the name lives, elsewhere with `OtherSpread`.
+    /// Ops on a name in a directory. They are executed in the partition of the name; any other replies `OtherSpread`.
     pub enum NameOp {
-        /// -> `Node`, `Elsewhere`, or `NotFound`.
+        /// Replies `NotFound` if the name does not exist. -> `Node`, or `Elsewhere`.
         1 = Lookup { dir: InodeId, name: Name },
-        /// Makes an inode and its name. Not `exclusive`, and a file is there: that file. -> `Node`, or `Elsewhere`.
+        /// Makes an inode and its name. If a file has the name and `exclusive` is false, returns that file. ->
+        /// `Node`, or `Elsewhere`.
         2 = Create {
             dir: InodeId,
             name: Name,
@@ -44,19 +46,20 @@ wire_enum! {
             mode: u16,
             uid: u32,
             gid: u32,
-            /// Bits that a new mode loses, unless the directory has a default ACL.
+            /// Bits to clear in the mode, unless the directory has a default ACL.
             umask: u16,
             exclusive: bool,
-            /// Random bits for the new id: high half the position (directories only), low half the random part.
+            /// Random bits for the new id. High half: the position (directories only); low half: the random part.
             seed: u64,
         },
-        /// A further name for an inode that is no directory. -> `Node`.
+        /// Gives an inode that is not a directory one more name. -> `Node`.
         3 = Link { dir: InodeId, name: Name, inode: InodeId },
-        /// `open_here`: this session has the inode open, so it stays until the session lets go. -> `Done`.
+        /// `open_here`: this session has the inode open, so the inode exists until the session no longer has. ->
+        /// `Done`.
         4 = Unlink { dir: InodeId, name: Name, open_here: Option<InodeId> },
-        /// -> `Done`, or `NotEmpty`.
+        /// Replies `NotEmpty` if the directory has names. -> `Done`.
         5 = Rmdir { dir: InodeId, name: Name },
-        /// `open_here` as in unlink, for the inode that is replaced. -> `Done`.
+        /// `open_here`: as in `Unlink`, for the inode that is replaced. -> `Done`.
         6 = Rename {
             dir: InodeId,
             name: Name,
@@ -65,29 +68,30 @@ wire_enum! {
             mode: RenameMode,
             open_here: Option<InodeId>,
         },
-        /// Names after `after` in byte order, at most `limit`; with attributes where this partition has them. -> `List`,
-        /// or `OtherSpread` if there are names in other partitions as well.
+        /// At most `limit` names after `after`, in byte order, with attributes where this partition has them. Replies
+        /// `OtherSpread` if other partitions have names, too. -> `List`.
         7 = List { dir: InodeId, after: Option<Name>, limit: u32, attributes: bool, touch: bool },
-        /// The same of the names in one of the `spread` partitions that share them. -> `List`.
+        /// As `List`, in one of the `spread` partitions that share the names. -> `List`.
         8 = ListPart { dir: InodeId, spread: u32, after: Option<Name>, limit: u32, attributes: bool },
         /// What one of these partitions knows of the directory. -> `Stub`.
         9 = Stub { dir: InodeId, spread: u32 },
-        /// Makes a file without a name where the directory's inode is; `linkable`: `Link` may give it one. -> `Node`.
+        /// Makes a file without a name in the partition of the directory's inode. `linkable`: `Link` may give it a
+        /// name. -> `Node`.
         10 = CreateUnnamed { dir: InodeId, mode: u16, uid: u32, gid: u32, umask: u16, linkable: bool, seed: u64 },
     }
 
-    /// renameat2's flags.
+    /// The flags of renameat2(2).
     #[derive(Copy)]
     pub enum RenameMode {
         1 = Replace,
         2 = NoReplace,
         3 = Exchange,
-        /// Leaves a whiteout under the old name: a character device 0:0 of mode 0 that this user and group own (overlayfs).
-        /// `seed`: of the whiteout's id. -> `Node`, the whiteout.
+        /// Leaves a whiteout (overlayfs) with the old name: a character device 0:0 with mode 0, owned by this user
+        /// and group. `seed`: for the id of the whiteout. -> `Node`, the whiteout.
         4 = Whiteout { replace: bool, uid: u32, gid: u32, seed: u32 },
     }
 
-    /// Ops on an inode; answered where the inode lives.
+    /// Ops on an inode, executed in the partition of the inode.
     pub enum InodeOp {
         /// -> `Node`.
         1 = GetAttr { inode: InodeId },
@@ -95,9 +99,10 @@ wire_enum! {
         2 = SetAttr { inode: InodeId, changes: AttrChanges },
         /// -> `Bytes`.
         3 = ReadLink { inode: InodeId, touch: bool },
-        /// -> `Bytes`, or `NoAttribute`.
+        /// Replies `NoAttribute` if the inode does not have it. -> `Bytes`.
         4 = GetXattr { inode: InodeId, name: Bytes },
-        /// `create`: must be new; `replace`: must exist; `drop_set_group`: set-group-id goes. -> `Done`.
+        /// `create`: fail if it exists. `replace`: fail if it does not exist. `drop_set_group`: clear set-group-id.
+        /// -> `Done`.
         5 = SetXattr {
             inode: InodeId,
             name: Bytes,
@@ -110,61 +115,67 @@ wire_enum! {
         6 = ListXattr { inode: InodeId },
         /// -> `Done`.
         7 = RemoveXattr { inode: InodeId, name: Bytes },
-        /// `GetAttr` by who has read its bytes: its time of access follows. -> `Node`.
+        /// As `GetAttr`, by a client that has read the bytes; updates the time of access. -> `Node`.
         8 = Accessed { inode: InodeId },
-        /// A directory's parent; of the root, the root. -> `Node`, or `Elsewhere`.
+        /// The parent of a directory; of the root, the root. -> `Node`, or `Elsewhere`.
         9 = Parent { inode: InodeId },
     }
 
-    /// Ops on locks: kept by the leader of the inode's partition in its memory, and told again to the next one.
+    /// Ops on locks. The leader of the inode's partition keeps locks in its memory, and sessions report them to the
+    /// next leader.
     pub enum LockOp {
-        /// The first lock that `lock` would conflict with. -> `Lock`.
+        /// The first lock that `lock` conflicts with. -> `Lock`.
         1 = Get { inode: InodeId, lock: Lock },
-        /// Takes, converts or lets go. -> `Done`. If another holds it: `Waiting`, if it may `wait`; else `WouldBlock`.
+        /// Takes, converts or releases a lock. If another owner holds one in conflict: `Waiting` with `wait`, else
+        /// `WouldBlock`. -> `Done`.
         2 = Set { inode: InodeId, lock: Lock, wait: bool },
-        /// Ends a `Set` of this session that waits; that one answers `Interrupted`. -> `Cancelled`.
+        /// Cancels a waiting `Set` of this session, which then replies `Interrupted`. -> `Cancelled`.
         3 = Cancel { inode: InodeId, op_id: OpId },
-        /// The owner closed the file: all that it holds there goes. -> `Done`.
+        /// The owner closed the file: releases its locks on the file. -> `Done`.
         4 = Release { inode: InodeId, owner: LockOwner },
-        /// Tells a new leader what this session holds in the partition; `done`: that is all. -> `Restored`.
+        /// Reports to a new leader what this session holds in the partition. `done`: the report is complete. ->
+        /// `Restored`.
         5 = Restore { locks: Vec<(InodeId, Lock)>, done: bool },
     }
 
     /// Ops on bytes.
     pub enum DataOp {
-        /// Bytes that rest beside the inode. -> `FileData`; `Node` if they rest in shards.
+        /// Reads bytes stored beside the inode; `Node` if they are in shards. -> `FileData`.
         1 = Read { inode: InodeId, offset: u64, length: u32, touch: bool },
-        /// The same for writing. -> `Done`; `Node` if they rest in shards or the write ends over `INLINE_MAX`.
+        /// Writes bytes stored beside the inode; `Node` if they are in shards or the write ends beyond `INLINE_MAX`.
+        /// -> `Done`.
         2 = Write { inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool },
-        /// Moves bytes beside the inode into shards. -> `Node`.
+        /// Moves bytes stored beside the inode to shards. -> `Node`.
         3 = Spill { inode: InodeId },
-        /// -> `Data`: what the shard has of the range, holes as zeros, short at its end.
+        /// Reads a range of a shard: holes as zeros, shorter at the end of the shard. -> `Data`.
         4 = ReadShard { data: DataId, index: u64, offset: u32, length: u32 },
-        /// `follow`: take it only if the shard's last write has this stamp. `fast`: the session would go on on the fast lane.
-        /// -> `Written`.
+        /// `follow`: refuse unless the stamp of the shard's last write is this one. `fast`: the session would
+        /// continue with fast writes. -> `Written`.
         5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp>, fast: bool },
-        /// Tells the inode's leader that shards were written, so that the file ends at `end` at least, and that there may be
-        /// some up to `reach`. `LayoutChanged` if they were given up. -> `Done`.
+        /// Tells the inode's leader that shards were written, so that the file ends at `end` or later and shards may
+        /// exist up to `reach`. Replies `LayoutChanged` if the shards were removed meanwhile. -> `Done`.
         6 = Wrote { inode: InodeId, layout_version: u32, end: u64, reach: u64, drop_set_id: bool, fast: bool },
-        /// Puts everything that the brick acknowledged in this life, and these shards' bytes (`all`: every shard's), on
-        /// stable storage. `StaleView` in another life. -> `Done`.
+        /// Puts everything that the brick acknowledged in this incarnation, and the bytes of these shards (`all`: of
+        /// every shard), on stable storage. Replies `StaleView` in another incarnation. -> `Done`.
         7 = Sync { incarnation: Incarnation, shards: Vec<ShardId>, all: bool },
-        /// fsync as a door asks for it; `distribute` turns it into `Sync` for each brick. -> `Done`.
+        /// fsync(2), as a gateway requests it. `distribute` turns it into one `Sync` for each brick. -> `Done`.
         8 = Fsync { inode: InodeId },
-        /// fallocate of bytes beside the inode. -> `Done`; `Node` if they rest in shards or it ends over `INLINE_MAX`.
+        /// fallocate(2) of bytes beside the inode; `Node` if they are in shards or the range ends beyond
+        /// `INLINE_MAX`. -> `Done`.
         9 = Allocate { inode: InodeId, offset: u64, length: u64, mode: Allocate, drop_set_id: bool },
-        /// The same for a run of one shard. -> `Done`.
+        /// As `Allocate`, for a range of one shard. -> `Done`.
         10 = AllocateShard { data: DataId, index: u64, offset: u32, length: u32, fill: Fill },
-        /// A write at the end, of bytes beside the inode. -> `Done`; `Node` if they rest in shards or it ends over
-        /// `INLINE_MAX`.
+        /// Appends bytes beside the inode; `Node` if they are in shards or the write ends beyond `INLINE_MAX`. ->
+        /// `Done`.
         11 = Append { inode: InodeId, data: Bytes, drop_set_id: bool },
-        /// SEEK_DATA, or (`hole`) SEEK_HOLE; `NoData` beyond the end. -> `Found`; `Node` if the bytes rest in shards.
+        /// SEEK_DATA, or with `hole` SEEK_HOLE; `NoData` beyond the end, `Node` if the bytes are in shards. ->
+        /// `Found`.
         12 = Seek { inode: InodeId, offset: u64, hole: bool },
-        /// The same in a shard; beyond its end is a hole. -> `Found`.
+        /// As `Seek`, in a shard. Everything beyond the end of the shard is a hole. -> `Found`.
         13 = SeekShard { data: DataId, index: u64, offset: u32, hole: bool },
-        /// The first of the partition's shards `from..to` with a block that is no hole. -> `Found`: its index.
+        /// The lowest index of the partition's shards `from..to` that have a block that is not a hole. -> `Found`.
         14 = NextShard { data: DataId, from: u64, to: u64 },
-        /// copy_file_range as a door asks for it; at most so many bytes are copied. -> `Copied`.
+        /// copy_file_range(2), as a gateway requests it. Copies at most `length` bytes. -> `Copied`.
         15 = Copy {
             from: InodeId,
             from_offset: u64,
@@ -174,12 +185,13 @@ wire_enum! {
             drop_set_id: bool,
             touch: bool,
         },
-        /// Writes to a run of a shard what another has; blocks of zeros become holes, or stay ones. -> `Written`; `Done` if
-        /// nothing changes.
+        /// Copies a range of another shard to a shard. Blocks of zeros become or remain holes. `Done` if nothing
+        /// changes. -> `Written`.
         16 = CopyShard { from: ShardRange, data: DataId, index: u64, offset: u32 },
-        /// A write of blocks that exist, sent to all members of the view at once: done when all have taken it. A member takes
-        /// it only if the shard's last write has the stamp `follow`, else `Conflict`. `settled`: all members have that one.
-        /// `term`: of the leader that allowed it. -> `Written`.
+        /// A write of existing blocks, sent to all members of the view at once. It is acknowledged when all have
+        /// accepted it. A member accepts it only if the stamp of the shard's last write is `follow`, else it replies
+        /// `Conflict`. `settled`: all members are known to have that write. `term`: of the leader that allowed the
+        /// fast write. -> `Written`.
         17 = FastWrite {
             data: DataId,
             index: u64,
@@ -189,67 +201,71 @@ wire_enum! {
             settled: bool,
             term: u64,
         },
-        /// One step of a write of blocks that exist, which its client takes at each member of the view itself, past the log and
-        /// without stamps: only on volumes made for measuring (modes `afr` and `fast-path`). The op id names the write in all
-        /// its steps. `Conflict`: it goes to the leader. -> `Done`.
+        /// One step of a write of existing blocks that the client executes at each member of the view, outside of the
+        /// log and without stamps. Only on volumes made for measuring (modes `afr` and `fast-path`). All steps of a
+        /// write have the same op id. `Conflict`: the write must go to the leader. -> `Done`.
         18 = RawWrite { data: DataId, index: u64, step: RawStep },
-        /// The partition's shards `from..to` lose their bytes and their room, as many as one record takes, least index first.
-        /// -> `Found`: the index of the first one that is left; who asks goes on from there.
+        /// Removes the bytes and the allocated space of the partition's shards `from..to`, of as many as one record
+        /// holds, lowest index first. The reply is the index of the first shard that is left; the client continues
+        /// there. -> `Found`.
         19 = EmptyShards { data: DataId, from: u64, to: u64 },
     }
 
-    /// A step of such a write: what GlusterFS's AFR does for each, in this order.
+    /// A step of a raw write: those that GlusterFS's AFR takes for each write, in this order.
     pub enum RawStep {
-        /// Nobody else has a range that meets it until `Unlock` or the session's end. -> `WouldBlock` if somebody has.
+        /// Excludes other sessions from ranges that overlap, until `Unlock` or the end of the session. `WouldBlock`
+        /// if one holds such a range. -> `Done`.
         1 = Lock { offset: u32, length: u32 },
-        /// The changelog, +1: the write may be here, and not elsewhere.
+        /// Changelog +1: this member may have the write, and others may not.
         2 = Mark { offset: u32, length: u32 },
-        /// The bytes. -> `Done`, or `Waiting` if another session waits for the lock.
+        /// The bytes. `Waiting` if another session waits for the lock. -> `Done`.
         3 = Write { offset: u32, bytes: Bytes },
-        /// The changelog, -1: all members have it.
+        /// Changelog -1: all members have the write.
         4 = Clear,
-        /// -> `Done`.
         5 = Unlock,
     }
 
-    /// What fallocate asks for (fallocate(2)).
+    /// Operation of fallocate(2).
     #[derive(Copy)]
     pub enum Allocate {
-        /// Room for the range: holes become zeros that are written. `keep_size`: the file may end before it.
+        /// Allocates space for the range: holes become written zeros. `keep_size`: the size of the file does not
+        /// change.
         1 = Reserve { keep_size: bool },
         /// FALLOC_FL_PUNCH_HOLE: the range becomes a hole.
         2 = Punch,
-        /// FALLOC_FL_ZERO_RANGE: the range becomes zeros, with room.
+        /// FALLOC_FL_ZERO_RANGE: the range becomes zeros with allocated space.
         3 = Zero { keep_size: bool },
     }
 
-    /// What happens to a run of a shard.
+    /// What happens to a range of a shard.
     #[derive(Copy)]
     pub enum Fill {
-        /// Holes become zeros that are written.
+        /// Holes become written zeros.
         1 = Holes,
-        /// All becomes zeros: blocks that were never written get room, others are written.
+        /// Everything becomes zeros. Blocks that were never written get space, others are overwritten.
         2 = Zeros,
-        /// All becomes holes, but for parts of blocks, which become zeros.
+        /// Whole blocks become holes, parts of blocks become zeros.
         3 = Nothing,
     }
 
-    /// Ops on a volume; answered by any server.
+    /// Ops on a volume, executed by any server.
     pub enum VolumeOp {
         /// -> `Space`.
         1 = StatFs,
-        /// Keeps the session; of the orphans that it was last told of, names those that it does not have open, and files of
-        /// which its kernel has written back mapped pages since the last heartbeat. -> `Orphans`.
+        /// Keeps the session alive. `unused`: of the orphans in the last reply, those that the client does not have
+        /// open. `mapped`: files whose mapped pages the client's kernel has written back since the last heartbeat. ->
+        /// `Orphans`.
         2 = Heartbeat { unused: Vec<InodeId>, mapped: Vec<InodeId> },
         /// -> `Done`.
         3 = EndSession,
     }
 
-    /// One step of an op over several partitions, sent by its driver (DESIGN section 6), each taken once. Those before
-    /// the commit point have an undoing twin; those after it are repeated until taken. Those about a directory are sent to
-    /// each of the partitions that share its names, and do what is to be done there.
+    /// One step of an op over several partitions (docs/replication.md), sent by the coordinating leader and executed
+    /// once. A leg before the commit point has an undoing leg; a leg after it is repeated until it is executed. Legs
+    /// about a directory are sent to each partition that shares its names, and change what that partition has of it.
     pub enum Leg {
-        /// mkdir, before the name: the inode where it lives, and in each partition the stub. -> `Node`, or `Done`.
+        /// mkdir, before the name: makes the inode in its partition, and the stub in each partition. -> `Node`, or
+        /// `Done`.
         1 = MakeDirectory {
             inode: InodeId,
             parent: InodeId,
@@ -260,95 +276,93 @@ wire_enum! {
             access_acl: Bytes,
             default_acl: Bytes,
         },
-        /// Undoes it.
+        /// Undoes `MakeDirectory`.
         2 = UnmakeDirectory { inode: InodeId },
-        /// link, before the name.
+        /// link, before the name: increments the link count.
         3 = AddLink { inode: InodeId },
-        /// Undoes it.
+        /// Undoes `AddLink`.
         4 = TakeBackLink { inode: InodeId },
-        /// rmdir, before the name goes: refuses unless empty, and nothing is made in it from then on. -> `Stub`.
+        /// rmdir, before the name is removed: refuses if there are names, and then allows no new ones. -> `Stub`.
         5 = CloseDirectory { inode: InodeId },
-        /// Undoes it.
+        /// Undoes `CloseDirectory`.
         6 = ReopenDirectory { inode: InodeId },
-        /// Growing beyond the inode: its bytes as the first shard of a new data id.
+        /// A file grows beyond its inode: writes its bytes as the first shard of a new data id.
         7 = FillShard { shard: ShardId, bytes: Bytes },
-        /// Undoes it.
+        /// Undoes `FillShard`.
         14 = UnfillShard { shard: ShardId },
-        /// unlink and replacing rename, after the name. `keep`: somebody may have it open.
+        /// unlink and replacing rename, after the name: decrements the link count. `keep`: a client may have the
+        /// inode open.
         9 = DropLink { inode: InodeId, keep: bool },
-        /// rmdir and replacing rename, after the name: the empty directory's records go.
+        /// rmdir and replacing rename, after the name: removes the records of the empty directory.
         10 = DropDirectory { inode: InodeId },
-        /// rename, after the new name: the old one goes, or (exchange) leads to `new`.
+        /// rename, after the new name: removes the old name, or for an exchange makes it lead to `new`.
         11 = ReplaceName { dir: InodeId, name: Name, new: Option<(InodeId, NodeKind)> },
-        /// rename, after the new name: the directory's parent.
+        /// rename, after the new name: sets the directory's parent.
         12 = SetParent { inode: InodeId, parent: InodeId },
-        /// truncate: the shard ends at `length`.
+        /// truncate: cuts the shard at `length`.
         13 = CutShard { shard: ShardId, length: u32 },
-        /// truncate: shards `from..to` of this partition are empty; the file may grow into them again. Its records change at
-        /// most so many shards each, so it may be sent more than once.
+        /// truncate: empties shards `from..to` of this partition, into which the file may grow again. One record
+        /// covers a limited number of shards, so the leg may be sent several times.
         15 = EmptyShards { data: DataId, from: u64, to: u64 },
-        /// rename from another partition, first: the name stays as it is, and its readers wait. -> `Elsewhere`: where it
-        /// leads; `Stub`: it rests in another partition, and nothing is held.
+        /// rename from another partition, first step: the name cannot change, and look-ups of it wait. `Stub` if the
+        /// name belongs to another partition, and nothing is held. -> `Elsewhere`: the inode that has the name.
         16 = HoldName { dir: InodeId, name: Name },
-        /// Undoes it.
+        /// Undoes `HoldName`.
         17 = ReleaseName { dir: InodeId, name: Name },
-        /// rename of a directory to another parent: no other directory of the volume moves; taken where the root is.
+        /// rename of a directory to another parent: prevents other moves of directories in the volume. Executed in
+        /// the root's partition.
         18 = HoldMoves,
-        /// Undoes it.
+        /// Undoes `HoldMoves`.
         19 = LetMoves,
-        /// rename of a directory, at the end: others may move.
+        /// rename of a directory, last step: allows other moves again.
         20 = ReleaseMoves,
-        /// Looks only. -> `Elsewhere`: the directory's parent.
+        /// Reads only. -> `Elsewhere`: the directory's parent.
         21 = Parent { inode: InodeId },
-        /// Collecting what was given up: shards `0..to` of this partition go.
+        /// Garbage collection: removes shards `0..to` of this partition.
         22 = DropShards { data: DataId, to: u64 },
-        /// setattr of a directory whose names are in several partitions: whoever asks here for a name waits; undone by
-        /// `ReopenDirectory`. -> `Stub`.
+        /// setattr of a directory with names in several partitions: requests for its names wait here.
+        /// `ReopenDirectory` undoes it. -> `Stub`.
         23 = HoldStub { dir: InodeId },
-        /// setattr, after the inode: what the stub has of it; those who wait go on.
+        /// setattr, after the inode: sets the attributes in the stub; the waiting requests continue.
         24 = SetStub { dir: InodeId, mode: u16, uid: u32, gid: u32, mtime: Option<Time>, default_acl: Bytes },
-        /// rename, after the new name: the time of change of what was moved, if it is there still.
+        /// rename, after the new name: sets the time of change of the moved inode, if it still exists.
         26 = MarkMoved { inode: InodeId },
-        /// Copying: looks only. -> `Data`.
+        /// copy_file_range: reads only. -> `Data`.
         25 = ReadShard { range: ShardRange },
     }
 }
 
 wire_struct! {
-    /// A run of a shard's bytes.
+    /// A range of a shard's bytes.
     #[derive(Copy)]
     pub struct ShardRange {
-        /// Whose.
         pub data: DataId,
-        /// Which shard.
+        /// Index of the shard.
         pub index: u64,
-        /// From here.
+        /// Offset of the first byte.
         pub offset: u32,
-        /// So many.
+        /// Length in bytes.
         pub length: u32,
     }
 
-    /// One op on its way to who answers it.
+    /// One op, addressed to the recipient that executes it.
     pub struct Request {
-        /// Of which volume.
         pub volume: VolumeId,
-        /// Who answers.
+        /// Who executes it.
         pub target: Target,
-        /// Whose.
         pub session: SessionId,
-        /// Which of the session's ops; a retry carries the same.
+        /// The op's id in its session. A retry carries the same id.
         pub op_id: OpId,
-        /// Answer only once it is on stable storage of every replica.
+        /// Reply only when the change is on stable storage of every replica.
         pub durable: bool,
-        /// It may have been done already, and its answer lost.
+        /// The op may have been executed already, with its reply lost.
         pub retry: bool,
-        /// What to do.
         pub op: Op,
     }
 }
 
 impl NameOp {
-    /// The directory whose leader answers; the new name's drives a rename.
+    /// The directory of the name. For a rename the new name's, whose leader coordinates the op.
     pub fn dir(&self) -> InodeId {
         match self {
             NameOp::Lookup { dir, .. }
@@ -364,14 +378,14 @@ impl NameOp {
         }
     }
 
-    /// Whether it changes nothing.
+    /// True if the op changes nothing.
     pub fn is_read(&self) -> bool {
         matches!(self, NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. })
     }
 }
 
 impl InodeOp {
-    /// The inode that it is about.
+    /// The inode that the op is about.
     pub fn inode(&self) -> InodeId {
         match self {
             InodeOp::GetAttr { inode }
@@ -388,7 +402,7 @@ impl InodeOp {
 }
 
 impl DataOp {
-    /// The inode that it changes or reads, if it names one.
+    /// The inode that the op changes or reads, if it names one.
     pub fn inode(&self) -> Option<InodeId> {
         match self {
             DataOp::Read { inode, .. }
@@ -414,7 +428,7 @@ impl DataOp {
     }
 }
 
-/// All that [`Op::label`] says, in byte order.
+/// All labels of [`Op::label`], in byte order.
 pub const OP_LABELS: [&str; 47] = [
     "accessed",
     "allocate",
@@ -466,7 +480,7 @@ pub const OP_LABELS: [&str; 47] = [
 ];
 
 impl Op {
-    /// Whether it changes nothing.
+    /// True if the op changes nothing, so that it needs no op id.
     pub fn is_read(&self) -> bool {
         match self {
             Op::Name { op } => op.is_read(),
@@ -493,7 +507,7 @@ impl Op {
         }
     }
 
-    /// The op's name for counters and traces.
+    /// The op's name in counters and traces.
     pub fn label(&self) -> &'static str {
         match self {
             Op::Name { op } => match op {

@@ -1,21 +1,22 @@
-//! What is held on one file, and by the rules of fcntl(2) and flock(2) what a change makes of it: a leader reckons so,
-//! and so does a client that remembers what it holds.
+//! The effect of a lock op on the locks of a file, by the rules of fcntl(2) and flock(2). A leader uses it for all
+//! locks of a file, and a client for those that it holds.
 
 use crate::ids::SessionId;
 use crate::lock::{HeldLock, Lock, LockKind, LockOwner};
 
-/// One that holds locks or waits for them: a session's owner.
+/// A holder of locks: an owner of a session.
 pub type LockHolder = (SessionId, LockOwner);
 
 impl HeldLock {
-    /// Whose it is.
+    /// The holder of the lock.
     pub fn holder(&self) -> LockHolder {
         (self.session, self.lock.owner)
     }
 }
 
-/// The locks of a file once `change` is made: its owner's others of that style give way to it byte by byte, and merge
-/// with it where they touch and are of its kind. Sorted by first byte. What conflicts with it is the caller's to know.
+/// The locks of a file after `change`: in its range it replaces the locks of the same owner and style, and it merges
+/// with those of its kind that overlap or touch it. The result is sorted by first byte. Conflicts with other owners
+/// are for the caller to check.
 pub fn locks_with(held: &[HeldLock], change: &HeldLock) -> Vec<HeldLock> {
     let mut merged = *change;
     let mut after = Vec::with_capacity(held.len() + 2);
@@ -36,12 +37,12 @@ pub fn locks_with(held: &[HeldLock], change: &HeldLock) -> Vec<HeldLock> {
     after
 }
 
-/// Whether they overlap or one begins where the other ends.
+/// True if the ranges overlap or are adjacent.
 fn touches(a: &Lock, b: &Lock) -> bool {
     a.start <= b.end.saturating_add(1) && b.start <= a.end.saturating_add(1)
 }
 
-/// What is left of a lock on both sides of a range.
+/// The parts of a lock before and after a range.
 fn without(held: &HeldLock, range: &Lock) -> impl Iterator<Item = HeldLock> {
     if !held.lock.overlaps(range) {
         return [Some(*held), None].into_iter().flatten();
