@@ -1,16 +1,16 @@
-//! One suite for every coordinator.
+//! One test suite for every coordinator.
 
 #![allow(clippy::unwrap_used)]
 
 use crate::coordinator::Coordinator;
 use std::time::{Duration, Instant};
 
-/// Of a coordinator that has nothing below `/suite/`.
+/// Runs the suite on a coordinator without keys below `/suite/`.
 pub fn conforms(coordinator: &dyn Coordinator) {
     let (a, b, c) = ("/suite/a", "/suite/b", "/suite/c");
     assert_eq!(coordinator.get(a).unwrap(), None);
     assert!(coordinator.transact(&[(a, None)], &[(a, Some("1")), (b, Some("2"))]).unwrap());
-    assert!(!coordinator.transact(&[(a, None)], &[(a, Some("x"))]).unwrap(), "it is there by now");
+    assert!(!coordinator.transact(&[(a, None)], &[(a, Some("x"))]).unwrap(), "the key exists by now");
     assert!(!coordinator.transact(&[(a, Some("1")), (b, Some("?"))], &[(a, Some("x"))]).unwrap());
     assert_eq!(coordinator.get(a).unwrap().unwrap(), "1", "a refused transaction writes nothing");
     assert!(coordinator.transact(&[(a, Some("1"))], &[(a, None), (c, Some("3"))]).unwrap());
@@ -24,13 +24,13 @@ pub fn conforms(coordinator: &dyn Coordinator) {
     assert_eq!(coordinator.get(c).unwrap().unwrap(), odd);
 }
 
-/// Keys that go by themselves.
+/// Keys with a lifetime.
 fn keeps(coordinator: &dyn Coordinator) {
     let (d, e, short) = ("/suite/d", "/suite/e", Duration::from_millis(500));
     let known = |key: &str| coordinator.get(key).unwrap();
     coordinator.keep(e, "2", short * 100).unwrap();
     assert_eq!(known(e), Some("2".into()));
-    // Twice its life, and said again in time; where this thread had to wait too long nothing is said of it.
+    // For twice its lifetime the key is renewed in time. If this thread was delayed for too long, nothing is checked.
     let begun = Instant::now();
     while begun.elapsed() < short * 2 {
         let kept = Instant::now();
@@ -43,8 +43,8 @@ fn keeps(coordinator: &dyn Coordinator) {
         std::thread::sleep(short / 20);
     }
     std::thread::sleep(short + short / 4);
-    assert_eq!((known(d), known(e)), (None, Some("2".into())), "nobody has kept it");
+    assert_eq!((known(d), known(e)), (None, Some("2".into())), "the key was not renewed");
     assert!(coordinator.list(d).unwrap().is_empty());
     coordinator.keep(e, "", Duration::ZERO).unwrap();
-    assert_eq!(known(e), None, "given up");
+    assert_eq!(known(e), None, "the key was removed");
 }

@@ -1,8 +1,8 @@
 //! The coordinator: get, list, and a transaction that compares before it writes.
 //!
-//! Keys that are kept go by themselves when nobody keeps them any more: they say who lives (leases, Gray and Cheriton 1989).
-//! `embedded` is one file in the first server, or in a process of its own, which the others ask over its control interface;
-//! etcd is to implement the same trait.
+//! A kept key expires unless it is kept again; such keys say which servers live (leases, Gray and Cheriton 1989). The
+//! embedded coordinator is one file in the first server or in a process of its own, which other servers query over
+//! its control interface. etcd is to implement the same trait.
 
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;
@@ -11,33 +11,39 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a transaction expects: the key's value, or that it is absent.
+/// A key's expected value in a transaction. `None`: the key must not exist.
 pub type Expect<'a> = (&'a str, Option<&'a str>);
-/// What a transaction writes: the key's value, or that it goes.
+/// A key's new value in a transaction. `None`: the key is removed.
 pub type Write<'a> = (&'a str, Option<&'a str>);
 
-/// See the module.
+/// A consistent key-value store.
+///
+/// Each method fails with `Unavailable` if the store cannot be reached; a transaction may then have been executed.
 pub trait Coordinator: Send + Sync {
-    /// A key's value.
+    /// The value of a key.
     fn get(&self, key: &str) -> Result<Option<String>>;
-    /// Keys that begin so, in order, with their values.
+    /// The keys with a prefix, in order, with their values.
     fn list(&self, prefix: &str) -> Result<Vec<(String, String)>>;
-    /// Writes everything, durably, if everything is as expected. -> whether it was.
+    /// Executes all writes durably, if all expected values match. True if they matched.
     fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool>;
-    /// The key has this value for so long from now on, and then goes; at once if that is zero. No transaction names it.
+    /// Sets a key that expires after `lifetime`, or removes it at once if that is zero. Such keys must not be used in
+    /// transactions.
     fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<()>;
 }
 
-/// How long a server may serve after it has said that it lives.
+/// How long a server may serve after it has renewed its lease, by the coordinator's clock.
 pub const LEASE: Duration = Duration::from_secs(3);
 
+/// All keys and their values.
 const TABLE: TableDefinition<&str, &str> = TableDefinition::new("coordinator");
-/// Keys that are kept, with their lifetimes in milliseconds: after a restart they live that long again.
+/// Kept keys, with their lifetimes in milliseconds. After a restart they live for that time again.
 const KEPT: TableDefinition<&str, u64> = TableDefinition::new("kept");
 
-/// The coordinator in a process of Hekate: a file of its own.
+/// A coordinator in a process of Hekate, with a file of its own.
 pub struct EmbeddedCoordinator {
+    /// The database in the file.
     database: Database,
+    /// Kept keys with their current values and times of expiry; the file has the first value of each.
     kept: Mutex<BTreeMap<String, Kept>>,
 }
 
@@ -56,7 +62,10 @@ fn failed(error: impl Into<redb::Error>) -> Error {
 }
 
 impl EmbeddedCoordinator {
-    /// Makes the file; it must not be there.
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// `Exists` if the file exists.
     pub fn create(path: &Path) -> Result<Self> {
         if path.exists() {
             return Err(Error::Exists);
@@ -73,6 +82,9 @@ impl EmbeddedCoordinator {
     }
 
     /// Opens the file.
+    ///
+    /// # Errors
+    /// `Invalid` if it does not exist, `Unavailable` if another process has it open.
     pub fn open(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Err(Error::invalid(format!("{} is missing; `hekate init` makes a new cluster", path.display())));
@@ -99,8 +111,9 @@ impl EmbeddedCoordinator {
         Ok(Self { database, kept: Mutex::new(kept) })
     }
 
-    /// Removes what was not kept. A key is in the file from its first to its last moment, with the value that it had first:
-    /// who asks after a restart must not take a server for dead that only could not say that it lives.
+    /// Records a kept key (`Some`), or removes it (`None`). A key is in the file from its first setting to its
+    /// expiry, with its first value: after a restart of the coordinator a server must not count as dead only because
+    /// it could not renew its lease meanwhile.
     fn record_kept(&self, key: &str, value: Option<(&str, Duration)>) -> Result<()> {
         let mut transaction = self.database.begin_write().map_err(failed)?;
         transaction.set_quick_repair(true);

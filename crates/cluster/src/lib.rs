@@ -1,7 +1,11 @@
-//! What a cluster agrees on: servers, bricks, pools, rings with their views, volumes, sessions; where partitions go.
+//! The state that a cluster agrees on: servers, bricks, pools, rings with their views, volumes and sessions; and the
+//! placement of partitions.
 //!
-//! All of it rests in a coordinator, a small consistent key-value store behind [`Coordinator`]; values are JSON.
-//! Invariant: whatever depends on what was read is written in one compare-and-swap transaction with it.
+//! All of it is in a coordinator, a small consistent key-value store behind [`Coordinator`]. Values are JSON.
+//! Invariant: a write that depends on a value read before is one compare-and-swap transaction with that value.
+//!
+//! Read in this order: `coordinator` (the store), `records` and `registry` (what is in it), `placement` (which bricks
+//! hold a partition), `views` (which of them are in step, and which one leads).
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -1,31 +1,34 @@
-//! Which bricks hold which partition: weighted, even, and the same for the same input.
+//! Placement of partitions on bricks: by weight, evenly, and reproducibly.
 //!
-//! Each partition goes to the bricks that have the least for their weight so far; ties go by XXH3-64 of partition and
-//! brick (rendezvous hashing, Thaler and Ravishankar 1998), so that bricks do not fill in lock step.
+//! Each partition goes to the bricks that have the least load for their weight so far. Ties are broken by XXH3-64 of
+//! partition and brick (rendezvous hashing, Thaler and Ravishankar 1998), so that bricks do not all fill in the same
+//! order.
 
 use hekate_proto::{BrickId, Error, PartitionNumber, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A brick to place on: its weight (bytes, normally) and its failure domain, which takes one copy of a partition.
+/// A brick that partitions can be placed on. A partition has at most one copy in a failure domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
     pub brick: BrickId,
-    /// Its share, relative to the others'.
+    /// Its share, relative to the other bricks: normally its size in bytes.
     pub weight: u64,
-    /// Disk, server or rack.
+    /// The failure domain: a disk or a server.
     pub domain: String,
-    /// If any is so, one of these leads each partition.
+    /// If this is set for any brick, each partition is led by one of the bricks with it.
     pub leads: bool,
 }
 
-/// For each of `partitions` the bricks of its `copies`, the leader first.
+/// The bricks for `copies` copies of each partition, the leader first.
+///
+/// # Errors
+/// `Invalid` if `copies` is 0 or higher than the number of failure domains.
 pub fn place(candidates: &[Candidate], copies: u32, partitions: u32) -> Result<Vec<Vec<BrickId>>> {
     let mut domains: Vec<&str> = candidates.iter().map(|candidate| candidate.domain.as_str()).collect();
     domains.sort_unstable();
     domains.dedup();
     if copies == 0 {
-        return Err(Error::invalid("0 copies would keep nothing; a volume has at least 1"));
+        return Err(Error::invalid("a volume with 0 copies stores nothing; it needs at least 1"));
     }
     if (domains.len() as u32) < copies {
         return Err(Error::invalid(format!(
@@ -59,7 +62,7 @@ pub fn place(candidates: &[Candidate], copies: u32, partitions: u32) -> Result<V
     Ok(placed)
 }
 
-/// Load in proportion to weight after one more, then the hash.
+/// The brick's load in relation to its weight after one more partition, then the hash.
 fn burden(load: u64, candidate: &Candidate, partition: PartitionNumber) -> (u128, u64) {
     let mut bytes = candidate.brick.0.to_le_bytes().to_vec();
     bytes.extend_from_slice(&partition.0.to_le_bytes());
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_lead_has_a_copy_of_everything() {
+    fn a_brick_that_leads_has_a_copy_of_everything() {
         let mut four = candidates(&[1, 1, 1, 1]);
         (four[2].leads, four[3].leads) = (true, true);
         let placed = place(&four, 2, 32).unwrap();

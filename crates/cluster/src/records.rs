@@ -1,4 +1,4 @@
-//! What the records say. `docs/format/coordinator.md` lists keys and fields.
+//! The records in the coordinator. `docs/format/coordinator.md` lists their keys and fields.
 
 use hekate_proto::map::{Mode, View, check_views};
 use hekate_proto::planted::{Bug, is_planted};
@@ -6,69 +6,70 @@ use hekate_proto::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The server that `hekate init` makes, which holds the embedded coordinator.
+/// The server that `hekate init` makes. It holds the embedded coordinator.
 pub const FIRST_SERVER: ServerId = ServerId(1);
 
 fn first() -> ServerId {
     FIRST_SERVER
 }
 
-/// `/servers/NUMBER`
+/// Record `/servers/NUMBER`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// The server.
     pub server: ServerId,
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
-    /// Where it listens: `unix:PATH` and `tcp:ADDRESS:PORT`; none until it is served for the first time.
+    /// Its endpoints, `unix:PATH` and `tcp:ADDRESS:PORT`. Empty until it has run for the first time.
     pub endpoints: Vec<String>,
 }
 
 impl ServerInfo {
-    /// The name that a server gets: unique, as its number is.
+    /// The name that a server gets. It is unique, as its number is.
     pub fn name_of(server: ServerId) -> String {
         format!("server-{server}")
     }
 }
 
-/// What no two copies of a partition share: the part that may fail without taking more than one of them.
+/// Failure domain: the part that can fail without more than one copy of a partition.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Domain {
     /// A brick.
     #[default]
     Disk,
-    /// A server with all of its bricks.
+    /// A server with all its bricks.
     Server,
 }
 
-/// `/bricks/ID`
+/// Record `/bricks/ID`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct BrickInfo {
-    /// The brick.
     pub brick: BrickId,
     /// Its directory on its server.
     pub directory: String,
-    /// The pool that it is in.
     pub pool: String,
-    /// Bytes of its disk when it joined.
+    /// Size of its disk in bytes when it joined.
     pub weight: u64,
-    /// The server that it is on. Records from before there were several have none.
+    /// The server that it is on. Records without this field are of the first server.
     #[serde(default = "first")]
     pub server: ServerId,
-    /// In which life it was last opened, so that any server can renew the views that it is in; 0: not yet.
+    /// The incarnation in which it was last opened, which any server needs to renew its views. 0: not opened yet.
     #[serde(default)]
     pub incarnation: Incarnation,
-    /// How often it had been opened then: one that was opened less often by its own account was restored from a copy.
+    /// Number of its openings at that time. A brick with a lower number of its own was restored from an older copy.
     #[serde(default)]
     pub openings: u32,
-    /// It was added while its server ran, which opens it when it starts next; until then nothing is placed on it.
+    /// The brick was added while its server ran, and the server has not opened it yet. Nothing is placed on it until
+    /// then.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unopened: bool,
 }
 
-/// A disk that was put back as it was some time ago has lost what was written since, and does not know. `seen`: openings that the
-/// cluster knows of; `now`: those that the brick has counted, this one among them.
+/// Checks that a brick was not restored from an older copy, which lacks later writes without knowing. `seen`:
+/// openings that the cluster knows of; `now`: openings that the brick has counted, including this one.
+///
+/// # Errors
+/// `Damaged` if it was restored.
 pub fn check_openings(directory: &str, seen: u32, now: u32) -> Result<()> {
     if now > seen || is_planted(Bug::OlderCopyServed) {
         return Ok(());
@@ -82,7 +83,7 @@ pub fn check_openings(directory: &str, seen: u32, now: u32) -> Result<()> {
     })
 }
 
-/// All but one of the copies.
+/// The default of [`RingInfo::min_replicas`]: all but one of the copies.
 pub(crate) fn default_min(copies: u32) -> u32 {
     copies.saturating_sub(1).max(1)
 }
@@ -91,46 +92,44 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// `/pools/NAME`
+/// Record `/pools/NAME`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct PoolInfo {
-    /// The pool.
     pub name: String,
 }
 
-/// `/rings/NUMBER`
+/// Record `/rings/NUMBER`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct RingInfo {
-    /// The ring.
     pub ring: RingId,
-    /// On which pool.
+    /// The pool that it is on.
     pub pool: String,
-    /// Copies of everything.
+    /// Number of copies of everything.
     pub copies: u32,
-    /// What no two copies of a partition share.
+    /// Failure domain of the copies.
     #[serde(default)]
     pub domain: Domain,
-    /// So many members a view has at least to serve. None: all but one of the copies.
+    /// Members that a view needs to serve. `None`: all but one of the copies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_replicas: Option<u32>,
-    /// The server that leads every partition, as long as it is there.
+    /// The server that leads every partition while it is available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub led_by: Option<ServerId>,
-    /// A view a partition: the last that was formed, whether it has begun or not.
+    /// For each partition the last view that was formed, whether or not it has begun.
     pub views: Vec<View>,
-    /// Of partitions whose last view has not begun: the last that has.
+    /// The last view that has begun, for each partition whose last formed view has not.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub opened: BTreeMap<u32, View>,
-    /// The bricks that are to hold each partition, who leads if it can first. Records from before there were learners have
-    /// none: the members.
+    /// The bricks that should hold each partition, the preferred leader first. Records without this field mean the
+    /// members of the views.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placed: Vec<Vec<BrickId>>,
 }
 
-/// What a volume wants of its ring, beside its copies.
+/// A volume's requirements for its ring, beside the number of copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingWish {
-    /// None: copies are on different servers if the pool has bricks on enough of them, else on different disks.
+    /// `None`: copies are on different servers if the pool has bricks on enough servers, else on different disks.
     pub domain: Option<Domain>,
     /// See [`RingInfo::min_replicas`].
     pub min_replicas: Option<u32>,
@@ -139,20 +138,20 @@ pub struct RingWish {
 }
 
 impl RingInfo {
-    /// A ring whose views have begun, with its bricks in the order of their members.
+    /// A ring whose views have begun, placed on the views' members.
     pub fn new(ring: RingId, pool: &str, copies: u32, domain: Domain, views: Vec<View>) -> Self {
         let placed = views.iter().map(|view| view.members.iter().map(|member| member.brick).collect()).collect();
         let (min_replicas, led_by, opened) = Default::default();
         Self { ring, pool: pool.into(), copies, domain, min_replicas, led_by, views, opened, placed }
     }
 
-    /// The bricks that are to hold a partition.
+    /// The bricks that should hold a partition.
     pub fn placed(&self, partition: PartitionNumber) -> Vec<BrickId> {
         let members = || self.view(partition).map(|view| view.all().map(|member| member.brick).collect());
         self.placed.get(partition.0 as usize).cloned().or_else(members).unwrap_or_default()
     }
 
-    /// The bricks that have anything of a partition: those that are to hold it, and those of its views.
+    /// The bricks that have data of a partition: those that should hold it, and those of its views.
     pub fn holders(&self, partition: PartitionNumber) -> Vec<BrickId> {
         let mut holders = self.placed(partition);
         let views = self.view(partition).into_iter().chain(self.opened(partition));
@@ -164,7 +163,7 @@ impl RingInfo {
         holders
     }
 
-    /// Another brick is to hold all that one is to hold. -> of how many partitions.
+    /// Replaces a brick by another one wherever it should hold a partition. Returns the number of partitions.
     pub fn replace(&mut self, old: BrickId, new: BrickId) -> usize {
         self.placed = (0..self.views.len() as u32).map(|number| self.placed(PartitionNumber(number))).collect();
         let places: Vec<&mut BrickId> = self.placed.iter_mut().flatten().filter(|brick| **brick == old).collect();
@@ -173,37 +172,37 @@ impl RingInfo {
         count
     }
 
-    /// Whether the brick is to hold any partition.
+    /// True if the brick should hold any partition.
     pub fn is_placed(&self, brick: BrickId) -> bool {
         (0..self.views.len() as u32).any(|number| self.placed(PartitionNumber(number)).contains(&brick))
     }
 
-    /// A partition's last view.
+    /// The last view of a partition that was formed.
     pub fn view(&self, partition: PartitionNumber) -> Option<&View> {
         self.views.get(partition.0 as usize)
     }
 
-    /// The last one that has begun.
+    /// The last view of a partition that has begun.
     pub fn opened(&self, partition: PartitionNumber) -> Option<&View> {
         self.opened.get(&partition.0).or_else(|| self.view(partition))
     }
 
-    /// So many members a view has at least to serve.
+    /// Number of members that a view needs to serve.
     pub fn members_min(&self) -> usize {
         self.min_replicas.unwrap_or(default_min(self.copies)) as usize
     }
 
-    /// How many partitions have a replica on the brick, or are to have one.
+    /// Number of partitions that have a replica on the brick, or should have one.
     pub fn replicas_on(&self, brick: BrickId) -> usize {
         (0..self.views.len()).filter(|number| self.holders(PartitionNumber(*number as u32)).contains(&brick)).count()
     }
 
-    /// Whether any has.
+    /// True if any partition has a replica on the brick, or should have one.
     pub fn has(&self, brick: BrickId) -> bool {
         self.replicas_on(brick) > 0
     }
 
-    /// As it was read, if positions lead to its partitions.
+    /// Checks a record that was read: every position must lead to a partition.
     pub(crate) fn checked(self) -> Result<Self> {
         let damaged = |what| Error::Damaged { what: format!("the coordinator's record of ring {}: {what}", self.ring) };
         check_views(&self.views).map_err(|malformed| damaged(malformed.0))?;
@@ -215,34 +214,29 @@ impl RingInfo {
         if !self.opened.iter().all(is_beside)
             || !matches!(self.placed.len(), 0) && self.placed.len() != self.views.len()
         {
-            return Err(damaged("views that do not go together"));
+            return Err(damaged("its views, its last begun views and its placement contradict each other"));
         }
         Ok(self)
     }
 }
 
-/// `/volumes/NAME`
+/// Record `/volumes/NAME`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct VolumeInfo {
-    /// The volume's number.
     pub volume: VolumeId,
-    /// Its name.
     pub name: String,
-    /// Its pool.
     pub pool: String,
-    /// Its ring.
     pub ring: RingId,
-    /// Copies.
     pub copies: u32,
-    /// Who made it: may use it.
+    /// The user who made the volume. May use it.
     pub owner_uid: u32,
-    /// Who else may.
+    /// Other users who may use it.
     pub allowed_uids: Vec<u32>,
-    /// Translators on top of the fixed bottom.
+    /// Translators above the fixed layers.
     pub layers: Vec<String>,
-    /// Being deleted: takes no sessions any more.
+    /// The volume is being deleted and takes no new sessions.
     pub deleting: bool,
-    /// Partitions that share the names of a directory made in its root.
+    /// Number of partitions that share the names of a directory made in the root.
     #[serde(default = "one")]
     pub spread: u32,
     /// How its bytes are replicated.
@@ -254,24 +248,21 @@ fn one() -> u32 {
     1
 }
 
-/// `/sessions/NUMBER`
+/// Record `/sessions/NUMBER`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// The session.
     pub session: SessionId,
-    /// On which volume.
     pub volume: VolumeId,
-    /// Whose it is, as the kernel said; none: who knows the secret.
+    /// The user, as the kernel said. `None`: a client that proved the secret.
     pub uid: Option<u32>,
-    /// Where it was opened: this server ends it after a silence.
+    /// The server where it was opened, which expires it.
     #[serde(default = "first")]
     pub server: ServerId,
 }
 
-/// `/alive/NUMBER`, as long as its server says so
+/// Record `/alive/NUMBER`, kept by its server.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct AliveInfo {
-    /// The server.
     pub server: ServerId,
     /// Its bricks that have stopped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,4 +1,4 @@
-//! The records of the coordinator, typed. `docs/format/coordinator.md` lists keys and fields.
+//! Typed access to the records in the coordinator. `docs/format/coordinator.md` lists keys and fields.
 
 mod rings;
 mod servers;
@@ -12,12 +12,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
-/// The version of all records. Records of a greater one are another program's to read.
+/// Version of all records. A program refuses records of another version.
 pub const RECORDS_VERSION: u32 = 2;
 
 const VERSION_KEY: &str = "/version";
 
-/// Typed access to a coordinator, for one of the servers.
+/// The records, as one of the servers uses them.
 #[derive(Clone)]
 pub struct Registry {
     coordinator: Arc<dyn Coordinator>,
@@ -25,22 +25,21 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// On a coordinator, for the first server.
+    /// The records in a coordinator, for the first server.
     pub fn new(coordinator: Arc<dyn Coordinator>) -> Self {
         Self::of(coordinator, FIRST_SERVER)
     }
 
-    /// On a coordinator, for any server.
+    /// The records in a coordinator, for any server.
     pub fn of(coordinator: Arc<dyn Coordinator>, server: ServerId) -> Self {
         Self { coordinator, server }
     }
 
-    /// Whose view of the records this is.
     pub fn server(&self) -> ServerId {
         self.server
     }
 
-    /// What the records rest in.
+    /// The store of the records.
     pub fn coordinator(&self) -> &dyn Coordinator {
         &*self.coordinator
     }
@@ -57,8 +56,8 @@ impl Registry {
         self.coordinator.transact(&[], &[(key, Some(&text(value)?))]).map(|_| ())
     }
 
-    /// Changes a record, as often as somebody else comes between; `change` says whether there is anything to change.
-    /// -> the record as it is now.
+    /// Changes a record, repeatedly if other servers change it meanwhile. `change` returns true if there is anything
+    /// to write. Returns the resulting record, or `None` if it does not exist.
     fn update<T: Serialize + DeserializeOwned>(
         &self,
         key: &str,
@@ -78,6 +77,9 @@ impl Registry {
     }
 
     /// Makes the record of a new cluster.
+    ///
+    /// # Errors
+    /// `Exists` if there is a cluster.
     pub fn create_cluster(&self, id: &str) -> Result<()> {
         let (id, version) = (text(&id)?, text(&RECORDS_VERSION)?);
         let writes = [("/cluster", Some(&id[..])), (VERSION_KEY, Some(&version[..]))];
@@ -92,7 +94,10 @@ impl Registry {
         self.get("/cluster")?.ok_or_else(|| Error::invalid("there is no cluster here; `hekate init` makes one"))
     }
 
-    /// Refuses records that a newer program has written.
+    /// Checks the version of the records.
+    ///
+    /// # Errors
+    /// `NotSupported` if another version of the program wrote them.
     pub fn check_version(&self) -> Result<()> {
         match self.get::<u32>(VERSION_KEY)?.unwrap_or(1) {
             RECORDS_VERSION => Ok(()),
@@ -105,7 +110,7 @@ impl Registry {
         }
     }
 
-    /// The next number of a counter, from 1; never given again.
+    /// The next number of a counter, from 1. No number is returned twice.
     fn count(&self, what: &str) -> Result<u64> {
         let key = format!("/counters/{what}");
         loop {
@@ -121,7 +126,10 @@ impl Registry {
         }
     }
 
-    /// Records a pool with its bricks.
+    /// Makes a pool with its bricks.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is not allowed or a pool has it.
     pub fn create_pool(&self, name: &str, bricks: &[BrickInfo]) -> Result<()> {
         check_name("pool", name)?;
         let key = format!("/pools/{name}");
@@ -152,11 +160,15 @@ impl Registry {
         self.get(&format!("/volumes/{name}"))
     }
 
-    /// Records a new volume and gives it its number.
+    /// Makes a volume and assigns its number.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is not allowed or a volume has it.
     pub fn create_volume(&self, mut volume: VolumeInfo) -> Result<VolumeInfo> {
         check_name("volume", &volume.name)?;
         let number = u32::try_from(self.count("volumes")?);
-        volume.volume = VolumeId(number.map_err(|_| Error::NoSpace { what: "for volumes".into() })?);
+        let full = |_| Error::NoSpace { what: "all numbers of volumes are used".into() };
+        volume.volume = VolumeId(number.map_err(full)?);
         let key = format!("/volumes/{}", volume.name);
         match self.coordinator.transact(&[(&key, None)], &[(&key, Some(&text(&volume)?))])? {
             true => Ok(volume),
@@ -164,24 +176,24 @@ impl Registry {
         }
     }
 
-    /// Changes the record of a volume.
+    /// Replaces the record of a volume.
     pub fn put_volume(&self, volume: &VolumeInfo) -> Result<()> {
         self.put(&format!("/volumes/{}", volume.name), volume)
     }
 
-    /// Forgets a volume.
+    /// Removes the record of a volume.
     pub fn forget_volume(&self, name: &str) -> Result<()> {
         self.coordinator.transact(&[], &[(&format!("/volumes/{name}"), None)]).map(|_| ())
     }
 
-    /// Begins a session.
+    /// Records a new session of a volume. `uid`: its user; `None` for a client that proved the secret.
     pub fn begin_session(&self, volume: VolumeId, uid: Option<u32>) -> Result<SessionId> {
         let session = SessionId(self.count("sessions")?);
         self.put(&session_key(session), &SessionInfo { session, volume, uid, server: self.server })?;
         Ok(session)
     }
 
-    /// Rows of this server's list of blocks that a power cut took and replicas have yet to agree on.
+    /// This server's list of blocks that a power failure removed and whose replicas have yet to agree.
     pub fn lost_blocks<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
         Ok(self.get(&self.lost_blocks_key())?.unwrap_or_default())
     }
@@ -191,7 +203,7 @@ impl Registry {
         self.put(&self.lost_blocks_key(), &rows)
     }
 
-    /// The first server's list has the key that it had when there was one server.
+    /// The key of that list. The first server's key has no number.
     fn lost_blocks_key(&self) -> String {
         match self.server {
             FIRST_SERVER => "/lost-blocks".into(),
@@ -214,7 +226,7 @@ impl Registry {
         Ok(self.sessions()?.iter().filter(|session| session.volume == volume).count())
     }
 
-    /// Ends a session for ever.
+    /// Removes the record of a session. A session that has ended never returns.
     pub fn end_session(&self, session: SessionId) -> Result<()> {
         self.coordinator.transact(&[], &[(&session_key(session), None)]).map(|_| ())
     }
@@ -236,7 +248,7 @@ fn text<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|e| Error::bug(e.to_string()))
 }
 
-/// Names of pools and volumes: 1 to 63 of `a-z A-Z 0-9 . _ -`, beginning with a letter or digit.
+/// Checks the name of a pool or volume: 1 to 63 of `a-z A-Z 0-9 . _ -`, beginning with a letter or digit.
 pub fn check_name(what: &str, name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let good = (1..=63).contains(&name.len())
@@ -246,6 +258,6 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{name:?} cannot be the name of a {what}: 1 to 63 letters, digits, dots, dashes and underlines, a letter or digit first"
+        "{name:?} cannot be the name of a {what}; use 1 to 63 letters, digits, dots, dashes and underlines, beginning with a letter or digit"
     )))
 }

@@ -1,4 +1,5 @@
-//! Rings: made when the first volume of their kind is, changed a view at a time; and the maps that show them.
+//! Rings: a ring is made with the first volume that needs it, and changes one view at a time. Also the maps of
+//! volumes.
 
 use super::{Registry, brick_key, parse, text};
 use crate::placement::{Candidate, place};
@@ -7,7 +8,7 @@ use hekate_proto::map::{BrickPlace, Member, ServerAddress, View, VolumeMap};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
-/// Partitions of a new ring; they double as a pool grows.
+/// Partitions of a new ring.
 pub const PARTITIONS_NEW: u32 = 16;
 
 pub(super) const COUNTER: &str = "/counters/rings";
@@ -24,18 +25,24 @@ impl Registry {
         self.get::<RingInfo>(&ring_key(ring))?.map(RingInfo::checked).transpose()
     }
 
-    /// Changes a ring, for example its views, as often as another server comes between; `change` says whether there is
-    /// anything to change. -> the ring as it is now.
+    /// Changes a ring, repeatedly if other servers change it meanwhile. `change` returns true if there is anything to
+    /// write. Returns the resulting ring.
     pub fn update_ring(&self, ring: RingId, change: impl FnMut(&mut RingInfo) -> bool) -> Result<RingInfo> {
         let now = self.update(&ring_key(ring), change)?;
         now.ok_or_else(|| Error::bug(format!("ring {ring} is not recorded")))?.checked()
     }
 
-    /// The pool's ring for so many copies; made and placed if it is the first of its kind.
+    /// The ring of a pool for this number of copies and these requirements. It is made and placed if it does not
+    /// exist.
+    ///
+    /// # Errors
+    /// `Invalid` if the pool does not exist or cannot meet the requirements.
     pub fn ring_for(&self, pool: &str, copies: u32, wish: RingWish) -> Result<RingInfo> {
         let RingWish { domain, min_replicas, led_by } = wish;
         if let Some(min) = min_replicas.filter(|min| *min == 0 || *min > copies) {
-            return Err(Error::invalid(format!("at least {min} of {copies} copies: say a number from 1 to {copies}")));
+            return Err(Error::invalid(format!(
+                "at least {min} of {copies} copies is not possible; say a number from 1 to {copies}"
+            )));
         }
         let min_replicas = min_replicas.filter(|min| *min != default_min(copies));
         if self.get::<PoolInfo>(&format!("/pools/{pool}"))?.is_none() {
@@ -43,7 +50,7 @@ impl Registry {
             return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", known.join(", "))));
         }
         loop {
-            // Read first: whoever makes a ring meanwhile moves it, and what was read here is read again.
+            // The counter is read first: making another ring changes it, and then everything here is read again.
             let counter = self.coordinator.get(COUNTER)?;
             let is_candidate = |brick: &BrickInfo| brick.pool == pool && !brick.unopened;
             let bricks: Vec<BrickInfo> = self.bricks()?.into_iter().filter(is_candidate).collect();
@@ -55,10 +62,12 @@ impl Registry {
                 return Ok(ring);
             }
             let last = counter.as_deref().map_or(Ok(0), |text| parse::<u16>(COUNTER, text))?;
-            let number = last.checked_add(1).ok_or_else(|| Error::NoSpace { what: "for rings".into() })?;
+            let full = || Error::NoSpace { what: "all numbers of rings are used".into() };
+            let number = last.checked_add(1).ok_or_else(full)?;
             let views = place_views(&bricks, copies, domain, led_by)?;
             let ring = RingInfo { min_replicas, led_by, ..RingInfo::new(RingId(number), pool, copies, domain, views) };
-            // A brick that is removed meanwhile is not placed on.
+            // The records of the bricks are expected to be unchanged, so that nothing is placed on a brick removed
+            // meanwhile.
             let mut expect = vec![(COUNTER.to_string(), counter.clone())];
             for key in bricks.iter().filter(|brick| ring.has(brick.brick)).map(|brick| brick_key(brick.brick)) {
                 let record = self.coordinator.get(&key)?;
@@ -73,11 +82,11 @@ impl Registry {
         }
     }
 
-    /// The map that clients of this server get. It names the servers of all replicas, also of those that no view has now: who
-    /// uses nothing asks for no other map, and is to be heard by all that may lead.
+    /// The map for clients of this server. It lists the servers of all replicas, also of those that no view has now:
+    /// a client without ops fetches no new map, and must reach every server that may lead.
     pub fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
         let ring = self.ring(volume.ring)?;
-        let ring = ring.ok_or_else(|| Error::bug(format!("volume {} without its ring", volume.name)))?;
+        let ring = ring.ok_or_else(|| Error::bug(format!("the ring of volume {} is not recorded", volume.name)))?;
         let partitions = (0..ring.views.len() as u32).map(PartitionNumber);
         let holders: BTreeSet<BrickId> = partitions.flat_map(|number| ring.holders(number)).collect();
         let known = self.bricks()?.into_iter().filter(|info| holders.contains(&info.brick));
@@ -107,7 +116,7 @@ fn ring_key(ring: RingId) -> String {
     format!("/rings/{:05}", ring.0)
 }
 
-/// One copy shares nothing with others wherever it is, so a pool has one ring for it.
+/// The failure domain of a ring. For one copy it is always the disk, so that a pool has only one such ring.
 fn choose_domain(pool: &str, copies: u32, asked: Option<Domain>, bricks: &[BrickInfo]) -> Result<Domain> {
     let servers: BTreeSet<ServerId> = bricks.iter().map(|brick| brick.server).collect();
     let enough = servers.len() as u64 >= u64::from(copies);
@@ -124,6 +133,7 @@ fn choose_domain(pool: &str, copies: u32, asked: Option<Domain>, bricks: &[Brick
     }
 }
 
+/// The first views of a new ring.
 fn place_views(bricks: &[BrickInfo], copies: u32, domain: Domain, led_by: Option<ServerId>) -> Result<Vec<View>> {
     if let Some(server) = led_by.filter(|server| !bricks.iter().any(|brick| brick.server == *server)) {
         return Err(Error::invalid(format!("server {server} has no brick in the pool, so it can lead nothing")));

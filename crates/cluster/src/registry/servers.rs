@@ -1,4 +1,4 @@
-//! Servers, and the bricks that they bring.
+//! Servers and their bricks.
 
 use super::{Registry, brick_key, text};
 use crate::coordinator::LEASE;
@@ -6,7 +6,7 @@ use crate::records::*;
 use hekate_proto::*;
 
 impl Registry {
-    /// All servers; the first one even before it was ever served.
+    /// All servers, with the first one even if it has never run.
     pub fn servers(&self) -> Result<Vec<ServerInfo>> {
         let mut servers: Vec<ServerInfo> = self.list("/servers/")?;
         if servers.iter().all(|info| info.server != FIRST_SERVER) {
@@ -15,26 +15,29 @@ impl Registry {
         Ok(servers)
     }
 
-    /// All bricks, by server and directory.
+    /// All bricks, ordered by server and directory.
     pub fn bricks(&self) -> Result<Vec<BrickInfo>> {
         let mut bricks: Vec<BrickInfo> = self.list("/bricks/")?;
         bricks.sort_by(|a, b| (a.server, &a.directory).cmp(&(b.server, &b.directory)));
         Ok(bricks)
     }
 
-    /// Those of this server.
+    /// The bricks of this server.
     pub fn own_bricks(&self) -> Result<Vec<BrickInfo>> {
         Ok(self.bricks()?.into_iter().filter(|brick| brick.server == self.server).collect())
     }
 
-    /// A number for a server that is about to join.
+    /// Assigns a number to a server that is about to join.
     pub fn number_server(&self) -> Result<ServerId> {
-        // The first one has its number without being counted.
+        // The first server has its number without being counted.
         let number = u32::try_from(self.count("servers")?).ok().and_then(|count| count.checked_add(FIRST_SERVER.0));
-        number.map(ServerId).ok_or_else(|| Error::NoSpace { what: "for servers".into() })
+        number.map(ServerId).ok_or_else(|| Error::NoSpace { what: "all numbers of servers are used".into() })
     }
 
-    /// Records a server, which has its number, and its bricks at once, in pools that exist.
+    /// Records a numbered server with its bricks, in pools that exist.
+    ///
+    /// # Errors
+    /// `Invalid` if a pool does not exist, or if the server or a brick has joined already.
     pub fn join(&self, server: &ServerInfo, bricks: &[BrickInfo]) -> Result<()> {
         let key = server_key(server.server);
         let mut expect = vec![(key.clone(), None)];
@@ -55,7 +58,10 @@ impl Registry {
         }
     }
 
-    /// Records a further brick of this server, in a pool that exists.
+    /// Records one more brick of this server, in a pool that exists.
+    ///
+    /// # Errors
+    /// `Invalid` if the pool does not exist, `Exists` if the brick is recorded.
     pub fn add_brick(&self, brick: &BrickInfo) -> Result<()> {
         let pool = format!("/pools/{}", brick.pool);
         let record = self.coordinator.get(&pool)?;
@@ -68,10 +74,11 @@ impl Registry {
         }
     }
 
-    /// Forgets a brick that no ring is on. -> the rings that are, and nothing was changed.
+    /// Removes the record of a brick, unless a ring uses it. Returns the rings that use it; nothing is changed if
+    /// there are any.
     pub fn remove_brick(&self, brick: BrickId) -> Result<Vec<RingInfo>> {
         loop {
-            // Read first: whoever makes a ring meanwhile moves it.
+            // The counter is read first: making a ring changes it.
             let counter = self.coordinator.get(super::rings::COUNTER)?;
             let mut on = self.rings()?;
             on.retain(|ring| ring.has(brick));
@@ -85,7 +92,12 @@ impl Registry {
         }
     }
 
-    /// Records a new brick of this server that is to hold all that another one is to hold. -> how many partitions.
+    /// Records a new brick of this server that should hold everything that an old one should. Returns the number of
+    /// partitions.
+    ///
+    /// # Errors
+    /// `Invalid` if the new brick's server has another copy of such a partition, or if the old brick should hold
+    /// nothing.
     pub fn replace_brick(&self, old: &BrickInfo, new: &BrickInfo) -> Result<usize> {
         loop {
             let (pool, key) = (format!("/pools/{}", new.pool), brick_key(new.brick));
@@ -112,7 +124,7 @@ impl Registry {
             if count == 0 {
                 let directory = &old.directory;
                 let what =
-                    format!("nothing rests on brick {directory}; take it out with `hekate brick remove {directory}`");
+                    format!("brick {directory} holds no partition; remove it with `hekate brick remove {directory}`");
                 return Err(Error::invalid(what));
             }
             let expect: Vec<_> = expect.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
@@ -123,23 +135,23 @@ impl Registry {
         }
     }
 
-    /// Says that this server lives, and which of its bricks have stopped. It is said again within [`LEASE`], or it is over.
+    /// Renews this server's lease and reports its bricks that have stopped. The lease expires after [`LEASE`].
     pub fn keep_alive(&self, stopped: &[BrickId]) -> Result<()> {
         let info = AliveInfo { server: self.server, stopped: stopped.to_vec() };
         self.coordinator.keep(&alive_key(self.server), &text(&info)?, LEASE)
     }
 
-    /// Says that this server serves nobody any more.
+    /// Ends this server's lease: it no longer serves.
     pub fn leave(&self) -> Result<()> {
         self.coordinator.keep(&alive_key(self.server), "", std::time::Duration::ZERO)
     }
 
-    /// Servers that live.
+    /// The servers whose lease has not expired.
     pub fn alive(&self) -> Result<Vec<AliveInfo>> {
         self.list("/alive/")
     }
 
-    /// Says where this server listens from now on.
+    /// Records the endpoints of this server.
     pub fn announce(&self, endpoints: &[String]) -> Result<()> {
         let key = server_key(self.server);
         let moved = |info: &mut ServerInfo| std::mem::replace(&mut info.endpoints, endpoints.to_vec()) != endpoints;
@@ -149,7 +161,7 @@ impl Registry {
         self.put(&key, &ServerInfo { endpoints: endpoints.to_vec(), ..unheard(self.server) })
     }
 
-    /// Says in which life a brick is.
+    /// Records the incarnation and the number of openings of a brick that was opened.
     pub fn opened(&self, brick: BrickId, incarnation: Incarnation, openings: u32) -> Result<()> {
         let renewed = |info: &mut BrickInfo| {
             let before = std::mem::replace(info, BrickInfo { incarnation, openings, unopened: false, ..info.clone() });
@@ -167,7 +179,7 @@ fn alive_key(server: ServerId) -> String {
     format!("/alive/{:010}", server.0)
 }
 
-/// A server that has not said where it listens.
+/// The record of a server that has never announced its endpoints.
 fn unheard(server: ServerId) -> ServerInfo {
     ServerInfo { server, name: ServerInfo::name_of(server), endpoints: Vec::new() }
 }

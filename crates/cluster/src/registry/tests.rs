@@ -29,7 +29,7 @@ impl Coordinator for InMemory {
         }
         Ok(true)
     }
-    /// Whoever looks at servers that live says himself when they do not.
+    /// Leases in tests do not expire by themselves.
     fn keep(&self, key: &str, value: &str, lifetime: std::time::Duration) -> Result<()> {
         let mut all = self.0.lock();
         if lifetime.is_zero() {
@@ -54,7 +54,7 @@ fn brick(number: u128, server: u32) -> BrickInfo {
     }
 }
 
-/// The first server has bricks 1 and 2 of a pool.
+/// A pool with bricks 1 and 2 of the first server.
 fn registry() -> Registry {
     let registry = Registry::new(Arc::new(InMemory::default()));
     registry.create_pool("p", &[brick(1, 1), brick(2, 1)]).unwrap();
@@ -111,7 +111,7 @@ fn records_of_a_newer_program_are_refused() {
     let refused = registry.check_version().unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
     assert!(refused.to_string().contains("version 3, this program knows 2"), "{refused}");
-    // Records from before they had a version are of the first one.
+    // Records without a version have version 1.
     registry.coordinator.transact(&[], &[("/version", None)]).unwrap();
     assert!(registry.check_version().unwrap_err().to_string().contains("version 1, this program knows 2"));
 }
@@ -162,7 +162,7 @@ fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
     assert_eq!((map.server, map.holders()), (server, vec![FIRST_SERVER, server]));
     assert_eq!(map.server_of(BrickId(4)), Some(server));
     assert_eq!(map.servers[0].endpoints, ["unix:/one"]);
-    // Who is in no view may lead again: who has this map, and asks for no other, speaks to it as well.
+    // A replica that is in no view may lead again, so a client with this map and no newer one must know its server.
     let without = |info: &mut RingInfo| {
         for (number, view) in (0..).map(PartitionNumber).zip(info.views.clone()) {
             let stays: Vec<_> = view.members.into_iter().filter(|member| !is_there(member)).collect();
@@ -229,7 +229,7 @@ fn volumes_that_want_other_numbers_of_replicas_have_other_rings() {
 }
 
 #[test]
-fn a_ring_changes_as_often_as_somebody_comes_between() {
+fn a_change_of_a_ring_is_repeated_until_no_other_change_interferes() {
     let registry = registry();
     let ring = registry.ring_for("p", 2, RingWish::default()).unwrap();
     let mut tries = 0;
@@ -248,7 +248,7 @@ fn a_ring_changes_as_often_as_somebody_comes_between() {
 }
 
 #[test]
-fn records_from_before_there_were_several_servers_are_of_the_first() {
+fn records_without_a_server_are_of_the_first_server() {
     let brick: BrickInfo = serde_json::from_str(
         r#"{"brick":"0a4eb65f7864d2f8a3e6a73940d25310","directory":"/srv/b1","pool":"default","weight":270553174016}"#,
     )

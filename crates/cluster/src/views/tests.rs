@@ -1,4 +1,4 @@
-//! Views that follow each other, whatever happens to servers and their memory.
+//! Sequences of views under failures of servers and losses of memory.
 
 mod settle;
 
@@ -12,7 +12,7 @@ fn brick(number: u32) -> BrickId {
     BrickId(u128::from(number))
 }
 
-/// One partition on so many bricks, each on a server of its own.
+/// One partition on `count` bricks, each on a server of its own.
 fn ring(count: u32) -> (RingInfo, Seen) {
     let member = |number| Member { brick: brick(number), incarnation: Incarnation(1) };
     let view = View::new(Epoch(1), brick(0), (0..count).map(member).collect());
@@ -53,21 +53,21 @@ fn what_all_have_lost_is_counted_once_it_is_led_again() {
     for number in 0..2 {
         seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
     }
-    // The first that is formed does not begin: still one loss.
+    // The first view that is formed does not begin: that is still one loss.
     assert_eq!(form(&mut ring, &seen).losses, 1);
     seen.bricks.get_mut(&brick(1)).unwrap().incarnation = Incarnation(3);
     let view = form(&mut ring, &seen);
     assert_eq!((view.losses, view.forgetful), (1, true));
     open(&mut ring);
-    // One that another remembers is none.
+    // A view with a member that has its memory has no loss.
     seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(3);
     let view = form(&mut ring, &seen);
     assert_eq!((view.losses, view.forgetful), (1, false));
 }
 
-/// It found that the others may lack what no log has.
+/// The leader found that others may lack changes that no log has.
 #[test]
-fn one_decides_for_all_who_lost_their_memory_if_it_says_so() {
+fn if_all_lost_their_memory_the_leader_can_become_the_only_member() {
     let (mut ring, mut seen) = ring(3);
     for number in 0..3 {
         seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
@@ -79,7 +79,7 @@ fn one_decides_for_all_who_lost_their_memory_if_it_says_so() {
     assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(0)], vec![brick(1), brick(2)]));
     assert_eq!((view.forgetful, view.losses, view.too_few), (true, 1, true));
     assert_eq!(outlook(&ring, AT, &others), Outlook::Fine, "though nobody else was told");
-    // It dies first: all are needed again. Or its memory goes: they begin anew.
+    // The leader fails first: all are needed again. If it loses its memory, the decision starts over.
     let mut without = others.clone();
     without.bricks.get_mut(&brick(0)).unwrap().serves = false;
     assert_eq!(outlook(&ring, AT, &without), Outlook::Waits(vec![brick(0)]));
@@ -99,17 +99,17 @@ fn members_and_learners(view: &View) -> (Vec<BrickId>, Vec<BrickId>) {
 }
 
 #[test]
-fn who_cannot_be_given_what_it_lacks_learns() {
+fn a_member_that_cannot_be_fed_learns() {
     let (mut ring, seen) = ring(3);
     let mut reported = seen.clone();
     reported.unfed.insert((AT, brick(2)));
     let view = form(&mut ring, &reported);
     assert_eq!(members_and_learners(&view), (vec![brick(0), brick(1)], vec![brick(2)]));
-    // Whoever leads that view has yet to find it again.
+    // The leader of that view has yet to find it again.
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
     open(&mut ring);
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
-    // As a member anew it lacks what came last, and that is hidden too.
+    // After it has joined again it lacks the latest records, and those cannot be read either.
     let mut healed = seen.clone();
     healed.whole.insert((AT, brick(2)));
     assert_eq!(form(&mut ring, &healed).members.len(), 3);
@@ -117,9 +117,9 @@ fn who_cannot_be_given_what_it_lacks_learns() {
     assert_eq!(members_and_learners(&view), (vec![brick(0), brick(1)], vec![brick(2)]));
 }
 
-/// Two that took turns formed views without end.
+/// Two replicas that alternate would form views without end.
 #[test]
-fn if_too_few_can_be_given_what_they_lack_all_others_learn_from_one() {
+fn if_too_few_members_can_be_fed_all_others_learn_from_one() {
     let (mut ring, seen) = ring(3);
     let mut reported = seen.clone();
     reported.unfed.extend([(AT, brick(1)), (AT, brick(2))]);
@@ -127,7 +127,7 @@ fn if_too_few_can_be_given_what_they_lack_all_others_learn_from_one() {
     let view = form(&mut ring, &reported);
     assert_eq!((members_and_learners(&view), view.too_few, view.losses), (alone.clone(), true, 0));
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "though both may come back by right");
-    // Until that has begun both are entitled still.
+    // Until that view has begun both are still entitled.
     let mut without = seen.clone();
     without.bricks.get_mut(&brick(0)).unwrap().serves = false;
     assert_eq!(bricks(&due(&ring, &without).view.members), [brick(1), brick(2)]);
@@ -140,9 +140,9 @@ fn if_too_few_can_be_given_what_they_lack_all_others_learn_from_one() {
     assert_eq!(members_and_learners(&view), alone, "nor may who had joined stay");
 }
 
-/// One more is away for good: it cannot be asked to learn.
+/// A dead member cannot be asked to learn.
 #[test]
-fn who_cannot_be_given_what_it_lacks_learns_though_another_member_is_dead() {
+fn a_member_that_cannot_be_fed_learns_although_another_one_is_dead() {
     let (mut ring, mut seen) = ring(3);
     seen.bricks.get_mut(&brick(2)).unwrap().serves = false;
     assert_eq!(form(&mut ring, &seen).members.len(), 2);
@@ -151,14 +151,14 @@ fn who_cannot_be_given_what_it_lacks_learns_though_another_member_is_dead() {
     let view = form(&mut ring, &reported);
     assert_eq!((members_and_learners(&view), view.too_few), ((vec![brick(0)], vec![brick(1)]), true));
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
-    // The dead one is back: with that there are enough.
+    // The dead member is back: with it there are enough.
     seen.bricks.get_mut(&brick(2)).unwrap().serves = true;
     assert_eq!(members_and_learners(&form(&mut ring, &seen)), (vec![brick(0), brick(2)], vec![brick(1)]));
 }
 
-/// Who has just learnt everything counts.
+/// A replica that has just joined counts as a member.
 #[test]
-fn who_has_joined_stays_with_the_leader_when_another_cannot_be_fed() {
+fn a_member_that_joined_stays_when_another_one_cannot_be_fed() {
     let (mut ring, mut seen) = ring(3);
     seen.bricks.get_mut(&brick(2)).unwrap().serves = false;
     form(&mut ring, &seen);
@@ -176,9 +176,9 @@ fn who_has_joined_stays_with_the_leader_when_another_cannot_be_fed() {
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
 }
 
-/// Copies that can be fed stay, though they are too few.
+/// Members that can be fed stay, although they are too few.
 #[test]
-fn of_five_those_who_can_be_fed_stay() {
+fn of_five_members_those_that_can_be_fed_stay() {
     let (mut ring, seen) = ring(5);
     let mut reported = seen.clone();
     reported.unfed.extend([(AT, brick(3)), (AT, brick(4))]);
@@ -187,9 +187,9 @@ fn of_five_those_who_can_be_fed_stay() {
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
 }
 
-/// Who learnt everything and leads at once may lack what came last, or have what the others lack.
+/// A replica that joins as the leader may lack the latest records, or have records that the others lack.
 #[test]
-fn who_joins_and_cannot_be_made_even_learns_again() {
+fn a_joining_replica_that_cannot_be_reconciled_learns_again() {
     let (mut ring, mut seen) = ring(2);
     seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(2);
     assert_eq!(form(&mut ring, &seen).leader, brick(1));
@@ -198,7 +198,7 @@ fn who_joins_and_cannot_be_made_even_learns_again() {
     healed.whole.insert((AT, brick(0)));
     assert_eq!(form(&mut ring, &healed).leader, brick(0), "it joins, and is the first");
     let again = (vec![brick(1)], vec![brick(0)]);
-    // It lacks what the other one cannot give.
+    // It lacks records that the other one cannot provide.
     let (mut yields, mut early) = (ring.clone(), seen.clone());
     early.heirs.insert(AT, brick(1));
     let found = due(&yields, &early);
@@ -209,7 +209,7 @@ fn who_joins_and_cannot_be_made_even_learns_again() {
     early = seen.clone();
     early.unfed.insert((AT, brick(0)));
     assert_eq!(members_and_learners(&form(&mut yields, &early)), again);
-    // Or the other one lacks what this one cannot give: nobody else was told of it.
+    // The other one lacks records that this one cannot provide, and no other server knows.
     ring.views[0].leader = brick(1);
     early = seen.clone();
     early.heirs.insert(AT, brick(0));
@@ -217,7 +217,7 @@ fn who_joins_and_cannot_be_made_even_learns_again() {
 }
 
 #[test]
-fn if_nobody_remembers_all_others_learn_from_one_that_cannot_give_what_they_lack() {
+fn without_any_memory_all_others_learn_from_a_leader_that_cannot_feed_them() {
     let (mut ring, mut seen) = ring(3);
     for number in 0..3 {
         seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
@@ -229,14 +229,14 @@ fn if_nobody_remembers_all_others_learn_from_one_that_cannot_give_what_they_lack
     assert_eq!(members_and_learners(&view), (vec![brick(0)], vec![brick(1), brick(2)]));
     assert_eq!((view.forgetful, view.losses), (true, 1));
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
-    // What a leader said that has lost its memory since leaves nobody out.
+    // A report of a leader that has lost its memory since is ignored.
     let mut anew = reported.clone();
     anew.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(3);
     assert_eq!(due(&ring, &anew).view.members.len(), 3);
 }
 
 #[test]
-fn who_cannot_get_what_it_lacks_lets_the_other_lead() {
+fn a_leader_that_lacks_records_yields_to_the_replica_that_has_them() {
     let (mut ring, seen) = ring(3);
     let mut reported = seen.clone();
     reported.heirs.insert(AT, brick(2));
@@ -252,7 +252,7 @@ fn who_cannot_get_what_it_lacks_lets_the_other_lead() {
 }
 
 #[test]
-fn who_is_not_entitled_leads_only_if_it_is_forced() {
+fn a_replica_that_is_not_entitled_leads_only_if_it_is_forced() {
     let (mut ring, mut seen) = ring(2);
     let serves = |seen: &mut Seen, number, is_there| seen.bricks.get_mut(&brick(number)).unwrap().serves = is_there;
     let refused = |ring: &RingInfo, seen: &Seen| forced(ring, AT, brick(1), seen).unwrap_err().to_string();
@@ -268,7 +268,7 @@ fn who_is_not_entitled_leads_only_if_it_is_forced() {
     let view = forced(&ring, AT, brick(1), &seen).unwrap();
     assert_eq!((view.epoch, bricks(&view.members), view.losses), (Epoch(3), vec![brick(1)], 1));
     ring.form(AT, view);
-    // Who has everything comes back before it has begun: that one leads, and nothing is lost.
+    // A replica with all records comes back before the view has begun: it leads, and nothing is lost.
     let mut early = (ring.clone(), seen.clone());
     serves(&mut early.1, 0, true);
     let view = form(&mut early.0, &early.1);
@@ -280,10 +280,10 @@ fn who_is_not_entitled_leads_only_if_it_is_forced() {
 }
 
 #[test]
-fn who_is_not_heard_in_a_life_that_is_over_is_healed_in_its_next() {
+fn a_member_lost_in_an_earlier_incarnation_is_healed_in_its_next() {
     let (mut ring, mut seen) = ring(3);
     for number in 1..3 {
-        // Its machine restarted, and the leader waits for what it was before.
+        // Its machine restarted, and the leader waits for its previous incarnation.
         seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
         seen.lost.insert((AT, brick(number)));
     }
@@ -292,9 +292,9 @@ fn who_is_not_heard_in_a_life_that_is_over_is_healed_in_its_next() {
     assert!(view.too_few && !view.forgetful);
 }
 
-/// One server knows that it does not reach another one; to all others both are well.
+/// One server cannot reach another one; to all others both are available.
 #[test]
-fn who_was_not_reached_stays_left_out_until_the_view_without_it_begins() {
+fn a_member_that_was_not_reached_is_left_out_until_the_view_without_it_begins() {
     let (mut ring, mut seen) = ring(3);
     let others = seen.clone();
     seen.lost.insert((AT, brick(2)));
@@ -303,11 +303,11 @@ fn who_was_not_reached_stays_left_out_until_the_view_without_it_begins() {
     let view = form(&mut ring, &others);
     assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(0), brick(1)], vec![brick(2)]));
     assert_eq!(outlook(&ring, AT, &others), Outlook::Fine);
-    // Its leader dies before it begins: who was left out may be needed.
+    // The leader fails before its view begins: the replica that was left out may be needed.
     let mut without = others.clone();
     without.bricks.get_mut(&brick(0)).unwrap().serves = false;
     assert_eq!(bricks(&due(&ring, &without).view.members), [brick(1), brick(2)]);
-    // Without another member it would be too few.
+    // Without the other member there would be too few.
     let mut without = others.clone();
     without.bricks.get_mut(&brick(1)).unwrap().serves = false;
     assert_eq!(bricks(&due(&ring, &without).view.members), [brick(0), brick(2)]);
@@ -323,7 +323,7 @@ fn a_server_with_a_slow_clock_serves_no_longer_than_its_lease() {
 }
 
 #[test]
-fn a_brick_that_was_replaced_goes_once_the_new_one_has_everything_and_somebody_else_leads() {
+fn a_replaced_brick_is_removed_once_the_new_one_has_everything_and_another_one_leads() {
     let (mut ring, mut seen) = ring(3);
     ring.copies = 2;
     ring.views[0].members.pop();
@@ -331,7 +331,7 @@ fn a_brick_that_was_replaced_goes_once_the_new_one_has_everything_and_somebody_e
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
     assert_eq!(ring.replace(brick(0), brick(2)), 1);
     assert_eq!((ring.placed(AT), ring.holders(AT)), (vec![brick(2), brick(1)], vec![brick(2), brick(1), brick(0)]));
-    // Its place is first, but it leads only once it has everything.
+    // It is the preferred leader, but leads only once it has everything.
     let view = form(&mut ring, &seen);
     assert_eq!((view.leader, bricks(&view.learners)), (brick(1), vec![brick(2)]));
     assert_eq!(bricks(&view.members), [brick(1), brick(0)]);
@@ -343,7 +343,7 @@ fn a_brick_that_was_replaced_goes_once_the_new_one_has_everything_and_somebody_e
     open(&mut ring);
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
     assert!(!ring.has(brick(0)));
-    // A dead one goes before.
+    // A dead brick is removed before that.
     seen.whole.clear();
     ring.replace(brick(1), brick(0));
     seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
@@ -352,7 +352,7 @@ fn a_brick_that_was_replaced_goes_once_the_new_one_has_everything_and_somebody_e
 }
 
 #[test]
-fn who_dies_is_left_out_and_comes_back_as_a_learner() {
+fn a_dead_member_is_left_out_and_comes_back_as_a_learner() {
     let (mut ring, mut seen) = ring(2);
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
     seen.bricks.get_mut(&brick(0)).unwrap().serves = false;
@@ -386,20 +386,20 @@ fn a_view_that_did_not_begin_entitles_nobody() {
     let (mut ring, mut seen) = ring(2);
     seen.bricks.get_mut(&brick(0)).unwrap().serves = false;
     form(&mut ring, &seen);
-    // Before it began the other comes back and this one goes.
+    // Before the view has begun, the other member comes back and this one fails.
     seen.bricks.get_mut(&brick(0)).unwrap().serves = true;
     seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
     let view = form(&mut ring, &seen);
     assert_eq!((view.epoch, bricks(&view.members)), (Epoch(3), vec![brick(0)]));
     open(&mut ring);
-    // From now on the first one alone may lead.
+    // From now on only the first one may lead.
     seen.bricks.get_mut(&brick(0)).unwrap().serves = false;
     seen.bricks.get_mut(&brick(1)).unwrap().serves = true;
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(0)]));
 }
 
 #[test]
-fn who_lost_its_memory_learns() {
+fn a_member_that_lost_its_memory_learns() {
     let (mut ring, mut seen) = ring(2);
     seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(2);
     let view = form(&mut ring, &seen);
@@ -411,7 +411,7 @@ fn who_lost_its_memory_learns() {
 }
 
 #[test]
-fn if_nobody_remembers_all_must_be_there() {
+fn without_any_memory_all_members_must_be_available() {
     let (mut ring, mut seen) = ring(2);
     for number in 0..2 {
         seen.bricks.get_mut(&brick(number)).unwrap().incarnation = Incarnation(2);
@@ -422,7 +422,7 @@ fn if_nobody_remembers_all_must_be_there() {
     let view = form(&mut ring, &seen);
     assert!(view.forgetful && bricks(&view.members) == vec![brick(0), brick(1)]);
     assert_eq!(view.members[0].incarnation, Incarnation(2));
-    // It did not begin when one of them lost power once more.
+    // The view did not begin when one of them lost power again.
     seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(3);
     let view = form(&mut ring, &seen);
     assert!(view.forgetful && view.members[0].incarnation == Incarnation(3));
@@ -430,9 +430,9 @@ fn if_nobody_remembers_all_must_be_there() {
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
 }
 
-/// It was found by the simulator: the leader had lost records whose effects who had learnt has, and its journal has not.
+/// The leader lost records whose effects the learner has, and no journal has these records.
 #[test]
-fn who_had_learnt_from_somebody_that_lost_its_memory_learns_anew() {
+fn a_learner_of_a_member_that_lost_its_memory_learns_again() {
     let (mut ring, mut seen) = ring(2);
     seen.bricks.get_mut(&brick(1)).unwrap().incarnation = Incarnation(2);
     assert_eq!(bricks(&form(&mut ring, &seen).learners), vec![brick(1)]);
@@ -455,7 +455,7 @@ fn with_three_copies_one_may_be_missing_and_not_two() {
     open(&mut ring);
     seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Waits(vec![brick(1), brick(2)]));
-    // It comes back without its memory: it is healed, and until then nobody is served.
+    // It comes back without its memory: it is healed, and until then no request is served.
     *seen.bricks.get_mut(&brick(1)).unwrap() =
         BrickSeen { server: ServerId(2), incarnation: Incarnation(2), serves: true };
     let view = form(&mut ring, &seen);
@@ -488,8 +488,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    /// Whatever happens: a view that begins has a member with its memory of the view that began before, or counts as
-    /// forgetful and then has all of that view; who was left out of it comes back only by learning.
+    /// A view that begins has a member that has its memory of the last begun view. Otherwise it is forgetful and has all members of
+    /// that view. A replica that was left out comes back only as a learner.
     #[test]
     fn views_follow_each_other(copies in 1u32..4, all in prop::collection::vec(happens(), 1..60)) {
         let (mut ring, mut seen) = ring(copies);
@@ -515,7 +515,7 @@ proptest! {
                             prop_assert!(has_joined || seen.whole.contains(&(AT, member.brick)), "{member:?} has not learnt");
                         }
                         ring.form(AT, view);
-                        // Learning begins anew in each view.
+                        // Learners start over in each view.
                         seen.whole.clear();
                     }
                 }
@@ -529,9 +529,9 @@ proptest! {
     }
 }
 
-/// A member that another brick is to replace is one of those who lost their memory.
+/// One of the members that lost their memory is being replaced by another brick.
 #[test]
-fn one_decides_alone_though_another_member_is_being_replaced() {
+fn the_leader_can_become_the_only_member_although_another_one_is_being_replaced() {
     for with_new in [true, false] {
         let (mut ring, mut seen) = ring(3);
         ring.copies = 2;
@@ -546,7 +546,7 @@ fn one_decides_alone_though_another_member_is_being_replaced() {
         seen.bricks.get_mut(&brick(2)).unwrap().serves = with_new;
         let view = form(&mut ring, &seen);
         assert!(view.forgetful);
-        // Its leader finds the note.
+        // Its leader finds that the members may differ.
         let mut alone = seen.clone();
         alone.alone.insert(AT);
         let view = form(&mut ring, &alone);

@@ -1,22 +1,22 @@
-//! Views come to an end: whatever members lack, and whoever cannot give it, there is one that begins, and then nothing is due.
+//! Changes of views end: whatever records members lack or cannot provide, some view begins, and then no other one is due.
 
 use super::*;
 
-/// What all members had when the last view was led.
+/// Number of the last acknowledged record, which all members have.
 const ACKNOWLEDGED: u64 = 10;
 const VIEWS_MAX: usize = 60;
-const LOOKS_MIN: u32 = 3;
+const CHECKS_MIN: u32 = 3;
 
-/// Replicas, as far as views depend on them.
+/// The state of replicas that views depend on.
 struct Replicas {
     ring: RingInfo,
     seen: Seen,
-    /// Where the log of each ends.
+    /// Number of each replica's last record.
     last: BTreeMap<BrickId, u64>,
-    /// Up to where it cannot read its journal; what is appended since can be read.
+    /// Number of the last record that each replica cannot read from its journal; it can read later ones.
     hidden: BTreeMap<BrickId, u64>,
-    /// How often somebody has looked at this view: a lease is waited for before one begins.
-    looks: (Epoch, u32),
+    /// Number of checks of this view so far: before it begins, a lease must be over.
+    checks: (Epoch, u32),
 }
 
 impl Replicas {
@@ -28,7 +28,7 @@ impl Replicas {
         self.seen.bricks[&member.brick].serves && self.seen.remembers(member)
     }
 
-    /// What the leader of the view that there is now has found, once it has done what it can.
+    /// Lets the leader of the current view do what it can, and returns what it reports.
     fn led(&mut self) -> Seen {
         let (now, mut seen) = (self.ring.views[0].clone(), self.seen.clone());
         if !now.members.iter().all(|member| self.is_heard(member)) {
@@ -50,16 +50,16 @@ impl Replicas {
             return seen;
         }
         self.last.extend(lack.into_iter().map(|brick| (brick, own)));
-        if self.looks.0 != now.epoch {
-            self.looks = (now.epoch, 0);
+        if self.checks.0 != now.epoch {
+            self.checks = (now.epoch, 0);
         }
-        self.looks.1 += 1;
-        if !now.opened && self.looks.1 < LOOKS_MIN {
+        self.checks.1 += 1;
+        if !now.opened && self.checks.1 < CHECKS_MIN {
             return seen;
         } else if self.ring.open(AT, now.epoch) {
             assert!(now.losses > 0 || own >= ACKNOWLEDGED, "{now:?} begins without what was acknowledged");
         } else {
-            // Those who are healed lack what has come since.
+            // Learners that are healed lack the records that were made since.
             let heard = now.learners.iter().filter(|learner| self.is_heard(learner)).map(|learner| learner.brick);
             let learnt: Vec<BrickId> = heard.collect();
             seen.whole.extend(learnt.iter().map(|brick| (AT, *brick)));
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn views_come_to_an_end(all in prop::collection::vec(replica(), 1..6), members_min in 1u32..6, forgotten in 0u64..12, rots in prop::collection::vec((0usize..20, 0u32..5), 0..6)) {
+    fn changes_of_views_end(all in prop::collection::vec(replica(), 1..6), members_min in 1u32..6, forgotten in 0u64..12, rots in prop::collection::vec((0usize..20, 0u32..5), 0..6)) {
         let (mut ring, mut seen) = ring(all.len() as u32);
         ring.min_replicas = Some(members_min.min(all.len() as u32));
         let (mut last, mut hidden) = (BTreeMap::new(), BTreeMap::new());
@@ -105,7 +105,7 @@ proptest! {
             last.insert(brick(number), end);
             hidden.insert(brick(number), if replica.hides { end } else { 0 });
         }
-        let mut replicas = Replicas { ring, seen, last, hidden, looks: (Epoch(0), 0) };
+        let mut replicas = Replicas { ring, seen, last, hidden, checks: (Epoch(0), 0) };
         for look in 0..VIEWS_MAX {
             for (_, number) in rots.iter().filter(|(at, _)| *at == look) {
                 let last = replicas.last.clone();
