@@ -1,20 +1,21 @@
-//! A histogram of latencies that any thread adds to without waiting.
+//! A histogram of latencies to which any thread can add without waiting.
 //!
-//! Log-linear, as HDR histograms are (Tene, hdrhistogram.org): each power of two of nanoseconds is cut into four equal
-//! parts, so what is read from it is at most a quarter too high. From 1 µs to 137 s; what is beyond is in the last part.
+//! It is log-linear, as HDR histograms are (Tene, hdrhistogram.org): each power of two in nanoseconds has four equal
+//! parts, so a value read from it is at most a quarter too high. It covers 1 µs to 137 s; longer latencies are in the
+//! last part.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Latencies below 2 to the power of this, in ns, are one part.
+/// Latencies below 2 to this power, in ns, share the first part.
 const LOWEST_POWER: u32 = 10;
-/// Latencies from 2 to the power of this on, in ns, are in the last part.
+/// Latencies from 2 to this power on, in ns, are in the last part.
 const HIGHEST_POWER: u32 = 37;
-/// Parts of a power of two, as a power of two itself.
+/// Number of parts of each power of two, as a power of two.
 const PARTS_POWER: u32 = 2;
 const PARTS: usize = 1 + (((HIGHEST_POWER - LOWEST_POWER) as usize) << PARTS_POWER);
 
-/// See the module.
+/// A histogram of latencies.
 #[derive(Debug)]
 pub struct Histogram {
     parts: [AtomicU64; PARTS],
@@ -28,35 +29,35 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Adds one.
+    /// Adds a latency.
     pub fn add(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.parts[part_of(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// All that were added so far.
+    /// A copy of the current contents.
     pub fn read(&self) -> Latencies {
         let counts = self.parts.iter().map(|part| part.load(Ordering::Relaxed)).collect();
         Latencies { counts, sum: Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed)) }
     }
 }
 
-/// What a histogram held at some moment.
+/// The contents of a histogram at one moment.
 #[derive(Debug, Clone)]
 pub struct Latencies {
     counts: Vec<u64>,
-    /// Of all together.
+    /// Sum of all latencies.
     pub sum: Duration,
 }
 
 impl Latencies {
-    /// How many.
+    /// Number of latencies.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// What this share of them (0 to 1) took at most; zero if there are none.
+    /// Upper bound of the given share (0 to 1) of the latencies. Zero if there are none.
     pub fn quantile(&self, share: f64) -> Duration {
         let rank = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -69,14 +70,14 @@ impl Latencies {
         Duration::ZERO
     }
 
-    /// Parts that have some: the end of each, and how many.
+    /// The parts that are not empty: the end of each, and its count.
     pub fn parts(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let some = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         some.map(|(part, count)| (Duration::from_nanos(end_of(part)), *count))
     }
 
-    /// For each power of two: its upper bound in seconds, and how many are below it and not below the one before. The last
-    /// has no bound.
+    /// For each power of two its upper bound in seconds, and the number of latencies between it and the bound before.
+    /// The last one has no bound.
     pub(crate) fn powers(&self) -> Vec<(f64, u64)> {
         let whole: u64 = 1 << PARTS_POWER;
         let mut powers = vec![((1u64 << LOWEST_POWER) as f64 / 1e9, self.counts[0])];
@@ -97,7 +98,7 @@ fn part_of(ns: u64) -> usize {
     (1 + (((power - LOWEST_POWER) as usize) << PARTS_POWER) + within).min(PARTS - 1)
 }
 
-/// The first ns that are beyond a part.
+/// End of a part in ns, exclusive.
 fn end_of(part: usize) -> u64 {
     let Some(part) = part.checked_sub(1) else { return 1 << LOWEST_POWER };
     let (power, within) = (LOWEST_POWER + (part >> PARTS_POWER) as u32, part as u64 & ((1 << PARTS_POWER) - 1));

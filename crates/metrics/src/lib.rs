@@ -1,5 +1,5 @@
-//! What a process counts of itself: latency histograms, and the page of counters, gauges and histograms that Prometheus
-//! reads (OpenMetrics 1.0 text), by HTTP or printed.
+//! Measurements of a process: latency histograms, and a page of counters, gauges and histograms in the format of
+//! Prometheus (OpenMetrics 1.0 text), served by HTTP or printed.
 
 mod histogram;
 mod listen;

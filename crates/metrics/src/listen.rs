@@ -1,6 +1,8 @@
-//! Answers Prometheus: HTTP/1.1, GET of `/metrics` and nothing else, a connection for each request.
+//! An HTTP/1.1 server for Prometheus: it answers GET of `/metrics` and nothing else, with one request for each
+//! connection.
 //!
-//! A request is bounded in bytes and time, and there are only so many threads, so that whoever connects costs little.
+//! Requests are bounded in length and time, and the number of threads is fixed, which limits the cost of hostile
+//! clients.
 
 use crate::page::CONTENT_TYPE;
 use std::io::{Read, Write};
@@ -8,12 +10,19 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Longest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
+/// Most headers of a request.
 const HEADERS_MAX: usize = 64;
+/// Time limit for a request and for its reply.
 const LIMIT: Duration = Duration::from_secs(2);
+/// Number of threads, and so of requests served at once.
 const THREADS: usize = 2;
 
-/// Answers there from now on, as long as the process lives. `page` gives nothing when there is nothing to tell any more.
+/// Answers requests from now on, until the process ends. `page` returns `None` once the process is stopping.
+///
+/// # Errors
+/// A thread cannot be started.
 pub fn listen(listener: TcpListener, page: impl Fn() -> Option<String> + Send + Sync + 'static) -> std::io::Result<()> {
     let (listener, page) = (Arc::new(listener), Arc::new(page));
     for _ in 0..THREADS {
@@ -21,9 +30,9 @@ pub fn listen(listener: TcpListener, page: impl Fn() -> Option<String> + Send + 
         std::thread::Builder::new().name("hekate-metrics".into()).spawn(move || {
             loop {
                 match listener.accept() {
-                    // Who asks and goes away is no matter of ours.
+                    // A client that disconnects is no error.
                     Ok((stream, _)) => _ = answer(&stream, &*page),
-                    // Out of descriptors, for example.
+                    // The process has run out of descriptors, for example.
                     Err(_) => std::thread::sleep(LIMIT),
                 }
             }
@@ -51,7 +60,7 @@ fn answer(stream: &TcpStream, page: &dyn Fn() -> Option<String>) -> std::io::Res
     stream.shutdown(std::net::Shutdown::Write)
 }
 
-/// -> the path that is asked for, without its query; or the status that says what is wrong.
+/// The requested path without its query, or the HTTP status of a bad request.
 fn read_request(mut stream: &TcpStream) -> std::io::Result<Result<String, &'static str>> {
     let end = Instant::now() + LIMIT;
     let mut bytes = Vec::new();
@@ -73,7 +82,7 @@ fn read_request(mut stream: &TcpStream) -> std::io::Result<Result<String, &'stat
     }
 }
 
-/// `None`: it goes on.
+/// `None`: the request is not complete.
 fn parse(bytes: &[u8]) -> Option<Result<String, &'static str>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -96,7 +105,7 @@ mod tests {
 
     fn ask(at: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(at).unwrap();
-        // What is too long is answered before it is read.
+        // A request that is too long is answered before it was read.
         let _ = stream.write_all(request);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
@@ -141,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_keeps_nobody_else_out_for_long() {
+    fn silent_clients_block_others_for_a_limited_time_only() {
         let at = served(|| Some("# EOF\n".into()));
         let silent: Vec<_> = (0..THREADS).map(|_| TcpStream::connect(at).unwrap()).collect();
         let begun = Instant::now();

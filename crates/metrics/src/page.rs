@@ -1,4 +1,4 @@
-//! The page: families of samples, written as OpenMetrics 1.0 text, which Prometheus reads.
+//! The page: families of samples as OpenMetrics 1.0 text, which Prometheus reads.
 
 use crate::histogram::Latencies;
 use prometheus_client::collector::Collector;
@@ -6,12 +6,12 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// What HTTP calls the page's form.
+/// The page's content type in HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Samples, put together when they are asked for.
+/// Samples that are collected for one request.
 #[derive(Debug, Default)]
 pub struct Page(Vec<Family>);
 
@@ -30,22 +30,22 @@ enum Sample {
 }
 
 impl Page {
-    /// What only grows; `_total` is added to the name.
+    /// Adds a value that only increases. `_total` is appended to the name.
     pub fn counter(&mut self, name: &'static str, help: &'static str, labels: Labels, value: f64) {
         self.add(name, help, labels, Sample::Counter(value));
     }
 
-    /// What goes up and down.
+    /// Adds a value that increases and decreases.
     pub fn gauge(&mut self, name: &'static str, help: &'static str, labels: Labels, value: f64) {
         self.add(name, help, labels, Sample::Gauge(value));
     }
 
-    /// Latencies, in seconds.
+    /// Adds latencies, in seconds.
     pub fn latencies(&mut self, name: &'static str, help: &'static str, labels: Labels, found: Latencies) {
         self.add(name, help, labels, Sample::Latencies(found));
     }
 
-    /// Samples of one name are of one kind.
+    /// All samples of a name have the same kind.
     fn add(&mut self, name: &'static str, help: &'static str, labels: Labels, sample: Sample) {
         match self.0.iter_mut().find(|family| family.name == name) {
             Some(family) => family.samples.push((labels, sample)),
@@ -53,12 +53,12 @@ impl Page {
         }
     }
 
-    /// As text.
+    /// The page as text.
     pub fn text(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
         let mut out = String::new();
-        // A String takes all that is written to it.
+        // Writing to a String cannot fail.
         let _ = text::encode(&mut out, &registry);
         out
     }

@@ -1,8 +1,8 @@
-//! What the kernel knows of this process, by the names that all Prometheus clients use.
+//! Resource use of this process, under the names that Prometheus clients use.
 
 use crate::Page;
 
-/// Adds CPU, memory, descriptors and threads; what cannot be read is left out.
+/// Adds CPU time, memory, descriptors and threads. Values that cannot be read are left out.
 pub fn add_process(page: &mut Page) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
@@ -23,13 +23,13 @@ pub fn add_process(page: &mut Page) {
     }
 }
 
-/// Of all threads, those that have ended too.
+/// CPU time of all threads, including ended ones.
 fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may have spaces: state is field 3, utime 14, stime 15 (proc_pid_stat(5)).
+    // After the name, which may contain spaces: state is field 3, utime 14, stime 15 (proc_pid_stat(5)).
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
-    // USER_HZ is 100 on all that Linux runs on today.
+    // USER_HZ is 100 on all platforms of Linux.
     Some(ticks / 100.0)
 }
 
