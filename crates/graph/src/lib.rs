@@ -1,7 +1,8 @@
-//! The waist of the client side: every layer of a volume is a [`Translator`], and a volume is a chain of them.
+//! The common interface of the client's layers: each layer of a volume is a [`Translator`], and a volume is a chain
+//! of them.
 //!
-//! `handle` is the whole interface: match the ops that you care about, pass the rest to `next`. Ops are data, so a
-//! layer needs no method an op. A volume's chain ends in the fixed bottom: distribute over replicate over transport.
+//! `handle` is the whole interface: match the ops of interest and pass the others to `next`. Ops are data, so a layer
+//! needs no method for each op. A chain ends in the fixed layers: distribute over replicate over transport.
 
 use hekate_proto::{Attr, Error, Op, Reply, Result};
 use serde::{Deserialize, Serialize};
@@ -9,25 +10,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// What accompanies an op through the layers.
+/// Parameters that accompany an op through the layers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Context<'a> {
-    /// Answer only once the change is on stable storage of every replica.
+    /// Reply only when the change is on stable storage of every replica.
     pub durable: bool,
-    /// Set when the caller gave up (a signal): an op that waits for a server answers early.
+    /// Set when the caller gives up (a signal). An op that waits for a server then fails with `Unavailable`.
     pub interrupt: Option<&'a AtomicBool>,
-    /// The caller gives up at this moment.
+    /// The caller gives up at this time.
     pub deadline: Option<Instant>,
-    /// Where a change of a directory's names puts what the directory is like after it, if that costs no further message.
+    /// Receives the attributes of the directory after a change of its names, if that needs no additional message.
     pub directory_after: Option<&'a OnceLock<Attr>>,
 }
 
 impl Context<'_> {
-    /// A context for a change that must be on stable storage when it returns.
+    /// A context for changes that must be on stable storage when they return.
     pub const DURABLE: Context<'static> =
         Context { durable: true, interrupt: None, deadline: None, directory_after: None };
 
-    /// Whether the caller gave up.
+    /// True if the caller gave up.
     pub fn interrupted(&self) -> bool {
         self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed))
             || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
@@ -36,21 +37,24 @@ impl Context<'_> {
 
 /// A layer that sees every op of a volume.
 pub trait Translator: Send + Sync {
-    /// Answers the op, changes it, or passes it to the next layer.
+    /// Answers the op, or passes it on to the next layer, changed or not.
     fn handle(&self, context: &Context, op: Op) -> Result<Reply>;
 }
 
-/// One layer of a volume's graph, as recorded with the volume.
+/// One layer of a volume's graph, as the volume's record names it.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct LayerSpec {
-    /// Its name, as in the registry.
+    /// Its name in the registry.
     pub name: String,
 }
 
-/// Makes a layer on top of `next`.
+/// Constructor of a layer above `next`.
 pub type MakeLayer = fn(&LayerSpec, Arc<dyn Translator>) -> Result<Arc<dyn Translator>>;
 
-/// Builds a volume's chain: the first layer sees ops first.
+/// Builds a volume's chain. The first layer sees ops first.
+///
+/// # Errors
+/// `Invalid` if a layer is unknown, with the names of the known ones; or the error of a layer's constructor.
 pub fn build(
     layers: &[LayerSpec],
     registry: &[(&str, MakeLayer)],
